@@ -1,0 +1,81 @@
+"""calibscale: how well is a probabilistic classifier calibrated, at any number of rows.
+
+Symbols, in code as in the papers: rows i = 1..n; ``q`` predicted probabilities; ``y`` labels
+0..K−1; ``delta`` = q − e_y; ``phi`` features in R^m; ``S``, ``C``, ``D``, ``t`` their moments;
+``ridge`` = λ.  Papers: [GB] Gruber & Bach 2025, [VF] Vashistha & Farahi 2025, [MS] Moskvichev &
+Sejdinovic 2025.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
+    from calibscale.estimators import (
+        CKCE,
+        CMMD,
+        CWCE2,
+        ECE,
+        JKCE,
+        MCE,
+        NLL,
+        TCE2,
+        Accuracy,
+        Brier,
+        BrierDecomposition,
+        ConfidenceGap,
+        JKCEBiased,
+        NLLDecomposition,
+        SimplexECE,
+        TCE2Debiased,
+    )
+    from calibscale.evaluation import evaluate
+    from calibscale.features import OneHot, RandomFourier
+    from calibscale.results import Approximation, Estimate, Evaluation
+    from calibscale.source import ArraySource, from_arrays
+    from calibscale.store import LogitStore, open_arrays
+
+# Names are imported when first used: `calibscale --help` must not wait for a compiler.
+_ROOMS = {
+    "errors": ("CalibscaleError", "InvalidDataError", "OptionError", "StoreError"),
+    "estimators": (
+        "CKCE",
+        "CMMD",
+        "CWCE2",
+        "ECE",
+        "JKCE",
+        "MCE",
+        "NLL",
+        "TCE2",
+        "Accuracy",
+        "Brier",
+        "BrierDecomposition",
+        "ConfidenceGap",
+        "JKCEBiased",
+        "NLLDecomposition",
+        "SimplexECE",
+        "TCE2Debiased",
+    ),
+    "evaluation": ("evaluate",),
+    "features": ("OneHot", "RandomFourier"),
+    "results": ("Approximation", "Estimate", "Evaluation"),
+    "source": ("ArraySource", "from_arrays"),
+    "store": ("LogitStore", "open_arrays"),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'calibscale' has no attribute {name!r}")
+    value = getattr(import_module(f"calibscale.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,259 @@
+"""Validated rows in memory: what every statistic reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.errors import InvalidDataError
+from calibscale.kernels import rows as kernel_rows
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NO_WEIGHTS: Floats = np.empty(0)
+
+_REASONS = {
+    kernel_rows.NOT_FINITE: "not_finite",
+    kernel_rows.LABEL_RANGE: "label_out_of_range",
+    kernel_rows.NEGATIVE: "negative_probability",
+    kernel_rows.OFF_SIMPLEX: "off_simplex",
+    kernel_rows.BAD_WEIGHT: "bad_weight",
+    kernel_rows.NO_GROUP: "no_group",
+}
+
+
+class Block(NamedTuple):
+    """Rows as read from a source, unchecked; `values` is (rows, K), or (rows,) if binary."""
+
+    start: int
+    values: NDArray[Any]
+    labels: NDArray[Any]
+    weights: NDArray[Any] | None
+    covariates: NDArray[Any] | None
+
+
+class RowCounts(NamedTuple):
+    """How many rows a pass met: used, not yet labelled, and dropped by reason."""
+
+    used: int = 0
+    unlabelled: int = 0
+    dropped: dict[str, int] = {}  # noqa: RUF012  (never mutated)
+
+    def __add__(self, other: RowCounts) -> RowCounts:  # type: ignore[override]
+        dropped = dict(self.dropped)
+        for reason, count in other.dropped.items():
+            dropped[reason] = dropped.get(reason, 0) + count
+        return RowCounts(
+            self.used + other.used, self.unlabelled + other.unlabelled, dict(sorted(dropped.items()))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Labelled, valid rows and their scores; one sweep of the fused kernel made it.
+
+    Attributes
+    ----------
+    rows : (c,) int64
+        Row numbers in the source.
+    x, scale : (c, K) and (c,) float64
+        The probabilities, as q = x · scale[:, None]; multiplied out only where `q` is asked for.
+    labels, top : (c,) int64
+        y and the first class of largest q.
+    confidence, brier, nll : (c,) float64
+        max q, Σ_k (q_k − e_k)², −log q_y.
+    weights : (c,) float64, or empty for weight 1
+    covariates : (c, d) or None
+    """
+
+    rows: Ints
+    x: Floats
+    scale: Floats
+    labels: Ints
+    top: Ints
+    confidence: Floats
+    brier: Floats
+    nll: Floats
+    weights: Floats
+    covariates: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def classes(self) -> int:
+        return self.x.shape[1]
+
+    @cached_property
+    def q(self) -> Floats:
+        """Predicted probabilities (c, K)."""
+        return self.x * self.scale[:, None]
+
+    @cached_property
+    def delta(self) -> Floats:
+        """δ = q − e_y (c, K)."""
+        delta = self.q.copy()
+        delta[np.arange(len(self)), self.labels] -= 1.0
+        return delta
+
+    @cached_property
+    def hit(self) -> Floats:
+        """1 where the top label is the label (c,)."""
+        return (self.top == self.labels).astype(np.float64)
+
+    def notion(self, name: str) -> tuple[Floats, Floats]:
+        """(p, δ) of a scalar notion, each (c,): ``top_label`` or ``positive`` (class 1 of two)."""
+        if name == "top_label":
+            return self.confidence, self.confidence - self.hit
+        return np.ascontiguousarray(self.q[:, 1]), np.ascontiguousarray(self.delta[:, 1])
+
+    def take(self, index: NDArray[Any]) -> Chunk:
+        """The rows that `index` (a boolean mask or positions) names."""
+        return replace(
+            self,
+            **{
+                name: getattr(self, name)[index]
+                for name in ("rows", "x", "scale", "labels", "top", "confidence", "brier", "nll")
+            },
+            weights=self.weights[index] if len(self.weights) else NO_WEIGHTS,
+            covariates=None if self.covariates is None else self.covariates[index],
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a row must satisfy, and what becomes of one that does not.
+
+    `tolerance` is how far a row of probabilities may be from summing to one: float16 and float32
+    softmax outputs miss it by rounding, a forgotten class by far more.
+    """
+
+    kind: str
+    classes: int
+    chunk_rows: int
+    tolerance: float = 1e-4
+    on_invalid: str = "raise"
+    group: int | None = None
+
+
+def compute_rows(classes: int) -> int:
+    """Rows worked on at once: a megabyte or so of float64, so that they stay in cache."""
+    return min(2048, max(512, 2**17 // classes))
+
+
+def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
+    """Cut a block into validated chunks.
+
+    Raises
+    ------
+    InvalidDataError
+        At the first bad row, unless ``rules.on_invalid == "drop"``.
+    """
+    step = compute_rows(rules.classes)
+    for low in range(0, len(block.labels), step):
+        part = slice(low, low + step)
+        yield _chunk(
+            Block(
+                block.start + low,
+                block.values[part],
+                block.labels[part],
+                None if block.weights is None else block.weights[part],
+                None if block.covariates is None else block.covariates[part],
+            ),
+            rules,
+        )
+
+
+def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
+    n = len(block.labels)
+    x = _square(block.values, rules)
+    labels = block.labels.astype(np.int64)
+    top = np.zeros(n, np.int64)
+    status = np.empty(n, np.int64)
+    scale, confidence, brier, nll = np.zeros((4, n))
+    if rules.kind == "logits":
+        kernel_rows.softmax_rows(x, labels, top, scale, confidence, brier, nll, status)
+    else:
+        kernel_rows.probability_rows(
+            x, labels, rules.tolerance, top, scale, confidence, brier, nll, status
+        )
+    weights = NO_WEIGHTS
+    covariates = None
+    if block.weights is not None:
+        weights = block.weights.astype(np.float64)
+        bad = ~(np.isfinite(weights) & (weights >= 0))
+        status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_WEIGHT
+    if block.covariates is not None:
+        covariates = block.covariates.astype(np.float64)
+        if rules.group is not None:
+            bad = np.isnan(covariates[:, rules.group])
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
+    chunk = Chunk(
+        rows=np.arange(block.start, block.start + n),
+        x=x,
+        scale=scale,
+        labels=labels,
+        top=top,
+        confidence=confidence,
+        brier=brier,
+        nll=nll,
+        weights=weights,
+        covariates=covariates,
+    )
+    if not status.any():
+        return chunk, RowCounts(used=n)
+    if rules.on_invalid == "raise" and (status > kernel_rows.UNLABELLED).any():
+        raise _complaint(block, rules, status)
+    counts = np.bincount(status, minlength=2)
+    dropped = {_REASONS[s]: int(counts[s]) for s in range(2, len(counts)) if counts[s]}
+    good = status == kernel_rows.OK
+    return chunk.take(good), RowCounts(int(good.sum()), int(counts[1]), dropped)
+
+
+def _square(values: NDArray[Any], rules: Rules) -> Floats:
+    """A private (rows, K) float64 copy; binary columns become [0, z] or [1 − p, p]."""
+    if values.ndim == 2 and values.shape[1] > 1:
+        return np.array(values, dtype=np.float64, order="C")
+    column = values.reshape(-1).astype(np.float64)
+    first = np.zeros_like(column) if rules.kind == "logits" else 1.0 - column
+    return np.column_stack([first, column])
+
+
+def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataError:
+    i = int(np.argmax(status > kernel_rows.UNLABELLED))
+    reason = int(status[i])
+    row = block.start + i
+    values = np.asarray(block.values[i], dtype=np.float64).reshape(-1)
+    if reason == kernel_rows.NOT_FINITE:
+        if np.isnan(values).all():
+            what = f"all its {rules.kind} are NaN (a missing chunk of a store reads like this)"
+        else:
+            k = int(np.argmax(~np.isfinite(values)))
+            what = f"its {rules.kind} contain {values[k]} (class {k})"
+    elif reason == kernel_rows.LABEL_RANGE:
+        what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known)"
+    elif reason == kernel_rows.NEGATIVE:
+        what = f"it has the negative probability {values.min():.6g}"
+        if rules.kind == "probabilities":
+            what += "; if these are logits, say so"
+    elif reason == kernel_rows.OFF_SIMPLEX:
+        what = (
+            f"its probabilities sum to {values.sum():.9g}, "
+            f"further from 1 than the tolerance {rules.tolerance:g}"
+        )
+    elif reason == kernel_rows.BAD_WEIGHT:
+        assert block.weights is not None
+        what = f"its weight is {block.weights[i]}"
+    else:
+        what = "its group is NaN"
+    return InvalidDataError(
+        f"row {row} (chunk {row // rules.chunk_rows} of {rules.chunk_rows} rows): {what}. "
+        "Mend the row, or drop and count such rows with on_invalid='drop' (--on-invalid drop).",
+        row,
+    )

@@ -1,0 +1,349 @@
+"""Map blocks to states and fold them in block order: one process, or Dask.
+
+The fold is a binary tree over block numbers that depends on their count alone.  Work goes out as
+aligned runs of blocks, whose trees are subtrees of it, so threads, processes and clusters of any
+size give the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from threadpoolctl import threadpool_limits
+
+from calibscale.errors import OptionError
+
+Progress = Callable[[int, int], None]  # (blocks done, blocks in all)
+
+_LONGEST_RUN = 16
+
+
+class Task(Protocol):
+    """What the engine runs: states of blocks, and how two neighbours merge."""
+
+    @property
+    def blocks(self) -> int: ...
+
+    @property
+    def block_bytes(self) -> int:
+        """Peak bytes while one block is worked on."""
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    def state(self, block: int) -> Any: ...
+
+    def merge(self, a: Any, b: Any) -> Any: ...
+
+    def part(self, first: int, last: int) -> Task:
+        """The task of blocks first..last−1 in a form that can be sent away."""
+
+
+def fold(
+    task: Task,
+    scheduler: Any = None,
+    memory_limit: int | str | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """The merged state of all blocks.
+
+    Parameters
+    ----------
+    task : Task
+    scheduler : str, path, distributed.Client or None
+        ``"serial"``, ``"threads"``, ``"threads:N"``, ``"local:N"`` (Dask worker processes on this
+        machine), the address or scheduler file of a cluster, or a client.  None: the active
+        client if there is one, else threads.
+    memory_limit : int or str, optional
+        Bytes, or text such as ``"2GB"``: bounds the peak memory of the process (of each worker
+        process together, for ``local:N``).
+    progress : callable, optional
+        Called with the number of blocks done and of blocks in all.
+
+    Raises
+    ------
+    OptionError
+        If the scheduler is unknown, or the memory limit cannot hold one block.
+    """
+    limit = parse_bytes(memory_limit)
+    report = progress or (lambda done, total: None)
+    kind, argument = _parse_scheduler(scheduler)
+    if kind == "threads":
+        workers = _within_memory(task, argument or available_cpus(), limit)
+        return _fold_threads(task, workers, report)
+    with _client(kind, argument, limit, task) as client:
+        return _fold_dask(task, client, report)
+
+
+def available_cpus() -> int:
+    """Processors this process may use: affinity mask and container quota."""
+    from dask.system import cpu_count
+
+    return max(1, int(cpu_count()))
+
+
+def parse_bytes(size: int | str | None) -> int | None:
+    """Bytes of ``1500000000``, ``"1.5GB"`` or ``"800 MiB"``.
+
+    Raises
+    ------
+    OptionError
+        If the text is no size.
+    """
+    if size is None or isinstance(size, int):
+        return size
+    from dask.utils import parse_bytes as parse
+
+    try:
+        return int(parse(size))
+    except ValueError as error:
+        raise OptionError(f"memory limit {size!r} is not a size such as 2GB") from error
+
+
+def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
+    if scheduler is None:
+        client = _active_client()
+        return ("threads", None) if client is None else ("client", client)
+    if not isinstance(scheduler, str | Path):
+        return "client", scheduler
+    text = str(scheduler)
+    word, _, count = text.partition(":")
+    if text == "serial":
+        return "threads", 1
+    if word in ("threads", "local") and (not count or count.isdigit()):
+        number = int(count) if count else None
+        if number == 0:
+            raise OptionError(f"scheduler {text!r}: at least one worker is needed")
+        return word, number
+    if "://" in text:
+        return "address", text
+    if Path(text).is_file():
+        return "file", text
+    raise OptionError(
+        f"unknown scheduler {text!r}: use serial, threads[:N], local:N, an address such as "
+        "tcp://host:8786, or the path of a scheduler file"
+    )
+
+
+def _active_client() -> Any:
+    """The client of an active Dask cluster, without importing distributed to find out."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------- the tree
+
+
+def _run(task: Task, first: int, last: int) -> Any:
+    """The merged state of blocks first..last−1; O(log) states alive."""
+    if last - first == 1:
+        return task.state(first)
+    middle = first + (1 << (last - first - 1).bit_length() - 1)
+    left = _run(task, first, middle)
+    return task.merge(left, _run(task, middle, last))
+
+
+class _Tree:
+    """Merges the states of runs as they come, in any order, always in the same shape."""
+
+    def __init__(self, task: Task, runs: int) -> None:
+        self._task = task
+        self._runs = runs
+        self._waiting: dict[tuple[int, int], Any] = {}
+
+    def add(self, run: int, state: Any) -> None:
+        level = 0
+        while (1 << level) < self._runs:
+            sibling = run ^ 1
+            if (sibling << level) < self._runs:  # else: the last node rises alone
+                other = self._waiting.pop((level, sibling), None)
+                if other is None:
+                    self._waiting[level, run] = state
+                    return
+                pair = (other, state) if sibling < run else (state, other)
+                state = self._task.merge(*pair)
+            level, run = level + 1, run >> 1
+        self._waiting[level, 0] = state
+
+    def result(self) -> Any:
+        (state,) = self._waiting.values()
+        return state
+
+
+def _run_length(blocks: int, workers: int) -> int:
+    """Blocks sent out together: a power of two that leaves every worker a dozen runs."""
+    length = 1
+    while length < _LONGEST_RUN and blocks // (2 * length) >= 12 * workers:
+        length *= 2
+    return length
+
+
+def _runs(task: Task, workers: int) -> list[tuple[int, int]]:
+    length = _run_length(task.blocks, workers)
+    return [(a, min(a + length, task.blocks)) for a in range(0, task.blocks, length)]
+
+
+# ---------------------------------------------------------------- one process
+
+
+def _within_memory(task: Task, workers: int, limit: int | None) -> int:
+    workers = min(workers, task.blocks)
+    if limit is None:
+        return workers
+    depth = task.blocks.bit_length() + 1
+    used = resident_bytes()
+    while workers > 0:
+        peak = used + workers * (task.block_bytes + task.state_bytes) + depth * task.state_bytes
+        if peak <= limit:
+            return workers
+        workers -= 1
+    raise OptionError(
+        f"memory limit {limit / 1e6:.0f} MB cannot hold one block: the process has "
+        f"{used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its states "
+        f"{(depth + 1) * task.state_bytes / 1e6:.0f} MB"
+    )
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process (its peak, where the present value is not to be had)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
+    runs = _runs(task, workers)
+    tree = _Tree(task, len(runs))
+    done = 0
+    failed: tuple[int, Exception] | None = None
+    with threadpool_limits(1), ThreadPoolExecutor(workers, "calibscale") as pool:
+        pending: dict[Future, int] = {}
+        todo: Iterator[int] = iter(range(len(runs)))
+        try:
+            while True:
+                while len(pending) <= workers and (run := next(todo, None)) is not None:
+                    pending[pool.submit(_run, task, *runs[run])] = run
+                if not pending:
+                    break
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    run = pending.pop(future)
+                    try:
+                        tree.add(run, future.result())
+                    except Exception as error:
+                        # Earlier runs are at work and may fail, too; the first bad row is named.
+                        todo = iter(())
+                        if failed is None or run < failed[0]:
+                            failed = (run, error)
+                        continue
+                    done += runs[run][1] - runs[run][0]
+                    report(done, task.blocks)
+        except BaseException:  # an interrupt: let the blocks at work end, start no others
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    if failed is not None:
+        raise failed[1]
+    return tree.result()
+
+
+# ---------------------------------------------------------------- Dask
+
+
+@contextmanager
+def _client(kind: str, argument: Any, limit: int | None, task: Task) -> Iterator[Any]:
+    if kind == "client":
+        yield argument
+        return
+    from distributed import Client, LocalCluster
+
+    if kind == "local":
+        workers = argument or available_cpus()
+        if limit is not None:
+            share = limit // workers
+            _within_memory(task, 1, share)
+        with (
+            LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=0 if limit is None else share,
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        client = Client(**{("scheduler_file" if kind == "file" else "address"): argument})
+    except (OSError, TimeoutError) as error:
+        raise OptionError(f"no Dask scheduler answers at {argument}: {error}") from error
+    with client:
+        yield client
+
+
+def _run_remote(task: Task, first: int, last: int) -> Any:
+    with threadpool_limits(1):
+        return _run(task, first, last)
+
+
+def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
+    from distributed import as_completed
+
+    threads = sum(client.nthreads().values()) or 1
+    runs = _runs(task, threads)
+    tree = _Tree(task, len(runs))
+    token = os.urandom(6).hex()
+    done = 0
+    todo: Iterator[int] = iter(range(len(runs)))
+    running: dict[str, tuple[int, Any]] = {}
+
+    def submit() -> Any:
+        run = next(todo, None)
+        if run is None:
+            return None
+        first, last = runs[run]
+        key = f"calibscale-{token}-{first}-{last}"
+        future = client.submit(
+            _run_remote, task.part(first, last), first, last, key=key, pure=False
+        )
+        running[key] = (run, future)
+        return future
+
+    completed = as_completed([submit() for _ in range(min(2 * threads, len(runs)))])
+    failed: tuple[int, Exception] | None = None
+    try:
+        for future in completed:
+            run, _ = running.pop(future.key)
+            try:
+                tree.add(run, future.result())
+            except Exception as error:
+                todo = iter(())
+                if failed is None or run < failed[0]:
+                    failed = (run, error)
+                continue
+            done += runs[run][1] - runs[run][0]
+            report(done, task.blocks)
+            following = submit()
+            if following is not None:
+                completed.add(following)
+    finally:
+        client.cancel([future for _, future in running.values()])
+    if failed is not None:
+        raise failed[1]
+    return tree.result()

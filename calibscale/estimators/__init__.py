@@ -1,0 +1,59 @@
+"""Estimators of calibration: each one file, found by name in `ESTIMATORS`."""
+
+from calibscale.estimators.base import Estimator
+from calibscale.estimators.binned import (
+    CWCE2,
+    ECE,
+    MCE,
+    TCE2,
+    BrierDecomposition,
+    NLLDecomposition,
+    SimplexECE,
+    TCE2Debiased,
+)
+from calibscale.estimators.conditional import CKCE, CMMD
+from calibscale.estimators.joint import JKCE, JKCEBiased
+from calibscale.estimators.scores import NLL, Accuracy, Brier, ConfidenceGap
+
+ESTIMATORS: dict[str, type[Estimator]] = {
+    kind.name: kind
+    for kind in (
+        Accuracy,
+        Brier,
+        NLL,
+        ConfidenceGap,
+        ECE,
+        MCE,
+        TCE2,
+        TCE2Debiased,
+        CWCE2,
+        SimplexECE,
+        BrierDecomposition,
+        NLLDecomposition,
+        CKCE,
+        CMMD,
+        JKCE,
+        JKCEBiased,
+    )
+}
+
+__all__ = [
+    "CKCE",
+    "CMMD",
+    "CWCE2",
+    "ECE",
+    "ESTIMATORS",
+    "JKCE",
+    "MCE",
+    "NLL",
+    "TCE2",
+    "Accuracy",
+    "Brier",
+    "BrierDecomposition",
+    "ConfidenceGap",
+    "Estimator",
+    "JKCEBiased",
+    "NLLDecomposition",
+    "SimplexECE",
+    "TCE2Debiased",
+]

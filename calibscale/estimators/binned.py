@@ -1,0 +1,407 @@
+"""Estimators from bin counts: ECE, MCE, TCE₂, CWCE₂, score decompositions, simplex ECE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from scipy.special import xlogy
+
+from calibscale.chunk import Floats
+from calibscale.errors import OptionError
+from calibscale.estimators.base import Estimator
+from calibscale.features import Setup
+from calibscale.results import Estimate
+from calibscale.statistics import (
+    BinCounts,
+    BinState,
+    CellState,
+    FineHistogram,
+    ScalarScores,
+    ScalarState,
+    SimplexCells,
+    Statistic,
+    Totals,
+    TotalsState,
+    simplex_cell_count,
+)
+
+SCALAR_NOTIONS = ("top_label", "positive")
+CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+
+
+class Bins(NamedTuple):
+    """Bins of one column: edges (B+1,), and per bin Σ1, Σw, Σw², Σwp, Σwδ, each (B,)."""
+
+    edges: Floats
+    count: Floats
+    weight: Floats
+    weight2: Floats
+    p: Floats
+    delta: Floats
+
+    @property
+    def share(self) -> Floats:
+        """n_b/n, by weight."""
+        return self.weight / self.weight.sum()
+
+    @property
+    def gap(self) -> Floats:
+        """conf_b − acc_b; 0 where the bin is empty."""
+        return np.divide(self.delta, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
+
+    @property
+    def mean_p(self) -> Floats:
+        """conf_b; 0 where the bin is empty."""
+        return np.divide(self.p, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
+
+    @property
+    def frequency(self) -> Floats:
+        """acc_b; 0 where the bin is empty."""
+        return np.clip(self.mean_p - self.gap, 0.0, 1.0)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each bin, for people and for plots; means of an empty bin are None."""
+        full = self.weight > 0
+        return [
+            {
+                "lower": float(self.edges[b]),
+                "upper": float(self.edges[b + 1]),
+                "count": int(self.count[b]),
+                "weight": float(self.weight[b]),
+                "mean_p": float(self.mean_p[b]) if full[b] else None,
+                "frequency": float(self.frequency[b]) if full[b] else None,
+            }
+            for b in range(len(self.count))
+        ]
+
+
+@dataclass(frozen=True)
+class _Binned(Estimator):
+    """What all binned estimators share.
+
+    Parameters
+    ----------
+    bins : int
+    edges : str or increasing tuple of float
+        ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is the same.
+        ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
+        ``netcal``: [lo, hi), the last bin closed.
+        ``torchmetrics``: [lo, hi) and one more bin that holds exactly 1 (in float64; the original
+        compares in float32).
+        A tuple gives the edges themselves, (lo, hi].
+    notion : {"top_label", "positive"}
+        ``positive`` is class 1 of a binary source.
+    """
+
+    bins: int = 15
+    edges: str | tuple[float, ...] = "equal-width"
+    notion: str = "top_label"
+
+    def __post_init__(self) -> None:
+        if self.bins < 1:
+            raise OptionError(f"bins must be at least 1, not {self.bins}")
+        if isinstance(self.edges, str):
+            if self.edges not in CONVENTIONS:
+                raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")
+        elif len(self.edges) < 2 or (np.diff(self.edges) <= 0).any():
+            raise OptionError("edges must be two or more increasing numbers")
+        if self.notion not in SCALAR_NOTIONS:
+            raise OptionError(f"notion must be one of {', '.join(SCALAR_NOTIONS)}")
+
+    def resolve(self, setup: Setup) -> Self:
+        if self.notion == "positive" and setup.classes != 2:
+            raise OptionError(f"notion 'positive' is for two classes; there are {setup.classes}")
+        return self
+
+    @cached_property
+    def edge_values(self) -> tuple[float, ...]:
+        if not isinstance(self.edges, str):
+            return self.edges
+        values = np.linspace(0.0, 1.0, self.bins + 1)
+        if self.edges == "torchmetrics":
+            values = np.append(values, 1.0 + 1.0 / self.bins)
+        return tuple(values.tolist())
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        if self.edges == "equal-mass":
+            return (FineHistogram(self.notion),)
+        left_closed = self.edges in ("netcal", "torchmetrics")
+        return (BinCounts(self.notion, self.edge_values, left_closed),)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        if not isinstance(self.edges, str):
+            return {"bins": len(self.edges) - 1, "edges": list(self.edges)}
+        return {"bins": self.bins, "edges": self.edges}
+
+    def _bins(self, state: BinState) -> Bins:
+        if self.edges == "equal-mass":
+            return equal_mass(state.sums, self.bins)
+        return Bins(np.array(self.edge_values), *state.sums)
+
+    def finalize(self, state: BinState, *others: Any) -> Estimate:
+        bins = self._bins(state)
+        if not bins.weight.sum() > 0:
+            return Estimate(
+                self.name, self.notion, None, parameters=self.parameters,
+                reason="no rows with a positive weight",
+            )  # fmt: skip
+        return self._estimate(bins, *others)
+
+    def _estimate(self, bins: Bins, *others: Any) -> Estimate:
+        raise NotImplementedError
+
+    def _result(self, bins: Bins, value: float, squared: bool, **details: Any) -> Estimate:
+        return Estimate(
+            self.name,
+            self.notion,
+            float(value),
+            squared,
+            parameters=self.parameters,
+            details={**details, "bins": bins.table()},
+            n=int(bins.count.sum()),
+        )
+
+
+def fine_borders() -> Floats:
+    """The 2^16 + 1 borders of the fine histogram's cells."""
+    half = FineHistogram.CELLS // 2
+    exponents, per_exponent = 64, half // 64
+    cell = np.arange(half)
+    lower = np.ldexp(1.0 + (cell % per_exponent) / per_exponent, cell // per_exponent - exponents)
+    lower[0] = 0.0
+    return np.concatenate([np.minimum(lower, 0.5), [0.5], (1.0 - np.minimum(lower, 0.5))[::-1]])
+
+
+def equal_mass(sums: Floats, bins: int) -> Bins:
+    """Bins of nearly equal weight from a fine histogram (5, cells); fewer where values repeat."""
+    mass = np.cumsum(sums[1])
+    targets = mass[-1] * np.arange(1, bins) / bins
+    after = np.searchsorted(mass, targets)  # the cell in which the quantile falls
+    before = np.where(after > 0, mass[after - 1], 0.0)
+    cuts = np.where(mass[after] - targets <= targets - before, after + 1, after)
+    cuts = np.unique(np.concatenate([[0], cuts, [sums.shape[1]]]))
+    merged = np.add.reduceat(sums, cuts[:-1], axis=1)
+    kept = merged[1] > 0
+    kept[0] = True
+    starts = cuts[:-1][kept]  # an empty bin joins the one before it
+    merged = np.add.reduceat(sums, starts, axis=1)
+    edges = fine_borders()[np.append(starts, sums.shape[1])]
+    return Bins(edges, *merged)
+
+
+@dataclass(frozen=True)
+class ECE(_Binned):
+    """Expected calibration error Σ_b (n_b/n) |conf_b − acc_b| (an L1 error, not squared).
+
+    Examples
+    --------
+    >>> from calibscale import ECE, evaluate, from_arrays
+    >>> import numpy as np
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
+    >>> source = from_arrays(probabilities=p, labels=np.array([0, 1, 1]))
+    >>> round(evaluate(source, [ECE(bins=10)])["ece"].value, 3)
+    0.333
+    """
+
+    name: ClassVar[str] = "ece"
+
+    def _estimate(self, bins: Bins) -> Estimate:
+        return self._result(bins, np.abs(bins.delta).sum() / bins.weight.sum(), False)
+
+
+@dataclass(frozen=True)
+class MCE(_Binned):
+    """Maximum calibration error max_b |conf_b − acc_b| over the bins that hold rows."""
+
+    name: ClassVar[str] = "mce"
+
+    def _estimate(self, bins: Bins) -> Estimate:
+        return self._result(bins, np.abs(bins.gap).max(), False)
+
+
+@dataclass(frozen=True)
+class TCE2(_Binned):
+    """Squared binned error Σ_b (n_b/n) (conf_b − acc_b)² [GB, eq. 6 with p = 2].
+
+    Biased upwards by the sampling noise of acc_b; `debiased` subtracts acc_b (1 − acc_b)/(n_b − 1)
+    in every bin (one of a single row counts 0), so that the value may be negative.
+    """
+
+    name: ClassVar[str] = "tce2"
+
+    def _estimate(self, bins: Bins) -> Estimate:
+        return self._result(bins, bins.share @ bins.gap**2, True)
+
+
+@dataclass(frozen=True)
+class TCE2Debiased(_Binned):
+    """`TCE2` less its sampling bias: Σ_b (n_b/n) [(conf_b − acc_b)² − acc_b (1 − acc_b)/(n_b − 1)].
+
+    A bin of one row contributes 0.  With weights n_b is (Σw)²/Σw² of the bin.  May be negative.
+    """
+
+    name: ClassVar[str] = "tce2_debiased"
+
+    def _estimate(self, bins: Bins) -> Estimate:
+        several = bins.count > 1
+        with np.errstate(invalid="ignore", divide="ignore"):
+            effective = bins.weight**2 / bins.weight2
+            noise = bins.frequency * (1.0 - bins.frequency) / (effective - 1.0)
+        several &= effective > 1.0
+        terms = np.where(several, bins.gap**2 - noise, 0.0)
+        return self._result(bins, bins.share @ terms, True)
+
+
+@dataclass(frozen=True)
+class BrierDecomposition(_Binned):
+    """Brier score of the event = calibration + refinement + what binning hides (Murphy 1973).
+
+    The value is the calibration part Σ_b (n_b/n)(conf_b − acc_b)²; `details` has refinement
+    Σ_b (n_b/n) acc_b (1 − acc_b), its parts uncertainty and resolution, the score Σδ²/n, and the
+    rest that is due to the spread of p within bins.
+    """
+
+    name: ClassVar[str] = "brier_decomposition"
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (*super().needs, ScalarScores(self.notion))
+
+    def _estimate(self, bins: Bins, scores: ScalarState) -> Estimate:
+        calibration = float(bins.share @ bins.gap**2)
+        refinement = float(bins.share @ (bins.frequency * (1.0 - bins.frequency)))
+        base = float(bins.share @ bins.frequency)
+        score = float(scores.squared / scores.weight)
+        return self._result(
+            bins,
+            calibration,
+            True,
+            score=score,
+            calibration=calibration,
+            refinement=refinement,
+            uncertainty=base * (1.0 - base),
+            resolution=base * (1.0 - base) - refinement,
+            within_bins=score - calibration - refinement,
+        )
+
+
+@dataclass(frozen=True)
+class NLLDecomposition(_Binned):
+    """Log loss of the event = calibration + refinement + what binning hides, in nats.
+
+    Calibration is Σ_b (n_b/n) KL(acc_b ‖ conf_b), refinement Σ_b (n_b/n) H(acc_b).
+    """
+
+    name: ClassVar[str] = "nll_decomposition"
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (*super().needs, ScalarScores(self.notion))
+
+    def _estimate(self, bins: Bins, scores: ScalarState) -> Estimate:
+        acc, conf = bins.frequency, np.clip(bins.mean_p, 0.0, 1.0)
+        entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
+        refinement = float(bins.share @ entropy)
+        cross = float(bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, 1.0 - conf)))
+        calibration = cross - refinement
+        base = float(bins.share @ acc)
+        uncertainty = float(-xlogy(base, base) - xlogy(1.0 - base, 1.0 - base))
+        score = float(scores.log_loss / scores.weight)
+        return self._result(
+            bins,
+            calibration,
+            False,
+            score=score,
+            calibration=calibration,
+            refinement=refinement,
+            uncertainty=uncertainty,
+            resolution=uncertainty - refinement,
+            within_bins=score - calibration - refinement,
+        )
+
+
+@dataclass(frozen=True)
+class CWCE2(_Binned):
+    """Class-wise squared error: `TCE2` of each class's own column, summed over the classes.
+
+    `details` has the vector over the classes and its mean.
+    """
+
+    name: ClassVar[str] = "cwce2"
+    notion: str = "class_wise"
+
+    def __post_init__(self) -> None:
+        if self.notion != "class_wise":
+            raise OptionError("the notion of cwce2 is class_wise")
+        if self.edges == "equal-mass":
+            raise OptionError("cwce2 has equal-width bins only; give edges as numbers instead")
+        _Binned(self.bins, self.edges)
+
+    def finalize(self, state: BinState, *others: Any) -> Estimate:
+        weight, delta = state.sums[:, :, 1], state.sums[:, :, 4]
+        total = weight[0].sum()
+        if not total > 0:
+            return Estimate(
+                self.name, self.notion, None, parameters=self.parameters,
+                reason="no rows with a positive weight",
+            )  # fmt: skip
+        terms = np.divide(delta**2, weight, np.zeros_like(delta), where=weight > 0)
+        by_class = terms.sum(axis=1) / total
+        return Estimate(
+            self.name,
+            self.notion,
+            float(by_class.sum()),
+            True,
+            parameters=self.parameters,
+            details={"by_class": by_class.tolist(), "mean": float(by_class.mean())},
+            n=int(state.sums[0, :, 0].sum()),
+        )
+
+
+@dataclass(frozen=True)
+class SimplexECE(Estimator):
+    """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁ over cells of three intervals per axis [MS, §5].
+
+    Parameters
+    ----------
+    max_cells : int
+        1 + 2K + K(K−1)/2 cells can be occupied; above this number the estimator refuses, for most
+        cells would hold a row or two and the value would be noise.
+    """
+
+    max_cells: int = 10_000
+    name: ClassVar[str] = "simplex_ece"
+
+    def resolve(self, setup: Setup) -> Self:
+        cells = simplex_cell_count(setup.classes)
+        if cells > self.max_cells:
+            raise OptionError(
+                f"simplex_ece: {cells} cells can be occupied with {setup.classes} classes, "
+                f"above max_cells = {self.max_cells}"
+            )
+        return self
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (SimplexCells(), Totals())
+
+    def finalize(self, cells: CellState, totals: TotalsState) -> Estimate:
+        parameters = {"intervals": 3, "max_cells": self.max_cells}
+        if not totals.weight > 0:
+            return Estimate(
+                self.name, "canonical", None, parameters=parameters,
+                reason="no rows with a positive weight",
+            )  # fmt: skip
+        return Estimate(
+            self.name,
+            "canonical",
+            float(np.abs(cells.delta).sum() / totals.weight),
+            parameters=parameters,
+            details={"occupied_cells": int((cells.weight > 0).sum())},
+            n=int(totals.n),
+        )

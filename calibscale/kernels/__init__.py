@@ -1,0 +1,1 @@
+"""Compiled block functions: arrays in, arrays out, serial and without the GIL."""

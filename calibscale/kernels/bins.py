@@ -1,0 +1,134 @@
+"""Counting rows into bins, cells and fine histograms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibscale.kernels._jit import inlined, kernel
+
+_MANTISSA_BITS = 9  # a cell of the fine histogram spans 2^-9 of its distance to the nearer end
+_EXPONENTS = 64  # down to 2^-64; closer to the end is one cell
+FINE_HALF = _EXPONENTS << _MANTISSA_BITS
+FINE_CELLS = 2 * FINE_HALF
+
+
+@inlined()
+def _bin(p, edges, left_closed):
+    """Index b with edges[b] < p ≤ edges[b+1] (or ≤ … <); values beyond the ends join the end bins."""
+    B = edges.size - 1
+    low = edges[0]
+    b = int((p - low) / (edges[B] - low) * B)
+    b = min(max(b, 0), B - 1)
+    if left_closed:
+        while b > 0 and p < edges[b]:
+            b -= 1
+        while b < B - 1 and p >= edges[b + 1]:
+            b += 1
+    else:
+        while b > 0 and p <= edges[b]:
+            b -= 1
+        while b < B - 1 and p > edges[b + 1]:
+            b += 1
+    return b
+
+
+@kernel
+def bin_column(p, delta, weights, edges, left_closed, sums):
+    """Per bin: Σ1, Σw, Σw², Σwp, Σwδ of one column of predictions.
+
+    axes: p, delta (rows,); weights (rows,) or empty for w = 1; edges (B+1,); sums (5, B)
+    """
+    weighted = weights.size > 0
+    for i in range(p.size):
+        b = _bin(p[i], edges, left_closed)
+        w = weights[i] if weighted else 1.0
+        sums[0, b] += 1.0
+        sums[1, b] += w
+        sums[2, b] += w * w
+        sums[3, b] += w * p[i]
+        sums[4, b] += w * delta[i]
+
+
+@kernel
+def bin_classes(q, delta, weights, edges, left_closed, sums):
+    """`bin_column` for every class at once.
+
+    axes: q, delta (rows, K); weights (rows,) or empty; edges (B+1,); sums (K, B, 5)
+    """
+    weighted = weights.size > 0
+    rows, K = q.shape
+    for i in range(rows):
+        w = weights[i] if weighted else 1.0
+        for k in range(K):
+            p = q[i, k]
+            b = _bin(p, edges, left_closed)
+            sums[k, b, 0] += 1.0
+            sums[k, b, 1] += w
+            sums[k, b, 2] += w * w
+            sums[k, b, 3] += w * p
+            sums[k, b, 4] += w * delta[i, k]
+
+
+@inlined()
+def fine_cell(p):
+    """Cell of p in the fine histogram: the leading bits of p below ½, of 1 − p above."""
+    upper = p > 0.5
+    distance = np.float64(1.0 - p if upper else p)
+    bits = distance.view(np.int64) >> (52 - _MANTISSA_BITS)
+    cell = bits - ((1023 - _EXPONENTS) << _MANTISSA_BITS)  # ½ is the first of the last exponent + 1
+    cell = min(max(cell, 0), FINE_HALF - 1)
+    return 2 * FINE_HALF - 1 - cell if upper else cell
+
+
+@kernel
+def fine_histogram(p, delta, weights, sums):
+    """`bin_column` on 2^16 cells whose width shrinks with the distance to 0 and 1.
+
+    axes: p, delta (rows,); weights (rows,) or empty; sums (5, FINE_CELLS)
+    """
+    weighted = weights.size > 0
+    for i in range(p.size):
+        c = fine_cell(p[i])
+        w = weights[i] if weighted else 1.0
+        sums[0, c] += 1.0
+        sums[1, c] += w
+        sums[2, c] += w * w
+        sums[3, c] += w * p[i]
+        sums[4, c] += w * delta[i]
+
+
+@kernel
+def simplex_cells(q, delta, weights, totals, sums):
+    """Σw and Σwδ for each cell of three intervals (0, ⅓], (⅓, ⅔], (⅔, 1] per axis.
+
+    At most one class lies above ⅔ and at most two above ⅓, so a cell is one of: none (0),
+    k in the middle (1 + k), k on top (1 + K + k), or the pair a < b in the middle.
+
+    axes: q, delta (rows, K); weights (rows,) or empty; totals (cells,); sums (cells, K)
+    """
+    weighted = weights.size > 0
+    rows, K = q.shape
+    third = 1.0 / 3.0
+    two_thirds = 2.0 / 3.0
+    for i in range(rows):
+        first = -1
+        second = -1
+        cell = 0
+        for k in range(K):
+            if q[i, k] > two_thirds:
+                cell = 1 + K + k
+                first = -1
+                break
+            if q[i, k] > third:
+                if first < 0:
+                    first = k
+                elif second < 0:
+                    second = k
+        if first >= 0 and second < 0:
+            cell = 1 + first
+        elif first >= 0:
+            cell = 1 + 2 * K + first * (2 * K - first - 1) // 2 + (second - first - 1)
+        w = weights[i] if weighted else 1.0
+        totals[cell] += w
+        for k in range(K):
+            sums[cell, k] += w * delta[i, k]

@@ -1,0 +1,183 @@
+"""What a run returns: frozen records that know how to become JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+EVALUATION_SCHEMA = "calibscale.evaluation/1"
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """How exact a value is.
+
+    Attributes
+    ----------
+    kind : str
+        ``exact``, or what was approximated: ``random_features``, ``histogram_edges``.
+    error : float or None
+        Size of the error that the value is expected to stay within; 0 where exact, None where it
+        cannot be told.
+    corrected : float or None
+        The value with the estimated bias of the approximation taken off.
+    """
+
+    kind: str = "exact"
+    error: float | None = 0.0
+    corrected: float | None = None
+
+
+EXACT = Approximation()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number and what is needed to trust it.
+
+    Attributes
+    ----------
+    estimator, notion : str
+    value : float or None
+        None where it is not defined; `reason` says why.
+    squared : bool
+        Whether `value` is a squared error; then `root` is its square root.
+    approximation : Approximation
+    parameters : dict
+        Every setting that the value depends on, defaults resolved.
+    details : dict
+        What else the estimator found: the bin table, a value for each class, parts of a
+        decomposition.
+    n : int
+        Rows it was computed from.
+    """
+
+    estimator: str
+    notion: str
+    value: float | None
+    squared: bool = False
+    approximation: Approximation = EXACT
+    parameters: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    n: int = 0
+    reason: str | None = None
+
+    @property
+    def root(self) -> float | None:
+        """√value of a squared error; None where that is negative (an unbiased estimate may be)."""
+        if not self.squared or self.value is None or self.value < 0:
+            return None
+        return math.sqrt(self.value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; NaN and ∞ are null, with the reason."""
+        approximation: dict[str, Any] = {
+            "kind": self.approximation.kind,
+            "error": self.approximation.error,
+        }
+        if self.approximation.corrected is not None:
+            approximation["corrected"] = self.approximation.corrected
+        out: dict[str, Any] = {
+            "estimator": self.estimator,
+            "notion": self.notion,
+            "value": self.value,
+            "squared": self.squared,
+            "root": self.root,
+            "interval": None,
+            "approximation": approximation,
+            "parameters": self.parameters,
+            "n": self.n,
+        }
+        if self.details:
+            out["details"] = self.details
+        reason = self.reason
+        if reason is None and self.value is not None and not math.isfinite(self.value):
+            reason = f"the value is {self.value}"
+        if reason is None and self.squared and self.root is None and self.value is not None:
+            reason = "a negative value has no root"
+        if reason is not None:
+            out["reason"] = reason
+        return finite(out)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All estimates of one pass over a source.
+
+    Attributes
+    ----------
+    estimates : tuple of Estimate
+        In the order asked for.
+    groups : dict
+        With ``group_by``: the same by value of the column.
+    n, n_dropped, n_unlabelled : int
+        Rows used, left out as invalid (by reason in `dropped`), and not yet labelled.
+    """
+
+    estimates: tuple[Estimate, ...]
+    n: int
+    n_unlabelled: int
+    dropped: dict[str, int]
+    source: dict[str, Any]
+    seconds: float
+    versions: dict[str, str]
+    parameters: dict[str, Any]
+    group_by: str | None = None
+    groups: dict[float, tuple[Estimate, ...]] = field(default_factory=dict)
+
+    @property
+    def n_dropped(self) -> int:
+        return sum(self.dropped.values())
+
+    def __getitem__(self, estimator: str) -> Estimate:
+        """The first estimate of that name.
+
+        Raises
+        ------
+        KeyError
+            If it was not asked for.
+        """
+        for estimate in self.estimates:
+            if estimate.estimator == estimator:
+                return estimate
+        raise KeyError(estimator)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The versioned JSON object of ``calibscale evaluate --json``."""
+        out: dict[str, Any] = {
+            "schema": EVALUATION_SCHEMA,
+            "source": self.source,
+            "n": self.n,
+            "n_dropped": self.n_dropped,
+            "n_unlabelled": self.n_unlabelled,
+            "dropped": self.dropped,
+            "seconds": self.seconds,
+            "versions": self.versions,
+            "parameters": self.parameters,
+            "results": [estimate.to_dict() for estimate in self.estimates],
+        }
+        if self.group_by is not None:
+            out["groups"] = {
+                "column": self.group_by,
+                "values": [
+                    {
+                        "value": value,
+                        "n": estimates[0].n if estimates else 0,
+                        "results": [estimate.to_dict() for estimate in estimates],
+                    }
+                    for value, estimates in self.groups.items()
+                ],
+            }
+        return finite(out)
+
+
+def finite(value: Any) -> Any:
+    """The same JSON value with every NaN and infinity replaced by None."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,157 @@
+"""One pass over a source: the states of many statistics, for all rows or group by group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.chunk import Chunk, RowCounts, Rules, chunks, compute_rows
+from calibscale.errors import OptionError
+from calibscale.source import ArraySource
+from calibscale.statistics import Statistic
+
+States = dict[Statistic, Any]
+
+MAX_GROUPS = 1000
+
+
+class Pass(NamedTuple):
+    """What a pass found: row counts, and by group (None: all rows) the state of each statistic."""
+
+    counts: RowCounts
+    groups: dict[float | None, States]
+    group_counts: dict[float | None, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """The task of one pass, as the engine runs it."""
+
+    source: ArraySource
+    statistics: tuple[Statistic, ...]
+    rules: Rules
+    block_rows: int
+    blocks: int
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(
+            array.nbytes for s in self.statistics for array in s.zero(self.rules.classes)
+        )
+
+    @property
+    def block_bytes(self) -> int:
+        # as stored, decoded, and the chunk at work with its features
+        K, m = self.rules.classes, 0
+        for statistic in self.statistics:
+            features = getattr(statistic, "features", None)
+            m = max(m, features.size(K) if features is not None else 0)
+        work = 8 * compute_rows(K) * (4 * K + 3 * m + 20) + self.state_bytes
+        return 2 * self.source.row_bytes * self.block_rows + work
+
+    def part(self, first: int, last: int) -> Scan:
+        if not self.source.in_memory:
+            return self
+        start = first * self.block_rows
+        stop = min(last * self.block_rows, self.source.rows)
+        held = self.source.part(start, stop, covariates=self.rules.group is not None)
+        return replace(self, source=held)
+
+    def state(self, block: int) -> Pass:
+        start = block * self.block_rows - self.source.first_row
+        stop = min(start + self.block_rows, self.source.rows)
+        read = self.source.read(start, stop, covariates=self.rules.group is not None)
+        found = Pass(RowCounts(), {}, {})
+        for chunk, counts in chunks(read, self.rules):
+            found = found._replace(counts=found.counts + counts)
+            for key, part in self._split(chunk):
+                self._accumulate(found, key, part)
+        return found
+
+    def merge(self, a: Pass, b: Pass) -> Pass:
+        for key, states in b.groups.items():
+            if key in a.groups:
+                mine = a.groups[key]
+                for statistic in self.statistics:
+                    mine[statistic] = statistic.merge(mine[statistic], states[statistic])
+            else:
+                a.groups[key] = states
+            a.group_counts[key] = a.group_counts.get(key, 0) + b.group_counts[key]
+        _check_groups(a)
+        return a._replace(counts=a.counts + b.counts)
+
+    def _split(self, chunk: Chunk) -> list[tuple[float | None, Chunk]]:
+        if self.rules.group is None:
+            return [(None, chunk)] if len(chunk) else []
+        assert chunk.covariates is not None
+        column = chunk.covariates[:, self.rules.group]
+        keys, inverse = np.unique(column, return_inverse=True)
+        if len(keys) > MAX_GROUPS:
+            raise _too_many(len(keys))
+        return [(float(key), chunk.take(inverse == g)) for g, key in enumerate(keys)]
+
+    def _accumulate(self, found: Pass, key: float | None, chunk: Chunk) -> None:
+        if key not in found.groups:
+            found.groups[key] = {s: s.zero(self.rules.classes) for s in self.statistics}
+            found.group_counts[key] = 0
+            _check_groups(found)
+        states = found.groups[key]
+        for statistic in self.statistics:
+            states[statistic] = statistic.accumulate(states[statistic], chunk)
+        found.group_counts[key] += len(chunk)
+
+
+def _check_groups(found: Pass) -> None:
+    if len(found.groups) > MAX_GROUPS:
+        raise _too_many(len(found.groups))
+
+
+def _too_many(count: int) -> OptionError:
+    return OptionError(
+        f"the group column has {count} or more values, above {MAX_GROUPS}; group by a column "
+        "with few values"
+    )
+
+
+def scan(
+    source: ArraySource,
+    statistics: tuple[Statistic, ...],
+    *,
+    on_invalid: str = "raise",
+    tolerance: float = 1e-4,
+    group_by: str | None = None,
+    block_rows: int | None = None,
+    scheduler: Any = None,
+    memory_limit: int | str | None = None,
+    progress: engine.Progress | None = None,
+) -> Pass:
+    """Read the source once and return the state of every statistic.
+
+    With `group_by`, states are kept by value of that covariate and merged into the state of all
+    rows, in increasing order of the values.
+    """
+    if on_invalid not in ("raise", "drop"):
+        raise OptionError(f"on_invalid must be 'raise' or 'drop', not {on_invalid!r}")
+    rules = Rules(
+        kind=source.kind,
+        classes=source.classes,
+        chunk_rows=max(source.chunk_rows, 1),
+        tolerance=tolerance,
+        on_invalid=on_invalid,
+        group=None if group_by is None else source.covariate(group_by),
+    )
+    size = block_rows or source.block_rows
+    task = Scan(source, statistics, rules, size, -(-source.rows // size))
+    found = engine.fold(task, scheduler, memory_limit, progress)
+    if group_by is None:
+        return found
+    groups = {key: found.groups[key] for key in sorted(found.groups)}
+    total: States = {s: s.zero(source.classes) for s in statistics}
+    for states in groups.values():
+        for statistic in statistics:
+            total[statistic] = statistic.merge(total[statistic], states[statistic])
+    counts = {key: found.group_counts[key] for key in groups}
+    return Pass(found.counts, {None: total, **groups}, {None: found.counts.used, **counts})

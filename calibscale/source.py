@@ -1,0 +1,281 @@
+"""Predictions and labels wherever they lie: arrays of any kind behind one reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.chunk import Block
+from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.kernels import random
+
+KINDS = ("logits", "probabilities")
+
+_BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes to read, a fraction of a second
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Columns of equal length; arrays are read a block of rows at a time, never gathered.
+
+    Built by `from_arrays` or by opening a store.  A column is anything with ``shape``, ``dtype``
+    and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``,
+    ``xarray.DataArray``.
+    """
+
+    kind: str
+    values: Any
+    labels: Any
+    covariates: Any = None
+    covariate_names: tuple[str, ...] = ()
+    weights: Any = None
+    binary: bool = False
+    rows: int = 0
+    name: str = "arrays"
+    first_row: int = 0
+
+    @property
+    def classes(self) -> int:
+        """K; a binary column stands for two classes."""
+        return 2 if self.binary else int(self.values.shape[1])
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are stored, and hence read, together; 1 for plain arrays."""
+        chunks = getattr(self.values, "chunks", None)
+        if not chunks:
+            return 1
+        first = chunks[0]
+        return int(first if np.isscalar(first) else first[0])
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of one unit of work: depends on K and on the stored chunks, on nothing else."""
+        target = max(64, min(65536, 2 ** int(np.log2(_BLOCK_NUMBERS / self.classes))))
+        chunk = self.chunk_rows
+        return chunk * max(1, target // chunk)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row as stored and read."""
+        columns = [self.values, self.labels, self.covariates, self.weights]
+        return sum(
+            np.dtype(c.dtype).itemsize * int(np.prod(c.shape[1:])) for c in columns if c is not None
+        )
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether a column is an array of this process, of no use to a worker elsewhere."""
+        columns = [self.values, self.labels, self.covariates, self.weights]
+        return any(isinstance(c, np.ndarray) or hasattr(c, "dask") for c in columns) or any(
+            hasattr(c, "variable") for c in columns
+        )
+
+    def covariate(self, name: str) -> int:
+        """Position of a covariate.
+
+        Raises
+        ------
+        OptionError
+            If there is none of that name.
+        """
+        if name not in self.covariate_names:
+            known = ", ".join(self.covariate_names) or "none"
+            raise OptionError(f"there is no covariate {name!r}; the source has: {known}")
+        return self.covariate_names.index(name)
+
+    def read(self, start: int, stop: int, covariates: bool = False) -> Block:
+        """Rows start..stop−1, unchecked; covariates only on request."""
+        return Block(
+            self.first_row + start,
+            self._take(self.values, self.kind, start, stop),
+            self._take(self.labels, "labels", start, stop),
+            self._take(self.weights, "weights", start, stop),
+            self._take(self.covariates, "covariates", start, stop) if covariates else None,
+        )
+
+    def part(self, start: int, stop: int, covariates: bool = False) -> ArraySource:
+        """A source of rows start..stop−1 that holds nothing else, to be sent to a worker."""
+        block = self.read(start, stop, covariates)
+        return replace(
+            self,
+            values=block.values,
+            labels=block.labels,
+            weights=block.weights,
+            covariates=block.covariates,
+            rows=stop - start,
+            first_row=self.first_row + start,
+        )
+
+    def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
+        """About `count` distinct rows, chosen by a counter hash, as blocks of one row or a few."""
+        if self.rows <= count:
+            yield self.read(0, self.rows)
+            return
+        u = np.empty((2 * count, 1, 2))
+        random.uniform_rows(np.uint64(seed), np.uint64(random.SAMPLE), np.uint64(0), u)
+        draws = (u.reshape(-1) * self.rows).astype(np.int64)
+        _, first = np.unique(draws, return_index=True)
+        chosen = np.sort(draws[np.sort(first)[:count]])
+        chunk = self.chunk_rows
+        for group in np.split(chosen, np.flatnonzero(np.diff(chosen // max(chunk, 1024))) + 1):
+            block = self.read(int(group[0]), int(group[-1]) + 1)
+            index = group - group[0]
+            yield Block(
+                block.start,
+                block.values[index],
+                block.labels[index],
+                None if block.weights is None else block.weights[index],
+                None,
+            )
+
+    def _take(self, column: Any, name: str, start: int, stop: int) -> Any:
+        if column is None:
+            return None
+        try:
+            part = column[start:stop]
+            if hasattr(part, "compute"):  # dask and xarray; the caller is parallel already
+                part = part.compute(scheduler="synchronous")
+            return np.asarray(part)
+        except Exception as error:
+            chunk = start // self.chunk_rows
+            raise StoreError(
+                f"{self.name}: {name} cannot be read in rows {start}..{stop - 1} "
+                f"(chunk {chunk} of {self.chunk_rows} rows): {error}. The chunk is damaged or "
+                "out of reach; restore it or ingest its source again."
+            ) from error
+
+
+def from_arrays(
+    *,
+    logits: Any = None,
+    probabilities: Any = None,
+    labels: Any,
+    covariates: Any = None,
+    covariate_names: Sequence[str] | None = None,
+    weights: Any = None,
+    binary: bool = False,
+    name: str = "arrays",
+) -> ArraySource:
+    """Describe predictions held in arrays; nothing is read or copied here.
+
+    Parameters
+    ----------
+    logits, probabilities : (n, K) array-like, exactly one of them
+        NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``, ``xarray.DataArray``.  One
+        column, (n,) or (n, 1), is P(y = 1) or its log-odds and needs ``binary=True``.
+    labels : (n,) array-like of integers
+        0..K−1; −1 where the label is not yet known.
+    covariates : (n, d) array-like, optional
+    covariate_names : d names, optional
+        Default ``x0, x1, …``.
+    weights : (n,) array-like, optional
+        Importance weights; their scale does not matter.
+    binary : bool
+        The predictions are one column.
+    name : str
+        How errors and results call the source.
+
+    Raises
+    ------
+    OptionError
+        If both or none of `logits` and `probabilities` are given, or names do not match.
+    InvalidDataError
+        If lengths, shapes or types cannot be right.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8]])
+    >>> calibscale.from_arrays(probabilities=p, labels=np.array([0, 1])).classes
+    2
+    """
+    if (logits is None) == (probabilities is None):
+        raise OptionError("give exactly one of logits= and probabilities=")
+    kind = "logits" if logits is not None else "probabilities"
+    values = _column(logits if logits is not None else probabilities, kind)
+    labels = _column(labels, "labels")
+    covariates = None if covariates is None else _column(covariates, "covariates")
+    weights = None if weights is None else _column(weights, "weights")
+    rows = _check(kind, values, labels, covariates, weights, binary, name)
+    d = 0 if covariates is None else int(covariates.shape[1])
+    names = tuple(covariate_names) if covariate_names else tuple(f"x{i}" for i in range(d))
+    if len(names) != d or len(set(names)) != d:
+        raise OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
+    return ArraySource(
+        kind, values, labels, covariates, names, weights, binary, rows, name
+    )
+
+
+def _column(array: Any, name: str) -> Any:
+    if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+        array = np.asarray(array)
+    elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
+        array = np.from_dlpack(array)
+    if not isinstance(np.dtype(array.dtype) if _is_numpy_dtype(array.dtype) else None, np.dtype):
+        array = np.asarray(array)  # e.g. a tensor, whose dtype is its framework's own
+    if np.dtype(array.dtype).kind not in "iufb":
+        raise InvalidDataError(f"{name} must be numbers, not {array.dtype} (object arrays are refused)")
+    return array
+
+
+def _is_numpy_dtype(dtype: Any) -> bool:
+    try:
+        np.dtype(dtype)
+    except TypeError:
+        return False
+    return True
+
+
+def _check(
+    kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
+) -> int:
+    shape = tuple(int(s) for s in values.shape)
+    if np.dtype(values.dtype).kind != "f":
+        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
+    if len(shape) not in (1, 2):
+        raise InvalidDataError(f"{name}: {kind} must be (rows, classes), not of shape {shape}")
+    single = len(shape) == 1 or shape[1] == 1
+    if single and not binary:
+        raise InvalidDataError(
+            f"{name}: {kind} of shape {shape} are one column; say binary=True (--binary) if it "
+            "is P(y = 1) or its log-odds"
+        )
+    if binary and not single:
+        raise InvalidDataError(f"{name}: binary is declared, but {kind} have shape {shape}")
+    if np.dtype(labels.dtype).kind not in "iu":
+        raise InvalidDataError(
+            f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
+        )
+    for what, column, dims in (
+        ("labels", labels, 1),
+        ("covariates", covariates, 2),
+        ("weights", weights, 1),
+    ):
+        if column is None:
+            continue
+        if len(column.shape) != dims:
+            raise InvalidDataError(f"{name}: {what} must have {dims} dimension(s): {column.shape}")
+        if int(column.shape[0]) != shape[0]:
+            raise InvalidDataError(
+                f"{name}: {shape[0]} rows of {kind}, but {int(column.shape[0])} of {what}"
+            )
+    if shape[0] == 0:
+        raise InvalidDataError(f"{name}: there are no rows")
+    return shape[0]
+
+
+def as_numpy(array: Any) -> NDArray[Any]:
+    """Any array that speaks DLPack or the array protocol, as NumPy."""
+    if hasattr(array, "detach"):
+        array = array.detach()
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+        try:
+            return np.from_dlpack(array)
+        except (TypeError, BufferError, RuntimeError):
+            pass
+    return np.asarray(array)

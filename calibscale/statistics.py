@@ -1,0 +1,233 @@
+"""The catalogue of mergeable statistics.
+
+A statistic is a frozen dataclass: equal parameters are the same statistic, computed once.
+Its state is a NamedTuple of float64 arrays, additive over rows unless `merge` says otherwise.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from calibscale.chunk import NO_WEIGHTS, Chunk, Floats
+from calibscale.features import FeatureMap
+from calibscale.kernels import bins as kernel_bins
+
+
+class Statistic(ABC):
+    """``zero`` is the state of no rows, ``accumulate`` adds a chunk, ``merge`` joins two states."""
+
+    @abstractmethod
+    def zero(self, classes: int) -> Any:
+        """A fresh state for K classes."""
+
+    @abstractmethod
+    def accumulate(self, state: Any, chunk: Chunk) -> Any:
+        """The state with the chunk's rows added; may write into `state` and return it."""
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """The state of both sets of rows; may write into `a` and return it."""
+        for x, y in zip(a, b, strict=True):
+            np.add(x, y, out=x)
+        return a
+
+
+def weighted_sum(values: Floats, weights: Floats) -> float:
+    """Σ w·v, or Σ v where there are no weights."""
+    return float(values.sum()) if len(weights) == 0 else float(weights @ values)
+
+
+class TotalsState(NamedTuple):
+    """Σ1, Σw, Σw², then Σw·(hit, brier, nll, confidence), each a 0-d array."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    hit: Floats
+    brier: Floats
+    nll: Floats
+    confidence: Floats
+
+
+@dataclass(frozen=True)
+class Totals(Statistic):
+    """Row scores summed: accuracy, Brier, log loss, confidence."""
+
+    def zero(self, classes: int) -> TotalsState:
+        return TotalsState(*(np.zeros(()) for _ in range(7)))
+
+    def accumulate(self, state: TotalsState, chunk: Chunk) -> TotalsState:
+        w = chunk.weights
+        ones = len(chunk) if len(w) == 0 else w.sum()
+        squares = len(chunk) if len(w) == 0 else w @ w
+        scores = (chunk.hit, chunk.brier, chunk.nll, chunk.confidence)
+        row = (len(chunk), ones, squares, *(weighted_sum(score, w) for score in scores))
+        for total, value in zip(state, row, strict=True):
+            total += value
+        return state
+
+
+class ScalarState(NamedTuple):
+    """Σw, Σwδ², Σw·(log loss of the event), each a 0-d array."""
+
+    weight: Floats
+    squared: Floats
+    log_loss: Floats
+
+
+@dataclass(frozen=True)
+class ScalarScores(Statistic):
+    """Brier score and log loss of the scalar event that a notion predicts."""
+
+    notion: str
+
+    def zero(self, classes: int) -> ScalarState:
+        return ScalarState(*(np.zeros(()) for _ in range(3)))
+
+    def accumulate(self, state: ScalarState, chunk: Chunk) -> ScalarState:
+        p, delta = chunk.notion(self.notion)
+        event = p - delta
+        with np.errstate(divide="ignore"):
+            log_p, log_rest = np.log(p), np.log1p(-np.minimum(p, 1.0))
+        loss = -np.where(event > 0, event * log_p, 0.0) - np.where(
+            event < 1, (1.0 - event) * log_rest, 0.0
+        )
+        w = chunk.weights
+        state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
+        state.squared[...] += weighted_sum(delta * delta, w)
+        state.log_loss[...] += weighted_sum(loss, w)
+        return state
+
+
+class BinState(NamedTuple):
+    """`sums` holds Σ1, Σw, Σw², Σwp, Σwδ of every bin: (5, B), by class (K, B, 5)."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class BinCounts(Statistic):
+    """Rows counted into bins of a scalar notion, or of every class.
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive", "class_wise"}
+    edges : tuple of float
+        B + 1 increasing edges; predictions beyond the ends join the end bins.
+    left_closed : bool
+        Bins [lo, hi) with the last one closed, instead of (lo, hi] with 0 in the first.
+    """
+
+    notion: str
+    edges: tuple[float, ...]
+    left_closed: bool = False
+
+    def zero(self, classes: int) -> BinState:
+        B = len(self.edges) - 1
+        return BinState(np.zeros((classes, B, 5) if self.notion == "class_wise" else (5, B)))
+
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
+        edges = np.array(self.edges)
+        if self.notion == "class_wise":
+            kernel_bins.bin_classes(
+                chunk.q, chunk.delta, chunk.weights, edges, self.left_closed, state.sums
+            )
+        else:
+            p, delta = chunk.notion(self.notion)
+            kernel_bins.bin_column(p, delta, chunk.weights, edges, self.left_closed, state.sums)
+        return state
+
+
+@dataclass(frozen=True)
+class FineHistogram(Statistic):
+    """`BinCounts` of a scalar notion on 2^16 fixed cells, finer towards 0 and 1.
+
+    Any coarser bins whose edges are cell borders follow from it exactly, equal-mass bins among
+    them, without knowing the edges before the pass.
+    """
+
+    notion: str
+    CELLS: ClassVar[int] = kernel_bins.FINE_CELLS
+
+    def zero(self, classes: int) -> BinState:
+        return BinState(np.zeros((5, self.CELLS)))
+
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
+        p, delta = chunk.notion(self.notion)
+        kernel_bins.fine_histogram(p, delta, chunk.weights, state.sums)
+        return state
+
+
+class CellState(NamedTuple):
+    """Σw (cells,) and Σwδ (cells, K)."""
+
+    weight: Floats
+    delta: Floats
+
+
+def simplex_cell_count(classes: int) -> int:
+    """Cells of three intervals per axis that a point of the simplex can lie in."""
+    return 1 + 2 * classes + classes * (classes - 1) // 2
+
+
+@dataclass(frozen=True)
+class SimplexCells(Statistic):
+    """Residuals summed over the cells of the simplex that three intervals per axis make."""
+
+    def zero(self, classes: int) -> CellState:
+        cells = simplex_cell_count(classes)
+        return CellState(np.zeros(cells), np.zeros((cells, classes)))
+
+    def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
+        kernel_bins.simplex_cells(chunk.q, chunk.delta, chunk.weights, state.weight, state.delta)
+        return state
+
+
+class MomentState(NamedTuple):
+    """n, Σw and Σw² (0-d); S = Σwφφᵀ (m, m); C = Σwδφᵀ (K, m); Σw²|δ|² and t = Σw²|δ|²|φ|² (0-d)."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    S: Floats
+    C: Floats
+    d: Floats
+    t: Floats
+
+
+@dataclass(frozen=True)
+class Moments(Statistic):
+    """Second moments of features and residuals: S, C, t [design: one pass, every moment estimator]."""
+
+    features: FeatureMap
+
+    def zero(self, classes: int) -> MomentState:
+        m = self.features.size(classes)
+        scalars = [np.zeros(()) for _ in range(5)]
+        return MomentState(
+            *scalars[:3], np.zeros((m, m)), np.zeros((classes, m)), scalars[3], scalars[4]
+        )
+
+    def accumulate(self, state: MomentState, chunk: Chunk) -> MomentState:
+        phi, delta, w = self.features(chunk), chunk.delta, chunk.weights
+        # |δ|² and |φ|² by row
+        d2 = np.einsum("ij,ij->i", delta, delta)
+        t = d2 * np.einsum("ij,ij->i", phi, phi)
+        state.n[...] += len(chunk)
+        if len(w) == 0:
+            state.weight[...] += len(chunk)
+            state.weight2[...] += len(chunk)
+        else:
+            state.weight[...] += w.sum()
+            state.weight2[...] += w @ w
+            phi = phi * np.sqrt(w)[:, None]
+            delta = delta * np.sqrt(w)[:, None]
+        w2 = NO_WEIGHTS if len(w) == 0 else w * w
+        state.d[...] += weighted_sum(d2, w2)
+        state.t[...] += weighted_sum(t, w2)
+        np.add(state.S, phi.T @ phi, out=state.S)  # NumPy hands AᵀA to syrk: half the work
+        np.add(state.C, delta.T @ phi, out=state.C)
+        return state

@@ -1,0 +1,565 @@
+"""Prediction stores on zarr v3: create, append, open; and zarr arrays of other origin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from filelock import FileLock, Timeout
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.source import KINDS, ArraySource, as_numpy, from_arrays
+
+FORMAT = 1
+_KEY = "calibscale"  # the attribute under which everything of ours stands
+_NO_LABEL = -2  # fill value of labels: a missing chunk is told from data
+_SHARD_CHUNKS = 16
+_LARGE = 2**30  # bytes of predictions above which chunks share files
+
+
+class LogitStore:
+    """Predictions and labels of one classifier on disk, as a zarr v3 group.
+
+    The attribute ``rows`` is the commit: rows beyond it, left by a crash, do not exist, and the
+    next writer cuts them off.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from calibscale import LogitStore
+    >>> store = LogitStore.create(tempfile.mkdtemp() + "/logits.zarr", classes=3)
+    >>> with store.writer() as writer:
+    ...     writer.append(np.zeros((2, 3), np.float32), np.array([0, 2]))
+    >>> store.rows
+    2
+    """
+
+    def __init__(self, url: str, group: zarr.Group) -> None:
+        self.url = url
+        self._group = group
+        self._meta: dict[str, Any] = dict(group.attrs[_KEY])  # type: ignore[arg-type]
+
+    # -- life
+
+    @classmethod
+    def create(
+        cls,
+        url: str | Path,
+        *,
+        classes: int,
+        kind: str = "logits",
+        binary: bool = False,
+        dtype: Any = np.float32,
+        covariate_names: Sequence[str] = (),
+        weights: bool = False,
+        class_names: Sequence[str] | None = None,
+        provenance: dict[str, Any] | None = None,
+        expected_rows: int | None = None,
+        overwrite: bool = False,
+    ) -> LogitStore:
+        """An empty store.
+
+        Parameters
+        ----------
+        url : path or fsspec URL
+        classes : int
+            K, at least 2.
+        kind : {"logits", "probabilities"}
+        binary : bool
+            Keep one column, P(y = 1) or its log-odds; K is 2.
+        dtype : float16, float32 or float64
+        covariate_names : names of the covariate columns
+        weights : bool
+            Whether rows carry importance weights.
+        class_names : K names, optional
+        provenance : JSON object, optional
+            Where the predictions come from: model, version, command …
+        expected_rows : int, optional
+            Lets a store above a gigabyte put many chunks into one file (sharding).
+        overwrite : bool
+            Replace what stands there.
+
+        Raises
+        ------
+        OptionError
+            If a setting is impossible.
+        StoreError
+            If something stands there already, or the place cannot be written.
+        """
+        dtype = np.dtype(dtype)
+        if kind not in KINDS:
+            raise OptionError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+        if dtype not in (np.float16, np.float32, np.float64):
+            raise OptionError(f"dtype must be float16, float32 or float64, not {dtype}")
+        if classes < 2 or (binary and classes != 2):
+            raise OptionError(f"{classes} classes are impossible{' with binary' * binary}")
+        if class_names is not None and len(class_names) != classes:
+            raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
+        if len(set(covariate_names)) != len(covariate_names):
+            raise OptionError(f"covariate names repeat: {list(covariate_names)}")
+        columns = 1 if binary else classes
+        chunk = ArraySource(kind, np.empty((0, columns), dtype), None, binary=binary).block_rows
+        large = (expected_rows or 0) * columns * dtype.itemsize > _LARGE
+        meta = {
+            "format": FORMAT,
+            "kind": kind,
+            "binary": binary,
+            "classes": classes,
+            "class_names": list(class_names) if class_names is not None else None,
+            "covariate_names": list(covariate_names),
+            "provenance": provenance or {},
+            "rows": 0,
+        }
+        with _complain_about(url):
+            mode = "w" if overwrite else "w-"
+            try:
+                group = zarr.open_group(_zarr_address(url), mode=mode, zarr_format=3)  # type: ignore[arg-type]
+            except FileExistsError as error:
+                raise StoreError(f"{url}: something stands there already") from error
+
+            def add(name: str, width: int | None, dtype: Any, fill: Any) -> None:
+                tail = () if width is None else (width,)
+                group.create_array(
+                    name,
+                    shape=(0, *tail),
+                    chunks=(chunk, *tail),
+                    shards=(chunk * _SHARD_CHUNKS, *tail) if large else None,
+                    dtype=dtype,
+                    fill_value=fill,
+                    # bit-shuffling finds what little redundancy logits have, at memory speed;
+                    # the checksum turns a flipped bit into an error
+                    compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
+                    dimension_names=("row", "column")[: 1 + len(tail)],
+                )
+
+            add(kind, columns, dtype, np.nan)
+            add("labels", None, np.int32, _NO_LABEL)
+            if covariate_names:
+                add("covariates", len(covariate_names), np.float64, np.nan)
+            if weights:
+                add("weights", None, np.float64, np.nan)
+            group.attrs[_KEY] = meta  # last: without it this is no store
+        return cls(str(url), group)
+
+    @classmethod
+    def open(cls, url: str | Path) -> LogitStore:
+        """An existing store.
+
+        Raises
+        ------
+        StoreError
+            If there is none, if it is damaged, or if a newer calibscale wrote it.
+        """
+        with _complain_about(url):
+            try:
+                group = zarr.open_group(_zarr_address(url), mode="r+")
+            except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
+                raise StoreError(
+                    f"{url}: there is no prediction store (for zarr arrays of other origin name "
+                    "them: --logits or --probabilities, and --labels)"
+                ) from error
+            meta = group.attrs.get(_KEY)
+            if not isinstance(meta, dict):
+                raise StoreError(
+                    f"{url}: a zarr group, but not a prediction store (creating it may have been "
+                    "cut short); name its arrays: --logits or --probabilities, and --labels"
+                )
+            if int(meta["format"]) > FORMAT:  # type: ignore[arg-type]
+                raise StoreError(
+                    f"{url}: written in format {meta['format']} by a newer calibscale; this one "
+                    f"reads up to format {FORMAT}: upgrade it"
+                )
+            store = cls(str(url), group)
+            store._check()
+        return store
+
+    # -- description
+
+    @property
+    def rows(self) -> int:
+        """Committed rows."""
+        return int(self._meta["rows"])
+
+    @property
+    def kind(self) -> str:
+        """``logits`` or ``probabilities``."""
+        return str(self._meta["kind"])
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return int(self._meta["classes"])
+
+    @property
+    def binary(self) -> bool:
+        """Whether the predictions are one column."""
+        return bool(self._meta["binary"])
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        names = self._meta["class_names"]
+        return None if names is None else tuple(names)
+
+    @property
+    def covariate_names(self) -> tuple[str, ...]:
+        return tuple(self._meta["covariate_names"])
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What was said about the origin of the predictions."""
+        return dict(self._meta["provenance"])
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What writers committed along with rows (see `Writer.note`)."""
+        return dict(self._meta.get("notes", {}))
+
+    @property
+    def has_weights(self) -> bool:
+        return "weights" in self._group
+
+    @property
+    def source(self) -> ArraySource:
+        """The committed rows, ready to be evaluated.
+
+        Raises
+        ------
+        InvalidDataError
+            If there are none.
+        """
+        if self.rows == 0:
+            raise InvalidDataError(f"{self.url}: the store is empty; append rows first")
+        return ArraySource(
+            kind=self.kind,
+            values=self._array(self.kind),
+            labels=self._array("labels"),
+            covariates=self._array("covariates") if self.covariate_names else None,
+            covariate_names=self.covariate_names,
+            weights=self._array("weights") if self.has_weights else None,
+            binary=self.binary,
+            rows=self.rows,
+            name=self.url,
+        )
+
+    def info(self) -> dict[str, Any]:
+        """What ``calibscale info`` shows, as a JSON object."""
+        values = self._array(self.kind)
+        return {
+            "store": self.url,
+            "format": int(self._meta["format"]),
+            "kind": self.kind,
+            "rows": self.rows,
+            "classes": self.classes,
+            "binary": self.binary,
+            "dtype": str(values.dtype),
+            "chunk_rows": int(values.chunks[0]),
+            "shard_rows": None if values.shards is None else int(values.shards[0]),
+            "stored_bytes": sum(int(self._array(n).nbytes_stored()) for n in self._names()),
+            "covariates": list(self.covariate_names),
+            "weights": self.has_weights,
+            "class_names": self._meta["class_names"],
+            "provenance": self.provenance,
+        }
+
+    def writer(self) -> Writer:
+        """Open for appending; one writer at a time.
+
+        Raises
+        ------
+        StoreError
+            If another writer is at work, or the store cannot be written.
+        """
+        return Writer(self)
+
+    # -- inner
+
+    def _names(self) -> list[str]:
+        names = [self.kind, "labels"]
+        names += ["covariates"] * bool(self.covariate_names) + ["weights"] * self.has_weights
+        return names
+
+    def _array(self, name: str) -> zarr.Array:
+        return self._group[name]  # type: ignore[return-value]
+
+    def _check(self) -> None:
+        for name in self._names():
+            if not _is_url(self.url):
+                root = Path(self.url).resolve()
+                if not (root / name).resolve().is_relative_to(root):
+                    raise StoreError(f"{self.url}: its array {name!r} lies outside the store")
+            if name not in self._group:
+                raise StoreError(f"{self.url}: its array {name!r} is missing")
+            array = self._array(name)
+            _refuse_objects(array, f"{self.url}/{name}")
+            if array.shape[0] < self.rows:
+                raise StoreError(
+                    f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"
+                )
+
+    def _commit(self, rows: int, notes: dict[str, Any]) -> None:
+        meta = {**self._meta, "rows": rows, "notes": {**self.notes, **notes}}
+        self._group.attrs[_KEY] = meta  # one file, replaced at once
+        self._meta = meta
+
+
+class Writer:
+    """Appends rows; a context manager.
+
+    Rows are buffered until they fill a chunk (a shard, in large stores), then written and
+    committed; the rest follows on `close`.  A crash loses the rows that are not yet committed and
+    nothing else.
+    """
+
+    def __init__(self, store: LogitStore) -> None:
+        self._store = store
+        self._lock: FileLock | None = None
+        if not _is_url(store.url):
+            self._lock = FileLock(os.path.join(store.url, ".writer.lock"))
+            with _complain_about(store.url):
+                try:
+                    self._lock.acquire(timeout=0)
+                except Timeout as error:
+                    raise StoreError(f"{store.url}: another writer is at work") from error
+        values = store._array(store.kind)
+        self._unit = int((values.shards or values.chunks)[0])
+        self._parts: list[dict[str, np.ndarray]] = []
+        self._buffered = 0
+        self._notes: dict[str, Any] = {}
+        self._broken = False
+        with _complain_about(store.url):
+            fresh = LogitStore.open(store.url)
+            store._meta, store._group = fresh._meta, fresh._group
+            for name in store._names():  # rows that a crash left behind
+                array = store._array(name)
+                if array.shape[0] > store.rows:
+                    array.resize((store.rows, *array.shape[1:]))
+
+    def append(
+        self, values: Any, labels: Any, *, covariates: Any = None, weights: Any = None
+    ) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        values : (r, K), or (r,) if binary
+            Logits or probabilities, whichever the store holds.
+        labels : (r,) integers
+            −1 where the label is not yet known.
+        covariates : (r, d), weights : (r,)
+            Exactly where the store has them.
+
+        Raises
+        ------
+        InvalidDataError
+            If a shape or type does not fit the store; nothing is added then.
+        """
+        store = self._store
+        width = 1 if store.binary else store.classes
+        given = as_numpy(values)
+        given = given.reshape(-1, 1) if store.binary and given.ndim == 1 else given
+        labels = as_numpy(labels)
+        if given.ndim != 2 or given.shape[1] != width or given.dtype.kind not in "fiu":
+            raise InvalidDataError(
+                f"{store.kind} must be (rows, {width}) numbers, not {given.dtype} {given.shape}"
+            )
+        if labels.shape != given.shape[:1] or labels.dtype.kind not in "iu":
+            raise InvalidDataError(
+                f"labels must be {len(given)} integers, not {labels.dtype} {labels.shape}"
+            )
+        outside = (labels < -1) | (labels >= store.classes)
+        if outside.any():
+            i = int(np.argmax(outside))
+            raise InvalidDataError(
+                f"row {i} of those appended has the label {labels[i]}, outside "
+                f"0..{store.classes - 1} (−1: not yet known)",
+                i,
+            )
+        part = {store.kind: given, "labels": labels}
+        for name, column, d, expected in (
+            ("covariates", covariates, len(store.covariate_names), bool(store.covariate_names)),
+            ("weights", weights, None, store.has_weights),
+        ):
+            if (column is not None) != expected:
+                raise InvalidDataError(f"the store has {'' if expected else 'no '}{name}")
+            if column is None:
+                continue
+            column = as_numpy(column)
+            if column.shape != (len(given), *(() if d is None else (d,))):
+                raise InvalidDataError(f"{name} of shape {column.shape} do not fit the rows")
+            part[name] = column
+        self._parts.append({name: np.array(column) for name, column in part.items()})
+        self._buffered += len(given)
+        while self._buffered >= self._room():
+            self._write(self._room())
+
+    def note(self, key: str, value: Any) -> None:
+        """A JSON value to commit together with the next rows (``store.notes[key]``)."""
+        self._notes[key] = value
+
+    def commit(self) -> None:
+        """Write and commit everything appended so far."""
+        if self._buffered or self._notes:
+            self._write(self._buffered)
+
+    def close(self) -> None:
+        """Commit, and let other writers in."""
+        try:
+            if not self._broken:
+                self.commit()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _room(self) -> int:
+        """Rows up to the next border of chunks or shards."""
+        return self._unit - self._store.rows % self._unit
+
+    def _write(self, count: int) -> None:
+        store, start = self._store, self._store.rows
+        self._broken = True  # until the commit: what failed once is not tried again on close
+        with _complain_about(store.url):
+            columns = self._take(count)
+            for name, column in columns.items():
+                array = store._array(name)
+                if array.shape[0] < start + count:
+                    array.resize((start + count, *array.shape[1:]))
+                array[start : start + count] = column
+            store._commit(start + count, self._notes)
+        self._notes = {}
+        self._broken = False
+
+    def _take(self, count: int) -> dict[str, np.ndarray]:
+        if not self._parts:
+            return {}
+        columns = {name: [part[name] for part in self._parts] for name in self._parts[0]}
+        joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+        self._parts = [{name: column[count:] for name, column in joined.items()}]
+        self._buffered -= count
+        if not self._buffered:
+            self._parts = []
+        return {name: column[:count] for name, column in joined.items()}
+
+
+def open_arrays(
+    *,
+    store: str | Path | None = None,
+    logits: str | Path | None = None,
+    probabilities: str | Path | None = None,
+    labels: str | Path,
+    covariates: str | Path | None = None,
+    covariate_names: Sequence[str] | None = None,
+    weights: str | Path | None = None,
+    binary: bool = False,
+) -> ArraySource:
+    """Zarr arrays of other origin (v2 or v3) by their paths or URLs, or by names inside `store`.
+
+    Raises
+    ------
+    StoreError
+        If an array cannot be opened, holds objects, or a name leads out of `store`.
+    InvalidDataError, OptionError
+        As `calibscale.from_arrays`.
+    """
+
+    def find(path: str | Path | None) -> Any:
+        return None if path is None else _open_array(path if store is None else _inside(store, path))
+
+    return from_arrays(
+        logits=find(logits),
+        probabilities=find(probabilities),
+        labels=find(labels),
+        covariates=find(covariates),
+        covariate_names=covariate_names,
+        weights=find(weights),
+        binary=binary,
+        name=str(store or logits or probabilities),
+    )
+
+
+def as_source(source: Any) -> ArraySource:
+    """What `evaluate` accepts, as a source.
+
+    Raises
+    ------
+    OptionError
+        If it is nothing that can be read.
+    """
+    if isinstance(source, ArraySource):
+        return source
+    if isinstance(source, LogitStore):
+        return source.source
+    if isinstance(source, str | Path):
+        return LogitStore.open(source).source
+    raise OptionError(
+        f"a source is a path, a LogitStore or from_arrays(…), not {type(source).__name__}"
+    )
+
+
+def _inside(store: str | Path, name: str | Path) -> str:
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts or "://" in str(name):
+        raise StoreError(f"{name}: the path leaves the store {store}")
+    address = f"{str(store).rstrip('/')}/{parts}"
+    if not _is_url(address) and not Path(address).resolve().is_relative_to(Path(store).resolve()):
+        raise StoreError(f"{name}: the path leaves the store {store}")
+    return address
+
+
+def _open_array(path: str | Path) -> zarr.Array:
+    with _complain_about(path):
+        try:
+            array = zarr.open_array(_zarr_address(path), mode="r")
+        except (FileNotFoundError, zarr.errors.ContainsGroupError) as error:
+            raise StoreError(f"{path}: there is no zarr array") from error
+    _refuse_objects(array, str(path))
+    return array
+
+
+def _refuse_objects(array: zarr.Array, name: str) -> None:
+    described = repr(array.metadata).lower()
+    if np.dtype(array.dtype).kind not in "iufb" or "pickle" in described:
+        raise StoreError(
+            f"{name}: object arrays and pickle codecs are refused, for reading them may run code "
+            "from the file; store plain numbers"
+        )
+
+
+def _is_url(address: str | Path) -> bool:
+    return "://" in str(address)
+
+
+def _zarr_address(url: str | Path) -> str:
+    return str(url) if _is_url(url) else os.path.abspath(url)
+
+
+@contextmanager
+def _complain_about(url: str | Path) -> Iterator[None]:
+    """Turn what zarr and the file system raise into a `StoreError` that names the store."""
+    try:
+        yield
+    except (StoreError, OptionError, InvalidDataError):
+        raise
+    except Exception as error:
+        detail = str(error) or type(error).__name__
+        hint = ""
+        if isinstance(error, OSError) and error.errno is not None:
+            hint = f" ({os.strerror(error.errno)}); what was committed before is safe"
+        raise StoreError(f"{url}: {detail}{hint}") from error
