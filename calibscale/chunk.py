@@ -50,7 +50,9 @@ class RowCounts(NamedTuple):
         for reason, count in other.dropped.items():
             dropped[reason] = dropped.get(reason, 0) + count
         return RowCounts(
-            self.used + other.used, self.unlabelled + other.unlabelled, dict(sorted(dropped.items()))
+            self.used + other.used,
+            self.unlabelled + other.unlabelled,
+            dict(sorted(dropped.items())),
         )
 
 

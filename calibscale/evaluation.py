@@ -15,7 +15,8 @@ from scipy.spatial.distance import pdist
 from calibscale import engine
 from calibscale.chunk import Rules, chunks
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, Estimator
+from calibscale.estimators import CMMD, ESTIMATORS, JKCE, Estimator
+from calibscale.features import RandomFourier
 from calibscale.results import Estimate, Evaluation
 from calibscale.scan import States, scan
 from calibscale.source import ArraySource
@@ -50,12 +51,10 @@ class DataSetup:
 
 
 def default_estimators(seed: int = 0) -> tuple[Estimator, ...]:
-    """Every estimator with its defaults, on shared random features."""
-    from calibscale.features import RandomFourier
-
+    """Every estimator with its defaults; those with random features share them."""
     features = RandomFourier(seed=seed)
     return tuple(
-        kind(features=features) if hasattr(kind(), "features") else kind()  # type: ignore[call-arg]
+        kind(features) if issubclass(kind, CMMD | JKCE) else kind()  # type: ignore[arg-type]
         for kind in ESTIMATORS.values()
     )
 
@@ -163,7 +162,7 @@ def evaluate(
             "memory_limit": engine.parse_bytes(memory_limit),
         },
         group_by=group_by,
-        groups=groups,  # type: ignore[arg-type]
+        groups=groups,
     )
 
 

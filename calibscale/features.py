@@ -112,5 +112,7 @@ class OneHot:
         equal = (chunk.q[:, None, :] == np.array(self.points)[None]).all(axis=2)
         if not equal.any(axis=1).all():
             row = int(chunk.rows[np.argmin(equal.any(axis=1))])
-            raise OptionError(f"the prediction of row {row} is none of the {len(self.points)} points")
+            raise OptionError(
+                f"the prediction of row {row} is none of the {len(self.points)} points"
+            )
         return equal.astype(np.float64)

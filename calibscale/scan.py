@@ -38,9 +38,7 @@ class Scan:
 
     @property
     def state_bytes(self) -> int:
-        return sum(
-            array.nbytes for s in self.statistics for array in s.zero(self.rules.classes)
-        )
+        return sum(array.nbytes for s in self.statistics for array in s.zero(self.rules.classes))
 
     @property
     def block_bytes(self) -> int:

@@ -15,7 +15,7 @@ from calibscale.kernels import random
 
 KINDS = ("logits", "probabilities")
 
-_BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes to read, a fraction of a second
+_BLOCK_NUMBERS = 2**22  # predictions in a block: some megabytes to read, a fraction of a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class ArraySource:
         if not chunks:
             return 1
         first = chunks[0]
-        return int(first if np.isscalar(first) else first[0])
+        return int(first[0] if isinstance(first, tuple) else first)
 
     @property
     def block_rows(self) -> int:
@@ -206,9 +206,7 @@ def from_arrays(
     names = tuple(covariate_names) if covariate_names else tuple(f"x{i}" for i in range(d))
     if len(names) != d or len(set(names)) != d:
         raise OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
-    return ArraySource(
-        kind, values, labels, covariates, names, weights, binary, rows, name
-    )
+    return ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
 
 
 def _column(array: Any, name: str) -> Any:
@@ -219,7 +217,9 @@ def _column(array: Any, name: str) -> Any:
     if not isinstance(np.dtype(array.dtype) if _is_numpy_dtype(array.dtype) else None, np.dtype):
         array = np.asarray(array)  # e.g. a tensor, whose dtype is its framework's own
     if np.dtype(array.dtype).kind not in "iufb":
-        raise InvalidDataError(f"{name} must be numbers, not {array.dtype} (object arrays are refused)")
+        raise InvalidDataError(
+            f"{name} must be numbers, not {array.dtype} (object arrays are refused)"
+        )
     return array
 
 

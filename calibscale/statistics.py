@@ -187,7 +187,7 @@ class SimplexCells(Statistic):
 
 
 class MomentState(NamedTuple):
-    """n, Σw and Σw² (0-d); S = Σwφφᵀ (m, m); C = Σwδφᵀ (K, m); Σw²|δ|² and t = Σw²|δ|²|φ|² (0-d)."""
+    """n, Σw, Σw²; S = Σwφφᵀ (m, m); C = Σwδφᵀ (K, m); d = Σw²|δ|² and t = Σw²|δ|²|φ|²."""
 
     n: Floats
     weight: Floats
@@ -200,16 +200,14 @@ class MomentState(NamedTuple):
 
 @dataclass(frozen=True)
 class Moments(Statistic):
-    """Second moments of features and residuals: S, C, t [design: one pass, every moment estimator]."""
+    """Second moments of features and residuals, from which every kernel estimator follows."""
 
     features: FeatureMap
 
     def zero(self, classes: int) -> MomentState:
         m = self.features.size(classes)
-        scalars = [np.zeros(()) for _ in range(5)]
-        return MomentState(
-            *scalars[:3], np.zeros((m, m)), np.zeros((classes, m)), scalars[3], scalars[4]
-        )
+        n, weight, weight2, d, t = (np.zeros(()) for _ in range(5))
+        return MomentState(n, weight, weight2, np.zeros((m, m)), np.zeros((classes, m)), d, t)
 
     def accumulate(self, state: MomentState, chunk: Chunk) -> MomentState:
         phi, delta, w = self.features(chunk), chunk.delta, chunk.weights

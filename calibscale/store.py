@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import zarr
@@ -145,7 +145,7 @@ class LogitStore:
                 add("covariates", len(covariate_names), np.float64, np.nan)
             if weights:
                 add("weights", None, np.float64, np.nan)
-            group.attrs[_KEY] = meta  # last: without it this is no store
+            group.attrs[_KEY] = cast(Any, meta)  # last: without it this is no store
         return cls(str(url), group)
 
     @classmethod
@@ -171,7 +171,7 @@ class LogitStore:
                     f"{url}: a zarr group, but not a prediction store (creating it may have been "
                     "cut short); name its arrays: --logits or --probabilities, and --labels"
                 )
-            if int(meta["format"]) > FORMAT:  # type: ignore[arg-type]
+            if int(cast(int, meta["format"])) > FORMAT:
                 raise StoreError(
                     f"{url}: written in format {meta['format']} by a newer calibscale; this one "
                     f"reads up to format {FORMAT}: upgrade it"
@@ -480,7 +480,9 @@ def open_arrays(
     """
 
     def find(path: str | Path | None) -> Any:
-        return None if path is None else _open_array(path if store is None else _inside(store, path))
+        return (
+            None if path is None else _open_array(path if store is None else _inside(store, path))
+        )
 
     return from_arrays(
         logits=find(logits),

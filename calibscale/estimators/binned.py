@@ -36,7 +36,7 @@ class Bins(NamedTuple):
     """Bins of one column: edges (B+1,), and per bin Σ1, Σw, Σw², Σwp, Σwδ, each (B,)."""
 
     edges: Floats
-    count: Floats
+    rows: Floats
     weight: Floats
     weight2: Floats
     p: Floats
@@ -69,12 +69,12 @@ class Bins(NamedTuple):
             {
                 "lower": float(self.edges[b]),
                 "upper": float(self.edges[b + 1]),
-                "count": int(self.count[b]),
+                "count": int(self.rows[b]),
                 "weight": float(self.weight[b]),
                 "mean_p": float(self.mean_p[b]) if full[b] else None,
                 "frequency": float(self.frequency[b]) if full[b] else None,
             }
-            for b in range(len(self.count))
+            for b in range(len(self.rows))
         ]
 
 
@@ -163,7 +163,7 @@ class _Binned(Estimator):
             squared,
             parameters=self.parameters,
             details={**details, "bins": bins.table()},
-            n=int(bins.count.sum()),
+            n=int(bins.rows.sum()),
         )
 
 
@@ -235,7 +235,7 @@ class TCE2(_Binned):
     name: ClassVar[str] = "tce2"
 
     def _estimate(self, bins: Bins) -> Estimate:
-        return self._result(bins, bins.share @ bins.gap**2, True)
+        return self._result(bins, float(bins.share @ bins.gap**2), True)
 
 
 @dataclass(frozen=True)
@@ -248,13 +248,13 @@ class TCE2Debiased(_Binned):
     name: ClassVar[str] = "tce2_debiased"
 
     def _estimate(self, bins: Bins) -> Estimate:
-        several = bins.count > 1
+        several = bins.rows > 1
         with np.errstate(invalid="ignore", divide="ignore"):
             effective = bins.weight**2 / bins.weight2
             noise = bins.frequency * (1.0 - bins.frequency) / (effective - 1.0)
         several &= effective > 1.0
         terms = np.where(several, bins.gap**2 - noise, 0.0)
-        return self._result(bins, bins.share @ terms, True)
+        return self._result(bins, float(bins.share @ terms), True)
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ class CWCE2(_Binned):
 
 @dataclass(frozen=True)
 class SimplexECE(Estimator):
-    """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁ over cells of three intervals per axis [MS, §5].
+    """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁, three intervals per axis [MS, §5].
 
     Parameters
     ----------

@@ -88,7 +88,9 @@ def _cmmd(moments: MomentState, ridge: float, level: float) -> float:
             raise LinAlgError
     except LinAlgError:
         sigma, U = eigh(S)
-        damped = np.where(sigma > len(S) * np.finfo(float).eps * sigma[-1], sigma + ridge * n, np.inf)
+        damped = np.where(
+            sigma > len(S) * np.finfo(float).eps * sigma[-1], sigma + ridge * n, np.inf
+        )
         W = U @ ((U.T @ moments.C.T) / damped[:, None])
     if level == 0:
         return float(np.vdot(W, W))

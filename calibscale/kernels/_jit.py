@@ -61,7 +61,7 @@ class _Locator(caching._CacheLocator):
 
 
 class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # noqa: RUF012
+    _locator_classes = [_Locator]  # type: ignore[list-item]  # noqa: RUF012
 
 
 class _KernelCache(caching.FunctionCache):
@@ -93,8 +93,8 @@ def kernel(function: Callable) -> Callable:
     inf instead of a branch that stops vectorisation.  No fast-math: a kernel that wants it asks
     for it in a small inlined function, where it can be seen.
     """
-    compiled = numba.njit(nogil=True, error_model="numpy")(function)
-    if not numba.config.DISABLE_JIT:
+    compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    if hasattr(compiled, "py_func"):  # not so under NUMBA_DISABLE_JIT
         compiled._cache = _KernelCache(compiled.py_func)
     return compiled
 

@@ -14,7 +14,7 @@ FINE_CELLS = 2 * FINE_HALF
 
 @inlined()
 def _bin(p, edges, left_closed):
-    """Index b with edges[b] < p ≤ edges[b+1] (or ≤ … <); values beyond the ends join the end bins."""
+    """The b with edges[b] < p ≤ edges[b+1] (or ≤ … <); what lies beyond joins the end bins."""
     B = edges.size - 1
     low = edges[0]
     b = int((p - low) / (edges[B] - low) * B)
@@ -75,7 +75,7 @@ def fine_cell(p):
     upper = p > 0.5
     distance = np.float64(1.0 - p if upper else p)
     bits = distance.view(np.int64) >> (52 - _MANTISSA_BITS)
-    cell = bits - ((1023 - _EXPONENTS) << _MANTISSA_BITS)  # ½ is the first of the last exponent + 1
+    cell = int(bits) - ((1023 - _EXPONENTS) << _MANTISSA_BITS)
     cell = min(max(cell, 0), FINE_HALF - 1)
     return 2 * FINE_HALF - 1 - cell if upper else cell
 

@@ -60,6 +60,7 @@ def uniform_rows(seed, stream, start, out):
             out[i, j, 0] = u
             out[i, j, 1] = v
 
+
 # Streams: one for each purpose, so that equal seeds never mean equal draws.
 FREQUENCIES = 1
 SAMPLE = 2

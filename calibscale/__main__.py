@@ -1,0 +1,5 @@
+"""``python -m calibscale``."""
+
+from calibscale.cli import main
+
+main()

@@ -1,0 +1,412 @@
+"""The command line.  Commands import what they need when they run, so that help is instant."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.errors import CalibscaleError, InvalidDataError, OptionError
+from calibscale.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.estimators import Estimator
+    from calibscale.source import ArraySource
+
+RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
+
+_NAMES = (
+    *("accuracy", "brier", "nll", "confidence_gap", "ece", "mce", "tce2", "tce2_debiased"),
+    *("cwce2", "simplex_ece", "brier_decomposition", "nll_decomposition"),
+    *("ckce", "cmmd", "jkce", "jkce_biased"),
+)
+_EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+_GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "missing", "bayes")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code (see ``calibscale --help``)."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        cli.main(args=arguments, prog_name="calibscale", standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; nothing is lost, run the same command again", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(RUNTIME_ERROR)
+    except (CalibscaleError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        if isinstance(error, InvalidDataError):
+            sys.exit(INVALID_DATA)
+        sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="calibscale")
+def cli() -> None:
+    """How well is a probabilistic classifier calibrated?
+
+    Exit codes: 0 fine, 1 runtime error, 2 usage, 3 threshold breached, 4 invalid data,
+    75 interrupted (run again).
+    """
+
+
+# ---------------------------------------------------------------- evaluate
+
+
+@cli.command()
+@click.argument("store", required=False)
+@click.option(
+    "--estimator", "-e", "names", multiple=True, type=click.Choice(_NAMES),
+    help="What to compute (repeatable); default: everything.",
+)  # fmt: skip
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
+)
+@click.option("--bins", default=15, show_default=True, help="Number of bins.")
+@click.option(
+    "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
+    help=f"Bin edges: {', '.join(_EDGES)}, or comma-separated numbers.",
+)  # fmt: skip
+@click.option(
+    "--notion", type=click.Choice(["top_label", "positive"]), default="top_label",
+    show_default=True, help="Which probability the binned errors judge.",
+)  # fmt: skip
+@click.option(
+    "--bandwidth", type=float,
+    help="Bandwidth of the Gaussian kernel; default: median distance of 1,000 predictions.",
+)  # fmt: skip
+@click.option("--ridge", type=float, help="λ of ckce and cmmd; default n^(-1/4).")
+@click.option("--level", type=float, default=1.0, show_default=True, help="Level s of cmmd.")
+@click.option(
+    "--kernel", type=click.Choice(["linear+gaussian", "gaussian"]), default="linear+gaussian",
+    show_default=True, help="Kernel of jkce.",
+)  # fmt: skip
+@click.option("--features", default=100, show_default=True, help="Number F of random frequencies.")
+@click.option(
+    "--max-cells", default=10_000, show_default=True, help="Cells that simplex_ece may use."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the random frequencies.")
+@click.option(
+    "--group-by", metavar="COLUMN", help="Also every estimate for each value of a covariate."
+)
+@click.option(
+    "--on-invalid", type=click.Choice(["raise", "drop"]), default="raise", show_default=True,
+    help="Stop at a bad row, or leave it out and count it.",
+)  # fmt: skip
+@click.option(
+    "--tolerance", default=1e-4, show_default=True,
+    help="How far from 1 a row of probabilities may sum.",
+)  # fmt: skip
+@click.option(
+    "--scheduler", metavar="WHERE",
+    help="serial, threads[:N], local:N (worker processes), the ADDRESS of a Dask scheduler, or "
+    "the path of a scheduler file.  [default: threads]",
+)  # fmt: skip
+@click.option("--memory-limit", metavar="SIZE", help="Bound on peak memory, such as 2GB.")
+@click.option("--logits", metavar="PATH", help="A zarr array of logits (inside STORE, if given).")
+@click.option("--probabilities", metavar="PATH", help="Likewise, of probabilities.")
+@click.option("--labels", metavar="PATH", help="Likewise, of labels.")
+@click.option("--covariates", metavar="PATH", help="Likewise, of covariates (n, d).")
+@click.option("--covariate-names", metavar="A,B", help="Names of those covariates.")
+@click.option("--weights", metavar="PATH", help="Likewise, of weights.")
+@click.option(
+    "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
+)
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
+def evaluate(
+    store: str | None,
+    names: tuple[str, ...],
+    json_path: str | None,
+    quiet: bool,
+    group_by: str | None,
+    on_invalid: str,
+    tolerance: float,
+    scheduler: str | None,
+    memory_limit: str | None,
+    **options: Any,
+) -> None:
+    """Calibration errors of STORE, all from one pass over it.
+
+    STORE is a path or URL made by `calibscale ingest`, `calibscale simulate` or the Python API.
+    Zarr arrays of other origin are named instead: --logits or --probabilities, and --labels.
+    """
+    _check_output(json_path)
+    from calibscale.evaluation import evaluate as run
+
+    source = _source(store, options)
+    estimators = _estimators(names, options)
+    with progress("evaluating", "blocks", quiet) as report:
+        result = run(
+            source,
+            estimators,
+            on_invalid=on_invalid,
+            tolerance=tolerance,
+            group_by=group_by,
+            scheduler=scheduler,
+            memory_limit=memory_limit,
+            progress=report,
+        )
+    if json_path != "-" and not quiet:
+        from calibscale.tables import evaluation_tables
+
+        evaluation_tables(result)
+    _write_json(json_path, result.to_dict())
+
+
+def _source(store: str | None, options: dict[str, Any]) -> ArraySource:
+    from calibscale.store import as_source, open_arrays
+
+    paths = {name: options[name] for name in ("logits", "probabilities", "covariates", "weights")}
+    named = {name: path for name, path in paths.items() if path is not None}
+    if store is not None and not named and options["labels"] is None:
+        if options["binary"]:
+            raise click.UsageError(
+                "a store says itself whether it is binary; --binary is for arrays"
+            )
+        return as_source(store)
+    if options["labels"] is None or not ("logits" in named or "probabilities" in named):
+        raise click.UsageError("give STORE, or --labels and one of --logits and --probabilities")
+    split = options["covariate_names"]
+    return open_arrays(
+        store=store,
+        labels=options["labels"],
+        covariate_names=split.split(",") if split else None,
+        binary=options["binary"],
+        **named,
+    )
+
+
+def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:
+    from calibscale.estimators import ESTIMATORS
+    from calibscale.features import RandomFourier
+
+    settings = dict(options)
+    settings["edges"] = _edges(options["edges"])
+    settings["features"] = RandomFourier(options["features"], options["bandwidth"], options["seed"])
+    built = []
+    for name in names or _NAMES:
+        kind = ESTIMATORS[name]
+        known = {f.name for f in fields(kind) if f.init} & set(settings)  # type: ignore[arg-type]
+        known -= {"notion", "edges"} if name == "cwce2" and not names else set()
+        known -= {"notion"} if name == "cwce2" else set()
+        built.append(kind(**{key: settings[key] for key in known}))
+    return built
+
+
+def _edges(text: str) -> str | tuple[float, ...]:
+    if text in _EDGES:
+        return text
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither numbers nor one of {', '.join(_EDGES)}", param_hint="--edges"
+        ) from None
+
+
+# ---------------------------------------------------------------- making and looking at stores
+
+
+@cli.command()
+@click.argument("store")
+@click.option("--rows", "-n", default=100_000, show_default=True)
+@click.option("--classes", "-k", type=int, help="Number of classes; default: as in the paper.")
+@click.option(
+    "--generator", "-g", type=click.Choice(_GENERATORS), default="ms-over", show_default=True,
+    help="gb: Dirichlet 0.04, tempered by 3/10. ms-*: Dirichlet 0.1 and its true, marginal, under- "
+    "or overconfident forecast. shift: covariate shift. missing, bayes: sigmoid of covariates, "
+    "without or with the last one.",
+)  # fmt: skip
+@click.option(
+    "--parameter", "-p", "parameters", multiple=True, metavar="NAME=NUMBER",
+    help="Parameter of the generator (repeatable), such as alpha=0.5.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--dtype", type=click.Choice(["float16", "float32", "float64"]), default="float32",
+    show_default=True,
+)  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what stands at STORE.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no message.")
+def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: Any) -> None:
+    """Write a STORE of simulated predictions whose calibration error is known."""
+    from calibscale.simulate import simulate as run
+
+    pairs = {key: _number(value, "--parameter") for key, value in _pairs(parameters, "--parameter")}
+    with progress("simulating", "rows", quiet) as report:
+        made = run(store, parameters=pairs, progress=report, **options)
+    if not quiet:
+        click.echo(f"{made.rows:,} rows of {made.classes} classes in {store}")
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE... STORE")
+@click.option(
+    "--key", "keys", multiple=True, metavar="ROLE=NAME",
+    help="Where a column is found (repeatable): ROLE is logits, probabilities, labels, covariates, "
+    "covariate_names or weights, NAME an array, a column, or a prefix of numbered columns.",
+)  # fmt: skip
+@click.option(
+    "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
+)
+@click.option(
+    "--dtype", type=click.Choice(["float16", "float32", "float64"]),
+    help="Type of the stored predictions; default: that of the files.",
+)  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace what stands at STORE.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no message.")
+def ingest(files: tuple[str, ...], keys: tuple[str, ...], quiet: bool, **options: Any) -> None:
+    """Copy FILEs (npy, npz, parquet, csv, safetensors) into a STORE, a few rows at a time.
+
+    Several files are joined in the order given.  A run that was cut short goes on where it
+    stopped; one that is complete does nothing.
+    """
+    from calibscale.ingest import ingest as run
+
+    if len(files) < 2:
+        raise click.UsageError("give at least one FILE, and then the STORE")
+    with progress("ingesting", "rows", quiet) as report:
+        done = run(
+            files[:-1], files[-1], keys=dict(_pairs(keys, "--key")), progress=report, **options
+        )
+    if not quiet:
+        state = "was complete already" if not done.added else f"{done.added:,} rows added"
+        click.echo(f"{files[-1]}: {done.rows:,} rows ({state})")
+
+
+@cli.command()
+@click.argument("store")
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
+)
+def info(store: str, json_path: str | None) -> None:
+    """What a STORE holds and where it came from."""
+    _check_output(json_path)
+    from calibscale.store import LogitStore
+
+    found = LogitStore.open(store).info()
+    if json_path != "-":
+        from calibscale.tables import info_table
+
+        info_table(found)
+    _write_json(json_path, found)
+
+
+# ---------------------------------------------------------------- demo, warmup, doctor
+
+
+@cli.command()
+@click.option("--rows", "-n", default=100_000, show_default=True)
+@click.option("--classes", "-k", default=10, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--keep", metavar="STORE", help="Keep the simulated store there.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> None:
+    """Simulate an overconfident classifier, evaluate it, and compare with the truth."""
+    from calibscale.evaluation import default_estimators
+    from calibscale.evaluation import evaluate as run
+    from calibscale.simulate import simulate as make
+    from calibscale.simulate import truth
+    from calibscale.tables import demo_table
+
+    estimators = default_estimators()
+    with tempfile.TemporaryDirectory(prefix="calibscale-demo-") as folder:
+        store = keep or str(Path(folder) / "demo.zarr")
+        with progress("simulating", "rows", quiet) as report:
+            make(store, rows=rows, classes=classes, seed=seed, progress=report)
+        with progress("evaluating", "blocks", quiet) as report:
+            result = run(store, None, progress=report)
+    resolved = [e for e in estimators if result[e.name].value is not None]
+    known = truth(resolved, rows=rows, classes=classes, seed=seed)
+    demo_table(result, known)
+    if keep:
+        click.echo(f"The store is kept in {keep}; try: calibscale evaluate {keep}")
+
+
+@cli.command()
+def warmup() -> None:
+    """Compile every kernel now and keep it in the cache, so that later runs start at once."""
+    import time
+
+    from calibscale.kernels._jit import cache_folder
+    from calibscale.warmup import warm_up
+
+    started = time.perf_counter()
+    warm_up()
+    click.echo(f"kernels ready in {cache_folder()} ({time.perf_counter() - started:.1f} s)")
+
+
+@cli.command()
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
+)
+def doctor(json_path: str | None) -> None:
+    """Versions, processor, threads, BLAS and cache: paste this into a bug report."""
+    _check_output(json_path)
+    from calibscale.doctor import examine
+
+    found = examine()
+    if json_path != "-":
+        from calibscale.tables import info_table
+
+        info_table(found)
+    _write_json(json_path, found)
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:
+    pairs = [text.partition("=")[::2] for text in texts]
+    for (name, value), text in zip(pairs, texts, strict=True):
+        if not name or not value:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+    return pairs
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no number", param_hint=option) from None
+
+
+def _check_output(path: str | None) -> None:
+    """Fail before the work, not after it, where the result could not be written."""
+    if path in (None, "-"):
+        return
+    folder = Path(path).absolute().parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise click.BadParameter(f"the folder {folder} cannot be written", param_hint="--json")
+
+
+def _write_json(path: str | None, value: dict[str, Any]) -> None:
+    if path is None:
+        return
+    if path == "-":
+        click.echo(json.dumps(value, allow_nan=False))
+        return
+    aside = Path(f"{path}.{os.getpid()}.tmp")
+    try:
+        aside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
