@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -56,6 +56,15 @@ class RowCounts(NamedTuple):
         )
 
 
+class Event(NamedTuple):
+    """A scalar prediction, each (c,): p, 1 − p, δ = p − event, and the event (0 or 1)."""
+
+    p: Floats
+    rest: Floats
+    delta: Floats
+    event: Floats
+
+
 @dataclass(frozen=True, eq=False)
 class Chunk:
     """Labelled, valid rows and their scores; one sweep of the fused kernel made it.
@@ -68,8 +77,8 @@ class Chunk:
         The probabilities, as q = x · scale[:, None]; multiplied out only where `q` is asked for.
     labels, top : (c,) int64
         y and the first class of largest q.
-    confidence, brier, nll : (c,) float64
-        max q, Σ_k (q_k − e_k)², −log q_y.
+    confidence, rest, brier, nll : (c,) float64
+        max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log q_y.
     weights : (c,) float64, or empty for weight 1
     covariates : (c, d) or None
     """
@@ -80,6 +89,7 @@ class Chunk:
     labels: Ints
     top: Ints
     confidence: Floats
+    rest: Floats
     brier: Floats
     nll: Floats
     weights: Floats
@@ -109,22 +119,24 @@ class Chunk:
         """1 where the top label is the label (c,)."""
         return (self.top == self.labels).astype(np.float64)
 
-    def notion(self, name: str) -> tuple[Floats, Floats]:
-        """(p, δ) of a scalar notion, each (c,): ``top_label`` or ``positive`` (class 1 of two)."""
-        if name == "top_label":
-            return self.confidence, self.confidence - self.hit
-        return np.ascontiguousarray(self.q[:, 1]), np.ascontiguousarray(self.delta[:, 1])
+    def event(self, notion: str) -> Event:
+        """What a scalar notion predicts: ``top_label``, or ``positive`` (class 1 of two)."""
+        if notion == "top_label":
+            delta = np.where(self.hit == 1.0, -self.rest, self.confidence - self.hit)
+            return Event(self.confidence, self.rest, delta, self.hit)
+        rest, p = np.ascontiguousarray(self.q.T)
+        delta = np.ascontiguousarray(self.delta[:, 1])
+        return Event(p, rest, delta, p - delta)
 
     def take(self, index: NDArray[Any]) -> Chunk:
         """The rows that `index` (a boolean mask or positions) names."""
+        arrays = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(
             self,
             **{
-                name: getattr(self, name)[index]
-                for name in ("rows", "x", "scale", "labels", "top", "confidence", "brier", "nll")
+                name: array[index] if array is not None and len(array) else array
+                for name, array in arrays.items()
             },
-            weights=self.weights[index] if len(self.weights) else NO_WEIGHTS,
-            covariates=None if self.covariates is None else self.covariates[index],
         )
 
 
@@ -178,12 +190,12 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     labels = block.labels.astype(np.int64)
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
-    scale, confidence, brier, nll = np.zeros((4, n))
+    scale, confidence, rest, brier, nll = np.zeros((5, n))
     if rules.kind == "logits":
-        kernel_rows.softmax_rows(x, labels, top, scale, confidence, brier, nll, status)
+        kernel_rows.softmax_rows(x, labels, top, scale, confidence, rest, brier, nll, status)
     else:
         kernel_rows.probability_rows(
-            x, labels, rules.tolerance, top, scale, confidence, brier, nll, status
+            x, labels, rules.tolerance, top, scale, confidence, rest, brier, nll, status
         )
     weights = NO_WEIGHTS
     covariates = None
@@ -203,6 +215,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
         labels=labels,
         top=top,
         confidence=confidence,
+        rest=rest,
         brier=brier,
         nll=nll,
         weights=weights,

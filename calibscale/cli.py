@@ -157,6 +157,7 @@ def evaluate(
         result = run(
             source,
             estimators,
+            unfit="raise" if names else "report",
             on_invalid=on_invalid,
             tolerance=tolerance,
             group_by=group_by,
@@ -205,8 +206,6 @@ def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimat
     for name in names or _NAMES:
         kind = ESTIMATORS[name]
         known = {f.name for f in fields(kind) if f.init} & set(settings)  # type: ignore[arg-type]
-        known -= {"notion", "edges"} if name == "cwce2" and not names else set()
-        known -= {"notion"} if name == "cwce2" else set()
         built.append(kind(**{key: settings[key] for key in known}))
     return built
 
@@ -324,8 +323,8 @@ def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> N
     from calibscale.evaluation import default_estimators
     from calibscale.evaluation import evaluate as run
     from calibscale.simulate import simulate as make
-    from calibscale.simulate import truth
     from calibscale.tables import demo_table
+    from calibscale.truth import truth
 
     estimators = default_estimators()
     with tempfile.TemporaryDirectory(prefix="calibscale-demo-") as folder:

@@ -54,8 +54,7 @@ def default_estimators(seed: int = 0) -> tuple[Estimator, ...]:
     """Every estimator with its defaults; those with random features share them."""
     features = RandomFourier(seed=seed)
     return tuple(
-        kind(features) if issubclass(kind, CMMD | JKCE) else kind()  # type: ignore[arg-type]
-        for kind in ESTIMATORS.values()
+        kind(features) if issubclass(kind, CMMD | JKCE) else kind() for kind in ESTIMATORS.values()
     )
 
 
@@ -63,6 +62,7 @@ def evaluate(
     source: Any,
     estimators: Iterable[Estimator] | None = None,
     *,
+    unfit: str | None = None,
     on_invalid: str = "raise",
     tolerance: float = 1e-4,
     group_by: str | None = None,
@@ -78,7 +78,10 @@ def evaluate(
     source : path, URL, LogitStore or ArraySource
         See `LogitStore` and `from_arrays`.
     estimators : iterable of Estimator, optional
-        Default: every one of them; those that do not fit the data say so in their `reason`.
+        Default: every one of them.
+    unfit : {"raise", "report"}, optional
+        What becomes of an estimator that does not fit the data (too many classes, say): an error,
+        or an estimate without a value that says why.  Default: an error for those asked for.
     on_invalid : {"raise", "drop"}
         Whether a bad row stops the run or is left out and counted.
     tolerance : float
@@ -114,12 +117,13 @@ def evaluate(
     data = as_source(source)
     rules = Rules(data.kind, data.classes, max(1, data.chunk_rows), tolerance)
     setup = DataSetup(data, rules)
+    unfit = unfit or ("report" if estimators is None else "raise")
     chosen: list[Estimator | Estimate] = []
     for estimator in default_estimators() if estimators is None else estimators:
         try:
             chosen.append(estimator.resolve(setup))
         except OptionError as error:
-            if estimators is not None:
+            if unfit == "raise":
                 raise
             chosen.append(Estimate(estimator.name, "canonical", None, reason=str(error)))
     needed = [s for e in chosen if isinstance(e, Estimator) for s in e.needs]

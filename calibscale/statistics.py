@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from scipy.special import xlogy
 
 from calibscale.chunk import NO_WEIGHTS, Chunk, Floats
 from calibscale.features import FeatureMap
@@ -88,13 +89,8 @@ class ScalarScores(Statistic):
         return ScalarState(*(np.zeros(()) for _ in range(3)))
 
     def accumulate(self, state: ScalarState, chunk: Chunk) -> ScalarState:
-        p, delta = chunk.notion(self.notion)
-        event = p - delta
-        with np.errstate(divide="ignore"):
-            log_p, log_rest = np.log(p), np.log1p(-np.minimum(p, 1.0))
-        loss = -np.where(event > 0, event * log_p, 0.0) - np.where(
-            event < 1, (1.0 - event) * log_rest, 0.0
-        )
+        p, rest, delta, event = chunk.event(self.notion)
+        loss = -xlogy(event, p) - xlogy(1.0 - event, np.maximum(rest, 0.0))
         w = chunk.weights
         state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
         state.squared[...] += weighted_sum(delta * delta, w)
@@ -136,7 +132,7 @@ class BinCounts(Statistic):
                 chunk.q, chunk.delta, chunk.weights, edges, self.left_closed, state.sums
             )
         else:
-            p, delta = chunk.notion(self.notion)
+            p, _, delta, _ = chunk.event(self.notion)
             kernel_bins.bin_column(p, delta, chunk.weights, edges, self.left_closed, state.sums)
         return state
 
@@ -156,7 +152,7 @@ class FineHistogram(Statistic):
         return BinState(np.zeros((5, self.CELLS)))
 
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
-        p, delta = chunk.notion(self.notion)
+        p, _, delta, _ = chunk.event(self.notion)
         kernel_bins.fine_histogram(p, delta, chunk.weights, state.sums)
         return state
 

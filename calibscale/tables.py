@@ -12,6 +12,8 @@ from rich.text import Text
 
 from calibscale.results import Estimate, Evaluation
 
+_WIDE = 90  # columns that the words beside the numbers need
+
 _EXPLAINED = {
     "accuracy": "share of correct top labels",
     "brier": "mean squared error of the probabilities",
@@ -41,6 +43,17 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"
 
 
+def _estimate_table(console: Console, *numbers: str) -> Table:
+    """A table whose numbers are never cut; the last column is for words, if there is room."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("estimator", no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    if console.width >= _WIDE:
+        table.add_column("what it is", style="dim", no_wrap=True)
+    return table
+
+
 def evaluation_tables(result: Evaluation) -> None:
     """Print an evaluation: its head, its estimates, its groups."""
     console = _console()
@@ -53,25 +66,25 @@ def evaluation_tables(result: Evaluation) -> None:
     if result.n_unlabelled:
         console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
     for reason, count in result.dropped.items():
-        console.print(Text(f"{count:,} rows dropped: {reason}", style="yellow"))
-    table = Table(box=None, pad_edge=False)
-    table.add_column("estimator", no_wrap=True)
-    table.add_column("value", justify="right")
-    table.add_column("±", justify="right")
-    table.add_column("root", justify="right")
-    table.add_column("notion", no_wrap=True)
-    table.add_column("what it is", style="dim", no_wrap=True)
+        why = reason.replace("_", " ")
+        console.print(Text(f"{count:,} rows were dropped: {why}", style="yellow"))
+    table = _estimate_table(console, "value", "±", "root")
     for estimate in result.estimates:
         error = estimate.approximation.error
+        words = _EXPLAINED.get(estimate.estimator, "")
+        if estimate.notion == "positive":
+            words = words.replace("top-label", "positive-class")
         table.add_row(
             estimate.estimator,
             number(estimate.value),
             number(error) if estimate.approximation.kind != "exact" else "",
             number(estimate.root) if estimate.squared else "",
-            estimate.notion,
-            escape(estimate.reason or _EXPLAINED.get(estimate.estimator, "")),
+            *([words] if console.width >= _WIDE else []),
         )
     console.print(table)
+    for estimate in result.estimates:
+        if estimate.value is None:
+            console.print(Text(f"{estimate.estimator}: {estimate.reason}", style="yellow"))
     if any(e.approximation.kind != "exact" for e in result.estimates):
         console.print(Text("± is the error of random features, not of sampling", style="dim"))
     if result.groups:
@@ -80,19 +93,17 @@ def evaluation_tables(result: Evaluation) -> None:
 
 
 def _groups_table(result: Evaluation) -> Table:
+    """Groups as columns: there are few of them, and many estimators."""
     table = Table(box=None, pad_edge=False)
-    table.add_column(escape(str(result.group_by)))
-    table.add_column("rows", justify="right")
-    shown = [e.estimator for e in result.estimates if e.value is not None]
-    for name in shown:
-        table.add_column(name, justify="right")
-    for value, estimates in result.groups.items():
-        by_name = {e.estimator: e for e in estimates}
-        table.add_row(
-            f"{value:g}",
-            f"{estimates[0].n:,}" if estimates else "",
-            *(number(by_name[name].value) for name in shown),
-        )
+    table.add_column(escape(f"{result.group_by} ="), no_wrap=True)
+    for value in result.groups:
+        table.add_column(f"{value:g}", justify="right", no_wrap=True)
+    counts = [estimates[0].n if estimates else 0 for estimates in result.groups.values()]
+    table.add_row("rows", *(f"{count:,}" for count in counts))
+    for i, estimate in enumerate(result.estimates):
+        values = [estimates[i].value for estimates in result.groups.values()]
+        if any(value is not None for value in values):
+            table.add_row(estimate.estimator, *(number(value) for value in values))
     return table
 
 
@@ -106,12 +117,7 @@ def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
             style="bold",
         )
     )
-    table = Table(box=None, pad_edge=False)
-    table.add_column("estimator", no_wrap=True)
-    table.add_column("estimate", justify="right")
-    table.add_column("truth", justify="right")
-    table.add_column("difference", justify="right")
-    table.add_column("what it is", style="dim", no_wrap=True)
+    table = _estimate_table(console, "estimate", "truth", "difference")
     for known in truth:
         estimate = result[known.estimator]
         if estimate.value is None or known.value is None:
@@ -121,14 +127,11 @@ def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
             number(estimate.value),
             number(known.value),
             f"{estimate.value - known.value:+.2g}",
-            _EXPLAINED.get(known.estimator, ""),
+            *([_EXPLAINED[known.estimator]] if console.width >= _WIDE else []),
         )
     console.print(table)
     console.print(
-        Text(
-            "The truth comes from the generator: the labels are replaced by their probabilities.",
-            style="dim",
-        )
+        Text("Truth: the same, with every label replaced by its probability.", style="dim")
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -99,6 +99,8 @@ class _Binned(Estimator):
     bins: int = 15
     edges: str | tuple[float, ...] = "equal-width"
     notion: str = "top_label"
+    name: ClassVar[str]
+    notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
 
     def __post_init__(self) -> None:
         if self.bins < 1:
@@ -108,8 +110,8 @@ class _Binned(Estimator):
                 raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")
         elif len(self.edges) < 2 or (np.diff(self.edges) <= 0).any():
             raise OptionError("edges must be two or more increasing numbers")
-        if self.notion not in SCALAR_NOTIONS:
-            raise OptionError(f"notion must be one of {', '.join(SCALAR_NOTIONS)}")
+        if self.notion not in self.notions:
+            raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
 
     def resolve(self, setup: Setup) -> Self:
         if self.notion == "positive" and setup.classes != 2:
@@ -185,10 +187,9 @@ def equal_mass(sums: Floats, bins: int) -> Bins:
     before = np.where(after > 0, mass[after - 1], 0.0)
     cuts = np.where(mass[after] - targets <= targets - before, after + 1, after)
     cuts = np.unique(np.concatenate([[0], cuts, [sums.shape[1]]]))
-    merged = np.add.reduceat(sums, cuts[:-1], axis=1)
-    kept = merged[1] > 0
-    kept[0] = True
-    starts = cuts[:-1][kept]  # an empty bin joins the one before it
+    filled = np.add.reduceat(sums[1], cuts[:-1]) > 0
+    starts = cuts[:-1][filled]  # an empty bin joins the one before it
+    starts[0] = 0
     merged = np.add.reduceat(sums, starts, axis=1)
     edges = fine_borders()[np.append(starts, sums.shape[1])]
     return Bins(edges, *merged)
@@ -332,15 +333,14 @@ class CWCE2(_Binned):
     `details` has the vector over the classes and its mean.
     """
 
+    notion: str = field(default="class_wise", init=False)
     name: ClassVar[str] = "cwce2"
-    notion: str = "class_wise"
+    notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
-    def __post_init__(self) -> None:
-        if self.notion != "class_wise":
-            raise OptionError("the notion of cwce2 is class_wise")
+    def resolve(self, setup: Setup) -> Self:
         if self.edges == "equal-mass":
-            raise OptionError("cwce2 has equal-width bins only; give edges as numbers instead")
-        _Binned(self.bins, self.edges)
+            raise OptionError("cwce2 cannot have equal-mass bins: give edges as numbers")
+        return self
 
     def finalize(self, state: BinState, *others: Any) -> Estimate:
         weight, delta = state.sums[:, :, 1], state.sums[:, :, 4]

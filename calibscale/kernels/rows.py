@@ -56,9 +56,17 @@ def _first_equal(row, value):
     return 0
 
 
+@inlined()
+def _brier(squares, p, rest, own, hit):
+    """Σ_k (q_k − e_k)², from Σq² without the top label, its p and 1 − p, and q of the label."""
+    if hit:
+        return squares + rest * rest
+    return squares - own * own + p * p + (1.0 - own) * (1.0 - own)
+
+
 @kernel
-def softmax_rows(x, labels, top, scale, confidence, brier, nll, status):
-    """Per row: e^(x − max x) in place, 1/Σ (so q = x·scale), top label, its q, Brier, −log q_y.
+def softmax_rows(x, labels, top, scale, confidence, rest, brier, nll, status):
+    """Per row: e^(x − max x) in place, 1/Σ (q = x·scale), top label, its q, 1 − q, Brier, −log q_y.
 
     axes: x (rows, K) float64 logits in, exponentials out; all else (rows,)
     """
@@ -74,24 +82,26 @@ def softmax_rows(x, labels, top, scale, confidence, brier, nll, status):
             continue
         largest = _maximum(row)
         shifted = row[max(y, 0)] - largest
-        top[i] = _first_equal(row, largest)
+        t = _first_equal(row, largest)
+        top[i] = t
         for k in range(K):
             row[k] = exp(row[k] - largest)
-        total, squares = _sums(row)
-        inverse = 1.0 / total
+        # without the top label, which is nearly all: what is left to 1 keeps its digits
+        row[t] = 0.0
+        others, squares = _sums(row)
+        row[t] = 1.0  # e^0
+        inverse = 1.0 / (1.0 + others)
         scale[i] = inverse
-        confidence[i] = inverse  # e^0 · scale
-        status[i] = OK
-        if y < 0:
-            status[i] = UNLABELLED
-            continue
-        p = row[y] * inverse
-        brier[i] = squares * inverse * inverse - p * p + (1.0 - p) * (1.0 - p)
-        nll[i] = math.log(total) - shifted
+        confidence[i] = inverse
+        rest[i] = others * inverse
+        own = row[max(y, 0)] * inverse
+        brier[i] = _brier(squares * inverse * inverse, inverse, rest[i], own, t == y)
+        nll[i] = math.log1p(others) - shifted
+        status[i] = OK if y >= 0 else UNLABELLED
 
 
 @kernel
-def probability_rows(x, labels, tolerance, top, scale, confidence, brier, nll, status):
+def probability_rows(x, labels, tolerance, top, scale, confidence, rest, brier, nll, status):
     """The same scores from probabilities, which are checked and left as they are.
 
     axes: x (rows, K) float64; all else (rows,); a row may miss 1 by at most `tolerance`
@@ -112,18 +122,19 @@ def probability_rows(x, labels, tolerance, top, scale, confidence, brier, nll, s
         if smallest < 0.0:
             status[i] = NEGATIVE
             continue
-        total, squares = _sums(row)
-        if abs(total - 1.0) > tolerance:
+        largest = _maximum(row)
+        t = _first_equal(row, largest)
+        row[t] = 0.0
+        others, squares = _sums(row)
+        row[t] = largest
+        if abs(others + largest - 1.0) > tolerance:
             status[i] = OFF_SIMPLEX
             continue
-        largest = _maximum(row)
-        top[i] = _first_equal(row, largest)
+        own = row[max(y, 0)]
+        top[i] = t
         scale[i] = 1.0
         confidence[i] = largest
-        status[i] = OK
-        if y < 0:
-            status[i] = UNLABELLED
-            continue
-        p = row[y]
-        brier[i] = squares - p * p + (1.0 - p) * (1.0 - p)
-        nll[i] = -math.log(p) if p > 0.0 else np.inf
+        rest[i] = 1.0 - largest
+        status[i] = OK if y >= 0 else UNLABELLED
+        brier[i] = _brier(squares, largest, 1.0 - largest, own, t == y)
+        nll[i] = -math.log(own) if own > 0.0 else np.inf

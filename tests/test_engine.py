@@ -1,0 +1,267 @@
+"""The fold: same bits everywhere, bounded memory, the first bad row, lost workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import calibscale as cs
+from calibscale import engine
+
+ROWS, CLASSES = 3000, 4
+
+
+@dataclass
+class Spelling:
+    """A task whose state spells out the tree it was merged in."""
+
+    blocks: int
+    block_bytes: int = 0
+    state_bytes: int = 0
+    delay: dict[int, float] = field(default_factory=dict)
+    fails: tuple[int, ...] = ()
+
+    def state(self, block):
+        time.sleep(self.delay.get(block, 0.0))
+        if block in self.fails:
+            raise ValueError(f"block {block}")
+        return str(block)
+
+    def merge(self, a, b):
+        return f"({a} {b})"
+
+    def part(self, first, last):
+        return self
+
+
+def _tree(first, last):
+    if last - first == 1:
+        return str(first)
+    half = 1
+    while 2 * half < last - first:
+        half *= 2
+    return f"({_tree(first, first + half)} {_tree(first + half, last)})"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    rng = np.random.default_rng(3)
+    path = tmp_path_factory.mktemp("engine") / "logits.zarr"
+    made = cs.LogitStore.create(path, classes=CLASSES, covariate_names=["group"], weights=True)
+    with made.writer() as writer:
+        writer.append(
+            rng.normal(size=(ROWS, CLASSES)).astype(np.float32),
+            rng.integers(-1, CLASSES, ROWS),
+            covariates=rng.integers(0, 2, (ROWS, 1)),
+            weights=rng.random(ROWS),
+        )
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers,
+        Client(workers) as client,
+    ):
+        yield client
+
+
+def _results(source, scheduler, block_rows=100, **options):
+    found = cs.evaluate(source, scheduler=scheduler, block_rows=block_rows, **options).to_dict()
+    return found["results"], found["n"], found["n_unlabelled"], found.get("groups")
+
+
+@settings(max_examples=60, deadline=None)
+@given(blocks=st.integers(1, 300), workers=st.integers(1, 5))
+def test_fold__has_one_tree_for_any_number_of_workers(blocks, workers):
+    assert engine.fold(Spelling(blocks), f"threads:{workers}") == _tree(0, blocks)
+
+
+def test_fold__does_not_depend_on_the_order_of_arrival():
+    slow = {0: 0.05, 5: 0.03, 11: 0.02}
+    assert engine.fold(Spelling(13, delay=slow), "threads:4") == _tree(0, 13)
+
+
+@pytest.mark.parametrize("scheduler", ["serial", "threads:2", "threads:5"])
+def test_fold__raises_the_first_failure(scheduler):
+    task = Spelling(12, delay={2: 0.1}, fails=(2, 3, 4, 11))
+    with pytest.raises(ValueError, match="block 2"):
+        engine.fold(task, scheduler)
+
+
+def test_fold__reports_progress_up_to_the_end():
+    seen = []
+    engine.fold(Spelling(40), "threads:2", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (40, 40)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("group_by", [None, "group"])
+def test_engines__give_the_same_bits(store, cluster, group_by):
+    expected = _results(store, "serial", group_by=group_by)
+    for scheduler in ("threads:1", "threads:2", "threads:7", cluster, None):
+        assert _results(store, scheduler, group_by=group_by) == expected
+
+
+def test_engines__arrays_in_memory_reach_the_workers(arrays, cluster):
+    source = cs.from_arrays(
+        logits=arrays["logits"],
+        labels=arrays["labels"],
+        weights=arrays["weights"],
+        covariates=arrays["covariates"],
+        covariate_names=["group"],
+    )
+    expected = _results(source, "serial", 7, group_by="group")
+    assert _results(source, cluster, 7, group_by="group") == expected
+
+
+def test_engines__a_dask_array_is_used_with_the_active_client(arrays, cluster):
+    import dask.array as da
+
+    source = cs.from_arrays(
+        logits=da.from_array(arrays["logits"], chunks=(90, 2)),
+        labels=da.from_array(arrays["labels"], chunks=130),
+    )
+    plain = cs.from_arrays(logits=arrays["logits"], labels=arrays["labels"])
+    assert _results(source, None, 50) == _results(plain, "serial", 50)
+
+
+def test_local_processes__give_the_same_bits(store):
+    assert _results(store, "local:2", 500) == _results(store, "serial", 500)
+
+
+def test_scheduler_file_and_address__reach_real_processes(store, tmp_path):
+    """A scheduler and a worker started as commands, as on a cluster."""
+    place = tmp_path / "scheduler.json"
+    where, local = ["--scheduler-file", str(place)], ["--local-directory", str(tmp_path)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    scheduler = subprocess.Popen(
+        [*command, *where, "--port", "0", "--no-dashboard", "--host", "127.0.0.1"],
+        **quiet,
+    )
+    command = [sys.executable, "-m", "distributed.cli.dask_worker"]
+    worker = subprocess.Popen(
+        [*command, *where, "--nthreads", "1", "--no-dashboard", "--no-nanny", *local],
+        **quiet,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not place.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        import json
+
+        expected = _results(store, "serial", 500)
+        assert _results(store, str(place), 500) == expected
+        assert _results(store, json.loads(place.read_text())["address"], 500) == expected
+    finally:
+        for process in (worker, scheduler):
+            process.terminate()
+        for process in (worker, scheduler):
+            process.wait(20)
+
+
+def test_block_size__changes_results_by_roundings_only(store):
+    first = cs.evaluate(store, block_rows=3000)
+    for rows in (1, 64, 999):
+        other = cs.evaluate(store, block_rows=rows if rows > 1 else 17)
+        for a, b in zip(first.estimates, other.estimates, strict=True):
+            # jkce subtracts its diagonal: its own size is not the size of what is rounded
+            scale = first["jkce_biased"].value if a.estimator == "jkce" else abs(a.value)
+            assert abs(a.value - b.value) <= 1e-12 * scale
+
+
+def test_worker_killed__changes_nothing(store):
+    """SIGKILL to a worker process in mid-run: the nanny restarts it, the task is tried again."""
+    from distributed import Client, LocalCluster
+
+    expected = _results(store, "serial", 10)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers,
+        Client(workers) as client,
+    ):
+        pids = list(client.run(os.getpid).values())
+        killed = threading.Event()
+
+        def progress(done, total):
+            if done > total // 3 and not killed.is_set():
+                killed.set()
+                os.kill(pids[0], signal.SIGKILL)
+
+        assert _results(store, client, 10, progress=progress) == expected
+        assert killed.is_set()
+        assert not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == "zombie"
+
+
+@pytest.mark.parametrize("scheduler", ["serial", "threads:4", "cluster"])
+def test_bad_rows__the_first_is_named_by_every_engine(arrays, cluster, scheduler):
+    logits = arrays["logits"].copy()
+    logits[[111, 250, 399]] = np.nan
+    source = cs.from_arrays(logits=logits, labels=arrays["labels"])
+    with pytest.raises(cs.InvalidDataError, match="row 111 ") as caught:
+        cs.evaluate(
+            source, [cs.ECE()], scheduler=cluster if scheduler == "cluster" else scheduler,
+            block_rows=20,
+        )  # fmt: skip
+    assert caught.value.row == 111
+
+
+def test_memory_limit__decides_how_many_blocks_are_in_flight():
+    task = Spelling(100, block_bytes=200_000_000, state_bytes=0)
+    used = engine.resident_bytes()
+    assert engine._within_memory(task, 8, used + 10**9) in (4, 5)
+    assert engine._within_memory(task, 8, None) == 8
+
+
+def test_memory_limit__too_small_is_an_error_that_says_what_is_needed(store):
+    with pytest.raises(cs.OptionError, match="cannot hold one block: the process has"):
+        cs.evaluate(store, scheduler="threads", memory_limit="1MB")
+
+
+def test_memory_limit__never_changes_a_number(store):
+    expected = _results(store, "threads:2")
+    assert _results(store, "threads:2", memory_limit="4GB") == expected
+
+
+@pytest.mark.parametrize(
+    "bad", ["thread", "threads:0", "local:x", "no/such/file.json", "threads:-1", ""]
+)
+def test_scheduler__unknown_ones_are_refused(store, bad):
+    with pytest.raises(cs.OptionError):
+        cs.evaluate(store, scheduler=bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), (77, 77), (None, None)]
+)
+def test_parse_bytes__reads_sizes(text, size):
+    assert engine.parse_bytes(text) == size
+
+
+def test_parse_bytes__refuses_nonsense():
+    with pytest.raises(cs.OptionError, match="is not a size"):
+        engine.parse_bytes("a lot")
+
+
+def test_imports__distributed_only_where_a_cluster_is_asked_for(store):
+    code = (
+        "import sys, calibscale; "
+        f"calibscale.evaluate({str(store)!r}, [calibscale.ECE()]); "
+        "assert 'distributed' not in sys.modules; "
+        "assert not {'matplotlib', 'pyarrow', 'xarray', 'safetensors'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
