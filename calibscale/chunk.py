@@ -73,8 +73,10 @@ class Chunk:
     ----------
     rows : (c,) int64
         Row numbers in the source.
-    x, scale : (c, K) and (c,) float64
-        The probabilities, as q = x · scale[:, None]; multiplied out only where `q` is asked for.
+    values : (c, K) float32 or float64
+        Logits or probabilities as read; `q` comes from them only where it is asked for.
+    kind : str
+        Which of the two they are.
     labels, top : (c,) int64
         y and the first class of largest q.
     confidence, rest, brier, nll : (c,) float64
@@ -84,8 +86,8 @@ class Chunk:
     """
 
     rows: Ints
-    x: Floats
-    scale: Floats
+    values: NDArray[Any]
+    kind: str
     labels: Ints
     top: Ints
     confidence: Floats
@@ -100,12 +102,16 @@ class Chunk:
 
     @property
     def classes(self) -> int:
-        return self.x.shape[1]
+        return self.values.shape[1]
 
     @cached_property
     def q(self) -> Floats:
         """Predicted probabilities (c, K)."""
-        return self.x * self.scale[:, None]
+        if self.kind == "probabilities":
+            return self.values.astype(np.float64)
+        q = np.empty(self.values.shape)
+        kernel_rows.softmax(self.values, self.confidence, q)
+        return q
 
     @cached_property
     def delta(self) -> Floats:
@@ -134,7 +140,7 @@ class Chunk:
         return replace(
             self,
             **{
-                name: array[index] if array is not None and len(array) else array
+                name: array[index] if isinstance(array, np.ndarray) and len(array) else array
                 for name, array in arrays.items()
             },
         )
@@ -190,12 +196,12 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     labels = block.labels.astype(np.int64)
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
-    scale, confidence, rest, brier, nll = np.zeros((5, n))
+    confidence, rest, brier, nll = np.zeros((4, n))
     if rules.kind == "logits":
-        kernel_rows.softmax_rows(x, labels, top, scale, confidence, rest, brier, nll, status)
+        kernel_rows.score_logits(x, labels, top, confidence, rest, brier, nll, status)
     else:
-        kernel_rows.probability_rows(
-            x, labels, rules.tolerance, top, scale, confidence, rest, brier, nll, status
+        kernel_rows.score_probabilities(
+            x, labels, rules.tolerance, top, confidence, rest, brier, nll, status
         )
     weights = NO_WEIGHTS
     covariates = None
@@ -210,8 +216,8 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
             status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
     chunk = Chunk(
         rows=np.arange(block.start, block.start + n),
-        x=x,
-        scale=scale,
+        values=x,
+        kind=rules.kind,
         labels=labels,
         top=top,
         confidence=confidence,
@@ -231,10 +237,14 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     return chunk.take(good), RowCounts(int(good.sum()), int(counts[1]), dropped)
 
 
-def _square(values: NDArray[Any], rules: Rules) -> Floats:
-    """A private (rows, K) float64 copy; binary columns become [0, z] or [1 − p, p]."""
+def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
+    """(rows, K) as the kernels want it; binary columns become [0, z] or [1 − p, p]."""
     if values.ndim == 2 and values.shape[1] > 1:
-        return np.array(values, dtype=np.float64, order="C")
+        if values.dtype in (np.float32, np.float64) and values.flags.carray:
+            return values
+        # float16, foreign byte order, read-only or strided: a copy, so that two types are enough
+        dtype = np.float32 if values.dtype == np.float16 else np.float64
+        return np.array(values, dtype=dtype, order="C")
     column = values.reshape(-1).astype(np.float64)
     first = np.zeros_like(column) if rules.kind == "logits" else 1.0 - column
     return np.column_stack([first, column])

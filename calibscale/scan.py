@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.chunk import Chunk, RowCounts, Rules, chunks, compute_rows
+from calibscale.chunk import Block, Chunk, RowCounts, Rules, chunks, compute_rows
 from calibscale.errors import OptionError
 from calibscale.source import ArraySource
 from calibscale.statistics import Statistic
@@ -58,12 +58,14 @@ class Scan:
         held = self.source.part(start, stop, covariates=self.rules.group is not None)
         return replace(self, source=held)
 
-    def state(self, block: int) -> Pass:
+    def load(self, block: int) -> Block:
         start = block * self.block_rows - self.source.first_row
         stop = min(start + self.block_rows, self.source.rows)
-        read = self.source.read(start, stop, covariates=self.rules.group is not None)
+        return self.source.read(start, stop, covariates=self.rules.group is not None)
+
+    def state(self, loaded: Block) -> Pass:
         found = Pass(RowCounts(), {}, {})
-        for chunk, counts in chunks(read, self.rules):
+        for chunk, counts in chunks(loaded, self.rules):
             found = found._replace(counts=found.counts + counts)
             for key, part in self._split(chunk):
                 self._accumulate(found, key, part)

@@ -278,4 +278,7 @@ def as_numpy(array: Any) -> NDArray[Any]:
             return np.from_dlpack(array)
         except (TypeError, BufferError, RuntimeError):
             pass
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except ValueError as error:
+        raise InvalidDataError(f"rows of different lengths: {error}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -20,7 +21,7 @@ from calibscale.source import KINDS, ArraySource, as_numpy, from_arrays
 FORMAT = 1
 _KEY = "calibscale"  # the attribute under which everything of ours stands
 _NO_LABEL = -2  # fill value of labels: a missing chunk is told from data
-_SHARD_CHUNKS = 16
+_SHARD_CHUNKS = 4
 _LARGE = 2**30  # bytes of predictions above which chunks share files
 
 
@@ -62,9 +63,10 @@ class LogitStore:
         class_names: Sequence[str] | None = None,
         provenance: dict[str, Any] | None = None,
         expected_rows: int | None = None,
+        notes: dict[str, Any] | None = None,
         overwrite: bool = False,
     ) -> LogitStore:
-        """An empty store.
+        """An empty store, made aside and put in place at once where it is local.
 
         Parameters
         ----------
@@ -83,15 +85,18 @@ class LogitStore:
             Where the predictions come from: model, version, command …
         expected_rows : int, optional
             Lets a store above a gigabyte put many chunks into one file (sharding).
+        notes : JSON object, optional
+            See `Writer.note`.
         overwrite : bool
-            Replace what stands there.
+            Replace a store that stands there; anything else is never removed.
 
         Raises
         ------
         OptionError
             If a setting is impossible.
         StoreError
-            If something stands there already, or the place cannot be written.
+            If something stands there already, if a writer is at work on what is to be replaced,
+            or if the place cannot be written.
         """
         dtype = np.dtype(dtype)
         if kind not in KINDS:
@@ -115,16 +120,14 @@ class LogitStore:
             "class_names": list(class_names) if class_names is not None else None,
             "covariate_names": list(covariate_names),
             "provenance": provenance or {},
+            "notes": notes or {},
             "rows": 0,
         }
-        with _complain_about(url):
-            mode = "w" if overwrite else "w-"
-            try:
-                group = zarr.open_group(_zarr_address(url), mode=mode, zarr_format=3)  # type: ignore[arg-type]
-            except FileExistsError as error:
-                raise StoreError(f"{url}: something stands there already") from error
 
-            def add(name: str, width: int | None, dtype: Any, fill: Any) -> None:
+        def fill(address: str) -> None:
+            group = zarr.open_group(address, mode="w-", zarr_format=3)
+
+            def add(name: str, width: int | None, dtype: Any, missing: Any) -> None:
                 tail = () if width is None else (width,)
                 group.create_array(
                     name,
@@ -132,7 +135,7 @@ class LogitStore:
                     chunks=(chunk, *tail),
                     shards=(chunk * _SHARD_CHUNKS, *tail) if large else None,
                     dtype=dtype,
-                    fill_value=fill,
+                    fill_value=missing,
                     # bit-shuffling finds what little redundancy logits have, at memory speed;
                     # the checksum turns a flipped bit into an error
                     compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
@@ -146,7 +149,15 @@ class LogitStore:
             if weights:
                 add("weights", None, np.float64, np.nan)
             group.attrs[_KEY] = cast(Any, meta)  # last: without it this is no store
-        return cls(str(url), group)
+
+        with _complain_about(url):
+            if _is_url(url):
+                if overwrite and _is_store(url):
+                    zarr.open_group(str(url), mode="w", zarr_format=3)
+                fill(str(url))
+            else:
+                _put_in_place(_local(url), fill, overwrite)
+        return cls.open(url)
 
     @classmethod
     def open(cls, url: str | Path) -> LogitStore:
@@ -219,7 +230,7 @@ class LogitStore:
     @property
     def notes(self) -> dict[str, Any]:
         """What writers committed along with rows (see `Writer.note`)."""
-        return dict(self._meta.get("notes", {}))
+        return dict(self._meta["notes"])
 
     @property
     def has_weights(self) -> bool:
@@ -291,7 +302,7 @@ class LogitStore:
     def _check(self) -> None:
         for name in self._names():
             if not _is_url(self.url):
-                root = Path(self.url).resolve()
+                root = _local(self.url).resolve()
                 if not (root / name).resolve().is_relative_to(root):
                     raise StoreError(f"{self.url}: its array {name!r} lies outside the store")
             if name not in self._group:
@@ -319,27 +330,24 @@ class Writer:
 
     def __init__(self, store: LogitStore) -> None:
         self._store = store
-        self._lock: FileLock | None = None
-        if not _is_url(store.url):
-            self._lock = FileLock(os.path.join(store.url, ".writer.lock"))
-            with _complain_about(store.url):
-                try:
-                    self._lock.acquire(timeout=0)
-                except Timeout as error:
-                    raise StoreError(f"{store.url}: another writer is at work") from error
-        values = store._array(store.kind)
-        self._unit = int((values.shards or values.chunks)[0])
         self._parts: list[dict[str, np.ndarray]] = []
         self._buffered = 0
         self._notes: dict[str, Any] = {}
-        self._broken = False
-        with _complain_about(store.url):
-            fresh = LogitStore.open(store.url)
-            store._meta, store._group = fresh._meta, fresh._group
-            for name in store._names():  # rows that a crash left behind
-                array = store._array(name)
-                if array.shape[0] > store.rows:
-                    array.resize((store.rows, *array.shape[1:]))
+        self._open = True
+        self._lock = None if _is_url(store.url) else _write_lock(_local(store.url))
+        try:
+            with _complain_about(store.url):
+                fresh = LogitStore.open(store.url)  # another writer may have been here since
+                store._meta, store._group = fresh._meta, fresh._group
+                for name in store._names():  # rows that a crash left behind
+                    array = store._array(name)
+                    if array.shape[0] > store.rows:
+                        array.resize((store.rows, *array.shape[1:]))
+                values = store._array(store.kind)
+                self._unit = int((values.shards or values.chunks)[0])
+        except BaseException:
+            self._release()
+            raise
 
     def append(
         self, values: Any, labels: Any, *, covariates: Any = None, weights: Any = None
@@ -360,6 +368,7 @@ class Writer:
         InvalidDataError
             If a shape or type does not fit the store; nothing is added then.
         """
+        self._check_open()
         store = self._store
         width = 1 if store.binary else store.classes
         given = as_numpy(values)
@@ -393,6 +402,8 @@ class Writer:
             column = as_numpy(column)
             if column.shape != (len(given), *(() if d is None else (d,))):
                 raise InvalidDataError(f"{name} of shape {column.shape} do not fit the rows")
+            if column.dtype.kind not in "fiub":
+                raise InvalidDataError(f"{name} must be numbers, not {column.dtype}")
             part[name] = column
         self._parts.append({name: np.array(column) for name, column in part.items()})
         self._buffered += len(given)
@@ -404,18 +415,35 @@ class Writer:
         self._notes[key] = value
 
     def commit(self) -> None:
-        """Write and commit everything appended so far."""
+        """Write and commit everything appended so far.
+
+        Raises
+        ------
+        StoreError
+            If the rows cannot be written.  What was committed before is safe; the writer is
+            closed, and rows appended since must be appended again, to a new one.
+        """
+        self._check_open()
         if self._buffered or self._notes:
             self._write(self._buffered)
 
     def close(self) -> None:
-        """Commit, and let other writers in."""
+        """Commit, and let other writers in; a second time it does nothing."""
+        if not self._open:
+            return
         try:
-            if not self._broken:
-                self.commit()
+            self.commit()
         finally:
-            if self._lock is not None:
-                self._lock.release()
+            self._release()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"{self._store.url}: the writer is closed; open a new one")
+
+    def _release(self) -> None:
+        self._open = False
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -434,17 +462,21 @@ class Writer:
 
     def _write(self, count: int) -> None:
         store, start = self._store, self._store.rows
-        self._broken = True  # until the commit: what failed once is not tried again on close
-        with _complain_about(store.url):
-            columns = self._take(count)
-            for name, column in columns.items():
-                array = store._array(name)
-                if array.shape[0] < start + count:
-                    array.resize((start + count, *array.shape[1:]))
-                array[start : start + count] = column
-            store._commit(start + count, self._notes)
+        try:
+            with _complain_about(store.url):
+                for name, column in self._take(count).items():
+                    array = store._array(name)
+                    if array.shape[0] < start + count:
+                        array.resize((start + count, *array.shape[1:]))
+                    array[start : start + count] = column
+                store._commit(start + count, self._notes)
+        except StoreError as error:
+            self._release()  # what failed once is not tried again on close
+            raise StoreError(f"{error}; the {start} rows committed before are safe") from error
+        except BaseException:
+            self._release()
+            raise
         self._notes = {}
-        self._broken = False
 
     def _take(self, count: int) -> dict[str, np.ndarray]:
         if not self._parts:
@@ -545,11 +577,61 @@ def _refuse_objects(array: zarr.Array, name: str) -> None:
 
 
 def _is_url(address: str | Path) -> bool:
-    return "://" in str(address)
+    return "://" in str(address) and not str(address).startswith("file://")
+
+
+def _local(path: str | Path) -> Path:
+    return Path(str(path).removeprefix("file://")).absolute()
 
 
 def _zarr_address(url: str | Path) -> str:
-    return str(url) if _is_url(url) else os.path.abspath(url)
+    return str(url) if _is_url(url) else str(_local(url))
+
+
+def _is_store(url: str | Path) -> bool:
+    try:
+        return _KEY in zarr.open_group(_zarr_address(url), mode="r").attrs
+    except (FileNotFoundError, zarr.errors.GroupNotFoundError):
+        return False
+
+
+def _put_in_place(place: Path, fill: Callable[[str], None], overwrite: bool) -> None:
+    """Make a folder aside and rename it: a crash leaves the old store, or the new one."""
+    empty = place.is_dir() and not any(place.iterdir())
+    old = place.exists() and not empty
+    if old and not (overwrite and _is_store(place)):
+        hint = "; overwrite replaces prediction stores only" if overwrite else ""
+        raise StoreError(f"{place}: something stands there already{hint}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = place.with_name(f".{place.name}.{os.getpid()}.new")
+    away = place.with_name(f".{place.name}.{os.getpid()}.old")
+    try:
+        fill(str(aside))
+        if not old:
+            aside.rename(place)
+            return
+        with _write_lock(place):
+            place.rename(away)
+            aside.rename(place)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(away, ignore_errors=True)
+
+
+def _write_lock(place: Path) -> FileLock:
+    """The lock of a local store, taken.
+
+    Raises
+    ------
+    StoreError
+        If another process has it.
+    """
+    lock = FileLock(place / ".writer.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise StoreError(f"{place}: another writer is at work") from error
+    return lock
 
 
 @contextmanager
@@ -560,8 +642,4 @@ def _complain_about(url: str | Path) -> Iterator[None]:
     except (StoreError, OptionError, InvalidDataError):
         raise
     except Exception as error:
-        detail = str(error) or type(error).__name__
-        hint = ""
-        if isinstance(error, OSError) and error.errno is not None:
-            hint = f" ({os.strerror(error.errno)}); what was committed before is safe"
-        raise StoreError(f"{url}: {detail}{hint}") from error
+        raise StoreError(f"{url}: {error or type(error).__name__}") from error

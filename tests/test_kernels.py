@@ -69,7 +69,7 @@ def _chunk(values, labels, kind="logits", **rules):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 37])
-def test_softmax_rows__agrees_with_scipy(rng, classes):
+def test_score_logits__agrees_with_scipy(rng, classes):
     logits = rng.normal(size=(50, classes)) * 10
     labels = rng.integers(0, classes, 50)
     chunk, _ = _chunk(logits, labels)
@@ -85,28 +85,28 @@ def test_softmax_rows__agrees_with_scipy(rng, classes):
     np.testing.assert_allclose(chunk.brier, (d**2).sum(1), rtol=1e-12, atol=1e-15)
 
 
-def test_softmax_rows__keep_the_digits_of_small_losses():
+def test_score_logits__keep_the_digits_of_small_losses():
     chunk, _ = _chunk([[30.0, 0.0], [0.0, 35.0]], [0, 1])
     rest = np.exp([-30.0, -35.0]) / (1 + np.exp([-30.0, -35.0]))
     np.testing.assert_allclose(chunk.brier, 2 * rest**2, rtol=1e-14)
     np.testing.assert_allclose(chunk.nll, np.log1p(np.exp([-30.0, -35.0])), rtol=1e-14)
 
 
-def test_softmax_rows__stay_finite_for_huge_logits():
+def test_score_logits__stay_finite_for_huge_logits():
     chunk, _ = _chunk([[1e6, -1e6, 0.0], [-1e308, 1e308, 0.0]], [1, 0])
     np.testing.assert_array_equal(chunk.q, [[1, 0, 0], [0, 1, 0]])
     np.testing.assert_array_equal(chunk.nll, [2e6, np.inf])
     np.testing.assert_array_equal(chunk.brier, [2.0, 2.0])
 
 
-def test_softmax_rows__shifted_logits_give_the_same_bits(rng):
+def test_score_logits__shifted_logits_give_the_same_bits(rng):
     logits = np.round(rng.normal(size=(20, 4)) * 64) / 64  # exactly shiftable
     first, _ = _chunk(logits, np.zeros(20, int))
     second, _ = _chunk(logits + 1024.0, np.zeros(20, int))
     np.testing.assert_array_equal(first.q, second.q)
 
 
-def test_probability_rows__are_left_as_they_are(rng):
+def test_score_probabilities__are_left_as_they_are(rng):
     q = rng.dirichlet(np.ones(4), 30)
     labels = rng.integers(0, 4, 30)
     chunk, _ = _chunk(q, labels, "probabilities")
@@ -116,7 +116,7 @@ def test_probability_rows__are_left_as_they_are(rng):
     np.testing.assert_allclose(chunk.brier, (d**2).sum(1), rtol=1e-13)
 
 
-def test_probability_rows__zero_for_the_label_is_an_infinite_loss():
+def test_score_probabilities__zero_for_the_label_is_an_infinite_loss():
     chunk, _ = _chunk([[0.0, 1.0]], [0], "probabilities")
     assert chunk.nll[0] == np.inf
     assert chunk.brier[0] == 2.0

@@ -1,4 +1,4 @@
-"""The fused row kernels: one sweep from logits (or probabilities) and labels to row scores."""
+"""The fused row kernels: one sweep from logits or probabilities and labels to row scores."""
 
 from __future__ import annotations
 
@@ -19,33 +19,52 @@ OFF_SIMPLEX = 5
 BAD_WEIGHT = 6
 NO_GROUP = 7
 
-_EXPONENT = 0x7FF0000000000000
-
-
-@inlined("nnan", "ninf", "nsz", "reassoc")
-def _maximum(row):
-    largest = row[0]
-    for k in range(1, row.size):
-        largest = max(largest, row[k])
-    return largest
-
-
-@inlined("nsz", "reassoc", "contract")
-def _sums(row):
-    total = 0.0
-    squares = 0.0
-    for k in range(row.size):
-        total += row[k]
-        squares += row[k] * row[k]
-    return total, squares
+_SIGN_LESS = np.int64(0x7FFFFFFFFFFFFFFF)
+_INFINITY = np.int64(0x7FF0000000000000)
 
 
 @inlined()
-def _all_finite(row):
-    bad = 0
-    for k in range(row.size):  # all exponent bits set: inf or NaN
-        bad |= int((np.float64(row[k]).view(np.int64) & _EXPONENT) == _EXPONENT)
-    return bad == 0
+def _extent(row):
+    """(smallest, largest, whether all are finite) by the order of the bits as integers.
+
+    LLVM vectorises integer maxima, but no floating-point ones that Numba can write.  Flipping the
+    bits of negative numbers orders them as the numbers are; infinities and NaN lie at the ends.
+    """
+    low = _SIGN_LESS
+    high = ~_SIGN_LESS
+    for k in range(row.size):
+        bits = np.float64(row[k]).view(np.int64)
+        key = bits ^ ((bits >> 63) & _SIGN_LESS)
+        low = min(low, key)
+        high = max(high, key)
+    smallest = np.int64(low ^ ((low >> 63) & _SIGN_LESS)).view(np.float64)
+    largest = np.int64(high ^ ((high >> 63) & _SIGN_LESS)).view(np.float64)
+    return smallest, largest, high < _INFINITY and low > ~_INFINITY
+
+
+@inlined("nsz", "reassoc", "contract")
+def _sums(row, top):
+    """Σq and Σq² without the top label."""
+    total = 0.0
+    squares = 0.0
+    for k in range(row.size):
+        p = 0.0 if k == top else np.float64(row[k])
+        total += p
+        squares += p * p
+    return total, squares
+
+
+@inlined("nsz", "reassoc", "contract")
+def _exponential_sums(row, largest, top):
+    """Σe^(x − max x) and its squares without the top label."""
+    total = 0.0
+    squares = 0.0
+    for k in range(row.size):
+        e = exp(np.float64(row[k]) - largest)
+        e = 0.0 if k == top else e
+        total += e
+        squares += e * e
+    return total, squares
 
 
 @inlined()
@@ -57,6 +76,15 @@ def _first_equal(row, value):
 
 
 @inlined()
+def _complaint(finite, y, K):
+    if not finite:
+        return NOT_FINITE
+    if y < -1 or y >= K:
+        return LABEL_RANGE
+    return OK if y >= 0 else UNLABELLED
+
+
+@inlined()
 def _brier(squares, p, rest, own, hit):
     """Σ_k (q_k − e_k)², from Σq² without the top label, its p and 1 − p, and q of the label."""
     if hit:
@@ -65,76 +93,67 @@ def _brier(squares, p, rest, own, hit):
 
 
 @kernel
-def softmax_rows(x, labels, top, scale, confidence, rest, brier, nll, status):
-    """Per row: e^(x − max x) in place, 1/Σ (q = x·scale), top label, its q, 1 − q, Brier, −log q_y.
+def score_logits(x, labels, top, confidence, rest, brier, nll, status):
+    """Per row: top label, max q, 1 − max q, Brier, −log q_y; q itself is left to `softmax`.
 
-    axes: x (rows, K) float64 logits in, exponentials out; all else (rows,)
+    axes: x (rows, K) float32 or float64; all else (rows,)
     """
     rows, K = x.shape
     for i in range(rows):
         row = x[i]
-        if not _all_finite(row):
-            status[i] = NOT_FINITE
-            continue
         y = labels[i]
-        if y < -1 or y >= K:
-            status[i] = LABEL_RANGE
+        _, largest, finite = _extent(row)
+        status[i] = _complaint(finite, y, K)
+        if status[i] > UNLABELLED:
             continue
-        largest = _maximum(row)
-        shifted = row[max(y, 0)] - largest
         t = _first_equal(row, largest)
-        top[i] = t
-        for k in range(K):
-            row[k] = exp(row[k] - largest)
         # without the top label, which is nearly all: what is left to 1 keeps its digits
-        row[t] = 0.0
-        others, squares = _sums(row)
-        row[t] = 1.0  # e^0
-        inverse = 1.0 / (1.0 + others)
-        scale[i] = inverse
-        confidence[i] = inverse
-        rest[i] = others * inverse
-        own = row[max(y, 0)] * inverse
-        brier[i] = _brier(squares * inverse * inverse, inverse, rest[i], own, t == y)
+        others, squares = _exponential_sums(row, largest, t)
+        p = 1.0 / (1.0 + others)
+        shifted = np.float64(row[max(y, 0)]) - largest
+        top[i] = t
+        confidence[i] = p
+        rest[i] = others * p
+        brier[i] = _brier(squares * p * p, p, rest[i], exp(shifted) * p, t == y)
         nll[i] = math.log1p(others) - shifted
-        status[i] = OK if y >= 0 else UNLABELLED
 
 
 @kernel
-def probability_rows(x, labels, tolerance, top, scale, confidence, rest, brier, nll, status):
+def softmax(x, confidence, q):
+    """q = e^(x − max x) · max q.
+
+    axes: x (rows, K) float32 or float64; confidence (rows,); q (rows, K) float64
+    """
+    rows, K = x.shape
+    for i in range(rows):
+        _, largest, _ = _extent(x[i])
+        for k in range(K):
+            q[i, k] = exp(np.float64(x[i, k]) - largest) * confidence[i]
+
+
+@kernel
+def score_probabilities(x, labels, tolerance, top, confidence, rest, brier, nll, status):
     """The same scores from probabilities, which are checked and left as they are.
 
-    axes: x (rows, K) float64; all else (rows,); a row may miss 1 by at most `tolerance`
+    axes: x (rows, K) float32 or float64; all else (rows,); rows may miss 1 by `tolerance`
     """
     rows, K = x.shape
     for i in range(rows):
         row = x[i]
-        if not _all_finite(row):
-            status[i] = NOT_FINITE
-            continue
         y = labels[i]
-        if y < -1 or y >= K:
-            status[i] = LABEL_RANGE
+        smallest, p, finite = _extent(row)
+        status[i] = _complaint(finite, y, K)
+        if status[i] > UNLABELLED:
             continue
-        smallest = row[0]
-        for k in range(1, K):
-            smallest = min(smallest, row[k])
+        t = _first_equal(row, p)
+        others, squares = _sums(row, t)
         if smallest < 0.0:
             status[i] = NEGATIVE
-            continue
-        largest = _maximum(row)
-        t = _first_equal(row, largest)
-        row[t] = 0.0
-        others, squares = _sums(row)
-        row[t] = largest
-        if abs(others + largest - 1.0) > tolerance:
+        elif abs(others + p - 1.0) > tolerance:
             status[i] = OFF_SIMPLEX
-            continue
-        own = row[max(y, 0)]
+        own = np.float64(row[max(y, 0)])
         top[i] = t
-        scale[i] = 1.0
-        confidence[i] = largest
-        rest[i] = 1.0 - largest
-        status[i] = OK if y >= 0 else UNLABELLED
-        brier[i] = _brier(squares, largest, 1.0 - largest, own, t == y)
+        confidence[i] = p
+        rest[i] = 1.0 - p
+        brier[i] = _brier(squares, p, 1.0 - p, own, t == y)
         nll[i] = -math.log(own) if own > 0.0 else np.inf

@@ -1,0 +1,253 @@
+"""What the columns of a file mean, and its rows as the store takes them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.errors import InvalidDataError, OptionError
+from calibscale.ingest.readers import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    PICKLES,
+    READERS,
+    Part,
+    Reader,
+    pickled,
+    reading,
+)
+from calibscale.source import KINDS
+
+_ROLES = (*KINDS, "labels", "covariates", "covariate_names", "weights")
+
+
+class Batch(NamedTuple):
+    """Rows as the store takes them."""
+
+    values: NDArray[Any]
+    labels: NDArray[np.int32]
+    covariates: NDArray[np.float64] | None
+    weights: NDArray[np.float64] | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a file holds; `roles` says in which columns."""
+
+    file: str
+    reader: Callable[[], Reader]
+    roles: dict[str, tuple[str, ...]]
+    kind: str
+    columns: int
+    dtype: np.dtype
+    covariates: tuple[str, ...]
+    weights: bool
+    rows: int | None
+    step: int
+
+
+def layouts_of(paths: Sequence[Path], keys: dict[str, str], binary: bool) -> list[Layout]:
+    if not paths:
+        raise OptionError("there are no files to ingest")
+    if unknown := sorted(set(keys) - set(_ROLES)):
+        raise OptionError(f"there is no role {unknown[0]!r}; the roles are: {', '.join(_ROLES)}")
+    for path in paths:
+        if path.suffix.lower() in PICKLES:
+            raise pickled(path)
+        if path.suffix.lower() not in READERS:
+            raise OptionError(f"{path}: the name must end in one of {', '.join(READERS)}")
+        if not path.is_file():
+            raise OptionError(f"{path}: there is no such file")
+        with reading(path), open(path, "rb") as file:
+            head = file.read(1)
+        if not head:
+            raise InvalidDataError(f"{path}: the file is empty")
+        if head == b"\x80" and path.suffix.lower() in (".npy", ".npz"):  # so begins a pickle
+            raise pickled(path)
+    if any(path.suffix.lower() == ".npy" for path in paths):
+        keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
+        layout = _layout(", ".join(map(str, paths)), partial(READERS[".npy"], paths), keys, binary)
+        if sorted(path.stem for path in paths) != sorted(chain(*layout.roles.values())):
+            raise OptionError(
+                f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
+                "own (--key labels=y.npy); ingest other files by themselves"
+            )
+        return [layout]
+    readers = [partial(READERS[path.suffix.lower()], path) for path in paths]
+    return [_layout(str(p), read, keys, binary) for p, read in zip(paths, readers, strict=True)]
+
+
+def _layout(
+    file: str, open_reader: Callable[[], Reader], keys: dict[str, str], binary: bool
+) -> Layout:
+    with reading(file):
+        reader = open_reader()
+        roles = _roles(file, reader, keys, binary)
+        columns = {name: reader.column(name) for name in chain(*roles.values())}
+        heading = roles.pop("covariate_names", None)
+        kind, *_ = roles
+        rows = columns[roles[kind][0]].rows
+        for role, names in roles.items():
+            for name in names:
+                column, what = columns[name], f"{file}: {role} ({name!r})"
+                if column.dtype.kind not in "fiub":
+                    raise InvalidDataError(f"{what} must be numbers, not {column.dtype}")
+                if len(column.shape) > (role in (kind, "covariates")):
+                    raise InvalidDataError(f"{what} have too many dimensions")
+                if column.rows != rows:
+                    raise InvalidDataError(
+                        f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
+                    )
+        covariates = roles.get("covariates", ())
+        if covariates and columns[covariates[0]].shape:
+            covariates = tuple(f"x{i}" for i in range(columns[covariates[0]].shape[0]))
+        if covariates and heading:
+            (part,) = reader.parts({heading[0]: False}, 0, BATCH_ROWS)
+            names, d = tuple(map(str, part.columns[heading[0]])), len(covariates)
+            if len(names) != d:
+                raise OptionError(f"{file}: {d} covariates, but {len(names)} names for them")
+            covariates = names
+        width = {name: math.prod(column.shape) for name, column in columns.items()}
+        return Layout(
+            file,
+            open_reader,
+            roles,
+            kind,
+            sum(width[name] for name in roles[kind]),
+            np.result_type(*(columns[name].dtype for name in roles[kind])),
+            covariates,
+            "weights" in roles,
+            rows,
+            max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, 8 * sum(width.values())))),
+        )
+
+
+def _roles(
+    file: str, reader: Reader, keys: dict[str, str], binary: bool
+) -> dict[str, tuple[str, ...]]:
+    """The columns in which each role stands; that of the predictions comes first."""
+
+    def find(role: str) -> tuple[str, ...]:
+        name = keys.get(role, role)
+        here = (name,) if name in reader.names else ()
+        if role in KINDS and not (here and (binary or reader.column(name).shape)):
+            return _numbered(file, reader.names, name) or here
+        if role == "covariates" and not here and set(name.split(",")) <= set(reader.names):
+            return tuple(name.split(","))
+        return here
+
+    listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
+    kinds = [k for k in KINDS if k in keys] or [k for k in KINDS if find(k)]
+    if len(kinds) != 1:
+        raise OptionError(
+            f"{file}: {'both' if kinds else 'neither'} logits {'and' if kinds else 'nor'} "
+            f"probabilities are named; the file has {listed}. State what the predictions are with "
+            "either --key logits=NAME or --key probabilities=NAME (keys=)"
+        )
+    roles = {role: find(role) for role in (*kinds, *_ROLES[2:])}
+    for role, names in roles.items():
+        if not names and (role in keys or role in (*kinds, "labels")):
+            raise OptionError(
+                f"{file}: there is no {keys.get(role, role)!r}; the file has {listed}. Name the "
+                f"{role} with --key {role}=NAME (keys=)"
+            )
+        if double := [name for name in names if reader.names.count(name) > 1]:
+            raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
+    return {role: names for role, names in roles.items() if names}
+
+
+def _numbered(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
+    """``name_0 … name_{K−1}`` in this order."""
+    found: dict[int, str] = {}
+    for column in names:
+        if match := re.fullmatch(f"({re.escape(name)}_?)([0-9]{{1,9}})", column):
+            stem, k = match[1], int(match[2])
+            if found.setdefault(k, column) != column:
+                raise InvalidDataError(f"{file}: {found[k]!r} and {column!r} are both column {k}")
+    for k in range(len(found)):
+        if k not in found:
+            raise InvalidDataError(f"{file}: the column {stem + str(k)!r} is missing")
+    return tuple(found[k] for k in range(len(found)))
+
+
+def agree(layouts: Sequence[Layout], binary: bool, dtype: Any) -> tuple[Layout, np.dtype]:
+    """The first of layouts that are alike, and the type to store."""
+    first = layouts[0]
+    for layout in layouts:
+        file, kind = layout.file, layout.kind
+        if layout.rows == 0:
+            raise InvalidDataError(f"{file}: there are no rows")
+        if binary != (layout.columns == 1):
+            raise InvalidDataError(
+                f"{file}: {layout.columns} columns of {kind}, "
+                + ("although binary is declared" if binary else "")
+                + "say binary=True (--binary) if it is P(y = 1) or its log-odds" * (not binary)
+            )
+        if dtype is None and (layout.dtype.kind != "f" or layout.dtype.itemsize > 8):
+            raise InvalidDataError(
+                f"{file}: {kind} are {layout.dtype}; if so be it, say what to store (dtype=)"
+            )
+        for what in ("kind", "columns", "covariates", "weights"):
+            here, there = getattr(layout, what), getattr(first, what)
+            if here != there:
+                raise InvalidDataError(f"{file}: {what} {here}, but {there} in {first.file}")
+    try:
+        return first, np.dtype(dtype or np.result_type(*(layout.dtype for layout in layouts)))
+    except TypeError as error:
+        raise OptionError(f"there is no dtype {dtype!r}") from error
+
+
+def batches(layouts: Sequence[Layout], dtype: np.dtype, classes: int, skip: int) -> Iterator[Batch]:
+    for layout in layouts:
+        end, roles = layout.rows or 0, layout.roles
+        wanted = {n: r in ("labels", "covariates") for r, names in roles.items() for n in names}
+        with reading(layout.file):
+            for part in layout.reader().parts(wanted, skip, layout.step):
+                columns = {
+                    role: np.column_stack([part.columns[name] for name in names])
+                    for role, names in roles.items()
+                }
+                covariates, weights = columns.get("covariates"), columns.get("weights")
+                batch = Batch(
+                    _cast(layout.file, columns[layout.kind], dtype),
+                    _integers(layout.file, part, columns["labels"][:, 0], classes),
+                    None if covariates is None else covariates.astype(np.float64),
+                    None if weights is None else weights[:, 0].astype(np.float64),
+                )
+                end = part.start + len(batch.labels)
+                if len(batch.labels):
+                    yield batch
+        skip = max(0, skip - end)
+
+
+def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
+    try:
+        with np.errstate(over="raise"):
+            return values.astype(dtype, copy=False)
+    except FloatingPointError as error:
+        raise InvalidDataError(f"{file}: predictions are too large for {dtype}") from error
+
+
+def _integers(file: str, part: Part, labels: NDArray[Any], classes: int) -> NDArray[np.int32]:
+    wrong = (labels < -1) | (labels >= classes)
+    if labels.dtype.kind == "f":
+        labels = np.where(np.isnan(labels), -1, labels)
+        wrong |= labels != np.floor(labels)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        place = f"line {part.lines[i]}" if part.lines else f"row {part.start + i}"
+        raise InvalidDataError(
+            f"{file}, {place}: the label is {labels[i]}, not an integer 0..{classes - 1} (−1 or "
+            "nothing: not yet known)",
+            part.start + i,
+        )
+    return labels.astype(np.int32)

@@ -1,0 +1,312 @@
+"""Files as named columns: npy, npz, safetensors, parquet, csv."""
+
+from __future__ import annotations
+
+import csv
+import math
+import shutil
+import tempfile
+import weakref
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from operator import length_hint
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
+
+PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
+BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
+_CELL_BYTES = 96  # of a CSV cell before it is a number: a short string in a list
+_TENSORS = {"BOOL": "?", "F16": "f2", "F32": "f4", "F64": "f8"} | {
+    f"{sign}{8 * size}": f"{sign.lower()}{size}" for sign in "IU" for size in (1, 2, 4, 8)
+}
+
+
+class Column(NamedTuple):
+    """A column of a file: its rows (None: unknown), the shape of one row, the type."""
+
+    rows: int | None
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Part(NamedTuple):
+    """Rows of some columns of a file from row `start` on; `lines` where they stand in a text."""
+
+    start: int
+    columns: dict[str, NDArray[Any]]
+    lines: Sequence[int] | None = None
+
+
+class Reader(Protocol):
+    """A file as named columns.
+
+    `parts` yields at most `step` rows at a time after the first `skip`; `names` says of every
+    column that is wanted whether its cells may be empty: they become NaN.
+    """
+
+    names: Sequence[str]
+
+    def column(self, name: str) -> Column: ...
+
+    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[Part]: ...
+
+
+def pickled(name: str | Path) -> InvalidDataError:
+    return InvalidDataError(
+        f"{name}: pickled objects are refused, for reading them may run code from the file; save "
+        "plain numbers (numpy.savez, safetensors) and ingest those"
+    )
+
+
+@contextmanager
+def reading(file: str | Path) -> Iterator[None]:
+    """Whatever a library raises over a damaged file, as an error that names the file."""
+    try:
+        yield
+    except (CalibscaleError, MemoryError):
+        raise
+    except Exception as error:
+        known = isinstance(error, OSError) and error.errno
+        hint = "" if known else ": the file is damaged, cut short, or not what its name says"
+        raise InvalidDataError(f"{file}: cannot be read ({error or type(error)}){hint}") from error
+
+
+def _library(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise OptionError(f"{module} is missing: install calibscale[{extra}]") from error
+
+
+class _Mapped:
+    """The numbers of an npy file of `size` bytes, of which `file` is at the start."""
+
+    def __init__(self, file: Any, name: str, size: int) -> None:
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        self.shape, fortran, self.dtype = read(file)
+        if self.dtype.hasobject:
+            raise pickled(name)
+        self.file, self.offset, self.order = file, file.tell(), "F" if fortran else "C"
+        promised = self.offset + self.dtype.itemsize * math.prod(self.shape)
+        if size != promised:
+            raise InvalidDataError(f"{name}: {size} bytes, but its header promises {promised}")
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        # mapped anew every time: the pages of a mapping that lives on add up
+        order: Any = self.order
+        whole = np.memmap(self.file, self.dtype, "r", self.offset, self.shape, order)
+        return np.array(whole[rows])
+
+
+class _Zipped(_Mapped):
+    """The same within a zip file, read forwards; if stored by columns, unpacked first."""
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        if self.order == "F":
+            if isinstance(self.file, zipfile.ZipExtFile):
+                stream, self.file = self.file, tempfile.TemporaryFile()  # noqa: SIM115
+                weakref.finalize(self, self.file.close)
+                self.offset = 0  # of the stream, the header is read
+                try:
+                    shutil.copyfileobj(stream, self.file, BATCH_BYTES)
+                    self.file.flush()
+                except OSError as error:
+                    raise StoreError(
+                        f"no room to unpack {stream.name}, stored by columns ({error.strerror}): "
+                        "set TMPDIR to a roomier place"
+                    ) from error
+            return super().__getitem__(rows)
+        row_bytes, count = self.dtype.itemsize * math.prod(self.shape[1:]), rows.stop - rows.start
+        self.file.seek(self.offset + rows.start * row_bytes)
+        data = self.file.read(count * row_bytes)
+        if rows.stop == self.shape[0]:
+            self.file.read(1)  # at the end the checksum is compared
+        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+
+
+class _Tensor:
+    """A tensor of a safetensors file."""
+
+    def __init__(self, path: Path, opened: Callable[[], Any], name: str) -> None:
+        self._opened, self._name = opened, name
+        with opened() as file:
+            tensor = file.get_slice(name)
+            self.shape, code = tuple(tensor.get_shape()), tensor.get_dtype()
+        if code not in _TENSORS:
+            raise InvalidDataError(f"{path}: {name!r} is {code}, unknown to NumPy; save it as F32")
+        self.dtype = np.dtype(_TENSORS[code])
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        with self._opened() as file:  # anew, as in _Mapped
+            return file.get_slice(self._name)[rows]
+
+
+class _Arrays:
+    """Named arrays: things with shape, dtype and slices of rows."""
+
+    def __init__(self, names: Sequence[str], array: Callable[[str], Any]) -> None:
+        self.names, self._array = names, array
+
+    def column(self, name: str) -> Column:
+        array = self._array(name)
+        rows, *shape = array.shape or (0,)
+        return Column(rows, tuple(shape), array.dtype.newbyteorder("="))
+
+    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[Part]:
+        arrays = {name: self._array(name) for name in names}
+        rows = min(array.shape[0] for array in arrays.values())
+        for start in range(skip, rows, step):
+            some = slice(start, min(start + step, rows))
+            yield Part(start, {name: array[some] for name, array in arrays.items()})
+
+
+def _npy(paths: Sequence[Path]) -> _Arrays:
+    files = {path.stem: path for path in paths}
+
+    def array(name: str) -> _Mapped:
+        with open(files[name], "rb") as file:
+            mapped = _Mapped(file, str(files[name]), files[name].stat().st_size)
+        mapped.file = files[name]
+        return mapped
+
+    return _Arrays(list(files), array)
+
+
+def _npz(path: Path) -> _Arrays:
+    archive = zipfile.ZipFile(path)
+    names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+
+    def array(name: str) -> _Zipped:
+        member = archive.getinfo(f"{name}.npy")
+        return _Zipped(archive.open(member), f"{path}: {name!r}", member.file_size)
+
+    return _Arrays(names, array)
+
+
+def _safetensors(path: Path) -> _Arrays:
+    safe_open = _library("safetensors", "safetensors").safe_open
+    opened = partial(safe_open, str(path), framework="numpy")
+    with opened() as file:
+        return _Arrays(list(file.keys()), partial(_Tensor, path, opened))
+
+
+class _Parquet:
+    def __init__(self, path: Path) -> None:
+        parquet = _library("pyarrow.parquet", "parquet")
+        self._path = path
+        # small buffers, for there may be one for every class
+        self._file = parquet.ParquetFile(path, buffer_size=2**16, pre_buffer=False)
+        self._types = {field.name: field.type for field in self._file.schema_arrow}
+        self.names: Sequence[str] = list(self._file.schema_arrow.names)
+        self._rows = self._file.metadata.num_rows
+
+    def column(self, name: str) -> Column:
+        kind, shape = self._types[name], tuple[int, ...]()
+        if str(kind).startswith(("list", "large_list", "fixed_size_list")):
+            some = next(self._file.iter_batches(64, columns=[name])) if self._rows else [()]
+            lengths = (len(x.as_py() or ()) for x in some[0])
+            kind, shape = kind.value_type, (next(filter(None, lengths), 0),)
+        return Column(self._rows, shape, np.dtype(kind.to_pandas_dtype()))
+
+    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[Part]:
+        about, shapes = self._file.metadata, {name: self.column(name).shape for name in names}
+        start = group = 0
+        while group < about.num_row_groups and start + about.row_group(group).num_rows <= skip:
+            start += about.row_group(group).num_rows  # not decoded
+            group += 1
+        groups = range(group, about.num_row_groups)
+        for rows in self._file.iter_batches(step, row_groups=groups, columns=list(names)):
+            fresh = rows.slice(max(0, skip - start))
+            start += len(rows) - len(fresh)
+            if len(fresh):
+                columns = {
+                    n: self._numbers(fresh.column(n), n, shapes[n], start, empty)
+                    for n, empty in names.items()
+                }
+                yield Part(start, columns)
+            start += len(fresh)
+
+    def _numbers(
+        self, column: Any, name: str, shape: tuple[int, ...], start: int, empty: bool
+    ) -> NDArray[Any]:
+        rows, wrong = len(column), np.zeros(1, bool)
+        if shape:
+            lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+            wrong, column = lengths != shape[0], column.flatten()
+        if column.null_count and not (empty or wrong.any()):
+            wrong = column.is_null().to_numpy(zero_copy_only=False).reshape(rows, -1).any(axis=1)
+        if wrong.any():
+            i = start + int(np.argmax(wrong))
+            lacking = f"must have {shape[0]} numbers" if shape else "is empty"
+            raise InvalidDataError(f"{self._path}, row {i}: {name!r} {lacking}", i)
+        if column.null_count:
+            column = column.cast("double", safe=False)
+        return column.to_numpy(zero_copy_only=False).reshape(rows, *shape)
+
+
+class _Csv:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._rows() as rows:
+            self.names: Sequence[str] = [name.strip() for name in next(rows, (0, []))[1]]
+            self._filled = next(rows, None) is not None
+
+    @contextmanager
+    def _rows(self) -> Iterator[Iterator[tuple[int, list[str]]]]:
+        with open(self._path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            yield ((reader.line_num, row) for row in reader if row)
+
+    def column(self, name: str) -> Column:
+        return Column(None if self._filled else 0, (), np.dtype(np.float64))
+
+    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[Part]:
+        width = len(self.names)
+        cells_of = [(self.names.index(n), "nan" if empty else "") for n, empty in names.items()]
+        step = max(1, min(step, BATCH_BYTES // (_CELL_BYTES * width)))
+        with self._rows() as rows:
+            next(rows)
+            start = sum(1 for _ in islice(rows, skip))
+            lines = [0]
+            while lines:  # ends with an empty part, which tells how many rows there are
+                lines, cells = [], []
+                for line, row in islice(rows, step):
+                    if len(row) != width:
+                        raise InvalidDataError(
+                            f"{self._path}, line {line}: {len(row)} fields, not {width} as above",
+                            start + len(lines),
+                        )
+                    lines.append(line)
+                    cells += [row[j] or empty for j, empty in cells_of]
+                left = iter(cells)
+                try:
+                    numbers = np.fromiter(map(float, left), np.float64, len(cells))
+                except ValueError as error:
+                    i, j = divmod(len(cells) - length_hint(left) - 1, len(names))
+                    raise InvalidDataError(
+                        f"{self._path}, line {lines[i]}, {list(names)[j]!r}: {error}", start + i
+                    ) from error
+                numbers = numbers.reshape(len(lines), len(names))
+                yield Part(start, dict(zip(names, numbers.T, strict=True)), lines)
+                start += len(lines)
+
+
+READERS: dict[str, Callable[[Any], Reader]] = {
+    ".npz": _npz,
+    ".safetensors": _safetensors,
+    ".parquet": _Parquet,
+    ".pq": _Parquet,
+    ".csv": _Csv,
+    ".npy": _npy,  # takes all of them
+}
