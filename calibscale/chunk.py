@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_WEIGHTS: Floats = np.empty(0)
+_LIGHTEST, _HEAVIEST = 1e-100, 1e100  # so that sums of their squares neither vanish nor overflow
 
 _REASONS = {
     kernel_rows.NOT_FINITE: "not_finite",
@@ -194,6 +195,8 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     n = len(block.labels)
     x = _square(block.values, rules)
     labels = block.labels.astype(np.int64)
+    if block.labels.dtype == np.uint64:
+        labels[block.labels >= 2**63] = rules.classes  # out of range, not negative
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
     confidence, rest, brier, nll = np.zeros((4, n))
@@ -207,7 +210,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     covariates = None
     if block.weights is not None:
         weights = block.weights.astype(np.float64)
-        bad = ~(np.isfinite(weights) & (weights >= 0))
+        bad = ~((weights == 0) | ((weights >= _LIGHTEST) & (weights <= _HEAVIEST)))
         status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_WEIGHT
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
@@ -262,9 +265,12 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
             k = int(np.argmax(~np.isfinite(values)))
             what = f"its {rules.kind} contain {values[k]} (class {k})"
     elif reason == kernel_rows.LABEL_RANGE:
-        what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known)"
+        what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known"
+        what += "; a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"
     elif reason == kernel_rows.NEGATIVE:
         what = f"it has the negative probability {values.min():.6g}"
+        if len(values) == 1 and values[0] > 1:
+            what = f"it has the probability {values[0]:.6g}, above 1"
         if rules.kind == "probabilities":
             what += "; if these are logits, say so"
     elif reason == kernel_rows.OFF_SIMPLEX:
@@ -274,7 +280,9 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
         )
     elif reason == kernel_rows.BAD_WEIGHT:
         assert block.weights is not None
-        what = f"its weight is {block.weights[i]}"
+        what = f"its weight is {block.weights[i]}, neither 0 nor in {_LIGHTEST:g}..{_HEAVIEST:g}"
+        if np.isnan(block.weights[i]):
+            what += " (a missing chunk of a store reads like this)"
     else:
         what = "its group is NaN"
     return InvalidDataError(

@@ -334,7 +334,8 @@ def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
         running[key] = (run, future)
         return future
 
-    completed = as_completed([submit() for _ in range(min(2 * threads, len(runs)))])
+    window = [submit() for _ in range(min(2 * threads, len(runs)))]
+    completed = as_completed(window, loop=client.loop)
     failed: tuple[int, Exception] | None = None
     try:
         for future in completed:

@@ -135,6 +135,10 @@ def scan(
     """
     if on_invalid not in ("raise", "drop"):
         raise OptionError(f"on_invalid must be 'raise' or 'drop', not {on_invalid!r}")
+    if not 0 <= tolerance < 1:
+        raise OptionError(f"tolerance must be in [0, 1), not {tolerance}")
+    if block_rows is not None and block_rows < 1:
+        raise OptionError(f"block_rows must be at least 1, not {block_rows}")
     rules = Rules(
         kind=source.kind,
         classes=source.classes,

@@ -210,12 +210,12 @@ def from_arrays(
 
 
 def _column(array: Any, name: str) -> Any:
-    if not (hasattr(array, "shape") and hasattr(array, "dtype")):
-        array = np.asarray(array)
-    elif hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
-        array = np.from_dlpack(array)
-    if not isinstance(np.dtype(array.dtype) if _is_numpy_dtype(array.dtype) else None, np.dtype):
-        array = np.asarray(array)  # e.g. a tensor, whose dtype is its framework's own
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise InvalidDataError(
+            f"{name} have masked entries; leave those rows out, or give the label −1"
+        )
+    if not _sliceable(array):
+        array = as_numpy(array, name)  # lists, and tensors, whose dtype is their framework's own
     if np.dtype(array.dtype).kind not in "iufb":
         raise InvalidDataError(
             f"{name} must be numbers, not {array.dtype} (object arrays are refused)"
@@ -223,21 +223,26 @@ def _column(array: Any, name: str) -> Any:
     return array
 
 
-def _is_numpy_dtype(dtype: Any) -> bool:
+def _sliceable(array: Any) -> bool:
+    """Whether rows can be taken as they are, without gathering the array first."""
     try:
-        np.dtype(dtype)
-    except TypeError:
+        np.dtype(array.dtype)
+    except (AttributeError, TypeError):
         return False
-    return True
+    return hasattr(array, "shape") and hasattr(array, "__getitem__")
 
 
 def _check(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
 ) -> int:
+    if any(s != s for s in values.shape):
+        raise InvalidDataError(
+            f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"
+        )
     shape = tuple(int(s) for s in values.shape)
     if np.dtype(values.dtype).kind != "f":
         raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
-    if len(shape) not in (1, 2):
+    if len(shape) not in (1, 2) or 0 in shape[1:]:
         raise InvalidDataError(f"{name}: {kind} must be (rows, classes), not of shape {shape}")
     single = len(shape) == 1 or shape[1] == 1
     if single and not binary:
@@ -269,7 +274,7 @@ def _check(
     return shape[0]
 
 
-def as_numpy(array: Any) -> NDArray[Any]:
+def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
     """Any array that speaks DLPack or the array protocol, as NumPy."""
     if hasattr(array, "detach"):
         array = array.detach()
@@ -281,4 +286,4 @@ def as_numpy(array: Any) -> NDArray[Any]:
     try:
         return np.asarray(array)
     except ValueError as error:
-        raise InvalidDataError(f"rows of different lengths: {error}") from error
+        raise InvalidDataError(f"{name} cannot be an array of numbers: {error}") from error

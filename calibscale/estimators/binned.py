@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -85,19 +86,19 @@ class _Binned(Estimator):
     Parameters
     ----------
     bins : int
-    edges : str or increasing tuple of float
+    edges : str or increasing numbers
         ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is the same.
         ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
         ``netcal``: [lo, hi), the last bin closed.
         ``torchmetrics``: [lo, hi) and one more bin that holds exactly 1 (in float64; the original
         compares in float32).
-        A tuple gives the edges themselves, (lo, hi].
+        Numbers are the edges themselves, (lo, hi].
     notion : {"top_label", "positive"}
         ``positive`` is class 1 of a binary source.
     """
 
     bins: int = 15
-    edges: str | tuple[float, ...] = "equal-width"
+    edges: str | Sequence[float] = "equal-width"
     notion: str = "top_label"
     name: ClassVar[str]
     notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
@@ -108,8 +109,11 @@ class _Binned(Estimator):
         if isinstance(self.edges, str):
             if self.edges not in CONVENTIONS:
                 raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")
-        elif len(self.edges) < 2 or (np.diff(self.edges) <= 0).any():
-            raise OptionError("edges must be two or more increasing numbers")
+        else:
+            object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
+            increasing = (np.diff(self.edges) > 0).all() and np.isfinite(self.edges).all()
+            if len(self.edges) < 2 or not increasing:
+                raise OptionError("edges must be two or more increasing numbers")
         if self.notion not in self.notions:
             raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
 
@@ -121,7 +125,7 @@ class _Binned(Estimator):
     @cached_property
     def edge_values(self) -> tuple[float, ...]:
         if not isinstance(self.edges, str):
-            return self.edges
+            return tuple(self.edges)
         values = np.linspace(0.0, 1.0, self.bins + 1)
         if self.edges == "torchmetrics":
             values = np.append(values, 1.0 + 1.0 / self.bins)

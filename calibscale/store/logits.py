@@ -1,28 +1,32 @@
-"""Prediction stores on zarr v3: create, append, open; and zarr arrays of other origin."""
+"""Our own stores: create, append, open."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import zarr
-from filelock import FileLock, Timeout
-from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.errors import InvalidDataError, OptionError, StoreError
-from calibscale.source import KINDS, ArraySource, as_numpy, from_arrays
+from calibscale.source import KINDS, ArraySource, as_numpy
+from calibscale.store.foreign import refuse_objects
+from calibscale.store.format import FORMAT, KEY, check_meta, is_store, lay_out
+from calibscale.store.places import (
+    complaints,
+    is_url,
+    local_path,
+    put_in_place,
+    write_lock,
+    zarr_address,
+)
 
-FORMAT = 1
-_KEY = "calibscale"  # the attribute under which everything of ours stands
-_NO_LABEL = -2  # fill value of labels: a missing chunk is told from data
-_SHARD_CHUNKS = 4
-_LARGE = 2**30  # bytes of predictions above which chunks share files
+# what zarr raises where an array stands
+_ARRAY = (zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError, FileExistsError)
 
 
 class LogitStore:
@@ -43,9 +47,9 @@ class LogitStore:
     """
 
     def __init__(self, url: str, group: zarr.Group) -> None:
-        self.url = url
+        self.url = url if is_url(url) else str(local_path(url))
         self._group = group
-        self._meta: dict[str, Any] = dict(group.attrs[_KEY])  # type: ignore[arg-type]
+        self._meta: dict[str, Any] = dict(group.attrs[KEY])  # type: ignore[arg-type]
 
     # -- life
 
@@ -98,7 +102,13 @@ class LogitStore:
             If something stands there already, if a writer is at work on what is to be replaced,
             or if the place cannot be written.
         """
-        dtype = np.dtype(dtype)
+        try:
+            dtype = np.dtype(dtype)
+            json.dumps([provenance, notes, class_names], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"dtype, provenance, notes and class names: {error}") from error
+        if isinstance(covariate_names, str) or isinstance(class_names, str):
+            raise OptionError("names are a list of texts, not one text")
         if kind not in KINDS:
             raise OptionError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
         if dtype not in (np.float16, np.float32, np.float64):
@@ -109,9 +119,6 @@ class LogitStore:
             raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
         if len(set(covariate_names)) != len(covariate_names):
             raise OptionError(f"covariate names repeat: {list(covariate_names)}")
-        columns = 1 if binary else classes
-        chunk = ArraySource(kind, np.empty((0, columns), dtype), None, binary=binary).block_rows
-        large = (expected_rows or 0) * columns * dtype.itemsize > _LARGE
         meta = {
             "format": FORMAT,
             "kind": kind,
@@ -119,44 +126,23 @@ class LogitStore:
             "classes": classes,
             "class_names": list(class_names) if class_names is not None else None,
             "covariate_names": list(covariate_names),
+            "weights": weights,
             "provenance": provenance or {},
             "notes": notes or {},
             "rows": 0,
         }
 
-        def fill(address: str) -> None:
-            group = zarr.open_group(address, mode="w-", zarr_format=3)
-
-            def add(name: str, width: int | None, dtype: Any, missing: Any) -> None:
-                tail = () if width is None else (width,)
-                group.create_array(
-                    name,
-                    shape=(0, *tail),
-                    chunks=(chunk, *tail),
-                    shards=(chunk * _SHARD_CHUNKS, *tail) if large else None,
-                    dtype=dtype,
-                    fill_value=missing,
-                    # bit-shuffling finds what little redundancy logits have, at memory speed;
-                    # the checksum turns a flipped bit into an error
-                    compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
-                    dimension_names=("row", "column")[: 1 + len(tail)],
-                )
-
-            add(kind, columns, dtype, np.nan)
-            add("labels", None, np.int32, _NO_LABEL)
-            if covariate_names:
-                add("covariates", len(covariate_names), np.float64, np.nan)
-            if weights:
-                add("weights", None, np.float64, np.nan)
-            group.attrs[_KEY] = cast(Any, meta)  # last: without it this is no store
-
-        with _complain_about(url):
-            if _is_url(url):
-                if overwrite and _is_store(url):
-                    zarr.open_group(str(url), mode="w", zarr_format=3)
-                fill(str(url))
+        fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
+        with complaints(url):
+            if not is_url(url):
+                put_in_place(local_path(url), fill, overwrite and is_store(url))
             else:
-                _put_in_place(_local(url), fill, overwrite)
+                if overwrite and is_store(url):
+                    zarr.open_group(str(url), mode="w", zarr_format=3)
+                try:
+                    fill(str(url))
+                except (FileExistsError, zarr.errors.ContainsGroupError) as error:
+                    raise StoreError(f"{url}: something stands there already") from error
         return cls.open(url)
 
     @classmethod
@@ -168,25 +154,21 @@ class LogitStore:
         StoreError
             If there is none, if it is damaged, or if a newer calibscale wrote it.
         """
-        with _complain_about(url):
+        with complaints(url):
             try:
-                group = zarr.open_group(_zarr_address(url), mode="r+")
-            except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
+                group = zarr.open_group(zarr_address(url), mode="r+")
+            except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
                 raise StoreError(
                     f"{url}: there is no prediction store (for zarr arrays of other origin name "
                     "them: --logits or --probabilities, and --labels)"
                 ) from error
-            meta = group.attrs.get(_KEY)
+            meta = group.attrs.get(KEY)
             if not isinstance(meta, dict):
                 raise StoreError(
                     f"{url}: a zarr group, but not a prediction store (creating it may have been "
                     "cut short); name its arrays: --logits or --probabilities, and --labels"
                 )
-            if int(cast(int, meta["format"])) > FORMAT:
-                raise StoreError(
-                    f"{url}: written in format {meta['format']} by a newer calibscale; this one "
-                    f"reads up to format {FORMAT}: upgrade it"
-                )
+            check_meta(url, meta)
             store = cls(str(url), group)
             store._check()
         return store
@@ -234,7 +216,7 @@ class LogitStore:
 
     @property
     def has_weights(self) -> bool:
-        return "weights" in self._group
+        return bool(self._meta["weights"])
 
     @property
     def source(self) -> ArraySource:
@@ -301,14 +283,20 @@ class LogitStore:
 
     def _check(self) -> None:
         for name in self._names():
-            if not _is_url(self.url):
-                root = _local(self.url).resolve()
+            if not is_url(self.url):
+                root = local_path(self.url).resolve()
                 if not (root / name).resolve().is_relative_to(root):
                     raise StoreError(f"{self.url}: its array {name!r} lies outside the store")
             if name not in self._group:
                 raise StoreError(f"{self.url}: its array {name!r} is missing")
-            array = self._array(name)
-            _refuse_objects(array, f"{self.url}/{name}")
+            array = self._group[name]
+            if not isinstance(array, zarr.Array):
+                raise StoreError(f"{self.url}: {name} is no array")
+            refuse_objects(array, f"{self.url}/{name}")
+            widths = {self.kind: (1 if self.binary else self.classes,)}
+            widths["covariates"] = (len(self.covariate_names),)
+            if array.shape[1:] != widths.get(name, ()):
+                raise StoreError(f"{self.url}: {name} has shape {array.shape}, unlike the store's")
             if array.shape[0] < self.rows:
                 raise StoreError(
                     f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"
@@ -316,7 +304,7 @@ class LogitStore:
 
     def _commit(self, rows: int, notes: dict[str, Any]) -> None:
         meta = {**self._meta, "rows": rows, "notes": {**self.notes, **notes}}
-        self._group.attrs[_KEY] = meta  # one file, replaced at once
+        self._group.attrs[KEY] = meta  # one file, replaced at once
         self._meta = meta
 
 
@@ -334,9 +322,9 @@ class Writer:
         self._buffered = 0
         self._notes: dict[str, Any] = {}
         self._open = True
-        self._lock = None if _is_url(store.url) else _write_lock(_local(store.url))
+        self._lock = None if is_url(store.url) else write_lock(local_path(store.url))
         try:
-            with _complain_about(store.url):
+            with complaints(store.url):
                 fresh = LogitStore.open(store.url)  # another writer may have been here since
                 store._meta, store._group = fresh._meta, fresh._group
                 for name in store._names():  # rows that a crash left behind
@@ -344,6 +332,7 @@ class Writer:
                     if array.shape[0] > store.rows:
                         array.resize((store.rows, *array.shape[1:]))
                 values = store._array(store.kind)
+                self._dtype = values.dtype
                 self._unit = int((values.shards or values.chunks)[0])
         except BaseException:
             self._release()
@@ -390,7 +379,16 @@ class Writer:
                 f"0..{store.classes - 1} (−1: not yet known)",
                 i,
             )
-        part = {store.kind: given, "labels": labels}
+        with np.errstate(over="ignore"):  # told below, with the row
+            part = {store.kind: given.astype(self._dtype), "labels": labels}
+        lost = np.isfinite(given) & ~np.isfinite(part[store.kind])
+        if lost.any():
+            i = int(np.argmax(lost.any(axis=1)))
+            raise InvalidDataError(
+                f"row {i} of those appended has {given[i][lost[i]][0]:g}, too large for "
+                f"{self._dtype}",
+                i,
+            )
         for name, column, d, expected in (
             ("covariates", covariates, len(store.covariate_names), bool(store.covariate_names)),
             ("weights", weights, None, store.has_weights),
@@ -463,7 +461,7 @@ class Writer:
     def _write(self, count: int) -> None:
         store, start = self._store, self._store.rows
         try:
-            with _complain_about(store.url):
+            with complaints(store.url):
                 for name, column in self._take(count).items():
                     array = store._array(name)
                     if array.shape[0] < start + count:
@@ -488,158 +486,3 @@ class Writer:
         if not self._buffered:
             self._parts = []
         return {name: column[:count] for name, column in joined.items()}
-
-
-def open_arrays(
-    *,
-    store: str | Path | None = None,
-    logits: str | Path | None = None,
-    probabilities: str | Path | None = None,
-    labels: str | Path,
-    covariates: str | Path | None = None,
-    covariate_names: Sequence[str] | None = None,
-    weights: str | Path | None = None,
-    binary: bool = False,
-) -> ArraySource:
-    """Zarr arrays of other origin (v2 or v3) by their paths or URLs, or by names inside `store`.
-
-    Raises
-    ------
-    StoreError
-        If an array cannot be opened, holds objects, or a name leads out of `store`.
-    InvalidDataError, OptionError
-        As `calibscale.from_arrays`.
-    """
-
-    def find(path: str | Path | None) -> Any:
-        return (
-            None if path is None else _open_array(path if store is None else _inside(store, path))
-        )
-
-    return from_arrays(
-        logits=find(logits),
-        probabilities=find(probabilities),
-        labels=find(labels),
-        covariates=find(covariates),
-        covariate_names=covariate_names,
-        weights=find(weights),
-        binary=binary,
-        name=str(store or logits or probabilities),
-    )
-
-
-def as_source(source: Any) -> ArraySource:
-    """What `evaluate` accepts, as a source.
-
-    Raises
-    ------
-    OptionError
-        If it is nothing that can be read.
-    """
-    if isinstance(source, ArraySource):
-        return source
-    if isinstance(source, LogitStore):
-        return source.source
-    if isinstance(source, str | Path):
-        return LogitStore.open(source).source
-    raise OptionError(
-        f"a source is a path, a LogitStore or from_arrays(…), not {type(source).__name__}"
-    )
-
-
-def _inside(store: str | Path, name: str | Path) -> str:
-    parts = PurePosixPath(name)
-    if parts.is_absolute() or ".." in parts.parts or "://" in str(name):
-        raise StoreError(f"{name}: the path leaves the store {store}")
-    address = f"{str(store).rstrip('/')}/{parts}"
-    if not _is_url(address) and not Path(address).resolve().is_relative_to(Path(store).resolve()):
-        raise StoreError(f"{name}: the path leaves the store {store}")
-    return address
-
-
-def _open_array(path: str | Path) -> zarr.Array:
-    with _complain_about(path):
-        try:
-            array = zarr.open_array(_zarr_address(path), mode="r")
-        except (FileNotFoundError, zarr.errors.ContainsGroupError) as error:
-            raise StoreError(f"{path}: there is no zarr array") from error
-    _refuse_objects(array, str(path))
-    return array
-
-
-def _refuse_objects(array: zarr.Array, name: str) -> None:
-    described = repr(array.metadata).lower()
-    if np.dtype(array.dtype).kind not in "iufb" or "pickle" in described:
-        raise StoreError(
-            f"{name}: object arrays and pickle codecs are refused, for reading them may run code "
-            "from the file; store plain numbers"
-        )
-
-
-def _is_url(address: str | Path) -> bool:
-    return "://" in str(address) and not str(address).startswith("file://")
-
-
-def _local(path: str | Path) -> Path:
-    return Path(str(path).removeprefix("file://")).absolute()
-
-
-def _zarr_address(url: str | Path) -> str:
-    return str(url) if _is_url(url) else str(_local(url))
-
-
-def _is_store(url: str | Path) -> bool:
-    try:
-        return _KEY in zarr.open_group(_zarr_address(url), mode="r").attrs
-    except (FileNotFoundError, zarr.errors.GroupNotFoundError):
-        return False
-
-
-def _put_in_place(place: Path, fill: Callable[[str], None], overwrite: bool) -> None:
-    """Make a folder aside and rename it: a crash leaves the old store, or the new one."""
-    empty = place.is_dir() and not any(place.iterdir())
-    old = place.exists() and not empty
-    if old and not (overwrite and _is_store(place)):
-        hint = "; overwrite replaces prediction stores only" if overwrite else ""
-        raise StoreError(f"{place}: something stands there already{hint}")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    aside = place.with_name(f".{place.name}.{os.getpid()}.new")
-    away = place.with_name(f".{place.name}.{os.getpid()}.old")
-    try:
-        fill(str(aside))
-        if not old:
-            aside.rename(place)
-            return
-        with _write_lock(place):
-            place.rename(away)
-            aside.rename(place)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(away, ignore_errors=True)
-
-
-def _write_lock(place: Path) -> FileLock:
-    """The lock of a local store, taken.
-
-    Raises
-    ------
-    StoreError
-        If another process has it.
-    """
-    lock = FileLock(place / ".writer.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise StoreError(f"{place}: another writer is at work") from error
-    return lock
-
-
-@contextmanager
-def _complain_about(url: str | Path) -> Iterator[None]:
-    """Turn what zarr and the file system raise into a `StoreError` that names the store."""
-    try:
-        yield
-    except (StoreError, OptionError, InvalidDataError):
-        raise
-    except Exception as error:
-        raise StoreError(f"{url}: {error or type(error).__name__}") from error
