@@ -151,21 +151,23 @@ class Chunk:
 class Rules:
     """What a row must satisfy, and what becomes of one that does not.
 
-    `tolerance` is how far a row of probabilities may be from summing to one: float16 and float32
-    softmax outputs miss it by rounding, a forgotten class by far more.
+    `features` is the largest m of the statistics.  `tolerance` is how far a row of probabilities
+    may be from summing to one: float16 and float32 softmax outputs miss it by rounding, a
+    forgotten class by far more.
     """
 
     kind: str
     classes: int
     chunk_rows: int
+    features: int = 0
     tolerance: float = 1e-4
     on_invalid: str = "raise"
     group: int | None = None
 
 
-def compute_rows(classes: int) -> int:
-    """Rows worked on at once: a megabyte or so of float64, so that they stay in cache."""
-    return min(2048, max(512, 2**17 // classes))
+def compute_rows(classes: int, features: int) -> int:
+    """Rows worked on at once: with their m features a few megabytes, so that they stay in cache."""
+    return min(8192, max(512, 2**20 // (classes + features)))
 
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
@@ -176,7 +178,7 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
     InvalidDataError
         At the first bad row, unless ``rules.on_invalid == "drop"``.
     """
-    step = compute_rows(rules.classes)
+    step = compute_rows(rules.classes, rules.features)
     for low in range(0, len(block.labels), step):
         part = slice(low, low + step)
         yield _chunk(

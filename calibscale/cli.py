@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from dataclasses import fields
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ _GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code (see ``calibscale --help``)."""
     signal.signal(signal.SIGTERM, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # λ and ± on a terminal that has none
+            stream.reconfigure(errors="replace")
     try:
         cli.main(args=arguments, prog_name="calibscale", standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -178,10 +182,10 @@ def _source(store: str | None, options: dict[str, Any]) -> ArraySource:
     paths = {name: options[name] for name in ("logits", "probabilities", "covariates", "weights")}
     named = {name: path for name, path in paths.items() if path is not None}
     if store is not None and not named and options["labels"] is None:
-        if options["binary"]:
-            raise click.UsageError(
-                "a store says itself whether it is binary; --binary is for arrays"
-            )
+        for name in ("binary", "covariate_names"):
+            if options[name]:
+                option = "--" + name.replace("_", "-")
+                raise click.UsageError(f"the store says that itself; {option} is for arrays")
         return as_source(store)
     if options["labels"] is None or not ("logits" in named or "probabilities" in named):
         raise click.UsageError("give STORE, or --labels and one of --logits and --probabilities")
@@ -392,6 +396,8 @@ def _check_output(path: str | None) -> None:
     """Fail before the work, not after it, where the result could not be written."""
     if path in (None, "-"):
         return
+    if Path(path).is_dir():
+        raise click.BadParameter(f"{path} is a folder", param_hint="--json")
     folder = Path(path).absolute().parent
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise click.BadParameter(f"the folder {folder} cannot be written", param_hint="--json")
@@ -402,6 +408,9 @@ def _write_json(path: str | None, value: dict[str, Any]) -> None:
         return
     if path == "-":
         click.echo(json.dumps(value, allow_nan=False))
+        return
+    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+        Path(path).write_text(json.dumps(value, allow_nan=False) + "\n")
         return
     aside = Path(f"{path}.{os.getpid()}.tmp")
     try:

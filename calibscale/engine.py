@@ -11,9 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from threading import BoundedSemaphore
 from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
@@ -38,11 +37,7 @@ class Task(Protocol):
     @property
     def state_bytes(self) -> int: ...
 
-    def load(self, block: int) -> Any:
-        """Read a block."""
-
-    def state(self, loaded: Any) -> Any:
-        """The state of what `load` returned."""
+    def state(self, block: int) -> Any: ...
 
     def merge(self, a: Any, b: Any) -> Any: ...
 
@@ -151,15 +146,13 @@ def _active_client() -> Any:
 # ---------------------------------------------------------------- the tree
 
 
-def _run(task: Task, first: int, last: int, reading: AbstractContextManager | None = None) -> Any:
-    """The merged state of blocks first..last−1, O(log) states alive; reads inside `reading`."""
+def _run(task: Task, first: int, last: int) -> Any:
+    """The merged state of blocks first..last−1; O(log) states alive."""
     if last - first == 1:
-        with reading or nullcontext():
-            loaded = task.load(first)
-        return task.state(loaded)
+        return task.state(first)
     middle = first + (1 << (last - first - 1).bit_length() - 1)
-    left = _run(task, first, middle, reading)
-    return task.merge(left, _run(task, middle, last, reading))
+    left = _run(task, first, middle)
+    return task.merge(left, _run(task, middle, last))
 
 
 class _Tree:
@@ -240,15 +233,13 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
     tree = _Tree(task, len(runs))
     done = 0
     failed: tuple[int, Exception] | None = None
-    # Threads that all read at once would then all compute at once, and each wait for the other.
-    reading = BoundedSemaphore(max(1, workers // 2))
     with threadpool_limits(1), ThreadPoolExecutor(workers, "calibscale") as pool:
         pending: dict[Future, int] = {}
         todo: Iterator[int] = iter(range(len(runs)))
         try:
             while True:
                 while len(pending) <= workers and (run := next(todo, None)) is not None:
-                    pending[pool.submit(_run, task, *runs[run], reading)] = run
+                    pending[pool.submit(_run, task, *runs[run])] = run
                 if not pending:
                     break
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:

@@ -117,7 +117,7 @@ def evaluate(
     data = as_source(source)
     if group_by is not None:
         data.covariate(group_by)  # an unknown one is told before anything is read
-    rules = Rules(data.kind, data.classes, max(1, data.chunk_rows), tolerance)
+    rules = Rules(data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance)
     setup = DataSetup(data, rules)
     unfit = unfit or ("report" if estimators is None else "raise")
     chosen: list[Estimator | Estimate] = []

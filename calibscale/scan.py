@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.chunk import Block, Chunk, RowCounts, Rules, chunks, compute_rows
+from calibscale.chunk import Chunk, RowCounts, Rules, chunks, compute_rows
 from calibscale.errors import OptionError
 from calibscale.source import ArraySource
 from calibscale.statistics import Statistic
@@ -43,11 +43,8 @@ class Scan:
     @property
     def block_bytes(self) -> int:
         # as stored, decoded, and the chunk at work with its features
-        K, m = self.rules.classes, 0
-        for statistic in self.statistics:
-            features = getattr(statistic, "features", None)
-            m = max(m, features.size(K) if features is not None else 0)
-        work = 8 * compute_rows(K) * (4 * K + 3 * m + 20) + self.state_bytes
+        K, m = self.rules.classes, self.rules.features
+        work = 8 * compute_rows(K, m) * (4 * K + 3 * m + 20) + self.state_bytes
         return 2 * self.source.row_bytes * self.block_rows + work
 
     def part(self, first: int, last: int) -> Scan:
@@ -58,14 +55,12 @@ class Scan:
         held = self.source.part(start, stop, covariates=self.rules.group is not None)
         return replace(self, source=held)
 
-    def load(self, block: int) -> Block:
+    def state(self, block: int) -> Pass:
         start = block * self.block_rows - self.source.first_row
         stop = min(start + self.block_rows, self.source.rows)
-        return self.source.read(start, stop, covariates=self.rules.group is not None)
-
-    def state(self, loaded: Block) -> Pass:
+        read = self.source.read(start, stop, covariates=self.rules.group is not None)
         found = Pass(RowCounts(), {}, {})
-        for chunk, counts in chunks(loaded, self.rules):
+        for chunk, counts in chunks(read, self.rules):
             found = found._replace(counts=found.counts + counts)
             for key, part in self._split(chunk):
                 self._accumulate(found, key, part)
@@ -143,6 +138,7 @@ def scan(
         kind=source.kind,
         classes=source.classes,
         chunk_rows=max(source.chunk_rows, 1),
+        features=max((s.size(source.classes) for s in statistics), default=0),
         tolerance=tolerance,
         on_invalid=on_invalid,
         group=None if group_by is None else source.covariate(group_by),

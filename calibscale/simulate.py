@@ -16,7 +16,7 @@ from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from calibscale.chunk import Floats, Ints
 from calibscale.engine import available_cpus
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, StoreError
 from calibscale.kernels import generators as kernel_generators
 from calibscale.kernels import random
 from calibscale.store import LogitStore
@@ -175,7 +175,8 @@ def simulate(
     """Write a store of simulated logits, in memory that does not grow with the rows.
 
     Row i depends on `seed`, K, the parameters and i alone: a longer store begins with the rows
-    of a shorter one.
+    of a shorter one.  A run that was cut short goes on where it stopped; one that is complete
+    does nothing.
 
     Parameters
     ----------
@@ -216,7 +217,8 @@ def simulate(
     made = configured(generator, classes, parameters, seed, rows=rows)
     settings = {"generator": generator, "rows": rows, "classes": made.classes, "seed": seed}
     told = {**settings, "parameters": made.parameters, "version": version("calibscale")}
-    store = LogitStore.create(
+    store = None if overwrite else _begun(url, told, dtype)
+    store = store or LogitStore.create(
         url,
         classes=made.classes,
         dtype=dtype,
@@ -226,15 +228,25 @@ def simulate(
         overwrite=overwrite,
     )
     largest = np.finfo(dtype).max
-    done = 0
     with store.writer() as writer:
-        for draw in draws(made, seed, 0, rows):
+        done = store.rows
+        for draw in draws(made, seed, done, rows - done):
             stored = np.clip(draw.logits, -largest, largest).astype(dtype)
             writer.append(stored, draw.labels, covariates=draw.covariates)
             done += len(stored)
             if progress is not None:
                 progress(done, rows)
     return store
+
+
+def _begun(url: str | Path, told: dict[str, Any], dtype: Any) -> LogitStore | None:
+    """The store of an earlier run with the same settings, if there is one."""
+    try:
+        store = LogitStore.open(url)
+    except StoreError:
+        return None
+    same = store.provenance.get("simulated") == told and store.dtype == np.dtype(dtype)
+    return store if same else None
 
 
 def draws(generator: Generator, seed: int, first: int, count: int) -> Iterator[Draw]:

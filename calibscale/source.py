@@ -15,7 +15,7 @@ from calibscale.kernels import random
 
 KINDS = ("logits", "probabilities")
 
-_BLOCK_NUMBERS = 2**22  # predictions in a block: some megabytes to read, a fraction of a second
+_BLOCK_NUMBERS = 2**21  # predictions in a block: some megabytes to read, a fraction of a second
 
 
 @dataclass(frozen=True, eq=False)

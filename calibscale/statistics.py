@@ -21,6 +21,10 @@ from calibscale.kernels import bins as kernel_bins
 class Statistic(ABC):
     """``zero`` is the state of no rows, ``accumulate`` adds a chunk, ``merge`` joins two states."""
 
+    def size(self, classes: int) -> int:
+        """Numbers of features it computes for a row."""
+        return 0
+
     @abstractmethod
     def zero(self, classes: int) -> Any:
         """A fresh state for K classes."""
@@ -199,6 +203,9 @@ class Moments(Statistic):
     """Second moments of features and residuals, from which every kernel estimator follows."""
 
     features: FeatureMap
+
+    def size(self, classes: int) -> int:
+        return self.features.size(classes)
 
     def zero(self, classes: int) -> MomentState:
         m = self.features.size(classes)

@@ -88,22 +88,26 @@ def evaluation_tables(result: Evaluation) -> None:
     if any(e.approximation.kind != "exact" for e in result.estimates):
         console.print(Text("± is the error of random features, not of sampling", style="dim"))
     if result.groups:
-        console.print()
-        console.print(_groups_table(result))
+        values = list(result.groups)
+        fit = max(1, (console.width - 22) // 12)
+        for first in range(0, len(values), fit):
+            console.print()
+            console.print(_groups_table(result, values[first : first + fit]))
 
 
-def _groups_table(result: Evaluation) -> Table:
+def _groups_table(result: Evaluation, values: list[float]) -> Table:
     """Groups as columns: there are few of them, and many estimators."""
+    groups = {value: result.groups[value] for value in values}
     table = Table(box=None, pad_edge=False)
     table.add_column(escape(f"{result.group_by} ="), no_wrap=True)
-    for value in result.groups:
+    for value in groups:
         table.add_column(f"{value:g}", justify="right", no_wrap=True)
-    counts = [estimates[0].n if estimates else 0 for estimates in result.groups.values()]
+    counts = [estimates[0].n if estimates else 0 for estimates in groups.values()]
     table.add_row("rows", *(f"{count:,}" for count in counts))
     for i, estimate in enumerate(result.estimates):
-        values = [estimates[i].value for estimates in result.groups.values()]
-        if any(value is not None for value in values):
-            table.add_row(estimate.estimator, *(number(value) for value in values))
+        found = [estimates[i].value for estimates in groups.values()]
+        if any(value is not None for value in found):
+            table.add_row(estimate.estimator, *(number(value) for value in found))
     return table
 
 

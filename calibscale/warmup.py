@@ -6,14 +6,19 @@ import numpy as np
 
 from calibscale.estimators import ECE
 from calibscale.evaluation import default_estimators, evaluate
+from calibscale.simulate import GENERATORS
 from calibscale.source import from_arrays
 
 
 def warm_up() -> None:
     """Compile (or load from the cache) every kernel of the package."""
-    logits = np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.0]])
     labels = np.array([1, 0, 1])
     estimators = (*default_estimators(), ECE(edges="equal-mass"))
-    evaluate(from_arrays(logits=logits, labels=labels), estimators, scheduler="serial")
-    halves = np.full((3, 2), 0.5)
-    evaluate(from_arrays(probabilities=halves, labels=labels), estimators, scheduler="serial")
+    for dtype in (np.float32, np.float64):
+        halves = np.full((3, 2), 0.5, dtype)
+        for source in (
+            from_arrays(logits=halves, labels=labels),
+            from_arrays(probabilities=halves, labels=labels),
+        ):
+            evaluate(source, estimators, scheduler="serial")
+    GENERATORS["ms-over"].draw(0, 0, 2)

@@ -32,9 +32,6 @@ class Spelling:
     delay: dict[int, float] = field(default_factory=dict)
     fails: tuple[int, ...] = ()
 
-    def load(self, block):
-        return block
-
     def state(self, block):
         time.sleep(self.delay.get(block, 0.0))
         if block in self.fails:

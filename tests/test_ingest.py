@@ -440,7 +440,7 @@ def test_provenance__says_where_the_rows_come_from(tmp_path):
 
 
 def test_large_stores__put_many_chunks_into_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("calibscale.store._LARGE", 100)
+    monkeypatch.setattr("calibscale.store.format.LARGE", 100)
     np.savez(tmp_path / "a.npz", **rows())
     ingest([tmp_path / "a.npz"], tmp_path / "s.zarr")
     assert LogitStore.open(tmp_path / "s.zarr").info()["shard_rows"]

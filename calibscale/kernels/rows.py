@@ -69,10 +69,10 @@ def _exponential_sums(row, largest, top):
 
 @inlined()
 def _first_equal(row, value):
-    for k in range(row.size):
-        if row[k] == value:
-            return k
-    return 0
+    first = row.size - 1
+    for k in range(row.size - 1):
+        first = min(first, k if row[k] == value else row.size - 1)
+    return first
 
 
 @inlined()
@@ -114,7 +114,8 @@ def score_logits(x, labels, top, confidence, rest, brier, nll, status):
         top[i] = t
         confidence[i] = p
         rest[i] = others * p
-        brier[i] = _brier(squares * p * p, p, rest[i], exp(shifted) * p, t == y)
+        own = 0.0 if t == y else exp(shifted) * p
+        brier[i] = _brier(squares * p * p, p, rest[i], own, t == y)
         nll[i] = math.log1p(others) - shifted
 
 

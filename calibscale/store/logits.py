@@ -14,6 +14,7 @@ import zarr
 
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 from calibscale.source import KINDS, ArraySource, as_numpy
+from calibscale.store.direct import DirectArray, is_direct
 from calibscale.store.foreign import refuse_objects
 from calibscale.store.format import FORMAT, KEY, check_meta, is_store, lay_out
 from calibscale.store.places import (
@@ -191,6 +192,11 @@ class LogitStore:
         return int(self._meta["classes"])
 
     @property
+    def dtype(self) -> np.dtype:
+        """Of the stored predictions."""
+        return np.dtype(self._array(self.kind).dtype)
+
+    @property
     def binary(self) -> bool:
         """Whether the predictions are one column."""
         return bool(self._meta["binary"])
@@ -231,11 +237,11 @@ class LogitStore:
             raise InvalidDataError(f"{self.url}: the store is empty; append rows first")
         return ArraySource(
             kind=self.kind,
-            values=self._array(self.kind),
-            labels=self._array("labels"),
-            covariates=self._array("covariates") if self.covariate_names else None,
+            values=self._column(self.kind),
+            labels=self._column("labels"),
+            covariates=self._column("covariates") if self.covariate_names else None,
             covariate_names=self.covariate_names,
-            weights=self._array("weights") if self.has_weights else None,
+            weights=self._column("weights") if self.has_weights else None,
             binary=self.binary,
             rows=self.rows,
             name=self.url,
@@ -277,6 +283,12 @@ class LogitStore:
         names = [self.kind, "labels"]
         names += ["covariates"] * bool(self.covariate_names) + ["weights"] * self.has_weights
         return names
+
+    def _column(self, name: str) -> zarr.Array | DirectArray:
+        array = self._array(name)
+        if is_url(self.url) or not is_direct(array):
+            return array
+        return DirectArray(local_path(self.url) / name, array)
 
     def _array(self, name: str) -> zarr.Array:
         return self._group[name]  # type: ignore[return-value]

@@ -1,0 +1,53 @@
+"""python benchmarks/run.py [--small] [NAME ...] [--workdir DIR]: measure, judge, write JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+
+from measure import RESULTS, Settings, usable_cores
+
+NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers")
+CORES = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--small", action="store_true", help="a hundredth; times are not judged")
+    parser.add_argument("--workdir", type=Path, help="keeps the simulated stores; 6 GB")
+    parser.add_argument("--results", type=Path, help="default benchmarks/results")
+    parser.add_argument("--skip-largest", action="store_true", help="no 10^6 x 1000 (4 GB)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter that has the peers")
+    given = parser.parse_args(arguments)
+    unknown = set(given.names) - set(NAMES)
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+    if usable_cores() > CORES and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    with nullcontext(given.workdir) if given.workdir else tempfile.TemporaryDirectory() as workdir:
+        folder = Path(workdir)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = Settings(
+            folder=folder,
+            small=given.small,
+            results=given.results or (folder / "results" if given.small else RESULTS),
+            peers_python=given.python,
+            largest=not given.skip_largest,
+        )
+        missed = 0
+        for name in given.names or NAMES:
+            report = importlib.import_module(name).run(settings)
+            report.write()
+            missed += report.missed
+    print(f"{missed} bounds missed" if missed else "no bound missed")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

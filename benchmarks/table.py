@@ -1,0 +1,64 @@
+"""python benchmarks/table.py [README]: rewrite its benchmark tables from the JSON results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from measure import RESULTS
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def peers(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["data", "tool", "seconds", "MB beside the arrays", "ECE", "exact ECE"]]
+    for row in rows:
+        tool = row["tool"] if row["version"] is None else f"{row['tool']} ({row['version']})"
+        cells = [row["data"], tool]
+        if row["seconds"] is None:
+            cells += ["not installed", "", ""]
+        else:
+            ece = "–" if row["ece"] is None else f"{row['ece']:.3e}"
+            cells += [f"{row['seconds']:.2f}", f"{row['megabytes']:.0f}", ece]
+        lines.append([*cells, f"{row['exact']:.3e}"])
+    return lines
+
+
+def scale(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["rows", "classes", "seconds", "peak MB", "NumPy loop, CKCE and JKCE alone, seconds"]]
+    for row in rows:
+        loop = "–" if row["loop_seconds"] is None else f"{row['loop_seconds']:.1f}"
+        cells = [f"{row['rows']:,}", str(row["classes"]), f"{row['seconds']:.1f}"]
+        lines.append([*cells, f"{row['peak_mb']:.0f}", loop])
+    return lines
+
+
+def markdown(lines: list[list[str]], environment: dict[str, Any]) -> str:
+    head, *body = ["| " + " | ".join(cells) + " |" for cells in lines]
+    rule = "|" + " --- |" * len(lines[0])
+    place = f"{environment['cpu']}, {environment['cores']} cores, Python {environment['python']}."
+    return "\n".join([head, rule, *body, "", place])
+
+
+def rewrite(text: str, name: str, table: str) -> str:
+    """The text with everything between the marks of that name replaced."""
+    start, end = f"<!-- benchmark: {name} -->", "<!-- end -->"
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"the text has no lines {start} and {end}")
+    return f"{before}{start}\n{table}\n{end}{after}"
+
+
+def main(readme: Path = README, results: Path = RESULTS) -> None:
+    text = readme.read_text()
+    for name, lines in (("peers", peers), ("scale", scale)):
+        result = json.loads((results / f"{name}.json").read_text())
+        text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))
+    readme.write_text(text)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""The benchmarks at a hundredth of their size: they still run, and their numbers are right."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers")
+
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmarks folder here")
+
+
+def _python(script: str, *arguments: object) -> None:
+    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_benchmark__small_run_meets_its_bounds(name: str, folder: Path) -> None:
+    _python("run.py", "--small", name, "--workdir", folder)
+    result = json.loads((folder / "results" / f"{name}.json").read_text())
+    assert result["small"]
+    if not result["checks"]:
+        pytest.skip("the reference values are not here: CALIBSCALE_DATA")
+    assert all(check["met"] is not False for check in result["checks"])
+
+
+def test_table__stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
+    if not {"peers.json", "scale.json"} <= {p.name for p in (folder / "results").glob("*")}:
+        pytest.skip("needs the results of peers and scale")
+    readme = tmp_path / "README.md"
+    mark = "<!-- benchmark: {} -->\nold\n<!-- end -->\n"
+    readme.write_text("before\n" + mark.format("peers") + mark.format("scale") + "after\n")
+    _python("table.py", readme, folder / "results")
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- benchmark: peers -->\n| data |")
+    assert text.endswith("<!-- end -->\nafter\n")
+    assert "old" not in text
+    assert len(re.findall(r"^\| (?:binary|10 classes), ", text, re.MULTILINE)) == 26
+    _python("table.py", readme, folder / "results")
+    assert readme.read_text() == text
