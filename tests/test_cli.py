@@ -82,7 +82,7 @@ def start(*arguments: Any, **settings: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, **streams)
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 60) -> Ran:
+def finish(process: subprocess.Popen[str], seconds: float = 120) -> Ran:
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -706,7 +706,7 @@ def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, schedu
     wait_until(busy, process)
     children = myself.children(recursive=True)
     process.send_signal(number)
-    ran = finish(process, 30)
+    ran = finish(process)
     assert ran.code == 75, ran.err
     assert "run the same command again" in ran.err
     assert "Traceback" not in ran.err

@@ -988,6 +988,39 @@ def test_evaluate__deleted_chunks_can_be_dropped_and_are_counted(tmp_path, small
     assert result["accuracy"].value == pytest.approx(accuracy(z[kept], y[kept]))
 
 
+@pytest.mark.parametrize("numbers", [0, 1, CHUNK * 3 - 1, CHUNK * 3 + 1, CHUNK * 30])
+def test_evaluate__a_chunk_of_another_size_is_found(tmp_path, small_chunks, numbers):
+    """The checksum fits, for whoever wrote the chunk computed it; its length does not."""
+    path = tmp_path / "s.zarr"
+    filled(path, 300)
+    file = chunk_file(path / "logits", 1)
+    body = numcodecs.Blosc("lz4", shuffle=2).encode(np.ones(numbers, np.float32))
+    file.write_bytes(numcodecs.CRC32C(location="end").encode(np.frombuffer(body, np.uint8)))
+    with pytest.raises(StoreError, match=r"rows 64\.\.127 \(chunk 1 of 64 rows\)"):
+        evaluate(path, FAST)
+
+
+def test_evaluate__a_store_from_a_machine_of_other_byte_order(tmp_path, small_chunks):
+    path = tmp_path / "s.zarr"
+    filled(path, 300)
+    for name, array in (("logits", logits(300)), ("labels", labels(300).astype(np.int32))):
+        old = zarr.open_array(path / name, mode="r")
+        other = "big" if sys.byteorder == "little" else "little"
+        made = zarr.create_array(
+            path / name,
+            overwrite=True,
+            shape=array.shape,
+            chunks=old.chunks,
+            dtype=array.dtype,
+            serializer=zarr.codecs.BytesCodec(endian=other),
+            compressors=old.compressors,
+        )
+        made[:] = array
+    found = everything(path)
+    np.testing.assert_array_equal(found["values"], logits(300))
+    np.testing.assert_array_equal(found["labels"], labels(300))
+
+
 # ---------------------------------------------------------------- trust
 
 
