@@ -864,9 +864,7 @@ def test_kill__loses_nothing_that_was_committed(tmp_path, big, moment, delay):
     assert chunks(tmp_path / "s.zarr") == expected
 
 
-@pytest.mark.parametrize(
-    "where", ["zarr.Group.create_array", "pathlib.Path.rename"]
-)
+@pytest.mark.parametrize("where", ["zarr.Group.create_array", "pathlib.Path.rename"])
 def test_kill__while_the_store_is_made_leaves_none(tmp_path, where):
     files, _ = write("npz", tmp_path / "in", rows())
     process = script(

@@ -30,12 +30,12 @@ from calibscale import (
     from_arrays,
 )
 from calibscale import simulate as simulation
+from calibscale import truth as truths
 from calibscale.chunk import Block, Rules, chunks
 from calibscale.evaluation import default_estimators
 from calibscale.kernels import generators as kernels
 from calibscale.kernels import random
 from calibscale.simulate import GENERATORS, simulate
-from calibscale import truth as truths
 from calibscale.truth import truth
 
 NAMES = list(GENERATORS)
