@@ -34,9 +34,9 @@ def approximation(
     """Error of `value` from the finite number of random frequencies, by their jackknife.
 
     Frequencies are left out in up to 20 groups; each time the value is computed from the
-    remaining sub-blocks of S and C, no further pass.  error = |bias| + 2.3 standard errors: the bias
-    of a function of finitely many frequencies is of the order of its spread, and averages of
-    independent repetitions would never show it.
+    remaining sub-blocks of S and C, no further pass.  error = |bias| + 2.3 standard errors: the
+    bias of a function of finitely many frequencies is of the order of its spread, and averages
+    of independent repetitions would never show it.
     """
     if not isinstance(features, RandomFourier):
         return EXACT
