@@ -13,7 +13,10 @@ import pytest
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers")
 
-pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmarks folder here")
+pytestmark = [
+    pytest.mark.benchmarks,
+    pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmarks folder here"),
+]
 
 
 def _python(script: str, *arguments: object) -> None:
