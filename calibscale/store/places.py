@@ -47,10 +47,14 @@ def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> Non
             return
         with write_lock(place):
             place.rename(away)
-            aside.rename(place)
+            try:
+                aside.rename(place)
+            except BaseException:
+                away.rename(place)
+                raise
+        shutil.rmtree(away, ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(away, ignore_errors=True)
 
 
 def write_lock(place: Path) -> FileLock:
@@ -59,13 +63,15 @@ def write_lock(place: Path) -> FileLock:
     Raises
     ------
     StoreError
-        If another process has it.
+        If another process has it, or the folder cannot be written.
     """
     lock = FileLock(place / ".writer.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise StoreError(f"{place}: another writer is at work") from error
+    except OSError as error:
+        raise StoreError(f"{place}: {error}") from error
     return lock
 
 
