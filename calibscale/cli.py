@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(RUNTIME_ERROR)
     except (CalibscaleError, OSError) as error:
+        if isinstance(error, OSError):  # it may be stdout's, which must not be flushed again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(f"error: {error}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)

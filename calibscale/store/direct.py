@@ -7,6 +7,7 @@ to local disks needs none of it: a chunk is one file, bit-shuffled LZ4 and a che
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class DirectArray:
         body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
         if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
             raise ValueError(f"the checksum of chunk file {name} does not match its content")
+        if blosc.cbuffer_sizes(body)[0] != decoded.nbytes:
+            raise ValueError(f"chunk file {name} holds another number of rows than a chunk")
         blosc.decompress(body, decoded)
         return decoded
 
@@ -64,6 +67,7 @@ def is_direct(array: zarr.Array) -> bool:
     return (
         [type(codec) for codec in codecs] == [BytesCodec, BloscCodec, Crc32cCodec]
         and np.dtype(array.dtype).isnative
+        and getattr(codecs[0].endian, "value", codecs[0].endian) in (None, sys.byteorder)
         and getattr(encoding, "name", None) == "default"
         and getattr(encoding, "separator", None) == "/"
         and array.chunks[1:] == array.shape[1:]
