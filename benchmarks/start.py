@@ -22,7 +22,8 @@ def run(settings: Settings) -> Report:
     evaluation = [sys.executable, "-m", "calibscale", "evaluate", store, "--json", "-"]
     runs = 5 if settings.runs > 1 else 1
     with TemporaryDirectory() as cache:
-        _cold(report, evaluation, cache, processes=3 if settings.small else 16)
+        if not _cold(report, evaluation, cache, processes=3 if settings.small else 16):
+            return report
         seconds = [_timed(evaluation, cache) for _ in range(runs)]
         report.check("evaluate", statistics.median(seconds), 2.0, "s", full_only=True)
         help_text = [*_console_script(), "--help"]
@@ -31,8 +32,11 @@ def run(settings: Settings) -> Report:
     return report
 
 
-def _cold(report: Report, command: list[str], cache: str, processes: int) -> None:
-    """All at once without compiled code; then one more, which must find all of it."""
+def _cold(report: Report, command: list[str], cache: str, processes: int) -> bool:
+    """All at once without compiled code; then one more, which must find all of it.
+
+    Whether all succeeded; what failed is not measured further.
+    """
     started = time.perf_counter()
     children = [
         subprocess.Popen(
@@ -44,13 +48,16 @@ def _cold(report: Report, command: list[str], cache: str, processes: int) -> Non
     report.row(what=f"{processes} at once, cold", seconds=time.perf_counter() - started)
     failed = sum(child.returncode != 0 for child in children)
     report.check(f"{processes} at once, failures", failed, 0)
-    values = {json.dumps(json.loads(output)["results"]) for output in outputs if output}
+    if failed:
+        return False
+    values = {json.dumps(json.loads(output)["results"]) for output in outputs}
     report.check(f"{processes} at once, different results", len(values), 1)
     compiled = _files(cache)
     report.check("compiled files", len(compiled), 1, at_least=True)
     seconds = _timed(command, cache)
     report.check("one more, new or changed files", len(_files(cache) ^ compiled), 0)
     report.check("one more", seconds, 2.0, "s", full_only=True)
+    return True
 
 
 def _environment(cache: str) -> dict[str, str]:

@@ -53,7 +53,7 @@ class DirectArray:
         body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
         if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
             raise ValueError(f"the checksum of chunk file {name} does not match its content")
-        if blosc.cbuffer_sizes(body)[0] != decoded.nbytes:
+        if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:  # of the Blosc header
             raise ValueError(f"chunk file {name} holds another number of rows than a chunk")
         blosc.decompress(body, decoded)
         return decoded
@@ -62,7 +62,7 @@ class DirectArray:
 def is_direct(array: zarr.Array) -> bool:
     """Whether an array has the layout that `DirectArray` reads."""
     metadata: Any = array.metadata
-    codecs = getattr(metadata, "codecs", ())
+    codecs: Any = getattr(metadata, "codecs", ())
     encoding = getattr(metadata, "chunk_key_encoding", None)
     return (
         [type(codec) for codec in codecs] == [BytesCodec, BloscCodec, Crc32cCodec]
