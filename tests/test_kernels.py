@@ -95,9 +95,9 @@ def test_score_logits__keep_the_digits_of_small_losses():
 def test_score_logits__stay_finite_for_huge_logits():
     with np.errstate(over="ignore"):  # interpreted, −1e308 − 1e308 warns
         chunk, _ = _chunk([[1e6, -1e6, 0.0], [-1e308, 1e308, 0.0]], [1, 0])
-    np.testing.assert_array_equal(chunk.q, [[1, 0, 0], [0, 1, 0]])
-    np.testing.assert_array_equal(chunk.nll, [2e6, np.inf])
-    np.testing.assert_array_equal(chunk.brier, [2.0, 2.0])
+        np.testing.assert_array_equal(chunk.q, [[1, 0, 0], [0, 1, 0]])
+        np.testing.assert_array_equal(chunk.nll, [2e6, np.inf])
+        np.testing.assert_array_equal(chunk.brier, [2.0, 2.0])
 
 
 def test_score_logits__shifted_logits_give_the_same_bits(rng):
