@@ -48,16 +48,22 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; nothing is lost, run the same command again", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(RUNTIME_ERROR)
     except (CalibscaleError, OSError) as error:
-        if isinstance(error, OSError):  # it may be stdout's, which must not be flushed again
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+            sys.exit(RUNTIME_ERROR)
         click.echo(f"error: {error}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
+
+
+def _give_up_stdout() -> None:
+    """Where standard output cannot be written, the interpreter's exit must not try again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(number: int, frame: Any) -> None:
