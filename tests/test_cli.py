@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -76,10 +77,11 @@ def run(capsys, monkeypatch):
 
 
 def start(*arguments: Any, **settings: Any) -> subprocess.Popen[str]:
-    """A real process."""
+    """A real process; it hears SIGINT although a shell may run the suite in the background."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
     command = [sys.executable, "-m", "calibscale", *map(str, arguments)]
-    return subprocess.Popen(command, text=True, **streams)
+    hear = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, text=True, preexec_fn=hear, **streams)
 
 
 def finish(process: subprocess.Popen[str], seconds: float = 120) -> Ran:
