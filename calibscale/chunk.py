@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_WEIGHTS: Floats = np.empty(0)
+LOG_SMALLEST = float(np.log(5e-324))  # what log 0 becomes: kernels meet 0·log 0 = 0, never NaN
 _LIGHTEST, _HEAVIEST = 1e-100, 1e100  # so that sums of their squares neither vanish nor overflow
 
 _REASONS = {
@@ -113,6 +114,17 @@ class Chunk:
         q = np.empty(self.values.shape)
         kernel_rows.softmax(self.values, self.confidence, q)
         return q
+
+    @cached_property
+    def log_q(self) -> Floats:
+        """log q (c, K): of logits without a detour through q; −744.4 for the log of 0."""
+        if self.kind == "probabilities":
+            q = self.q
+            return np.log(q, out=np.full_like(q, LOG_SMALLEST), where=q > 0)
+        z = self.values.astype(np.float64)
+        z -= z.max(axis=1, keepdims=True)
+        z += np.log(self.confidence)[:, None]
+        return np.maximum(z, LOG_SMALLEST)
 
     @cached_property
     def delta(self) -> Floats:

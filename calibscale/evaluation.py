@@ -150,21 +150,14 @@ def evaluate(
         n=found.counts.used,
         n_unlabelled=found.counts.unlabelled,
         dropped=found.counts.dropped,
-        source={
-            "name": data.name,
-            "kind": data.kind,
-            "rows": data.rows,
-            "classes": data.classes,
-            "binary": data.binary,
-            "weighted": data.weights is not None,
-        },
+        source=data.describe(),
         seconds=time.perf_counter() - started,
         versions=versions(),
         parameters={
             "on_invalid": on_invalid,
             "tolerance": tolerance,
             "block_rows": block_rows or data.block_rows,
-            "scheduler": _describe(scheduler),
+            "scheduler": describe_scheduler(scheduler),
             "memory_limit": engine.parse_bytes(memory_limit),
         },
         group_by=group_by,
@@ -178,7 +171,8 @@ def _finalize(chosen: list[Estimator | Estimate], states: States) -> tuple[Estim
     )
 
 
-def _describe(scheduler: Any) -> str:
+def describe_scheduler(scheduler: Any) -> str:
+    """How a result names where it was computed."""
     if scheduler is None:
         return "auto"
     return str(scheduler) if isinstance(scheduler, str) else type(scheduler).__name__

@@ -76,14 +76,14 @@ class RandomFourier:
         assert self.bandwidth is not None, "resolve() first"
         phi = np.empty((len(chunk), self.size(chunk.classes)))
         phi[:, : chunk.classes] = chunk.q
-        z = chunk.q @ _frequencies(self.n_features, chunk.classes, self.seed).T
+        z = chunk.q @ frequencies(self.n_features, chunk.classes, self.seed).T
         z /= self.bandwidth
         elementary.fourier_features(z, 1.0 / np.sqrt(self.n_features), phi)
         return phi
 
 
 @lru_cache(maxsize=8)
-def _frequencies(n_features: int, classes: int, seed: int) -> Floats:
+def frequencies(n_features: int, classes: int, seed: int) -> Floats:
     """Standard normal (F, K); row j does not depend on F."""
     u = np.empty((n_features, classes, 2))
     random.uniform_rows(np.uint64(seed), np.uint64(random.FREQUENCIES), np.uint64(0), u)

@@ -11,6 +11,7 @@ from calibscale import engine
 from calibscale.chunk import Chunk, RowCounts, Rules, chunks, compute_rows
 from calibscale.errors import OptionError
 from calibscale.source import ArraySource
+from calibscale.splits import TEST, Split
 from calibscale.statistics import Statistic
 
 States = dict[Statistic, Any]
@@ -35,6 +36,7 @@ class Scan:
     rules: Rules
     block_rows: int
     blocks: int
+    split: Split | None = None
 
     @property
     def state_bytes(self) -> int:
@@ -48,12 +50,13 @@ class Scan:
         return 2 * self.source.row_bytes * self.block_rows + work
 
     def part(self, first: int, last: int) -> Scan:
-        if not self.source.in_memory:
-            return self
         start = first * self.block_rows
         stop = min(last * self.block_rows, self.source.rows)
+        split = None if self.split is None else self.split.part(start, stop)
+        if not self.source.in_memory:
+            return replace(self, split=split)
         held = self.source.part(start, stop, covariates=self.rules.group is not None)
-        return replace(self, source=held)
+        return replace(self, source=held, split=split)
 
     def state(self, block: int) -> Pass:
         start = block * self.block_rows - self.source.first_row
@@ -79,6 +82,9 @@ class Scan:
         return a._replace(counts=a.counts + b.counts)
 
     def _split(self, chunk: Chunk) -> list[tuple[float | None, Chunk]]:
+        if self.split is not None:
+            folds = self.split.of(chunk.rows)
+            return [(float(k), chunk.take(folds == k)) for k in np.unique(folds) if k >= TEST]
         if self.rules.group is None:
             return [(None, chunk)] if len(chunk) else []
         assert chunk.covariates is not None
@@ -118,6 +124,7 @@ def scan(
     on_invalid: str = "raise",
     tolerance: float = 1e-4,
     group_by: str | None = None,
+    split: Split | None = None,
     block_rows: int | None = None,
     scheduler: Any = None,
     memory_limit: int | str | None = None,
@@ -126,7 +133,7 @@ def scan(
     """Read the source once and return the state of every statistic.
 
     With `group_by`, states are kept by value of that covariate and merged into the state of all
-    rows, in increasing order of the values.
+    rows, in increasing order of the values.  With `split`, they are kept by fold and not merged.
     """
     if on_invalid not in ("raise", "drop"):
         raise OptionError(f"on_invalid must be 'raise' or 'drop', not {on_invalid!r}")
@@ -144,9 +151,9 @@ def scan(
         group=None if group_by is None else source.covariate(group_by),
     )
     size = block_rows or source.block_rows
-    task = Scan(source, statistics, rules, size, -(-source.rows // size))
+    task = Scan(source, statistics, rules, size, -(-source.rows // size), split)
     found = engine.fold(task, scheduler, memory_limit, progress)
-    if group_by is None:
+    if group_by is None:  # or by fold
         return found
     groups = {key: found.groups[key] for key in sorted(found.groups)}
     total: States = {s: s.zero(source.classes) for s in statistics}

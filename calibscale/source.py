@@ -75,6 +75,17 @@ class ArraySource:
             hasattr(c, "variable") for c in columns
         )
 
+    def describe(self) -> dict[str, Any]:
+        """What it is, for results."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "rows": self.rows,
+            "classes": self.classes,
+            "binary": self.binary,
+            "weighted": self.weights is not None,
+        }
+
     def covariate(self, name: str) -> int:
         """Position of a covariate.
 

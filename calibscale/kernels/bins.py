@@ -50,6 +50,16 @@ def bin_column(p, delta, weights, edges, left_closed, sums):
 
 
 @kernel
+def bin_numbers(p, edges, out):
+    """The bin (lo, hi] of each prediction.
+
+    axes: p, out (rows,); edges (B+1,)
+    """
+    for i in range(p.size):
+        out[i] = _bin(p[i], edges, False)
+
+
+@kernel
 def bin_classes(q, delta, weights, edges, left_closed, sums):
     """`bin_column` for every class at once.
 

@@ -61,9 +61,23 @@ def uniform_rows(seed, stream, start, out):
             out[i, j, 1] = v
 
 
+@kernel
+def uniform_at(seed, stream, rows, out):
+    """One uniform for each of the numbered rows.
+
+    axes: rows, out (rows,)
+    """
+    for i in range(rows.size):
+        out[i], _ = uniforms(seed, stream, rows[i], 0)
+
+
 # Streams: one for each purpose, so that equal seeds never mean equal draws.
 FREQUENCIES = 1
 SAMPLE = 2
 PREDICTIONS = 3
 LABELS = 4
 COVARIATES = 5
+SPLIT = 6
+SUBSET = 7
+LANDMARKS = 8
+PAIRS = 9

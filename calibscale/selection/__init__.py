@@ -1,0 +1,24 @@
+"""Choosing a calibration estimator by its risk [GB]."""
+
+from calibscale.selection.bins import Bins, DebiasedBins
+from calibscale.selection.kde import KDE
+from calibscale.selection.pipeline import FAMILIES, select
+from calibscale.selection.results import Candidate, Selection
+from calibscale.selection.ridge import KKR, UKKR
+from calibscale.selection.risk import plug_in_risk, sampled_risk
+from calibscale.selection.temperature import Temperature
+
+__all__ = [
+    "FAMILIES",
+    "KDE",
+    "KKR",
+    "UKKR",
+    "Bins",
+    "Candidate",
+    "DebiasedBins",
+    "Selection",
+    "Temperature",
+    "plug_in_risk",
+    "sampled_risk",
+    "select",
+]

@@ -1,0 +1,245 @@
+"""Fitting and judging fold by fold: risks, estimates, and what their errors come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale.chunk import Floats
+from calibscale.selection.error import replicates
+from calibscale.selection.families import Bilinear, Family, Fitted, Part, PlugIn, Setting
+from calibscale.selection.ridge import Ridge
+from calibscale.selection.risk import pair_mean
+from calibscale.selection.statistics import ResidualState, RowSums, RowSumState
+from calibscale.splits import TEST, Split
+from calibscale.views import View
+
+Parts = Callable[[int, Family], Part]  # the part that a fold is for a family
+
+_PIECE = 2048
+
+
+class Verdict(NamedTuple):
+    """What one fold says of every hyper-parameter of one family.
+
+    Attributes
+    ----------
+    risk, estimate : (H,)
+    projections : (H, c)
+        For each kept row of the fold the mean loss of the pairs it is in: the first order of the
+        U-statistic.
+    smaller : (replicates, H)
+        Estimates that smaller feature maps give.
+    subset : bool
+        Whether risk or estimate come from the kept rows only.
+    """
+
+    risk: Floats
+    estimate: Floats
+    projections: Floats
+    smaller: Floats
+    subset: bool
+
+
+@dataclass(frozen=True, eq=False)
+class FoldTask:
+    """Work that is done once for each fold left out; the engine runs it on threads."""
+
+    blocks: int
+    run: Callable[[int], Any]
+    block_bytes: int = 0
+    state_bytes: int = 0
+
+    def state(self, block: int) -> list[Any]:
+        return [self.run(block)]
+
+    def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
+        return a + b
+
+    def part(self, first: int, last: int) -> FoldTask:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Judges the families fitted without a fold by the rows of that fold.
+
+    `streamed` are the positions of the families that a pass has met at every row; `sums` what
+    it found, by fold.
+    """
+
+    setting: Setting
+    split: Split
+    families: Sequence[Family]
+    parts: Parts
+    fitted: Sequence[Sequence[Fitted]]
+    streamed: Sequence[int]
+    sums: dict[int, RowSumState]
+
+    def __call__(self, fold: int) -> list[Verdict]:
+        rows, test = self.setting.rows(fold), self.setting.rows(TEST)
+        return [self._family(f, fold, rows, test) for f in range(len(self.families))]
+
+    def _family(self, f: int, fold: int, rows: list[View], test: list[View]) -> Verdict:
+        family, fit = self.families[f], self.fitted[fold][f]
+        part = self.parts(fold, family)
+        if isinstance(fit, Bilinear):
+            cross, square = fit.cross_and_square(part)
+            first = fit.projections(part, rows)
+            diagonals = fit.diagonal(rows)
+            gaps = _gaps(rows, diagonals)
+            whole = part.residuals
+            total = np.sum(whole.D**2) - 2.0 * cross + square
+            diagonal, exact = self._diagonal(f, fold, whole, rows, gaps)
+            risk = pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
+            estimate = fit.estimates(self.parts(TEST, family))
+            projections = _projections(rows, whole, first, gaps)
+            return Verdict(risk, estimate, projections, self._smaller(f, fold), not exact)
+        assert isinstance(fit, PlugIn)
+        return self._plug_in(f, fold, fit, part.residuals, rows, test)
+
+    def _diagonal(
+        self, f: int, fold: int, whole: ResidualState, rows: list[View], gaps: Floats
+    ) -> tuple[Floats, bool]:
+        """Σw²(|δ|² − h_ii)² of the fold, and whether it is exact."""
+        if f in self.streamed:
+            H, _ = self._offsets(f)
+            return self.sums[fold].diagonal[H : H + self.fitted[fold][f].size], True
+        found = np.einsum("jhc,jhc->h", gaps, gaps)
+        if self.setting.whole:
+            return found, True
+        quartic = sum(float((view.weights * view.squares) @ (view.weights * view.squares))
+                      for view in rows)  # fmt: skip
+        scale = float(whole.weight2) / float(rows[0].weights @ rows[0].weights)
+        return float(whole.quartic.sum()) + scale * (found - quartic), False
+
+    def _plug_in(
+        self,
+        f: int,
+        fold: int,
+        fit: PlugIn,
+        whole: ResidualState,
+        rows: list[View],
+        test: list[View],
+    ) -> Verdict:
+        mine = residual_state(rows)
+        local = RowSums(self.setting.notion, "kept", [(fit,)], self.split)
+        sums = local.zero(self.setting.classes)
+        for piece in pieces(rows):
+            sums = local.add_fold(sums, 0, piece)
+        A, R, diagonal = sums.A, sums.R, sums.diagonal
+        streamed = f in self.streamed
+        if streamed:
+            H, P = self._offsets(f)
+            A, R = self.sums[fold].A[P : P + fit.size], self.sums[fold].R[P : P + fit.size]
+            diagonal = self.sums[fold].diagonal[H : H + fit.size]
+            estimate = self.sums[TEST].estimates[fold, P : P + fit.size]
+            estimate = estimate / float(self.parts(TEST, self.families[f]).residuals.weight)
+            mine = whole
+        else:
+            estimate = sum(fit.diagonal(piece).sum(0) @ piece[0].weights for piece in pieces(test))
+            estimate = estimate / test[0].weights.sum()
+        risk = _risk(mine, A, R, diagonal)
+        if mine is not whole and not self.setting.whole:  # the noise of |δ|⁴ terms is common to all
+            risk = risk - _constant(mine) + _constant(whole)
+        projections = np.concatenate(
+            [self._plug_in_projections(fit, mine, A, R, piece) for piece in pieces(rows)], axis=1
+        )
+        empty = np.empty((0, fit.size))
+        return Verdict(risk, estimate, projections, empty, not (streamed or self.setting.whole))
+
+    def _plug_in_projections(
+        self, fit: PlugIn, whole: ResidualState, A: Floats, R: Floats, rows: list[View]
+    ) -> Floats:
+        first = np.zeros((fit.size, len(rows[0].rows)))
+        diagonals = np.empty((len(rows), *first.shape))
+        for j, view in enumerate(rows):
+            r = fit.residuals(j, view)
+            first += np.einsum("hce,hce->hc", r @ R[:, j], r)
+            first -= 2.0 * np.einsum("hce,hce->hc", view.delta @ A[:, j], r)
+            diagonals[j] = np.einsum("hce,hce->hc", r, r)
+        return _projections(rows, whole, first, _gaps(rows, diagonals))
+
+    def _smaller(self, f: int, fold: int) -> Floats:
+        family, fit = self.families[f], self.fitted[fold][f]
+        if not isinstance(family, Ridge):
+            return np.empty((0, fit.size))
+        assert family.features is not None
+        train = [self.parts(k, family) for k in range(len(self.fitted)) if k != fold]
+        test = self.parts(TEST, family)
+        return np.array(
+            [family.fit_part(train, index).estimates(test) for index in replicates(family.features)]
+        )
+
+    def _offsets(self, f: int) -> tuple[int, int]:
+        """Where a streamed family's hyper-parameters begin among all, and among plug-in ones."""
+        before = [self.fitted[0][g] for g in self.streamed if g < f]
+        return sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
+
+
+def fit_families(
+    fold: int, folds: int, families: Sequence[Family], parts: Parts, setting: Setting
+) -> tuple[Fitted, ...]:
+    """Every family fitted on all folds but one."""
+    return tuple(
+        family.fit([parts(k, family) for k in range(folds) if k != fold], setting, fold)
+        for family in families
+    )
+
+
+def sampling_error(fits: Sequence[Fitted], h: int, test: list[View]) -> float:
+    """Standard error of the mean of h(p, p) over test rows, the mean of k fits."""
+    values = sum(fit.pick(h).diagonal(test)[:, 0].sum(0) for fit in fits) / len(fits)
+    w = test[0].weights
+    mean = values @ w / w.sum()
+    return float(np.sqrt(np.sum((w * (values - mean)) ** 2)) / w.sum())
+
+
+def pieces(rows: Sequence[View]) -> list[list[View]]:
+    """The rows in pieces whose intermediate arrays stay small."""
+    n = len(rows[0].rows)
+    return [[view.take(slice(low, low + _PIECE)) for view in rows] for low in range(0, n, _PIECE)]
+
+
+def residual_state(rows: Sequence[View]) -> ResidualState:
+    """Moments of δ of rows in memory."""
+    w = rows[0].weights
+    D = np.stack([view.delta.T @ (w[:, None] * view.delta) for view in rows])
+    quartic = np.array([(w * view.squares) @ (w * view.squares) for view in rows])
+    return ResidualState(np.array(float(len(w))), w.sum(), w @ w, D, quartic)
+
+
+def _gaps(rows: Sequence[View], diagonals: Floats) -> Floats:
+    """w(|δ|² − h_ii), (J, H, c)."""
+    return np.stack([
+        view.weights * (view.squares - diagonal)
+        for view, diagonal in zip(rows, diagonals, strict=True)
+    ])  # fmt: skip
+
+
+def _projections(rows: Sequence[View], whole: ResidualState, first: Floats, gaps: Floats) -> Floats:
+    """Mean over j ≠ i of (⟨δ_i, δ_j⟩ − h_ij)², (H, c)."""
+    w = rows[0].weights
+    total = first + sum(
+        np.einsum("ce,ce->c", view.delta @ D, view.delta)
+        for view, D in zip(rows, whole.D, strict=True)
+    )
+    own = np.divide(np.einsum("jhc,jhc->hc", gaps, gaps), w, out=np.zeros_like(total), where=w > 0)
+    return (total - own) / (float(whole.weight) - w)
+
+
+def _risk(state: ResidualState, A: Floats, R: Floats, diagonal: Floats) -> Floats:
+    total = np.sum(state.D**2) - 2.0 * np.einsum("hjab,hjab->h", A, A)
+    total = total + np.einsum("hjab,hjab->h", R, R)
+    return pair_mean(total, diagonal, float(state.weight), float(state.weight2))
+
+
+def _constant(state: ResidualState) -> float:
+    """The risk of h = 0."""
+    total = float(np.sum(state.D**2))
+    return float(
+        pair_mean(total, float(state.quartic.sum()), float(state.weight), float(state.weight2))
+    )

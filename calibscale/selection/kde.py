@@ -1,0 +1,152 @@
+"""Kernel density ratios with the Dirichlet kernel [GB eq. 11, 25], of any number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from scipy.special import gammaln
+
+from calibscale.chunk import Chunk, Floats
+from calibscale.errors import OptionError
+from calibscale.kernels import attention
+from calibscale.selection.families import Family, Part, PlugIn, Setting, check_grid
+from calibscale.statistics import Statistic
+from calibscale.views import View, problems, views, width
+
+_TILE = 2**17  # kernel values worked on at once: a megabyte, in cache
+
+
+def published_bandwidths() -> tuple[float, ...]:
+    """The grid of [GB, App. B] as its code rounds it, to float32."""
+    grid = np.concatenate([np.logspace(-5, -1, 15), np.linspace(0.2, 1.0, 5)])
+    return tuple(np.unique(grid.astype(np.float32)).astype(float).tolist())
+
+
+def log_normaliser(compositions: Floats, h: float) -> Floats:
+    """log B(f/h + 1) of the Dirichlet density at each point f, (c,)."""
+    alpha = compositions / h + 1.0
+    return gammaln(alpha).sum(axis=1) - gammaln(alpha.sum(axis=1))
+
+
+class KernelSumState(NamedTuple):
+    """By problem, bandwidth and query: the largest log kernel value, and Σwk·[1, events]/e^that.
+
+    top (J, H, Q); sums (J, H, Q, 1 + e).
+    """
+
+    top: Floats
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class KernelSums(Statistic):
+    """Σ_i w_i k_dir(p; f_i)·[1, e_{y_i}] at the queries p, over the rows f_i: softmax attention.
+
+    log k = ⟨f, log p⟩/h − log B(f/h + 1): queries log p / h, keys f, bias −log B.  The largest
+    exponent is carried along, so that nothing overflows and nothing is 0/0.
+    """
+
+    notion: str
+    bandwidths: tuple[float, ...]
+    queries: Sequence[View] = field(compare=False, repr=False)
+
+    def zero(self, classes: int) -> KernelSumState:
+        J, e = problems(self.notion, classes), width(self.notion, classes)
+        shape = (J, len(self.bandwidths), len(self.queries[0].rows))
+        return KernelSumState(np.full(shape, -np.inf), np.zeros((*shape, 1 + e)))
+
+    def accumulate(self, state: KernelSumState, chunk: Chunk) -> KernelSumState:
+        for j, view in enumerate(views(chunk, self.notion)):
+            view = view.take(view.weights > 0)
+            values = np.column_stack([np.ones(len(view.rows)), view.events])
+            values *= view.weights[:, None]
+            logs = self.queries[j].logs
+            step = max(1, _TILE // max(1, len(values)))
+            for h, bandwidth in enumerate(self.bandwidths):
+                keys = np.ascontiguousarray(view.compositions.T / bandwidth)
+                bias = -log_normaliser(view.compositions, bandwidth)
+                for low in range(0, len(logs), step):
+                    part = slice(low, low + step)
+                    tile = logs[part] @ keys
+                    top = np.empty(len(tile))
+                    attention.shifted_exp(tile, bias, top)
+                    _absorb(state, (j, h, part), top, tile @ values)
+        return state
+
+    def merge(self, a: KernelSumState, b: KernelSumState) -> KernelSumState:
+        _absorb(a, (slice(None),), b.top, b.sums)
+        return a
+
+
+def _absorb(state: KernelSumState, where: tuple, top: Floats, sums: Floats) -> None:
+    """Add sums that were scaled by e^top."""
+    before = state.top[where]
+    after = np.maximum(before, top)
+    finite = np.where(np.isfinite(after), after, 0.0)
+    state.sums[where] *= np.exp(before - finite)[..., None]
+    state.sums[where] += np.exp(top - finite)[..., None] * sums
+    state.top[where] = after
+
+
+class FittedKDE(PlugIn):
+    """Ratios at the queries only: `fractions` (J, H, Q, e) estimates E[e_y | p]."""
+
+    def __init__(self, queries: Sequence[View], fractions: Floats) -> None:
+        self.queries, self.fractions = queries, fractions
+        self.size = fractions.shape[1]
+
+    def pick(self, h: int) -> FittedKDE:
+        return FittedKDE(self.queries, self.fractions[:, h : h + 1])
+
+    def residuals(self, j: int, view: View) -> Floats:
+        at = np.searchsorted(self.queries[j].rows, view.rows)
+        return view.points - self.fractions[j][:, at]
+
+
+@dataclass(frozen=True)
+class KDE(Family):
+    """r̂(p) = p − Σ_i k_dir(p; f_i) e_{y_i}/Σ_i k_dir(p; f_i) [GB eq. 25].
+
+    k_dir is the Dirichlet density with α = f_i/h + 1 at p (a Beta density of a scalar).
+
+    Parameters
+    ----------
+    grid : sequence of float, optional
+        Bandwidths h; default logspace(−5, −1, 15) and {0.2, 0.4, …, 1}.
+    """
+
+    grid: Sequence[float] | None = None
+    notion: str = "top_label"
+    queries: Sequence[View] = field(default=(), compare=False, repr=False)
+    name: ClassVar[str] = "kde"
+
+    def __post_init__(self) -> None:
+        if self.grid is not None:
+            object.__setattr__(self, "grid", check_grid("kde", self.grid))
+
+    def resolve(self, setting: Setting) -> Self:
+        super().resolve(setting)
+        grid = published_bandwidths() if self.grid is None else self.grid
+        return replace(self, grid=grid, notion=setting.notion, queries=setting.subset)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        assert self.grid is not None
+        return (KernelSums(self.notion, tuple(self.grid), self.queries),)
+
+    @property
+    def hyperparameters(self) -> list[dict[str, float]]:
+        assert self.grid is not None
+        return [{"h": h} for h in self.grid]
+
+    def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> FittedKDE:
+        first = train[0].states[0]
+        total = KernelSumState(np.full_like(first.top, -np.inf), np.zeros_like(first.sums))
+        for part in train:
+            _absorb(total, (slice(None),), part.states[0].top, part.states[0].sums)
+        if not total.sums[..., 0].all():
+            raise OptionError("kde: a training set has no rows with a positive weight")
+        return FittedKDE(self.queries, total.sums[..., 1:] / total.sums[..., :1])

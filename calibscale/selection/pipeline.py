@@ -1,0 +1,406 @@
+"""Train, validate, test: the choice of a calibration estimator by its risk [GB §3.2.2]."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.chunk import Floats
+from calibscale.errors import OptionError
+from calibscale.evaluation import describe_scheduler, versions
+from calibscale.landmarks import (
+    FourierFeatures,
+    Gaussian,
+    Kernel,
+    PointFeatures,
+    choose_landmarks,
+    unit_interval_landmarks,
+)
+from calibscale.results import EXACT, Approximation
+from calibscale.scan import scan
+from calibscale.selection.bins import Bins, DebiasedBins
+from calibscale.selection.error import feature_error
+from calibscale.selection.families import Family, Fitted, Part, Setting
+from calibscale.selection.judge import (
+    FoldTask,
+    Judge,
+    Parts,
+    Verdict,
+    fit_families,
+    sampling_error,
+)
+from calibscale.selection.kde import KDE
+from calibscale.selection.results import Candidate, Selection
+from calibscale.selection.ridge import KKR, UKKR, Ridge
+from calibscale.selection.statistics import Residuals, RowSums, RowSumState, Subset, SubsetState
+from calibscale.selection.temperature import Temperature
+from calibscale.source import ArraySource
+from calibscale.splits import TEST, Split, given_split
+from calibscale.statistics import Statistic
+from calibscale.store import as_source
+from calibscale.views import View, problems, width
+
+FAMILIES: dict[str, type[Family]] = {
+    family.name: family for family in (Bins, DebiasedBins, KDE, KKR, UKKR, Temperature)
+}
+DEFAULT_FAMILIES = ("bins", "kde", "kkr", "ukkr", "temperature")
+CANONICAL_FAMILIES = ("kde", "kkr", "ukkr", "temperature")
+
+SUBSET_ROWS = 20_000
+_SUBSET_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """How every pass over the source is made."""
+
+    source: ArraySource
+    split: Split
+    options: dict[str, Any]
+    progress: engine.Progress | None
+
+    def __call__(self, statistics: Sequence[Statistic]) -> tuple[dict[int, dict], Any]:
+        found = scan(
+            self.source, tuple(statistics), split=self.split, progress=self.progress, **self.options
+        )
+        return {int(key): states for key, states in found.groups.items()}, found
+
+
+def select(
+    source: Any,
+    notion: str = "top_label",
+    estimators: Iterable[str | Family] | None = None,
+    *,
+    folds: Any = 5,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    kernel: Kernel | None = None,
+    features: str | PointFeatures = "landmarks",
+    rank: int = 1000,
+    trace_tolerance: float = 1e-13,
+    subset_rows: int = SUBSET_ROWS,
+    nested: bool = False,
+    on_invalid: str = "raise",
+    tolerance: float = 1e-4,
+    block_rows: int | None = None,
+    scheduler: Any = None,
+    memory_limit: int | str | None = None,
+    progress: engine.Progress | None = None,
+) -> Selection:
+    """Fit calibration estimators, choose by validated risk, estimate on rows set aside [GB §3.2.2].
+
+    Every hyper-parameter of every family is fitted on the rows of all folds but one and judged by
+    its risk (eq. 20) on that fold.  The one of smallest mean risk estimates the squared
+    calibration error on the test part (eq. 21), as the mean of its k fits.
+
+    Parameters
+    ----------
+    source : path, URL, LogitStore or ArraySource
+    notion : {"top_label", "canonical", "class_wise", "positive"}
+        Class-wise: one hyper-parameter for all classes; risks and estimates are summed.
+    estimators : iterable of str or Family, optional
+        Names (``bins``, ``bins_debiased``, ``kde``, ``kkr``, ``ukkr``, ``temperature``) or
+        families with settings, such as ``Bins((10, 15))``.  Default: all but ``bins_debiased``;
+        binning is not for the canonical notion.
+    folds : int or (n,) integers
+        k, or the fold of each row: −1 is the test part, 0..k−1 are the folds.
+    test_fraction : float
+    seed : int
+        Of the split, of the rows kept in memory, of landmarks and frequencies.
+    kernel : Kernel, optional
+        Of kkr and ukkr; default `Gaussian` with bandwidth 1/√2.
+    features : {"landmarks", "random"} or PointFeatures
+        How the kernel is reproduced: by landmarks (exact to rounding where `rank` of them
+        suffice), or by `rank`/2 random frequencies.
+    rank : int
+        Largest number of features m.
+    trace_tolerance : float
+        Landmarks are added until the mean of k(p, p) − |φ(p)|² is below.
+    subset_rows : int
+        Rows kept in memory (all, if there are no more): candidates for landmarks, the queries of
+        the canonical KDE, and what standard errors are computed from.
+    nested : bool
+        Choose k times more, each fold being the test part once; `nested_estimate` is the mean.
+    on_invalid, tolerance, block_rows, scheduler, memory_limit, progress
+        As for `evaluate`.
+
+    Raises
+    ------
+    OptionError
+        If a setting does not fit the data: an estimator that is not for the notion, an empty
+        fold, a grid with a value that is not positive.
+    InvalidDataError, StoreError
+        As for `evaluate`.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.uniform(size=1000)
+    >>> y = (rng.uniform(size=1000) < p**2).astype(int)
+    >>> source = calibscale.from_arrays(probabilities=p, labels=y, binary=True)
+    >>> found = calibscale.select(source, "positive", ["bins", "ukkr"])
+    >>> 0.02 < found.selected.estimate < 0.05
+    True
+    """
+    started = time.perf_counter()
+    data = as_source(source)
+    problems(notion, data.classes)
+    split = (
+        Split(int(folds), test_fraction, seed)
+        if np.ndim(folds) == 0
+        else given_split(folds, data.rows)
+    )
+    if split.folds > max(2, data.rows // 2):
+        raise OptionError(f"{split.folds} folds of {data.rows} rows leave folds empty")
+    if rank < 1 or subset_rows < 2:
+        raise OptionError("rank must be at least 1 and subset_rows at least 2")
+    chosen = _families(estimators, notion)
+    options = dict(
+        on_invalid=on_invalid, tolerance=tolerance, block_rows=block_rows, scheduler=scheduler,
+        memory_limit=memory_limit,
+    )  # fmt: skip
+    walk = _Pass(data, split, options, progress)
+    subset, counts = _subset(walk, notion, subset_rows, seed)
+    setting = Setting(
+        notion=notion,
+        classes=data.classes,
+        features=_features(features, kernel or Gaussian(), notion, subset, rank, trace_tolerance,
+                           data.classes, seed),
+        subset=subset,
+        folds=split.of(subset[0].rows),
+        whole=counts.used == len(subset[0].rows),
+    )  # fmt: skip
+    families = tuple(family.resolve(setting) for family in chosen)
+    candidates, selected = _choose(walk, setting, families)
+    nested_estimate: tuple[float, ...] = ()
+    if nested:
+        if split.folds < 3:
+            raise OptionError("a nested run needs three folds or more")
+        for outer in range(split.folds):
+            inner = replace(split, outer=outer, folds=split.folds)
+            again = replace(setting, folds=inner.of(subset[0].rows))
+            made, best = _choose(replace(walk, split=inner), again, families, split.folds - 1)
+            nested_estimate += (made[best].estimate,)
+    return Selection(
+        notion=notion,
+        candidates=candidates,
+        best=selected,
+        nested_estimates=nested_estimate,
+        n=counts.used,
+        n_unlabelled=counts.unlabelled,
+        dropped=counts.dropped,
+        source=data.describe(),
+        features=setting.features.describe(),
+        seconds=time.perf_counter() - started,
+        versions=versions(),
+        parameters={
+            "folds": split.folds,
+            "test_fraction": None if split.given is not None else test_fraction,
+            "seed": seed,
+            "rank": rank,
+            "trace_tolerance": trace_tolerance,
+            "subset_rows": len(subset[0].rows),
+            "on_invalid": on_invalid,
+            "tolerance": tolerance,
+            "block_rows": block_rows or data.block_rows,
+            "scheduler": describe_scheduler(scheduler),
+            "memory_limit": engine.parse_bytes(memory_limit),
+        },
+    )
+
+
+# ---------------------------------------------------------------- before the passes
+
+
+def _families(estimators: Iterable[str | Family] | None, notion: str) -> tuple[Family, ...]:
+    if estimators is None:
+        estimators = CANONICAL_FAMILIES if notion == "canonical" else DEFAULT_FAMILIES
+    chosen = []
+    for estimator in [estimators] if isinstance(estimators, str | Family) else estimators:
+        if isinstance(estimator, str):
+            if estimator not in FAMILIES:
+                raise OptionError(
+                    f"there is no estimator {estimator!r}; known: {', '.join(FAMILIES)}"
+                )
+            estimator = FAMILIES[estimator]()
+        chosen.append(estimator)
+    if not chosen:
+        raise OptionError("name at least one estimator")
+    return tuple(chosen)
+
+
+def _subset(walk: _Pass, notion: str, limit: int, seed: int) -> tuple[Sequence[View], Any]:
+    """The rows kept in memory, as each problem of the notion sees them, and the row counts."""
+    data = walk.source
+    e = width(notion, data.classes)
+    row_bytes = 8 * problems(notion, data.classes) * (2 + 2 * e + 2 * max(e, 2))
+    limit = max(2, min(limit, _SUBSET_BYTES // row_bytes))
+    wanted = Subset(notion, min(1.0, limit / data.rows), seed)
+    groups, found = walk([wanted])
+    folds = range(TEST, walk.split.folds)
+    empty = [k for k in folds if k not in groups]
+    if empty:
+        what = "the test part" if empty[0] == TEST else f"fold {empty[0]}"
+        raise OptionError(
+            f"{what} has no labelled rows ({found.counts.used} in all); give fewer folds, or "
+            "another seed"
+        )
+    state = wanted.zero(data.classes)
+    for k in folds:
+        state = wanted.merge(state, groups[k][wanted])
+    order = np.argsort(state.rows[0], kind="stable")
+    views = SubsetState(*(part[:, order] for part in state)).views
+    for k in folds:
+        rows = views[0].take(walk.split.of(views[0].rows) == k)
+        if np.count_nonzero(rows.weights) < 2:
+            what = "the test part" if k == TEST else f"fold {k}"
+            raise OptionError(
+                f"{what} has {np.count_nonzero(rows.weights)} rows with a positive weight among "
+                f"the {len(views[0].rows)} kept in memory; at least two are needed"
+            )
+    return views, found.counts
+
+
+def _features(
+    features: str | PointFeatures,
+    kernel: Kernel,
+    notion: str,
+    subset: Sequence[View],
+    rank: int,
+    tolerance: float,
+    classes: int,
+    seed: int,
+) -> PointFeatures:
+    if not isinstance(features, str):
+        return features
+    e = width(notion, classes)
+    if features == "random":
+        if not isinstance(kernel, Gaussian):
+            raise OptionError("random features are for the Gaussian kernel; use landmarks")
+        return FourierFeatures(kernel, max(1, rank // 2), e, seed)
+    if features != "landmarks":
+        raise OptionError(f"features must be 'landmarks' or 'random', not {features!r}")
+    if e == 1:
+        return unit_interval_landmarks(kernel, rank, seed)
+    candidates = subset[0].points[: 8 * rank]
+    return choose_landmarks(kernel, candidates, rank, tolerance, seed)
+
+
+# ---------------------------------------------------------------- passes and folds
+
+
+def _choose(
+    walk: _Pass, setting: Setting, families: Sequence[Family], folds: int | None = None
+) -> tuple[tuple[Candidate, ...], int]:
+    k = folds or walk.split.folds
+    residuals = Residuals(setting.notion)
+    needed = dict.fromkeys([residuals, *(s for family in families for s in family.needs)])
+    groups, _ = walk(tuple(needed))
+
+    def part(fold: int, family: Family) -> Part:
+        states = groups[fold]
+        return Part(states[residuals], tuple(states[s] for s in family.needs))
+
+    fitted: list[tuple[Fitted, ...]] = engine.fold(
+        FoldTask(k, lambda fold: fit_families(fold, k, families, part, setting)), "threads"
+    )
+    streamed = _streamed(setting, families)
+    sums: dict[int, RowSumState] = {}
+    if streamed:
+        fits = [[fits[f] for f in streamed] for fits in fitted]
+        rows = RowSums(setting.notion, "rows", fits, walk.split)
+        sums = {fold: states[rows] for fold, states in walk([rows])[0].items()}
+    judge = Judge(setting, walk.split, families, part, fitted, streamed, sums)
+    verdicts: list[list[Verdict]] = engine.fold(FoldTask(k, judge), "threads")
+    return _candidates(setting, families, part, fitted, verdicts)
+
+
+def _streamed(setting: Setting, families: Sequence[Family]) -> list[int]:
+    """Families whose functions a second pass meets at every row."""
+    if setting.whole:
+        return []
+    if setting.notion == "canonical":  # φᵀBφ at every row would cost more than all the moments
+        return [f for f, family in enumerate(families) if isinstance(family, Temperature)]
+    return [f for f, family in enumerate(families) if not isinstance(family, KDE)]
+
+
+def _candidates(
+    setting: Setting,
+    families: Sequence[Family],
+    part: Parts,
+    fitted: Sequence[Sequence[Fitted]],
+    verdicts: Sequence[Sequence[Verdict]],
+) -> tuple[tuple[Candidate, ...], int]:
+    """Every hyper-parameter of every family compared with the best."""
+    k = len(verdicts)
+    every = [(f, h) for f, fit in enumerate(fitted[0]) for h in range(fit.size)]
+    risks = np.array([np.concatenate([v.risk for v in fold]) for fold in verdicts])
+    estimates = np.array([np.concatenate([v.estimate for v in fold]) for fold in verdicts])
+    mean = risks.mean(axis=0)
+    best = int(np.argmin(np.where(np.isfinite(mean), mean, np.inf)))
+    variance = np.zeros(len(every))
+    for fold, verdict in enumerate(verdicts):
+        whole = part(fold, families[0]).residuals
+        variance += _difference_variance(
+            np.concatenate([v.projections for v in verdict]), best, setting.rows(fold)[0].weights
+        ) * (float(whole.weight2) / float(whole.weight) ** 2)
+    judged = {_best_of(mean, every, f) for f in range(len(families))}
+    test = setting.rows(TEST)
+    candidates = []
+    for i, (f, h) in enumerate(every):
+        family, fits = families[f], [fit[f] for fit in fitted]
+        candidates.append(
+            Candidate(
+                estimator=family.name,
+                hyperparameter=family.hyperparameters[h],
+                risk=float(mean[i]),
+                risk_folds=tuple(risks[:, i].tolist()),
+                risk_error=_standard_error(risks[:, i]),
+                difference=float(mean[i] - mean[best]),
+                difference_error=float(np.sqrt(variance[i])) / k,
+                estimate=float(estimates[:, i].mean()),
+                estimate_folds=tuple(estimates[:, i].tolist()),
+                estimate_error=_standard_error(estimates[:, i]),
+                sampling_error=sampling_error(fits, h, test) if i in judged else None,
+                approximation=_approximation(family, h, verdicts, f, part),
+                fitted=family.found(fits),
+            )
+        )
+    return tuple(candidates), best
+
+
+def _best_of(mean: Floats, every: Sequence[tuple[int, int]], f: int) -> int:
+    mine = [i for i, (g, _) in enumerate(every) if g == f]
+    return min(mine, key=lambda i: mean[i] if np.isfinite(mean[i]) else np.inf)
+
+
+def _standard_error(values: Floats) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _difference_variance(projections: Floats, best: int, weights: Floats) -> Floats:
+    """4·Var of the difference of first orders to those of the best, for n_eff = 1, (H,)."""
+    difference = projections - projections[best]
+    w2 = weights**2 / (weights @ weights)
+    center = difference @ (weights / weights.sum())
+    return 4.0 * ((difference - center[:, None]) ** 2 @ w2)
+
+
+def _approximation(
+    family: Family, h: int, verdicts: Sequence[Sequence[Verdict]], f: int, part: Parts
+) -> Approximation:
+    if isinstance(family, Ridge):
+        assert family.features is not None
+        estimate = float(np.mean([fold[f].estimate[h] for fold in verdicts]))
+        smaller = np.mean([fold[f].smaller[:, h] for fold in verdicts], axis=0)
+        parts = [part(fold, family) for fold in range(TEST, len(verdicts))]
+        return feature_error(family.features, estimate, smaller, parts)
+    if verdicts[0][f].subset:
+        return Approximation("subset", None)
+    return EXACT

@@ -1,0 +1,176 @@
+"""What a selection returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from calibscale.results import EXACT, Approximation, finite
+
+SELECTION_SCHEMA = "calibscale.selection/1"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One estimator with one hyper-parameter.
+
+    Attributes
+    ----------
+    estimator : str
+    hyperparameter : dict
+        Empty where there is none.
+    risk, risk_folds : float, tuple of k floats
+        Mean over folds of the risk R̂_CE, and its values.
+    risk_error : float
+        Standard error over folds.
+    difference, difference_error : float
+        Risk less that of the selected candidate, and the standard error of that difference,
+        paired by rows: risks share most of their noise.
+    estimate, estimate_folds : float, tuple of k floats
+        The squared calibration error on the test part: mean over the k fits, and their values.
+    estimate_error : float
+        Standard error over folds.
+    sampling_error : float or None
+        Standard error of the estimate from the finite test part, of the selected candidate and
+        of the best of each estimator.
+    approximation : Approximation
+        What a finite number of features, or a subset of rows, does to the estimate.
+    fitted : dict
+        Parameters found in each fold (θ of the temperature model).
+    reason : str or None
+        Why there is no risk or estimate.
+    """
+
+    estimator: str
+    hyperparameter: dict[str, float]
+    risk: float
+    risk_folds: tuple[float, ...]
+    risk_error: float
+    difference: float
+    difference_error: float
+    estimate: float
+    estimate_folds: tuple[float, ...]
+    estimate_error: float
+    sampling_error: float | None = None
+    approximation: Approximation = EXACT
+    fitted: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the risk is worse than the selected one's by more than two standard errors."""
+        return self.difference > 2.0 * self.difference_error
+
+    @property
+    def root(self) -> float | None:
+        """√estimate, None where that is negative."""
+        return math.sqrt(self.estimate) if self.estimate >= 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; NaN and ∞ are null."""
+        out: dict[str, Any] = {
+            "estimator": self.estimator,
+            "hyperparameter": self.hyperparameter,
+            "risk": self.risk,
+            "risk_folds": list(self.risk_folds),
+            "risk_standard_error": self.risk_error,
+            "difference": self.difference,
+            "difference_standard_error": self.difference_error,
+            "distinguishable": self.distinguishable,
+            "estimate": self.estimate,
+            "estimate_folds": list(self.estimate_folds),
+            "estimate_standard_error": self.estimate_error,
+            "sampling_standard_error": self.sampling_error,
+            "root": self.root,
+            "approximation": {"kind": self.approximation.kind, "error": self.approximation.error},
+        }
+        if self.fitted:
+            out["fitted"] = self.fitted
+        if self.reason is not None:
+            out["reason"] = self.reason
+        return finite(out)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """All candidates and the one of smallest risk.
+
+    Attributes
+    ----------
+    candidates : tuple of Candidate
+        In the order of the estimators and their grids.
+    best : int
+        Position of the selected one.
+    nested_estimates : tuple of float
+        Of a nested run: the estimate on each fold by what was chosen without it.
+    features : dict
+        Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual.
+    """
+
+    notion: str
+    candidates: tuple[Candidate, ...]
+    best: int
+    nested_estimates: tuple[float, ...]
+    n: int
+    n_unlabelled: int
+    dropped: dict[str, int]
+    source: dict[str, Any]
+    features: dict[str, Any]
+    seconds: float
+    versions: dict[str, str]
+    parameters: dict[str, Any]
+
+    @property
+    def selected(self) -> Candidate:
+        """The candidate of smallest mean risk."""
+        return self.candidates[self.best]
+
+    @property
+    def nested_estimate(self) -> float | None:
+        """Mean of the nested estimates; None unless the run was nested."""
+        if not self.nested_estimates:
+            return None
+        return sum(self.nested_estimates) / len(self.nested_estimates)
+
+    def best_of(self, estimator: str) -> Candidate:
+        """The candidate of smallest risk among those of one estimator.
+
+        Raises
+        ------
+        KeyError
+            If the estimator was not asked for.
+        """
+        mine = [c for c in self.candidates if c.estimator == estimator]
+        if not mine:
+            raise KeyError(estimator)
+        return min(mine, key=lambda c: c.risk if math.isfinite(c.risk) else math.inf)
+
+    @property
+    def estimators(self) -> tuple[str, ...]:
+        """Names of the estimators, in order."""
+        return tuple(dict.fromkeys(c.estimator for c in self.candidates))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The versioned JSON object of ``calibscale select --json``; estimates are squared."""
+        out: dict[str, Any] = {
+            "schema": SELECTION_SCHEMA,
+            "source": self.source,
+            "notion": self.notion,
+            "n": self.n,
+            "n_dropped": sum(self.dropped.values()),
+            "n_unlabelled": self.n_unlabelled,
+            "dropped": self.dropped,
+            "seconds": self.seconds,
+            "versions": self.versions,
+            "parameters": self.parameters,
+            "features": self.features,
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
+            "selected": self.selected.to_dict(),
+        }
+        if self.nested_estimates:
+            out["nested"] = {
+                "estimate": self.nested_estimate,
+                "estimate_folds": list(self.nested_estimates),
+            }
+        return finite(out)
