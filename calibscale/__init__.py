@@ -33,7 +33,21 @@ if TYPE_CHECKING:
     )
     from calibscale.evaluation import evaluate
     from calibscale.features import OneHot, RandomFourier
+    from calibscale.landmarks import Gaussian, Laplacian
     from calibscale.results import Approximation, Estimate, Evaluation
+    from calibscale.selection import (
+        KDE,
+        KKR,
+        UKKR,
+        Bins,
+        Candidate,
+        DebiasedBins,
+        Selection,
+        Temperature,
+        plug_in_risk,
+        sampled_risk,
+        select,
+    )
     from calibscale.source import ArraySource, from_arrays
     from calibscale.store import LogitStore, open_arrays
 
@@ -60,7 +74,21 @@ _ROOMS = {
     ),
     "evaluation": ("evaluate",),
     "features": ("OneHot", "RandomFourier"),
+    "landmarks": ("Gaussian", "Laplacian"),
     "results": ("Approximation", "Estimate", "Evaluation"),
+    "selection": (
+        "KDE",
+        "KKR",
+        "UKKR",
+        "Bins",
+        "Candidate",
+        "DebiasedBins",
+        "Selection",
+        "Temperature",
+        "plug_in_risk",
+        "sampled_risk",
+        "select",
+    ),
     "source": ("ArraySource", "from_arrays"),
     "store": ("LogitStore", "open_arrays"),
 }

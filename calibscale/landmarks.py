@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Protocol
@@ -20,30 +21,27 @@ _PIVOT_FLOOR = 1e-14  # residuals of k(x, x) = 1 below this are rounding
 _BLOCK = 64
 
 
-class Kernel(Protocol):
-    """A positive definite kernel with k(x, x) = 1.  Must be hashable: it is part of an identity."""
+@dataclass(frozen=True)
+class Kernel(ABC):
+    """A positive definite kernel with k(x, x) = 1; a frozen dataclass, as it is an identity."""
 
-    name: str
-    bandwidth: float
+    bandwidth: float = 2**-0.5
+    name: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        if not 0 < self.bandwidth < np.inf:
+            raise OptionError(f"bandwidth must be positive and finite, not {self.bandwidth}")
+
+    @abstractmethod
     def __call__(self, X: Floats, Z: Floats) -> Floats:
         """k(x, z), (rows of X, rows of Z)."""
 
 
-def _check_bandwidth(bandwidth: float) -> None:
-    if not 0 < bandwidth < np.inf:
-        raise OptionError(f"bandwidth must be positive and finite, not {bandwidth}")
-
-
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Kernel):
     """k(x, z) = exp(−‖x − z‖²/(2·bandwidth²)); the default 1/√2 is γ = 1 of [GB]'s code."""
 
-    bandwidth: float = 2**-0.5
     name: ClassVar[str] = "gaussian"
-
-    def __post_init__(self) -> None:
-        _check_bandwidth(self.bandwidth)
 
     def __call__(self, X: Floats, Z: Floats) -> Floats:
         if X.shape[1] == 1:
@@ -61,14 +59,10 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Laplacian:
+class Laplacian(Kernel):
     """k(x, z) = exp(−‖x − z‖/bandwidth)."""
 
-    bandwidth: float = 2**-0.5
     name: ClassVar[str] = "laplacian"
-
-    def __post_init__(self) -> None:
-        _check_bandwidth(self.bandwidth)
 
     def __call__(self, X: Floats, Z: Floats) -> Floats:
         out = cdist(X, Z)
@@ -78,16 +72,13 @@ class Laplacian:
 
 
 class PointFeatures(Protocol):
-    """φ: points → R^m with ⟨φ(x), φ(z)⟩ ≈ k(x, z); leading features are a coarser map."""
+    """φ: points → R^m with ⟨φ(x), φ(z)⟩ ≈ k(x, z)."""
 
     @property
     def m(self) -> int: ...
 
     def __call__(self, points: Floats) -> Floats:
         """φ of each point, (c, m)."""
-
-    def half(self) -> tuple[Floats, float]:
-        """Positions of a map of half the size among the features, and the factor they get."""
 
     def describe(self) -> dict[str, object]:
         """Its settings, for results."""
@@ -115,9 +106,6 @@ class Landmarks:
             self.factor, columns, lower=True, overwrite_b=True, check_finite=False
         ).T
 
-    def half(self) -> tuple[Floats, float]:
-        return np.arange((self.m + 1) // 2), 1.0
-
     def describe(self) -> dict[str, object]:
         return {
             "map": "landmarks", "kernel": self.kernel.name, "bandwidth": self.kernel.bandwidth,
@@ -144,11 +132,6 @@ class FourierFeatures:
         phi = np.empty((len(points), self.m))
         elementary.fourier_features(z, self.n_features**-0.5, phi)
         return phi
-
-    def half(self) -> tuple[Floats, float]:
-        F = self.n_features
-        first = np.arange((F + 1) // 2)
-        return np.concatenate([first, F + first]), (F / len(first)) ** 0.5
 
     def describe(self) -> dict[str, object]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,10 @@ class View(NamedTuple):
         """|δ|² (c,)."""
         return np.einsum("ij,ij->i", self.delta, self.delta)
 
-    def take(self, index: Floats | Ints) -> View:
-        return View(*(array[index] for array in self))
+    def take(self, index: Any) -> View:
+        """The rows that `index` (a mask, positions, a slice) names."""
+        arrays: list[Any] = [array[index] for array in self]
+        return View(*arrays)
 
 
 def problems(notion: str, classes: int) -> int:

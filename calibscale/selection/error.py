@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibscale.chunk import Floats
+from calibscale.chunk import Floats, Ints
 from calibscale.landmarks import FourierFeatures, PointFeatures
 from calibscale.results import Approximation
 from calibscale.selection.families import Part
 
-Index = tuple[Floats, float]  # a part of the features, and the factor they get
+Index = tuple[Ints, float]  # a part of the features, and the factor they get
 
 _GROUPS = 10
 _WIDTH = 2.3  # standard errors, as for the estimators from moments
@@ -31,7 +31,7 @@ def replicates(features: PointFeatures) -> list[Index]:
     return out
 
 
-def trace_residual(parts: Sequence[Part], kept: Floats | None = None) -> float:
+def trace_residual(parts: Sequence[Part], kept: Ints | None = None) -> float:
     """Mean of k(p, p) − |φ(p)|², of all features or of some."""
     total = weight = 0.0
     for part in parts:

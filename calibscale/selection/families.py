@@ -100,7 +100,7 @@ class Bilinear(Fitted):
 
     @abstractmethod
     def projections(self, part: Part, rows: Sequence[View]) -> Floats:
-        """φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i with the moments of `part`, summed over problems (H, c)."""
+        """φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, moments of `part`, summed over problems, (H, c)."""
 
 
 class Family(ABC):

@@ -68,7 +68,7 @@ class _Pass:
         found = scan(
             self.source, tuple(statistics), split=self.split, progress=self.progress, **self.options
         )
-        return {int(key): states for key, states in found.groups.items()}, found
+        return {int(key or 0): states for key, states in found.groups.items()}, found
 
 
 def select(
@@ -170,7 +170,7 @@ def select(
     setting = Setting(
         notion=notion,
         classes=data.classes,
-        features=_features(features, kernel or Gaussian(), notion, subset, rank, trace_tolerance,
+        features=_features(features, Gaussian() if kernel is None else kernel, notion, subset, rank, trace_tolerance,
                            data.classes, seed),
         subset=subset,
         folds=split.of(subset[0].rows),

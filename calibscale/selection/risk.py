@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from calibscale.errors import OptionError
 from calibscale.kernels import random
 
 
-def pair_mean(total: Floats | float, diagonal: Floats | float, weight: float, weight2: float):  # type: ignore[no-untyped-def]
+def pair_mean(total: Any, diagonal: Any, weight: float, weight2: float) -> Any:
     """(Σ_ij − Σ_i=j)/((Σw)² − Σw²): a U-statistic from the sum over all pairs and its diagonal."""
     return (total - diagonal) / (weight**2 - weight2)
 
@@ -49,7 +50,7 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     total = np.sum((delta.T @ weighted) ** 2) - 2.0 * np.sum((residuals.T @ weighted) ** 2)
     total += np.sum((residuals.T @ (w[:, None] * residuals)) ** 2)
     gap = w * (np.einsum("ij,ij->i", delta, delta) - np.einsum("ij,ij->i", residuals, residuals))
-    return float(pair_mean(total, gap @ gap, w.sum(), w @ w))
+    return float(pair_mean(total, gap @ gap, float(w.sum()), float(w @ w)))
 
 
 def sampled_risk(
