@@ -167,15 +167,15 @@ def select(
     )  # fmt: skip
     walk = _Pass(data, split, options, progress)
     subset, counts = _subset(walk, notion, subset_rows, seed)
+    made = _features(features, kernel or Gaussian(), notion, subset, rank, trace_tolerance, seed)
     setting = Setting(
         notion=notion,
         classes=data.classes,
-        features=_features(features, Gaussian() if kernel is None else kernel, notion, subset, rank, trace_tolerance,
-                           data.classes, seed),
+        features=made,
         subset=subset,
         folds=split.of(subset[0].rows),
         whole=counts.used == len(subset[0].rows),
-    )  # fmt: skip
+    )
     families = tuple(family.resolve(setting) for family in chosen)
     candidates, selected = _choose(walk, setting, families)
     nested_estimate: tuple[float, ...] = ()
@@ -185,8 +185,8 @@ def select(
         for outer in range(split.folds):
             inner = replace(split, outer=outer, folds=split.folds)
             again = replace(setting, folds=inner.of(subset[0].rows))
-            made, best = _choose(replace(walk, split=inner), again, families, split.folds - 1)
-            nested_estimate += (made[best].estimate,)
+            judged, best = _choose(replace(walk, split=inner), again, families, split.folds - 1)
+            nested_estimate += (judged[best].estimate,)
     return Selection(
         notion=notion,
         candidates=candidates,
@@ -274,12 +274,11 @@ def _features(
     subset: Sequence[View],
     rank: int,
     tolerance: float,
-    classes: int,
     seed: int,
 ) -> PointFeatures:
     if not isinstance(features, str):
         return features
-    e = width(notion, classes)
+    e = subset[0].points.shape[1]
     if features == "random":
         if not isinstance(kernel, Gaussian):
             raise OptionError("random features are for the Gaussian kernel; use landmarks")
@@ -327,7 +326,7 @@ def _streamed(setting: Setting, families: Sequence[Family]) -> list[int]:
         return []
     if setting.notion == "canonical":  # φᵀBφ at every row would cost more than all the moments
         return [f for f, family in enumerate(families) if isinstance(family, Temperature)]
-    return [f for f, family in enumerate(families) if not isinstance(family, KDE)]
+    return list(range(len(families)))
 
 
 def _candidates(
@@ -368,7 +367,7 @@ def _candidates(
                 estimate_folds=tuple(estimates[:, i].tolist()),
                 estimate_error=_standard_error(estimates[:, i]),
                 sampling_error=sampling_error(fits, h, test) if i in judged else None,
-                approximation=_approximation(family, h, verdicts, f, part),
+                approximation=_approximation(family, h, verdicts, fitted, f, part),
                 fitted=family.found(fits),
             )
         )
@@ -393,7 +392,12 @@ def _difference_variance(projections: Floats, best: int, weights: Floats) -> Flo
 
 
 def _approximation(
-    family: Family, h: int, verdicts: Sequence[Sequence[Verdict]], f: int, part: Parts
+    family: Family,
+    h: int,
+    verdicts: Sequence[Sequence[Verdict]],
+    fitted: Sequence[Sequence[Any]],
+    f: int,
+    part: Parts,
 ) -> Approximation:
     if isinstance(family, Ridge):
         assert family.features is not None
@@ -401,6 +405,8 @@ def _approximation(
         smaller = np.mean([fold[f].smaller[:, h] for fold in verdicts], axis=0)
         parts = [part(fold, family) for fold in range(TEST, len(verdicts))]
         return feature_error(family.features, estimate, smaller, parts)
+    if isinstance(family, KDE) and family.notion != "canonical":
+        return Approximation("cells", max(fit[f].error for fit in fitted))
     if verdicts[0][f].subset:
         return Approximation("subset", None)
     return EXACT

@@ -1,0 +1,176 @@
+"""Measures on [0, π/2] compressed cell by cell, and Beta kernel sums over what remains.
+
+A cell keeps its points while there are few, and its Chebyshev moments once there are many: a
+function that is smooth on the cell cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels.elementary import exp
+
+NODES = 16  # of a cell: points kept, or degree of the polynomials that are integrated exactly
+GRADED = 6  # the first and the last cell are halved this often towards the end
+_CUT = 45.0  # e^−45 = 3e-20 of the largest term: what n = 10^9 rows could add is still rounding
+
+
+@inlined()
+def _cell(theta, edges, width):
+    """The cell that holds theta; all but the graded ones are `width` wide."""
+    last = edges.size - 2
+    c = min(max(int(theta / width) + GRADED, 0), last)
+    while c > 0 and theta < edges[c]:
+        c -= 1
+    while c < last and theta >= edges[c + 1]:
+        c += 1
+    return c
+
+
+@inlined()
+def _keep(theta, first, second, c, counts, points, masses):
+    """Add a point to a cell's list; a list that overflows is marked by −1."""
+    count = counts[c]
+    if count < 0:
+        return
+    for k in range(count):
+        if points[c, k] == theta:
+            masses[c, k, 0] += first
+            masses[c, k, 1] += second
+            return
+    if count == NODES:
+        counts[c] = -1
+        return
+    points[c, count] = theta
+    masses[c, count, 0] = first
+    masses[c, count, 1] = second
+    counts[c] = count + 1
+
+
+@kernel
+def add_points(theta, mass, edges, width, moments, counts, points, masses):
+    """Add points with two masses each.
+
+    axes: theta (rows,); mass (rows, 2); edges (cells+1,); moments, masses (cells, NODES, 2);
+    counts (cells,); points (cells, NODES)
+    """
+    for i in range(theta.size):
+        c = _cell(theta[i], edges, width)
+        _keep(theta[i], mass[i, 0], mass[i, 1], c, counts, points, masses)
+        t = 2.0 * (theta[i] - edges[c]) / (edges[c + 1] - edges[c]) - 1.0
+        before, now = t, 1.0  # T_1 = T_−1, T_0
+        for k in range(NODES):
+            moments[c, k, 0] += mass[i, 0] * now
+            moments[c, k, 1] += mass[i, 1] * now
+            before, now = now, 2.0 * t * now - before
+
+
+@kernel
+def merge_points(counts, points, masses, from_counts, from_points, from_masses):
+    """Add the lists of other cells.
+
+    axes: counts (cells,); points (cells, NODES); masses (cells, NODES, 2)
+    """
+    for c in range(counts.size):
+        if from_counts[c] < 0:
+            counts[c] = -1
+        for k in range(from_counts[c]):
+            _keep(
+                from_points[c, k], from_masses[c, k, 0], from_masses[c, k, 1],
+                c, counts, points, masses,
+            )  # fmt: skip
+
+
+@inlined("contract")
+def _exponent(i, f, bias, a, b):
+    return f[i] * a + (1.0 - f[i]) * b + bias[i]
+
+
+@inlined("reassoc", "contract", "nsz")
+def _window(first, last, top, f, bias, mass, a, b):
+    total = 0.0
+    events = 0.0
+    for i in range(first, last):
+        k = exp(f[i] * a + (1.0 - f[i]) * b + bias[i] - top)
+        total += k * mass[i, 0]
+        events += k * mass[i, 1]
+    return total, events
+
+
+@kernel
+def beta_ratios(logs, f, bias, mass, h, out):
+    """Σ m₁k/Σ m₀k, log k = (f log p + (1 − f) log(1 − p))/h + bias, for each p.
+
+    As a function of f, log k is concave: the terms that count are neighbours, and bisection finds
+    them.
+
+    axes: logs (rows, 2); f, bias (N,) in the order of f; mass (N, 2); out (rows,)
+    """
+    N = f.size
+    for r in range(out.size):
+        a = logs[r, 0] / h
+        b = logs[r, 1] / h
+        low = 0
+        high = N - 1
+        while low < high:  # the first i whose successor is smaller
+            i = (low + high) // 2
+            if _exponent(i + 1, f, bias, a, b) < _exponent(i, f, bias, a, b):
+                high = i
+            else:
+                low = i + 1
+        peak = low
+        top = _exponent(peak, f, bias, a, b)
+        low = 0
+        high = peak
+        while low < high:
+            i = (low + high) // 2
+            if _exponent(i, f, bias, a, b) < top - _CUT:
+                low = i + 1
+            else:
+                high = i
+        first = low
+        low = peak + 1
+        high = N
+        while low < high:
+            i = (low + high) // 2
+            if _exponent(i, f, bias, a, b) < top - _CUT:
+                high = i
+            else:
+                low = i + 1
+        total, events = _window(first, low, top, f, bias, mass, a, b)
+        out[r] = min(max(events / total, 0.0), 1.0) if total > 0.0 else math.nan
+
+
+@kernel
+def take_nodes(counts, points, masses, moments, edges, transform, theta, mass):
+    """Points and nodes of all cells, in order; returns how many there are.
+
+    axes: as in `add_points`; transform (NODES, NODES) makes masses of nodes of moments; theta
+    (cells·NODES,), mass (cells·NODES, 2)
+    """
+    N = 0
+    for c in range(counts.size):
+        if counts[c] >= 0:
+            order = np.argsort(points[c, : counts[c]])
+            for k in range(counts[c]):
+                theta[N] = points[c, order[k]]
+                mass[N, 0] = masses[c, order[k], 0]
+                mass[N, 1] = masses[c, order[k], 1]
+                N += 1
+            continue
+        middle = 0.5 * (edges[c] + edges[c + 1])
+        half = 0.5 * (edges[c + 1] - edges[c])
+        for k in range(NODES):
+            theta[N] = middle - half * math.cos(math.pi * (k + 0.5) / NODES)
+            first = 0.0
+            second = 0.0
+            for d in range(NODES):
+                first += transform[k, d] * moments[c, d, 0]
+                second += transform[k, d] * moments[c, d, 1]
+            mass[N, 0] = first
+            mass[N, 1] = second
+            N += 1
+    return N
