@@ -50,6 +50,11 @@ class Split:
         if not 0 <= self.seed < 2**64:
             raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
 
+    @property
+    def k(self) -> int:
+        """Folds of the cross-validation, without the one that a nested run tests on."""
+        return self.folds - (self.outer is not None)
+
     def of(self, rows: Ints) -> Ints:
         """The fold of each row (c,); −2 where a nested run leaves it out."""
         if self.given is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calibscale.results import Estimate, Evaluation
+from calibscale.selection.results import Candidate, Selection
 
 _WIDE = 90  # columns that the words beside the numbers need
 
@@ -63,11 +65,7 @@ def evaluation_tables(result: Evaluation) -> None:
         f"{result.seconds:.2f} s"
     )
     console.print(Text(head, style="bold"))
-    if result.n_unlabelled:
-        console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
-    for reason, count in result.dropped.items():
-        why = reason.replace("_", " ")
-        console.print(Text(f"{count:,} rows were dropped: {why}", style="yellow"))
+    _left_out(console, result)
     table = _estimate_table(console, "value", "±", "root")
     for estimate in result.estimates:
         error = estimate.approximation.error
@@ -109,6 +107,98 @@ def _groups_table(result: Evaluation, values: list[float]) -> Table:
         if any(value is not None for value in found):
             table.add_row(estimate.estimator, *(number(value) for value in found))
     return table
+
+
+def selection_tables(result: Selection) -> None:
+    """Print a selection: the best of every estimator by its risk, and the estimate."""
+    console = _console()
+    source = result.source
+    head = (
+        f"{source['name']}: {result.n:,} rows of {source['classes']} classes, "
+        f"{result.notion.replace('_', '-')}, {result.parameters['folds']} folds, "
+        f"{result.seconds:.2f} s"
+    )
+    console.print(Text(head, style="bold"))
+    _left_out(console, result)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("estimator", no_wrap=True)
+    for name in ("chosen", "√risk·100", "risk − best", "√estimate"):
+        table.add_column(name, justify="right", no_wrap=True)
+    best = [result.best_of(name) for name in result.estimators]
+    for candidate in sorted(best, key=lambda c: c.risk):
+        selected = candidate is result.selected
+        table.add_row(
+            ("→ " if selected else "  ") + candidate.estimator,
+            _hyperparameter(candidate),
+            _with_error(
+                100 * math.sqrt(max(candidate.risk, 0.0)),
+                50 * candidate.risk_error / math.sqrt(max(candidate.risk, 1e-300)),
+            ),
+            "" if selected else _with_error(candidate.difference, candidate.difference_error, 2),
+            _with_error(candidate.root, _root_error(candidate), 4),
+            style="bold" if selected else None,
+        )
+    console.print(table)
+    near = [c.estimator for c in best if c is not result.selected and not c.distinguishable]
+    if near:
+        console.print(Text(f"not distinguishable from the selected one by risk: {', '.join(near)}"))
+    for name in result.estimators:
+        end = _at_end(result, name)
+        if end is not None:
+            console.print(Text(f"{name}: {end} is the end of its grid; widen it with --grid"))
+    chosen = result.selected
+    error = f" ± {number(chosen.sampling_error)}" if chosen.sampling_error is not None else ""
+    console.print(
+        Text(f"calibration error, squared: {number(chosen.estimate)}{error} ({chosen.estimator})")
+    )
+    if result.nested_estimates:
+        console.print(Text(f"nested cross-validation: {number(result.nested_estimate)}"))
+    console.print(
+        Text(
+            "± is a standard error: of the risk over folds, of the difference paired by rows,\n"
+            "of the estimate from the finite test part",
+            style="dim",
+        )
+    )
+
+
+def _with_error(value: float | None, error: float | None, digits: int = 5) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.{digits}g}" + ("" if error is None else f" ±{error:.1g}")
+
+
+def _hyperparameter(candidate: Candidate) -> str:
+    values = dict(candidate.hyperparameter)
+    for name, found in candidate.fitted.items():
+        values[name.replace("theta", "θ")] = sum(found) / len(found)
+    return ", ".join(f"{name} = {value:.4g}" for name, value in values.items())
+
+
+def _root_error(candidate: Candidate) -> float | None:
+    """Standard error of the root, from that of the square."""
+    if candidate.sampling_error is None or not candidate.root:
+        return None
+    return candidate.sampling_error / (2 * candidate.root)
+
+
+def _at_end(result: Selection, estimator: str) -> str | None:
+    """The chosen hyper-parameter, if it is the first or last of several."""
+    grid = [c for c in result.candidates if c.estimator == estimator]
+    best = result.best_of(estimator)
+    if len(grid) < 3 or not best.hyperparameter:
+        return None
+    values = [next(iter(c.hyperparameter.values())) for c in grid]
+    value = next(iter(best.hyperparameter.values()))
+    return _hyperparameter(best) if value in (min(values), max(values)) else None
+
+
+def _left_out(console: Console, result: Evaluation | Selection) -> None:
+    if result.n_unlabelled:
+        console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
+    for reason, count in result.dropped.items():
+        why = reason.replace("_", " ")
+        console.print(Text(f"{count:,} rows were dropped: {why}", style="yellow"))
 
 
 def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:

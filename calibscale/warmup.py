@@ -6,6 +6,7 @@ import numpy as np
 
 from calibscale.estimators import ECE
 from calibscale.evaluation import default_estimators, evaluate
+from calibscale.selection import select
 from calibscale.simulate import GENERATORS
 from calibscale.source import from_arrays
 
@@ -22,3 +23,7 @@ def warm_up() -> None:
         ):
             evaluate(source, estimators, scheduler="serial")
     GENERATORS["ms-over"].draw(0, 0, 2)
+    p = np.linspace(0.01, 0.99, 40)
+    source = from_arrays(probabilities=p, labels=np.arange(40) % 2, binary=True)
+    for notion in ("positive", "canonical"):
+        select(source, notion, folds=2, test_fraction=0.4, rank=4, scheduler="serial")

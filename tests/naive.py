@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from scipy.special import softmax, xlogy
+from scipy.special import gammaln, softmax, xlogy
 
 
 def residuals(q, y):
@@ -129,3 +129,180 @@ def ece_exact(p, event, edges):
     for rows in bin_rows(p, edges):
         total += abs(sum((Fraction(float(p[i])) - int(event[i]) for i in rows), Fraction(0)))
     return total / len(p)
+
+
+# ---------------------------------------------------------------- selection by risk
+
+
+def calibration_risk(delta, h, w=None):
+    """Mean over ordered pairs i ≠ j of (⟨δ_i, δ_j⟩ − h_ij)² [GB eq. 20], one pair at a time."""
+    n = len(delta)
+    w = np.ones(n) if w is None else w
+    total = pairs = 0.0
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                total += w[i] * w[j] * (float(delta[i] @ delta[j]) - h[i, j]) ** 2
+                pairs += w[i] * w[j]
+    return total / pairs
+
+
+def pair_losses(delta, h, w=None):
+    """For each row the mean over all other rows of (⟨δ_i, δ_j⟩ − h_ij)²."""
+    w = np.ones(len(delta)) if w is None else w
+    loss = (delta @ delta.T - h) ** 2
+    pairs = np.tile(w, (len(w), 1))
+    np.fill_diagonal(pairs, 0.0)
+    return (loss * pairs).sum(1) / pairs.sum(1)
+
+
+def notion_problems(notion, q, y):
+    """The (points, residuals) of each problem that a notion poses, as columns."""
+    one_hot = np.eye(q.shape[1])[y]
+    if notion == "canonical":
+        return [(q, q - one_hot)]
+    if notion == "class_wise":
+        return [(q[:, [k]], q[:, [k]] - one_hot[:, [k]]) for k in range(q.shape[1])]
+    if notion == "positive":
+        return [(q[:, [1]], q[:, [1]] - one_hot[:, [1]])]
+    p = q.max(1)[:, None]
+    return [(p, p - (q.argmax(1) == y)[:, None])]
+
+
+def _training_sizes(w):
+    """Σw, and the number of rows of weight one that are as good."""
+    return w.sum(), w.sum() ** 2 / (w**2).sum()
+
+
+def bin_function(p, d, w, bins, debiased=False):
+    """h of histogram binning: conf − acc of both bins, an empty bin predicts the global means."""
+    p, d = p[:, 0], d[:, 0]
+    edges = np.linspace(0, 1, bins + 1)
+    gap, taken = np.zeros(bins), np.zeros(bins)
+    for b, rows in enumerate(bin_rows(p, edges)):
+        if w[rows].sum() == 0:
+            gap[b] = np.average(d, weights=w)
+            continue
+        gap[b] = np.average(d[rows], weights=w[rows])
+        acc = np.average(p[rows] - d[rows], weights=w[rows])
+        several = np.count_nonzero(w[rows]) > 1
+        size = w[rows].sum() ** 2 / (w[rows] ** 2).sum()
+        taken[b] = acc * (1 - acc) / (size - 1) if several else gap[b] ** 2
+
+    def place(x):
+        out = np.empty(len(x), int)
+        for b, rows in enumerate(bin_rows(x[:, 0], edges)):
+            out[rows] = b
+        return out
+
+    def h(x, z):
+        a, b = place(x), place(z)
+        same = a[:, None] == b[None, :]
+        return np.outer(gap[a], gap[b]) - (same * taken[a][:, None] if debiased else 0.0)
+
+    return h
+
+
+def plug_in(residual):
+    """h(x, z) = ⟨r̂(x), r̂(z)⟩."""
+    return lambda x, z: residual(x) @ residual(z).T
+
+
+def kde_function(p, d, w, bandwidth):
+    """h of the Dirichlet kernel density ratio [GB eq. 25]: f is the training row [GB eq. 11]."""
+    scalar = p.shape[1] == 1
+    simplex = (lambda x: np.hstack([1 - x, x])) if scalar else (lambda x: x)
+    training, event = simplex(p), p - d
+
+    def residual(x):
+        at = simplex(x)
+        log_k = np.empty((len(at), len(training)))
+        for i, f in enumerate(training):
+            alpha = f / bandwidth + 1
+            log_b = gammaln(alpha).sum() - gammaln(alpha.sum())
+            log_k[:, i] = xlogy(f / bandwidth, at).sum(1) - log_b
+        k = w * np.exp(log_k - log_k[:, w > 0].max(1, keepdims=True))
+        return x - (k @ event) / k.sum(1, keepdims=True)
+
+    return plug_in(residual)
+
+
+def _gaussian(x, z, bandwidth=2**-0.5):
+    return np.exp(-((x[:, None, :] - z[None, :, :]) ** 2).sum(-1) / (2 * bandwidth**2))
+
+
+def ukkr_function(p, d, w, reg, kernel=_gaussian):
+    """h of eq. 32 in the dual: r̂(x) = k(x, X)√w (√w K √w + λnI)⁻¹ √w Δ, λn = reg·Σw·n_eff^(−¼)."""
+    total, effective = _training_sizes(w)
+    root = np.sqrt(w)[:, None]
+    damped = root * kernel(p, p) * root.T + reg * total * effective**-0.25 * np.eye(len(p))
+    alpha = root * np.linalg.solve(damped, root * d)
+    return plug_in(lambda x: kernel(x, p) @ alpha)
+
+
+def kkr_function(p, d, w, reg, kernel=_gaussian):
+    """h of eq. 28 by its Kronecker system, λn² = reg·(Σw)²·n_eff^(−½): n² unknowns."""
+    total, effective = _training_sizes(w)
+    root = np.sqrt(w)[:, None]
+    K = root * kernel(p, p) * root.T
+    damped = np.kron(K, K) + reg * total**2 * effective**-0.5 * np.eye(len(p) ** 2)
+    target = (root * d) @ (root * d).T
+    A = np.linalg.solve(damped, target.reshape(-1)).reshape(target.shape)
+    A = root * A * root.T
+    return lambda x, z: kernel(x, p) @ A @ kernel(z, p).T
+
+
+def kkr_function_by_eigenvalues(p, d, w, reg, kernel=_gaussian):
+    """The same from the eigenvectors of the weighted kernel matrix, for more rows."""
+    total, effective = _training_sizes(w)
+    root = np.sqrt(w)[:, None]
+    sigma, V = np.linalg.eigh(root * kernel(p, p) * root.T)
+    target = V.T @ (root * d) @ (root * d).T @ V
+    target /= np.outer(sigma, sigma) + reg * total**2 * effective**-0.5
+    A = root * (V @ target @ V.T) * root.T
+    return lambda x, z: kernel(x, p) @ A @ kernel(z, p).T
+
+
+def tempered(p, theta):
+    """q − softmax(θ log q), or p − σ(θ logit p) of one column."""
+    if p.shape[1] == 1:
+        return p - p**theta / (p**theta + (1 - p) ** theta)
+    return p - p**theta / (p**theta).sum(1, keepdims=True)
+
+
+def select(problems, folds, fit, w=None):
+    """(k,) risks, (k,) estimates [GB eq. 21] and row losses of h = fit(p, δ, w), fold by fold.
+
+    Every fold is left out once; −1 is the test part.  Problems are added up.
+    """
+    w = np.ones(len(folds)) if w is None else w
+    test = folds == -1
+    risks, estimates, losses = [], [], []
+    for v in range(folds.max() + 1):
+        train, judged = (folds >= 0) & (folds != v), folds == v
+        risk = estimate = row_losses = 0.0
+        for p, d in problems:
+            h = fit(p[train], d[train], w[train])
+            pairs = h(p[judged], p[judged])
+            risk += calibration_risk(d[judged], pairs, w[judged])
+            row_losses = row_losses + pair_losses(d[judged], pairs, w[judged])
+            estimate += np.average(np.diag(h(p[test], p[test])), weights=w[test])
+        risks.append(risk)
+        estimates.append(estimate)
+        losses.append(row_losses)
+    return np.array(risks), np.array(estimates), losses
+
+
+def difference_error(losses, others, folds, w=None):
+    """Standard error of the difference of two risks, from their row losses, fold by fold.
+
+    A U-statistic of pairs has the variance 4·Var(row loss)/n to first order; folds are
+    independent.  The difference is formed row by row.
+    """
+    w = np.ones(len(folds)) if w is None else w
+    variance = 0.0
+    for v, (a, b) in enumerate(zip(losses, others, strict=True)):
+        mine = w[folds == v]
+        gap = (a - b) - np.average(a - b, weights=mine)
+        variance += 4 * (mine**2 * gap**2).sum() / mine.sum() ** 2
+    return np.sqrt(variance) / len(losses)

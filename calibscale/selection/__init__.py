@@ -2,7 +2,7 @@
 
 from calibscale.selection.bins import Bins, DebiasedBins
 from calibscale.selection.kde import KDE
-from calibscale.selection.pipeline import FAMILIES, select
+from calibscale.selection.pipeline import FAMILIES, default_families, select
 from calibscale.selection.results import Candidate, Selection
 from calibscale.selection.ridge import KKR, UKKR
 from calibscale.selection.risk import plug_in_risk, sampled_risk
@@ -18,6 +18,7 @@ __all__ = [
     "DebiasedBins",
     "Selection",
     "Temperature",
+    "default_families",
     "plug_in_risk",
     "sampled_risk",
     "select",

@@ -33,15 +33,16 @@ class Verdict(NamedTuple):
         U-statistic.
     smaller : (replicates, H)
         Estimates that smaller feature maps give.
-    subset : bool
-        Whether risk or estimate come from the kept rows only.
+    risk_error, estimate_error : (H,)
+        Two standard errors of what the kept rows had to stand for all; 0 where all were met.
     """
 
     risk: Floats
     estimate: Floats
     projections: Floats
     smaller: Floats
-    subset: bool
+    risk_error: Floats
+    estimate_error: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,28 +94,32 @@ class Judge:
             gaps = _gaps(rows, diagonals)
             whole = part.residuals
             total = np.sum(whole.D**2) - 2.0 * cross + square
-            diagonal, exact = self._diagonal(f, fold, whole, rows, gaps)
+            diagonal, error = self._diagonal(f, fold, whole, rows, gaps)
             risk = pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
+            error = abs(pair_mean(error, 0.0, float(whole.weight), float(whole.weight2)))
             estimate = fit.estimates(self.parts(TEST, family))
             projections = _projections(rows, whole, first, gaps)
-            return Verdict(risk, estimate, projections, self._smaller(f, fold), not exact)
+            smaller = self._smaller(f, fold)
+            return Verdict(risk, estimate, projections, smaller, error, np.zeros(fit.size))
         assert isinstance(fit, PlugIn)
         return self._plug_in(f, fold, fit, part.residuals, rows, test)
 
     def _diagonal(
         self, f: int, fold: int, whole: ResidualState, rows: list[View], gaps: Floats
-    ) -> tuple[Floats, bool]:
-        """Σw²(|δ|² − h_ii)² of the fold, and whether it is exact."""
+    ) -> tuple[Floats, Floats]:
+        """Σw²(|δ|² − h_ii)² of the fold, and two standard errors if the kept rows tell it."""
+        exact = np.zeros(gaps.shape[1])
         if f in self.streamed:
             H, _ = self._offsets(f)
-            return self.sums[fold].diagonal[H : H + self.fitted[fold][f].size], True
-        found = np.einsum("jhc,jhc->h", gaps, gaps)
+            return self.sums[fold].diagonal[H : H + self.fitted[fold][f].size], exact
+        squares = np.einsum("jhc,jhc->hc", gaps, gaps)
         if self.setting.whole:
-            return found, True
-        quartic = sum(float((view.weights * view.squares) @ (view.weights * view.squares))
-                      for view in rows)  # fmt: skip
+            return squares.sum(axis=1), exact
+        # less those of h = 0, whose sum over all rows is known
+        squares -= sum((view.weights * view.squares) ** 2 for view in rows)
         scale = float(whole.weight2) / float(rows[0].weights @ rows[0].weights)
-        return float(whole.quartic.sum()) + scale * (found - quartic), False
+        error = 2.0 * scale * np.sqrt(squares.shape[1]) * squares.std(axis=1)
+        return float(whole.quartic.sum()) + scale * squares.sum(axis=1), error
 
     def _plug_in(
         self,
@@ -140,16 +145,23 @@ class Judge:
             estimate = estimate / float(self.parts(TEST, self.families[f]).residuals.weight)
             mine = whole
         else:
-            estimate = sum(fit.diagonal(piece).sum(0) @ piece[0].weights for piece in pieces(test))
-            estimate = estimate / test[0].weights.sum()
+            values = np.concatenate(
+                [fit.diagonal(piece).sum(axis=0) for piece in pieces(test)], axis=1
+            )
+            estimate, estimate_error = _mean(values, test[0].weights)
         risk = _risk(mine, A, R, diagonal)
-        if mine is not whole and not self.setting.whole:  # the noise of |δ|⁴ terms is common to all
-            risk = risk - _constant(mine) + _constant(whole)
         projections = np.concatenate(
             [self._plug_in_projections(fit, mine, A, R, piece) for piece in pieces(rows)], axis=1
         )
-        empty = np.empty((0, fit.size))
-        return Verdict(risk, estimate, projections, empty, not (streamed or self.setting.whole))
+        smaller, zero = np.empty((0, fit.size)), np.zeros(fit.size)
+        if streamed or self.setting.whole:
+            return Verdict(risk, estimate, projections, smaller, zero, zero)
+        # h = 0 on the kept rows and on all: what the risks of all functions have in common
+        risk = risk - _constant(mine) + _constant(whole)
+        nothing = np.zeros((len(rows), 1, len(rows[0].rows)))
+        constant = _projections(rows, mine, np.zeros((1, nothing.shape[2])), _gaps(rows, nothing))
+        _, error = _mean(projections - constant, rows[0].weights)
+        return Verdict(risk, estimate, projections, smaller, 4.0 * error, 2.0 * estimate_error)
 
     def _plug_in_projections(
         self, fit: PlugIn, whole: ResidualState, A: Floats, R: Floats, rows: list[View]
@@ -193,9 +205,14 @@ def fit_families(
 def sampling_error(fits: Sequence[Fitted], h: int, test: list[View]) -> float:
     """Standard error of the mean of h(p, p) over test rows, the mean of k fits."""
     values = sum(fit.pick(h).diagonal(test)[:, 0].sum(0) for fit in fits) / len(fits)
-    w = test[0].weights
-    mean = values @ w / w.sum()
-    return float(np.sqrt(np.sum((w * (values - mean)) ** 2)) / w.sum())
+    return float(_mean(values[None], test[0].weights)[1][0])
+
+
+def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Weighted mean of each row of `values` and its standard error."""
+    share = weights / weights.sum()
+    mean = values @ share
+    return mean, np.sqrt((values - mean[:, None]) ** 2 @ share**2)
 
 
 def pieces(rows: Sequence[View]) -> list[list[View]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from calibscale.landmarks import (
 from calibscale.results import EXACT, Approximation
 from calibscale.scan import scan
 from calibscale.selection.bins import Bins, DebiasedBins
-from calibscale.selection.error import feature_error
+from calibscale.selection.error import feature_error, trace_residual
 from calibscale.selection.families import Family, Fitted, Part, Setting
 from calibscale.selection.judge import (
     FoldTask,
@@ -48,11 +48,36 @@ from calibscale.views import View, problems, width
 FAMILIES: dict[str, type[Family]] = {
     family.name: family for family in (Bins, DebiasedBins, KDE, KKR, UKKR, Temperature)
 }
-DEFAULT_FAMILIES = ("bins", "kde", "kkr", "ukkr", "temperature")
-CANONICAL_FAMILIES = ("kde", "kkr", "ukkr", "temperature")
 
 SUBSET_ROWS = 20_000
 _SUBSET_BYTES = 2**28
+
+
+class _Choice(NamedTuple):
+    """All candidates, the position of the best, and mean k(p, p) − |φ(p)|² if there are features."""
+
+    candidates: tuple[Candidate, ...]
+    best: int
+    trace_residual: float | None
+
+
+class _Steps:
+    """Progress over all passes: blocks read, and folds fitted and judged."""
+
+    def __init__(self, progress: engine.Progress | None, total: int) -> None:
+        self._progress = progress or (lambda done, total: None)
+        self._total = total
+        self._done = 0
+
+    def stage(self) -> engine.Progress:
+        """The callback of the next stage."""
+        before = self._done
+
+        def report(done: int, total: int) -> None:
+            self._done = before + done
+            self._progress(self._done, max(self._done, self._total))
+
+        return report
 
 
 @dataclass(frozen=True)
@@ -62,11 +87,15 @@ class _Pass:
     source: ArraySource
     split: Split
     options: dict[str, Any]
-    progress: engine.Progress | None
+    steps: _Steps
 
     def __call__(self, statistics: Sequence[Statistic]) -> tuple[dict[int, dict], Any]:
         found = scan(
-            self.source, tuple(statistics), split=self.split, progress=self.progress, **self.options
+            self.source,
+            tuple(statistics),
+            split=self.split,
+            progress=self.steps.stage(),
+            **self.options,
         )
         return {int(key or 0): states for key, states in found.groups.items()}, found
 
@@ -158,6 +187,8 @@ def select(
     )
     if split.folds > max(2, data.rows // 2):
         raise OptionError(f"{split.folds} folds of {data.rows} rows leave folds empty")
+    if nested and split.folds < 3:
+        raise OptionError("a nested run needs three folds or more")
     if rank < 1 or subset_rows < 2:
         raise OptionError("rank must be at least 1 and subset_rows at least 2")
     chosen = _families(estimators, notion)
@@ -165,7 +196,11 @@ def select(
         on_invalid=on_invalid, tolerance=tolerance, block_rows=block_rows, scheduler=scheduler,
         memory_limit=memory_limit,
     )  # fmt: skip
-    walk = _Pass(data, split, options, progress)
+    blocks = -(-data.rows // (block_rows or data.block_rows))
+    passes = 2 if data.rows <= subset_rows else 3
+    choices = 1 + split.folds * nested
+    total = blocks + choices * ((passes - 1) * blocks + 2 * split.folds)
+    walk = _Pass(data, split, options, _Steps(progress, total))
     subset, counts = _subset(walk, notion, subset_rows, seed)
     made = _features(features, kernel or Gaussian(), notion, subset, rank, trace_tolerance, seed)
     setting = Setting(
@@ -177,26 +212,23 @@ def select(
         whole=counts.used == len(subset[0].rows),
     )
     families = tuple(family.resolve(setting) for family in chosen)
-    candidates, selected = _choose(walk, setting, families)
-    nested_estimate: tuple[float, ...] = ()
-    if nested:
-        if split.folds < 3:
-            raise OptionError("a nested run needs three folds or more")
-        for outer in range(split.folds):
-            inner = replace(split, outer=outer, folds=split.folds)
-            again = replace(setting, folds=inner.of(subset[0].rows))
-            judged, best = _choose(replace(walk, split=inner), again, families, split.folds - 1)
-            nested_estimate += (judged[best].estimate,)
+    choice = _choose(walk, setting, families)
+    nested_estimates: list[float] = []
+    for outer in range(split.folds) if nested else ():
+        inner = replace(split, outer=outer)
+        again = replace(setting, folds=inner.of(subset[0].rows))
+        without = _choose(replace(walk, split=inner), again, families)
+        nested_estimates.append(without.candidates[without.best].estimate)
     return Selection(
         notion=notion,
-        candidates=candidates,
-        best=selected,
-        nested_estimates=nested_estimate,
+        candidates=choice.candidates,
+        best=choice.best,
+        nested_estimates=tuple(nested_estimates),
         n=counts.used,
         n_unlabelled=counts.unlabelled,
         dropped=counts.dropped,
         source=data.describe(),
-        features=setting.features.describe(),
+        features={**setting.features.describe(), "trace_residual": choice.trace_residual},
         seconds=time.perf_counter() - started,
         versions=versions(),
         parameters={
@@ -215,12 +247,18 @@ def select(
     )
 
 
+def default_families(notion: str) -> tuple[str, ...]:
+    """Names of the estimators that a notion is tried with."""
+    names = ("bins", "kde", "kkr", "ukkr", "temperature")
+    return names[1:] if notion == "canonical" else names
+
+
 # ---------------------------------------------------------------- before the passes
 
 
 def _families(estimators: Iterable[str | Family] | None, notion: str) -> tuple[Family, ...]:
     if estimators is None:
-        estimators = CANONICAL_FAMILIES if notion == "canonical" else DEFAULT_FAMILIES
+        estimators = default_families(notion)
     chosen = []
     for estimator in [estimators] if isinstance(estimators, str | Family) else estimators:
         if isinstance(estimator, str):
@@ -294,10 +332,8 @@ def _features(
 # ---------------------------------------------------------------- passes and folds
 
 
-def _choose(
-    walk: _Pass, setting: Setting, families: Sequence[Family], folds: int | None = None
-) -> tuple[tuple[Candidate, ...], int]:
-    k = folds or walk.split.folds
+def _choose(walk: _Pass, setting: Setting, families: Sequence[Family]) -> _Choice:
+    k = walk.split.k
     residuals = Residuals(setting.notion)
     needed = dict.fromkeys([residuals, *(s for family in families for s in family.needs)])
     groups, _ = walk(tuple(needed))
@@ -307,7 +343,9 @@ def _choose(
         return Part(states[residuals], tuple(states[s] for s in family.needs))
 
     fitted: list[tuple[Fitted, ...]] = engine.fold(
-        FoldTask(k, lambda fold: fit_families(fold, k, families, part, setting)), "threads"
+        FoldTask(k, lambda fold: fit_families(fold, k, families, part, setting)),
+        "threads",
+        progress=walk.steps.stage(),
     )
     streamed = _streamed(setting, families)
     sums: dict[int, RowSumState] = {}
@@ -316,8 +354,15 @@ def _choose(
         rows = RowSums(setting.notion, "rows", fits, walk.split)
         sums = {fold: states[rows] for fold, states in walk([rows])[0].items()}
     judge = Judge(setting, walk.split, families, part, fitted, streamed, sums)
-    verdicts: list[list[Verdict]] = engine.fold(FoldTask(k, judge), "threads")
-    return _candidates(setting, families, part, fitted, verdicts)
+    verdicts: list[list[Verdict]] = engine.fold(
+        FoldTask(k, judge), "threads", progress=walk.steps.stage()
+    )
+    candidates, best = _candidates(setting, families, part, fitted, verdicts)
+    ridge = next((family for family in families if isinstance(family, Ridge)), None)
+    residual = None
+    if ridge is not None:
+        residual = trace_residual([part(fold, ridge) for fold in range(TEST, k)])
+    return _Choice(candidates, best, residual)
 
 
 def _streamed(setting: Setting, families: Sequence[Family]) -> list[int]:
@@ -368,6 +413,9 @@ def _candidates(
                 estimate_error=_standard_error(estimates[:, i]),
                 sampling_error=sampling_error(fits, h, test) if i in judged else None,
                 approximation=_approximation(family, h, verdicts, fitted, f, part),
+                risk_approximation=_from_subset(
+                    np.array([fold[f].risk_error[h] for fold in verdicts]), k
+                ),
                 fitted=family.found(fits),
             )
         )
@@ -407,6 +455,11 @@ def _approximation(
         return feature_error(family.features, estimate, smaller, parts)
     if isinstance(family, KDE) and family.notion != "canonical":
         return Approximation("cells", max(fit[f].error for fit in fitted))
-    if verdicts[0][f].subset:
-        return Approximation("subset", None)
-    return EXACT
+    return _from_subset(np.array([fold[f].estimate_error[h] for fold in verdicts]), 1)
+
+
+def _from_subset(errors: Floats, independent: int) -> Approximation:
+    """The error of a mean over folds where kept rows stood for all of them."""
+    if not errors.any():
+        return EXACT
+    return Approximation("subset", float(np.sqrt(np.mean(errors**2) / independent)))

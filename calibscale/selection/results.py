@@ -36,6 +36,8 @@ class Candidate:
         of the best of each estimator.
     approximation : Approximation
         What a finite number of features, or a subset of rows, does to the estimate.
+    risk_approximation : Approximation
+        What a subset of rows does to the risk.
     fitted : dict
         Parameters found in each fold (θ of the temperature model).
     reason : str or None
@@ -54,6 +56,7 @@ class Candidate:
     estimate_error: float
     sampling_error: float | None = None
     approximation: Approximation = EXACT
+    risk_approximation: Approximation = EXACT
     fitted: dict[str, Any] = field(default_factory=dict)
     reason: str | None = None
 
@@ -84,6 +87,10 @@ class Candidate:
             "sampling_standard_error": self.sampling_error,
             "root": self.root,
             "approximation": {"kind": self.approximation.kind, "error": self.approximation.error},
+            "risk_approximation": {
+                "kind": self.risk_approximation.kind,
+                "error": self.risk_approximation.error,
+            },
         }
         if self.fitted:
             out["fitted"] = self.fitted

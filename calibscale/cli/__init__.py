@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -14,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.cli.options import (
+    check_output,
+    number,
+    open_source,
+    pairs,
+    source_options,
+    write_json,
+)
+from calibscale.cli.select import select
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError
 from calibscale.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.estimators import Estimator
-    from calibscale.source import ArraySource
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
 
@@ -119,29 +126,7 @@ def cli() -> None:
 @click.option(
     "--group-by", metavar="COLUMN", help="Also every estimate for each value of a covariate."
 )
-@click.option(
-    "--on-invalid", type=click.Choice(["raise", "drop"]), default="raise", show_default=True,
-    help="Stop at a bad row, or leave it out and count it.",
-)  # fmt: skip
-@click.option(
-    "--tolerance", default=1e-4, show_default=True,
-    help="How far from 1 a row of probabilities may sum.",
-)  # fmt: skip
-@click.option(
-    "--scheduler", metavar="WHERE",
-    help="serial, threads[:N], local:N (worker processes), the ADDRESS of a Dask scheduler, or "
-    "the path of a scheduler file.  [default: threads]",
-)  # fmt: skip
-@click.option("--memory-limit", metavar="SIZE", help="Bound on peak memory, such as 2GB.")
-@click.option("--logits", metavar="PATH", help="A zarr array of logits (inside STORE, if given).")
-@click.option("--probabilities", metavar="PATH", help="Likewise, of probabilities.")
-@click.option("--labels", metavar="PATH", help="Likewise, of labels.")
-@click.option("--covariates", metavar="PATH", help="Likewise, of covariates (n, d).")
-@click.option("--covariate-names", metavar="A,B", help="Names of those covariates.")
-@click.option("--weights", metavar="PATH", help="Likewise, of weights.")
-@click.option(
-    "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
-)
+@source_options
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
 def evaluate(
     store: str | None,
@@ -160,10 +145,10 @@ def evaluate(
     STORE is a path or URL made by `calibscale ingest`, `calibscale simulate` or the Python API.
     Zarr arrays of other origin are named instead: --logits or --probabilities, and --labels.
     """
-    _check_output(json_path)
+    check_output(json_path)
     from calibscale.evaluation import evaluate as run
 
-    source = _source(store, options)
+    source = open_source(store, options)
     estimators = _estimators(names, options)
     with progress("evaluating", "blocks", quiet) as report:
         result = run(
@@ -181,30 +166,7 @@ def evaluate(
         from calibscale.tables import evaluation_tables
 
         evaluation_tables(result)
-    _write_json(json_path, result.to_dict())
-
-
-def _source(store: str | None, options: dict[str, Any]) -> ArraySource:
-    from calibscale.store import as_source, open_arrays
-
-    paths = {name: options[name] for name in ("logits", "probabilities", "covariates", "weights")}
-    named = {name: path for name, path in paths.items() if path is not None}
-    if store is not None and not named and options["labels"] is None:
-        for name in ("binary", "covariate_names"):
-            if options[name]:
-                option = "--" + name.replace("_", "-")
-                raise click.UsageError(f"the store says that itself; {option} is for arrays")
-        return as_source(store)
-    if options["labels"] is None or not ("logits" in named or "probabilities" in named):
-        raise click.UsageError("give STORE, or --labels and one of --logits and --probabilities")
-    split = options["covariate_names"]
-    return open_arrays(
-        store=store,
-        labels=options["labels"],
-        covariate_names=split.split(",") if split else None,
-        binary=options["binary"],
-        **named,
-    )
+    write_json(json_path, result.to_dict())
 
 
 def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:
@@ -261,9 +223,11 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
     """Write a STORE of simulated predictions whose calibration error is known."""
     from calibscale.simulate import simulate as run
 
-    pairs = {key: _number(value, "--parameter") for key, value in _pairs(parameters, "--parameter")}
+    settings = {
+        key: number(value, "--parameter") for key, value in pairs(parameters, "--parameter")
+    }
     with progress("simulating", "rows", quiet) as report:
-        made = run(store, parameters=pairs, progress=report, **options)
+        made = run(store, parameters=settings, progress=report, **options)
     if not quiet:
         click.echo(f"{made.rows:,} rows of {made.classes} classes in {store}")
 
@@ -296,7 +260,7 @@ def ingest(files: tuple[str, ...], keys: tuple[str, ...], quiet: bool, **options
         raise click.UsageError("give at least one FILE, and then the STORE")
     with progress("ingesting", "rows", quiet) as report:
         done = run(
-            files[:-1], files[-1], keys=dict(_pairs(keys, "--key")), progress=report, **options
+            files[:-1], files[-1], keys=dict(pairs(keys, "--key")), progress=report, **options
         )
     if not quiet:
         state = "was complete already" if not done.added else f"{done.added:,} rows added"
@@ -310,7 +274,7 @@ def ingest(files: tuple[str, ...], keys: tuple[str, ...], quiet: bool, **options
 )
 def info(store: str, json_path: str | None) -> None:
     """What a STORE holds and where it came from."""
-    _check_output(json_path)
+    check_output(json_path)
     from calibscale.store import LogitStore
 
     found = LogitStore.open(store).info()
@@ -318,7 +282,7 @@ def info(store: str, json_path: str | None) -> None:
         from calibscale.tables import info_table
 
         info_table(found)
-    _write_json(json_path, found)
+    write_json(json_path, found)
 
 
 # ---------------------------------------------------------------- demo, warmup, doctor
@@ -371,7 +335,7 @@ def warmup() -> None:
 )
 def doctor(json_path: str | None) -> None:
     """Versions, processor, threads, BLAS and cache: paste this into a bug report."""
-    _check_output(json_path)
+    check_output(json_path)
     from calibscale.doctor import examine
 
     found = examine()
@@ -379,50 +343,7 @@ def doctor(json_path: str | None) -> None:
         from calibscale.tables import info_table
 
         info_table(found)
-    _write_json(json_path, found)
+    write_json(json_path, found)
 
 
-# ---------------------------------------------------------------- helpers
-
-
-def _pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:
-    pairs = [text.partition("=")[::2] for text in texts]
-    for (name, value), text in zip(pairs, texts, strict=True):
-        if not name or not value:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
-    return pairs
-
-
-def _number(text: str, option: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no number", param_hint=option) from None
-
-
-def _check_output(path: str | None) -> None:
-    """Fail before the work, not after it, where the result could not be written."""
-    if path in (None, "-"):
-        return
-    if Path(path).is_dir():
-        raise click.BadParameter(f"{path} is a folder", param_hint="--json")
-    folder = Path(path).absolute().parent
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise click.BadParameter(f"the folder {folder} cannot be written", param_hint="--json")
-
-
-def _write_json(path: str | None, value: dict[str, Any]) -> None:
-    if path is None:
-        return
-    if path == "-":
-        click.echo(json.dumps(value, allow_nan=False))
-        return
-    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
-        Path(path).write_text(json.dumps(value, allow_nan=False) + "\n")
-        return
-    aside = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+cli.add_command(select)

@@ -1,0 +1,125 @@
+"""What commands share: where predictions come from, how a pass is made, how results are written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from calibscale.source import ArraySource
+
+_OPTIONS = (
+    click.option(
+        "--on-invalid",
+        type=click.Choice(["raise", "drop"]),
+        default="raise",
+        show_default=True,
+        help="Stop at a bad row, or leave it out and count it.",
+    ),
+    click.option(
+        "--tolerance",
+        default=1e-4,
+        show_default=True,
+        help="How far from 1 a row of probabilities may sum.",
+    ),
+    click.option(
+        "--scheduler",
+        metavar="WHERE",
+        help="serial, threads[:N], local:N (worker processes), the ADDRESS of a Dask scheduler, or "
+        "the path of a scheduler file.  [default: threads]",
+    ),
+    click.option("--memory-limit", metavar="SIZE", help="Bound on peak memory, such as 2GB."),
+    click.option(
+        "--logits", metavar="PATH", help="A zarr array of logits (inside STORE, if given)."
+    ),
+    click.option("--probabilities", metavar="PATH", help="Likewise, of probabilities."),
+    click.option("--labels", metavar="PATH", help="Likewise, of labels."),
+    click.option("--covariates", metavar="PATH", help="Likewise, of covariates (n, d)."),
+    click.option("--covariate-names", metavar="A,B", help="Names of those covariates."),
+    click.option("--weights", metavar="PATH", help="Likewise, of weights."),
+    click.option(
+        "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
+    ),
+)
+
+
+def source_options(command: Callable) -> Callable:
+    """Options of every command that reads a store."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:
+    """The store, or the arrays that the options name."""
+    from calibscale.store import as_source, open_arrays
+
+    paths = {name: options[name] for name in ("logits", "probabilities", "covariates", "weights")}
+    named = {name: path for name, path in paths.items() if path is not None}
+    if store is not None and not named and options["labels"] is None:
+        for name in ("binary", "covariate_names"):
+            if options[name]:
+                option = "--" + name.replace("_", "-")
+                raise click.UsageError(f"the store says that itself; {option} is for arrays")
+        return as_source(store)
+    if options["labels"] is None or not ("logits" in named or "probabilities" in named):
+        raise click.UsageError("give STORE, or --labels and one of --logits and --probabilities")
+    split = options["covariate_names"]
+    return open_arrays(
+        store=store,
+        labels=options["labels"],
+        covariate_names=split.split(",") if split else None,
+        binary=options["binary"],
+        **named,
+    )
+
+
+def pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:
+    """NAME=VALUE texts taken apart."""
+    found = [text.partition("=")[::2] for text in texts]
+    for (name, value), text in zip(found, texts, strict=True):
+        if not name or not value:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+    return found
+
+
+def number(text: str, option: str) -> float:
+    """The text as a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no number", param_hint=option) from None
+
+
+def check_output(path: str | None, option: str = "--json") -> None:
+    """Fail before the work, not after it, where the result could not be written."""
+    if path in (None, "-"):
+        return
+    if Path(path).is_dir():
+        raise click.BadParameter(f"{path} is a folder", param_hint=option)
+    folder = Path(path).absolute().parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise click.BadParameter(f"the folder {folder} cannot be written", param_hint=option)
+
+
+def write_json(path: str | None, value: dict[str, Any]) -> None:
+    """Write a result aside and rename it; ``-`` is standard output."""
+    if path is None:
+        return
+    if path == "-":
+        click.echo(json.dumps(value, allow_nan=False))
+        return
+    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+        Path(path).write_text(json.dumps(value, allow_nan=False) + "\n")
+        return
+    aside = Path(f"{path}.{os.getpid()}.tmp")
+    try:
+        aside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
