@@ -85,20 +85,20 @@ def numpy_loop(store: str, bandwidth: float, seed: int) -> Callable[[], Any]:
     import zarr
     from scipy.special import softmax
 
-    from calibscale.features import _frequencies
+    from calibscale.features import frequencies
 
     group = zarr.open_group(store, mode="r")
     logits, labels = group["logits"], group["labels"]
     n, K = logits.shape
-    frequencies = _frequencies(100, K, seed) / bandwidth
-    F = len(frequencies)
+    omega = frequencies(100, K, seed) / bandwidth
+    F = len(omega)
 
     def work() -> dict[str, float]:
         S, C, t = np.zeros((K + 2 * F, K + 2 * F)), np.zeros((K, K + 2 * F)), 0.0
         for start in range(0, n, LOOP_ROWS):
             y = labels[start : start + LOOP_ROWS]
             q = softmax(logits[start : start + LOOP_ROWS].astype(np.float64), axis=1)
-            z = q @ frequencies.T
+            z = q @ omega.T
             phi = np.hstack([q, np.cos(z) / np.sqrt(F), np.sin(z) / np.sqrt(F)])
             delta = q
             delta[np.arange(len(y)), y] -= 1.0

@@ -81,6 +81,11 @@ def fold(
         return _fold_dask(task, client, report)
 
 
+def one_thread() -> Any:
+    """Context in which BLAS has one thread: more would change bits with the number of cores."""
+    return threadpool_limits(1)
+
+
 def available_cpus() -> int:
     """Processors this process may use: affinity mask and container quota."""
     from dask.system import cpu_count

@@ -17,6 +17,7 @@ from typing import Any
 import click
 import numpy as np
 from scipy.special import log_softmax, softmax
+from threadpoolctl import threadpool_limits
 
 from calibscale import (
     KKR,
@@ -32,8 +33,7 @@ from calibscale import (
 )
 from calibscale.landmarks import choose_landmarks
 from calibscale.selection.families import Part
-from calibscale.selection.judge import residual_state
-from calibscale.selection.risk import pair_mean
+from calibscale.selection.judge import bilinear_risk, residual_state
 from calibscale.selection.statistics import FeatureState
 from calibscale.simulate import GENERATORS
 from calibscale.views import View
@@ -104,11 +104,11 @@ def simulation(repetitions: int, rows: int, seed: int, plot: Path | None) -> Non
     mean, std = risks.mean(axis=0), risks.std(axis=0, ddof=1)
     at_one = risks[:, [int(np.argmin(abs(FIGURE_1 - 1)))]]
     excess = (risks - at_one).std(axis=0, ddof=1) / math.sqrt(repetitions)
-    print(f"Risk of h_sim, {repetitions} repetitions of {rows} rows")
-    print(f"{'θ':>5}  {'mean':>8}  {'std':>8}  {'mean − that of θ = 1':>22}")
+    print(f"Risk of h_sim × 1000, {repetitions} repetitions of {rows} rows")
+    print(f"{'θ':>5}  {'mean':>7}  {'std':>7}  {'mean − that of θ = 1':>20}")
     for i, theta in enumerate(FIGURE_1):
-        above = f"{mean[i] - at_one.mean():.5f} ± {excess[i]:.5f}"
-        print(f"{theta:5.2f}  {mean[i]:8.5f}  {std[i]:8.5f}  {above:>22}")
+        above = f"{1000 * (mean[i] - at_one.mean()):.4f} ± {1000 * excess[i]:.4f}"
+        print(f"{theta:5.2f}  {1000 * mean[i]:7.4f}  {1000 * std[i]:7.4f}  {above:>20}")
     print(f"smallest mean risk at θ = {FIGURE_1[np.argmin(mean)]:g}")
     print("(± is the standard error over repetitions; the differences are paired)")
     if plot:
@@ -119,7 +119,7 @@ def simulation(repetitions: int, rows: int, seed: int, plot: Path | None) -> Non
         axes.plot(FIGURE_1, mean, label=f"mean of {repetitions} repetitions")
         axes.axvline(1, color="tab:red", linestyle="--", label="truth")
         axes.set(xlabel="θ", ylabel="risk of $h_{sim}$", xlim=(FIGURE_1[0], FIGURE_1[-1]))
-        axes.legend()
+        figure.legend(loc="outside upper center", ncols=3, frameon=False)
         _save(figure, plot / "figure_1.png")
 
 
@@ -247,12 +247,14 @@ def _picture(
         chosen = [best(found, estimator) for found in results.values()]
         roots, errors = np.array([root(c.estimate, c.estimate_error) for c in chosen]).T
         x = np.arange(len(chosen)) + (i - (len(estimators) - 1) / 2) * 0.12
-        axes.errorbar(x, roots, errors, fmt="osD^v<"[i], capsize=3, label=estimator)
+        axes.errorbar(x, roots, errors, fmt="osD^v<"[i], capsize=3, label=estimator, clip_on=False)
     names = [name.replace("_", "\n") for name in results]
     axes.set_xticks(range(len(names)), names)
     axes.set(title=title, ylabel="root of the calibration estimate")
-    axes.set_ylim(bottom=0)
-    figure.legend(loc="outside right upper", frameon=False)
+    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(0, None))
+    for border in np.arange(1, len(names)) - 0.5:
+        axes.axvline(border, color="lightgrey", linewidth=0.8)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     _save(figure, folder / f"estimates_{title.replace(', ', '_').replace(' ', '_')}.png")
 
 
@@ -311,13 +313,9 @@ def ridge_grids(
         values = np.zeros((2, len(grid)))
         for held, rows in enumerate(parts):
             train = [part(training, other) for k, other in enumerate(parts) if k != held]
-            fit = ridge.fit_part(train, None)
-            judge, view = part(right, rows), right.take(rows)
-            cross, square = fit.cross_and_square(judge)
-            total = np.sum(judge.residuals.D**2) - 2 * cross + square
-            own = np.sum((view.squares - fit.diagonal([view])[0]) ** 2, axis=1)
-            m = float(judge.residuals.weight)
-            values += [pair_mean(total, own, m, m), fit.estimates(test)]
+            fit = ridge.fit_part(train)
+            risk = bilinear_risk(fit, part(right, rows), [right.take(rows)])
+            values += [risk, fit.estimates(test)]
         values /= folds
         found[family.name] = dict(zip(grid, zip(*values.tolist(), strict=True), strict=True))
     return found
@@ -330,10 +328,11 @@ def ridge_grids(
 @click.option("--folds", type=click.IntRange(2), default=5, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 def mismatch(file: Path, rows: int, folds: int, seed: int) -> None:
-    """What shuffling predictions but not their one-hot labels does to kkr and ukkr.
+    """What mismatched labels do to kkr and ukkr.
 
-    The published code does so in canonical mode, on the rows that it trains on.  FILE is an .npz
-    with arrays `logits` and `labels`.
+    In canonical mode the published code shuffles the predictions but not their one-hot labels,
+    and trains on that; the rows that validate have the right labels.  FILE is an .npz with
+    arrays `logits` and `labels`.
     """
     with np.load(file) as arrays:
         if not {"logits", "labels"} <= set(arrays):
@@ -341,10 +340,12 @@ def mismatch(file: Path, rows: int, folds: int, seed: int) -> None:
         q = softmax(arrays["logits"][:rows].astype(float), axis=1)
         y = arrays["labels"][:rows].astype(np.int64)
     order = published_order(len(q), seed)
-    wrong, right = (ridge_grids(q, y, order, mixed, folds) for mixed in (True, False))
+    with threadpool_limits(1, "blas"):  # matrices this small gain nothing from more threads
+        wrong, right = (ridge_grids(q, y, order, mixed, folds) for mixed in (True, False))
     print(COMPARABLE)
     for name in right:
-        print(f"\n{name}, canonical: risks and squared estimates, labels mismatched and right")
+        print(f"\n{name}, canonical: risks and squared estimates (* smallest risk)")
+        print(f"{'':9}  {'labels mismatched':>23}   {'labels right':>23}")
         print(f"{'reg':>9}  {'risk':>12}  {'estimate':>9}   {'risk':>12}  {'estimate':>9}")
         lowest = [min(grid, key=lambda reg: grid[reg][0]) for grid in (wrong[name], right[name])]
         for reg in right[name]:

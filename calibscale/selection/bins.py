@@ -11,7 +11,15 @@ import numpy as np
 from calibscale.chunk import Floats, Ints
 from calibscale.errors import OptionError
 from calibscale.kernels.bins import bin_numbers
-from calibscale.selection.families import ROW_NOTIONS, Bilinear, Family, Part, Setting, check_grid
+from calibscale.selection.families import (
+    ROW_NOTIONS,
+    Bilinear,
+    Family,
+    PairSums,
+    Part,
+    Setting,
+    check_grid,
+)
 from calibscale.selection.statistics import BinMoments, BinMomentState
 from calibscale.statistics import Statistic
 from calibscale.views import View
@@ -40,34 +48,27 @@ class _FittedBins(Bilinear):
                 out[j, h] = (self.d[h][j] ** 2 - self.v[h][j])[self._positions(h, view)]
         return out
 
-    def cross_and_square(self, part: Part) -> tuple[Floats, Floats]:
-        cross, square = np.zeros((2, self.size))
+    def judge(self, part: Part, rows: Sequence[View], whole: bool) -> PairSums:
+        sums = PairSums.zero(self.size, rows)
         for h in range(self.size):
             s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
             d, v = self.d[h], self.v[h]
-            cross[h] = np.sum(np.sum(c * d, axis=1) ** 2) - np.sum(c * c * v)
-            square[h] = np.sum(np.sum(s * d * d, axis=1) ** 2)
-            square[h] += np.sum(s * s * v * (v - 2.0 * d * d))
-        return cross, square
+            cd, sdd = np.sum(c * d, axis=1), np.sum(s * d * d, axis=1)
+            sums.cross[h] = np.sum(cd**2) - np.sum(c * c * v)
+            sums.square[h] = np.sum(sdd**2) + np.sum(s * s * v * (v - 2.0 * d * d))
+            for j, view in enumerate(rows):
+                b = self._positions(h, view)
+                square = d[j] ** 2 * (sdd[j] - 2.0 * s[j] * v[j]) + s[j] * v[j] ** 2
+                cross = d[j] * cd[j] - c[j] * v[j]
+                sums.diagonal[j, h] = (d[j] ** 2 - v[j])[b]
+                sums.first[h] += square[b] - 2.0 * view.delta[:, 0] * cross[b]
+        return sums
 
     def estimates(self, part: Part) -> Floats:
         out = np.empty(self.size)
         for h in range(self.size):
             out[h] = np.sum(part.states[h].sums[:, 1] * (self.d[h] ** 2 - self.v[h]))
         return out / float(part.residuals.weight)
-
-    def projections(self, part: Part, rows: Sequence[View]) -> Floats:
-        out = np.zeros((self.size, len(rows[0].rows)))
-        for h in range(self.size):
-            s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
-            d, v = self.d[h], self.v[h]
-            cd, sdd = np.sum(c * d, axis=1), np.sum(s * d * d, axis=1)
-            for j, view in enumerate(rows):
-                b = self._positions(h, view)
-                square = d[j] ** 2 * sdd[j] - 2.0 * s[j] * d[j] ** 2 * v[j] + s[j] * v[j] ** 2
-                cross = d[j] * cd[j] - c[j] * v[j]
-                out[h] += square[b] - 2.0 * view.delta[:, 0] * cross[b]
-        return out
 
 
 @dataclass(frozen=True)

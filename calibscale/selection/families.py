@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -31,7 +31,7 @@ class Setting:
     """What a family may know before the first pass.
 
     `subset` are the views of the rows kept in memory, `folds` (rows,) their folds; `whole` says
-    that these are all rows.
+    that these are all rows.  `shared` holds what families have in common.
     """
 
     notion: str
@@ -40,10 +40,37 @@ class Setting:
     subset: Sequence[View]
     folds: Ints
     whole: bool
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def rows(self, fold: int) -> list[View]:
         """The kept rows of a fold."""
         return [view.take(self.folds == fold) for view in self.subset]
+
+
+class PairSums(NamedTuple):
+    """What the risk of a bilinear h needs, with the moments S and C of the judging part.
+
+    Attributes
+    ----------
+    cross, square : (H,)
+        tr(C B Cᵀ) and tr(S B S B), summed over problems.
+    diagonal : (J, H, c)
+        h(p_i, p_i).
+    first : (H, c)
+        φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, summed over problems.
+    """
+
+    cross: Floats
+    square: Floats
+    diagonal: Floats
+    first: Floats
+
+    @classmethod
+    def zero(cls, size: int, rows: Sequence[View]) -> PairSums:
+        c = len(rows[0].rows)
+        return cls(
+            np.zeros(size), np.zeros(size), np.zeros((len(rows), size, c)), np.zeros((size, c))
+        )
 
 
 class Fitted(ABC):
@@ -91,16 +118,15 @@ class Bilinear(Fitted):
     plug_in = False
 
     @abstractmethod
-    def cross_and_square(self, part: Part) -> tuple[Floats, Floats]:
-        """tr(C B Cᵀ) and tr(S B S B) of a part, summed over problems, each (H,)."""
+    def judge(self, part: Part, rows: Sequence[View], whole: bool) -> PairSums:
+        """Pair sums of a part, and what those of its rows that are kept contribute.
+
+        `whole` says that these are all rows of the part.
+        """
 
     @abstractmethod
     def estimates(self, part: Part) -> Floats:
         """tr(B S)/Σw of a part [GB eq. 21], summed over problems, (H,)."""
-
-    @abstractmethod
-    def projections(self, part: Part, rows: Sequence[View]) -> Floats:
-        """φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, moments of `part`, summed over problems, (H, c)."""
 
 
 class Family(ABC):

@@ -88,17 +88,15 @@ class Judge:
         family, fit = self.families[f], self.fitted[fold][f]
         part = self.parts(fold, family)
         if isinstance(fit, Bilinear):
-            cross, square = fit.cross_and_square(part)
-            first = fit.projections(part, rows)
-            diagonals = fit.diagonal(rows)
-            gaps = _gaps(rows, diagonals)
+            sums = fit.judge(part, rows, self.setting.whole)
+            gaps = _gaps(rows, sums.diagonal)
             whole = part.residuals
-            total = np.sum(whole.D**2) - 2.0 * cross + square
+            total = np.sum(whole.D**2) - 2.0 * sums.cross + sums.square
             diagonal, error = self._diagonal(f, fold, whole, rows, gaps)
             risk = pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
             error = abs(pair_mean(error, 0.0, float(whole.weight), float(whole.weight2)))
             estimate = fit.estimates(self.parts(TEST, family))
-            projections = _projections(rows, whole, first, gaps)
+            projections = _projections(rows, whole, sums.first, gaps)
             smaller = self._smaller(f, fold)
             return Verdict(risk, estimate, projections, smaller, error, np.zeros(fit.size))
         assert isinstance(fit, PlugIn)
@@ -200,6 +198,15 @@ def fit_families(
         family.fit([parts(k, family) for k in range(folds) if k != fold], setting, fold)
         for family in families
     )
+
+
+def bilinear_risk(fit: Bilinear, part: Part, rows: Sequence[View]) -> Floats:
+    """R̂_CE of each hyper-parameter [GB eq. 20] on a part, all of whose rows are given, (H,)."""
+    sums, whole = fit.judge(part, rows, True), part.residuals
+    total = np.sum(whole.D**2) - 2.0 * sums.cross + sums.square
+    gaps = _gaps(rows, sums.diagonal)
+    diagonal = np.einsum("jhc,jhc->h", gaps, gaps)
+    return pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
 
 
 def sampling_error(fits: Sequence[Fitted], h: int, test: list[View]) -> float:

@@ -120,9 +120,12 @@ class KDE(Family):
     ----------
     grid : sequence of float, optional
         Bandwidths h; default logspace(−5, −1, 15) and {0.2, 0.4, …, 1}.
+    exact : bool
+        Sum tile by tile for a scalar, too: at the rows kept in memory, in quadratic time.
     """
 
     grid: Sequence[float] | None = None
+    exact: bool = False
     notion: str = "top_label"
     queries: Sequence[View] = field(default=(), compare=False, repr=False)
     name: ClassVar[str] = "kde"
@@ -135,15 +138,20 @@ class KDE(Family):
         super().resolve(setting)
         grid = published_bandwidths() if self.grid is None else self.grid
         queries = setting.subset
-        if setting.notion != "canonical":
+        if setting.notion != "canonical" and not self.exact:
             step = max(1, len(queries[0].rows) // _CHECKED)
             queries = [view.take(slice(None, None, step)) for view in queries]
         return replace(self, grid=grid, notion=setting.notion, queries=queries)
 
     @property
+    def compressed(self) -> bool:
+        """Whether training points are compressed to cells, so that any row can be a query."""
+        return self.notion != "canonical" and not self.exact
+
+    @property
     def needs(self) -> tuple[Statistic, ...]:
         assert self.grid is not None
-        if self.notion == "canonical":
+        if not self.compressed:
             return (KernelSums(self.notion, tuple(self.grid), self.queries),)
         smallest = min(self.grid)
         return (
@@ -159,7 +167,7 @@ class KDE(Family):
     def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> PlugIn:
         assert self.grid is not None
         exact = self._exact(train)
-        if self.notion == "canonical":
+        if not self.compressed:
             return exact
         masses = self.needs[1]
         assert isinstance(masses, CellMasses)

@@ -54,7 +54,7 @@ _SUBSET_BYTES = 2**28
 
 
 class _Choice(NamedTuple):
-    """All candidates, the position of the best, and mean k(p, p) − |φ(p)|² if there are features."""
+    """All candidates, the position of the best, and what the features miss of k(p, p)."""
 
     candidates: tuple[Candidate, ...]
     best: int
@@ -201,24 +201,27 @@ def select(
     choices = 1 + split.folds * nested
     total = blocks + choices * ((passes - 1) * blocks + 2 * split.folds)
     walk = _Pass(data, split, options, _Steps(progress, total))
-    subset, counts = _subset(walk, notion, subset_rows, seed)
-    made = _features(features, kernel or Gaussian(), notion, subset, rank, trace_tolerance, seed)
-    setting = Setting(
-        notion=notion,
-        classes=data.classes,
-        features=made,
-        subset=subset,
-        folds=split.of(subset[0].rows),
-        whole=counts.used == len(subset[0].rows),
-    )
-    families = tuple(family.resolve(setting) for family in chosen)
-    choice = _choose(walk, setting, families)
-    nested_estimates: list[float] = []
-    for outer in range(split.folds) if nested else ():
-        inner = replace(split, outer=outer)
-        again = replace(setting, folds=inner.of(subset[0].rows))
-        without = _choose(replace(walk, split=inner), again, families)
-        nested_estimates.append(without.candidates[without.best].estimate)
+    with engine.one_thread():
+        subset, counts = _subset(walk, notion, subset_rows, seed)
+        made = _features(
+            features, kernel or Gaussian(), notion, subset, rank, trace_tolerance, seed
+        )
+        setting = Setting(
+            notion=notion,
+            classes=data.classes,
+            features=made,
+            subset=subset,
+            folds=split.of(subset[0].rows),
+            whole=counts.used == len(subset[0].rows),
+        )
+        families = tuple(family.resolve(setting) for family in chosen)
+        choice = _choose(walk, setting, families)
+        nested_estimates: list[float] = []
+        for outer in range(split.folds) if nested else ():
+            inner = replace(split, outer=outer)
+            again = replace(setting, folds=inner.of(subset[0].rows), shared={})
+            without = _choose(replace(walk, split=inner), again, families)
+            nested_estimates.append(without.candidates[without.best].estimate)
     return Selection(
         notion=notion,
         candidates=choice.candidates,
@@ -270,6 +273,10 @@ def _families(estimators: Iterable[str | Family] | None, notion: str) -> tuple[F
         chosen.append(estimator)
     if not chosen:
         raise OptionError("name at least one estimator")
+    names = [family.name for family in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"{name} is named twice; give it one grid")
     return tuple(chosen)
 
 
@@ -371,7 +378,8 @@ def _streamed(setting: Setting, families: Sequence[Family]) -> list[int]:
         return []
     if setting.notion == "canonical":  # φᵀBφ at every row would cost more than all the moments
         return [f for f, family in enumerate(families) if isinstance(family, Temperature)]
-    return list(range(len(families)))
+    exact = [isinstance(family, KDE) and not family.compressed for family in families]
+    return [f for f in range(len(families)) if not exact[f]]
 
 
 def _candidates(
@@ -453,7 +461,7 @@ def _approximation(
         smaller = np.mean([fold[f].smaller[:, h] for fold in verdicts], axis=0)
         parts = [part(fold, family) for fold in range(TEST, len(verdicts))]
         return feature_error(family.features, estimate, smaller, parts)
-    if isinstance(family, KDE) and family.notion != "canonical":
+    if isinstance(family, KDE) and family.compressed:
         return Approximation("cells", max(fit[f].error for fit in fitted))
     return _from_subset(np.array([fold[f].estimate_error[h] for fold in verdicts]), 1)
 

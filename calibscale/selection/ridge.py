@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy.linalg import eigh
@@ -13,18 +13,66 @@ from calibscale.chunk import Floats
 from calibscale.errors import OptionError
 from calibscale.landmarks import PointFeatures
 from calibscale.selection.error import Index
-from calibscale.selection.families import Bilinear, Family, Part, Setting, check_grid
+from calibscale.selection.families import (
+    Bilinear,
+    Family,
+    PairSums,
+    Part,
+    Setting,
+    check_grid,
+)
 from calibscale.selection.statistics import FeatureMoments, FeatureState
 from calibscale.statistics import Statistic
 from calibscale.views import View
 
 
-class _Basis(NamedTuple):
-    """Eigenvectors U of one problem's S, its eigenvalues σ, and G = UᵀCᵀ."""
+class Basis:
+    """S and C of a training set in the eigenvectors of S, problem by problem.
 
-    U: Floats
-    sigma: Floats
-    G: Floats
+    Attributes
+    ----------
+    sigma : (J, m)
+        Eigenvalues σ.
+    U : (J, m, m)
+        Eigenvectors.
+    G : (J, m, e)
+        UᵀCᵀ.
+    weight, effective : float
+        Σw and (Σw)²/Σw² of the training rows.
+    """
+
+    def __init__(self, features: PointFeatures, train: Sequence[Part], index: Index | None) -> None:
+        self.features, self.index = features, index
+        self.weight = sum(float(part.residuals.weight) for part in train)
+        weight2 = sum(float(part.residuals.weight2) for part in train)
+        if not self.weight > 0:
+            raise OptionError("a training set has no rows with a positive weight")
+        self.effective = self.weight**2 / weight2
+        states = [_restricted(part.states[0], index) for part in train]
+        S = np.sum([state.S for state in states], axis=0)
+        C = np.sum([state.C for state in states], axis=0)
+        pairs = [eigh(matrix, check_finite=False) for matrix in S]
+        self.sigma = np.maximum([sigma for sigma, _ in pairs], 0.0)
+        self.U = np.array([U for _, U in pairs])
+        self.G = self.U.transpose(0, 2, 1) @ C.transpose(0, 2, 1)
+        self._rotated: list[tuple[FeatureState, FeatureState]] = []
+
+    def moments(self, part: Part) -> FeatureState:
+        """S and C of another part in this basis."""
+        for known, rotated in self._rotated:
+            if known is part.states[0]:
+                return rotated
+        state = _restricted(part.states[0], self.index)
+        S = self.U.transpose(0, 2, 1) @ state.S @ self.U
+        self._rotated.append((part.states[0], FeatureState(S, state.C @ self.U)))
+        return self._rotated[-1][1]
+
+    def phi(self, j: int, view: View) -> Floats:
+        """Features in the basis of problem j, (c, m)."""
+        phi = self.features(view.points)
+        if self.index is not None:
+            phi = phi[:, self.index[0]] * self.index[1]
+        return phi @ self.U[j]
 
 
 @dataclass(frozen=True)
@@ -73,156 +121,110 @@ class Ridge(Family):
         return [{"reg": reg} for reg in self.grid]
 
     def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> _FittedRidge:
-        return self.fit_part(train, None)
-
-    def fit_part(self, train: Sequence[Part], index: Index | None) -> _FittedRidge:
-        """The fit from some of the features only: what a coarser map would have given."""
         assert self.features is not None
-        weight = sum(float(part.residuals.weight) for part in train)
-        weight2 = sum(float(part.residuals.weight2) for part in train)
-        if not weight > 0:
-            raise OptionError("a training set has no rows with a positive weight")
-        states = [_restricted(part.states[0], index) for part in train]
-        S = np.sum([state.S for state in states], axis=0)
-        C = np.sum([state.C for state in states], axis=0)
-        bases = []
-        for j in range(len(S)):
-            sigma, U = eigh(S[j], check_finite=False)
-            bases.append(_Basis(U, np.maximum(sigma, 0.0), U.T @ C[j].T))
-        assert self.grid is not None
-        return self.fitted(
-            self.features, index, bases, np.array(self.grid), weight, weight**2 / weight2
-        )
+        key = (self.features, excluded)  # kkr and ukkr share it
+        if key not in setting.shared:
+            setting.shared[key] = Basis(self.features, train, None)
+        return self.fitted(setting.shared[key], np.array(self.grid))
+
+    def fit_part(self, train: Sequence[Part], index: Index | None = None) -> _FittedRidge:
+        """The fit from some of the features only: what a smaller map would have given."""
+        assert self.features is not None
+        return self.fitted(Basis(self.features, train, index), np.array(self.grid))
 
 
 class _FittedRidge(Bilinear):
-    """Coefficients in the eigenbasis of S; `matrix` is B there, by problem and hyper-parameter."""
+    """Coefficients in the eigenbasis of S."""
 
-    def __init__(
-        self,
-        features: PointFeatures,
-        index: Index | None,
-        bases: Sequence[_Basis],
-        grid: Floats,
-        weight: float,
-        effective: float,
-    ) -> None:
-        self.features, self.index, self.bases, self.grid = features, index, bases, grid
-        self.weight, self.effective = weight, effective
+    def __init__(self, basis: Basis, grid: Floats) -> None:
+        self.basis, self.grid = basis, grid
         self.size = len(grid)
 
     def pick(self, h: int) -> _FittedRidge:
-        return type(self)(
-            self.features, self.index, self.bases, self.grid[h : h + 1], self.weight, self.effective
-        )
-
-    def phi(self, j: int, view: View) -> Floats:
-        """Features in the eigenbasis of problem j, (c, m)."""
-        phi = self.features(view.points)
-        if self.index is not None:
-            phi = phi[:, self.index[0]] * self.index[1]
-        return phi @ self.bases[j].U
-
-    def moments(self, part: Part, j: int) -> tuple[Floats, Floats]:
-        """S (m, m) and C (e, m) of a part in the eigenbasis of problem j."""
-        state = _restricted(part.states[0], self.index)
-        U = self.bases[j].U
-        return U.T @ state.S[j] @ U, state.C[j] @ U
+        return type(self)(self.basis, self.grid[h : h + 1])
 
 
 class _FittedUKKR(_FittedRidge):
     def weights(self, j: int, h: int) -> Floats:
         """W with h(p, p') = ⟨Wᵀφ, Wᵀφ'⟩, (m, e)."""
-        _, sigma, G = self.bases[j]
-        damping = self.grid[h] * self.weight * self.effective**-0.25  # λn
-        return G / (sigma + damping)[:, None]
+        damping = self.grid[h] * self.basis.weight * self.basis.effective**-0.25  # λn
+        return self.basis.G[j] / (self.basis.sigma[j] + damping)[:, None]
 
     def diagonal(self, rows: Sequence[View]) -> Floats:
         out = np.empty((len(rows), self.size, len(rows[0].rows)))
         for j, view in enumerate(rows):
-            phi = self.phi(j, view)
+            phi = self.basis.phi(j, view)
             for h in range(self.size):
                 r = phi @ self.weights(j, h)
                 out[j, h] = np.einsum("ce,ce->c", r, r)
         return out
 
-    def cross_and_square(self, part: Part) -> tuple[Floats, Floats]:
-        cross, square = np.zeros((2, self.size))
-        for j in range(len(self.bases)):
-            S, C = self.moments(part, j)
+    def judge(self, part: Part, rows: Sequence[View], whole: bool) -> PairSums:
+        sums = PairSums.zero(self.size, rows)
+        S, C = self.basis.moments(part)
+        for j, view in enumerate(rows):
+            phi = self.basis.phi(j, view)
             for h in range(self.size):
                 W = self.weights(j, h)
-                cross[h] += np.sum((C @ W) ** 2)
-                square[h] += np.sum((W.T @ S @ W) ** 2)
-        return cross, square
+                r, cross, square = phi @ W, C[j] @ W, W.T @ S[j] @ W
+                sums.cross[h] += np.sum(cross**2)
+                sums.square[h] += np.sum(square**2)
+                sums.diagonal[j, h] = np.einsum("ce,ce->c", r, r)
+                sums.first[h] += np.einsum("ce,ce->c", r @ square - 2.0 * view.delta @ cross, r)
+        return sums
 
     def estimates(self, part: Part) -> Floats:
         out = np.zeros(self.size)
-        for j in range(len(self.bases)):
-            S, _ = self.moments(part, j)
+        for j, S in enumerate(self.basis.moments(part).S):
             for h in range(self.size):
                 W = self.weights(j, h)
                 out[h] += np.vdot(W, S @ W)
         return out / float(part.residuals.weight)
 
-    def projections(self, part: Part, rows: Sequence[View]) -> Floats:
-        out = np.zeros((self.size, len(rows[0].rows)))
-        for j, view in enumerate(rows):
-            S, C = self.moments(part, j)
-            phi = self.phi(j, view)
-            for h in range(self.size):
-                W = self.weights(j, h)
-                r = phi @ W
-                out[h] += np.einsum("ce,ce->c", r @ (W.T @ S @ W), r)
-                out[h] -= 2.0 * np.einsum("ce,ce->c", view.delta @ (C @ W), r)
-        return out
-
 
 class _FittedKKR(_FittedRidge):
     def matrix(self, j: int, h: int) -> Floats:
         """B in the eigenbasis, (m, m)."""
-        _, sigma, G = self.bases[j]
-        damping = self.grid[h] * self.weight**2 * self.effective**-0.5  # λn²
+        sigma, G = self.basis.sigma[j], self.basis.G[j]
+        damping = self.grid[h] * self.basis.weight**2 * self.basis.effective**-0.5  # λn²
         return (G @ G.T) / (np.outer(sigma, sigma) + damping)
 
     def diagonal(self, rows: Sequence[View]) -> Floats:
         out = np.empty((len(rows), self.size, len(rows[0].rows)))
         for j, view in enumerate(rows):
-            phi = self.phi(j, view)
+            phi = self.basis.phi(j, view)
             for h in range(self.size):
                 out[j, h] = np.einsum("cm,cm->c", phi @ self.matrix(j, h), phi)
         return out
 
-    def cross_and_square(self, part: Part) -> tuple[Floats, Floats]:
-        cross, square = np.zeros((2, self.size))
-        for j in range(len(self.bases)):
-            S, C = self.moments(part, j)
-            gram = C.T @ C
+    def judge(self, part: Part, rows: Sequence[View], whole: bool) -> PairSums:
+        sums = PairSums.zero(self.size, rows)
+        S, C = self.basis.moments(part)
+        for j, view in enumerate(rows):
+            phi = self.basis.phi(j, view)
+            gram, score = C[j].T @ C[j], 2.0 * view.delta @ C[j]
             for h in range(self.size):
                 B = self.matrix(j, h)
-                SB = S @ B
-                cross[h] += np.vdot(gram, B)
-                square[h] += np.vdot(SB, SB.T)
-        return cross, square
+                image = phi @ B
+                sums.cross[h] += np.vdot(gram, B)
+                sums.diagonal[j, h] = np.einsum("cm,cm->c", image, phi)
+                if whole and len(phi) < len(B):  # S = ΦᵀWΦ has a smaller rank than rows
+                    pairs = image @ phi.T
+                    mine = pairs**2 @ view.weights
+                    sums.square[h] += view.weights @ mine
+                else:
+                    SB = S[j] @ B
+                    mine = np.einsum("cm,cm->c", image @ S[j], image)
+                    sums.square[h] += np.vdot(SB, SB.T)
+                sums.first[h] += mine - np.einsum("cm,cm->c", score, image)
+        return sums
 
     def estimates(self, part: Part) -> Floats:
         out = np.zeros(self.size)
-        for j in range(len(self.bases)):
-            S, _ = self.moments(part, j)
+        for j, S in enumerate(self.basis.moments(part).S):
             for h in range(self.size):
                 out[h] += np.vdot(S, self.matrix(j, h))
         return out / float(part.residuals.weight)
-
-    def projections(self, part: Part, rows: Sequence[View]) -> Floats:
-        out = np.zeros((self.size, len(rows[0].rows)))
-        for j, view in enumerate(rows):
-            S, C = self.moments(part, j)
-            phi = self.phi(j, view)
-            score = view.delta @ C
-            for h in range(self.size):
-                image = phi @ self.matrix(j, h)
-                out[h] += np.einsum("cm,cm->c", image @ S - 2.0 * score, image)
-        return out
 
 
 @dataclass(frozen=True)

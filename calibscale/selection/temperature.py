@@ -14,7 +14,8 @@ from calibscale.selection.families import Family, Part, PlugIn, Setting
 from calibscale.selection.risk import plug_in_risk
 from calibscale.views import View
 
-_LOG_THETA = np.linspace(-4.0, 4.0, 33)
+_STEP = 0.25
+_LOG_THETA = _STEP * np.arange(-16, 17)
 
 
 def temperature_residuals(view: View, theta: float) -> Floats:
@@ -41,6 +42,7 @@ class Temperature(Family):
     """r̂(p) = p − softmax(θ log p): perfect where tempering alone went wrong [GB §5.1].
 
     One θ for all classes; it minimises the risk of the training rows that are kept in memory.
+    The risk cannot tell r̂ from −r̂, so with few rows θ may lie on the wrong side of 1.
     """
 
     name: ClassVar[str] = "temperature"
@@ -63,12 +65,16 @@ class Temperature(Family):
                 for view in rows
             )
 
+        # r̂ and −r̂ have the same risk, so there may be a minimum on either side of θ = 1
         coarse = [risk(value) for value in _LOG_THETA]
-        best = int(np.argmin(coarse))
-        step = _LOG_THETA[1] - _LOG_THETA[0]
-        found = minimize_scalar(
-            risk, bounds=(_LOG_THETA[best] - step, _LOG_THETA[best] + step), method="bounded",
-            options={"xatol": 1e-7},
-        )  # fmt: skip
-        log_theta = found.x if found.fun < coarse[best] else _LOG_THETA[best]
+        found = [
+            (value, float(log_theta)) for value, log_theta in zip(coarse, _LOG_THETA, strict=True)
+        ]
+        for side in (_LOG_THETA <= 0.0, _LOG_THETA >= 0.0):
+            best = int(np.argmin(np.where(side, coarse, np.inf)))
+            ends = _LOG_THETA[side][[0, -1]]
+            bounds = np.clip(_LOG_THETA[best] + np.array([-_STEP, _STEP]), *ends)
+            near = minimize_scalar(risk, bounds=bounds, method="bounded", options={"xatol": 1e-7})
+            found.append((float(near.fun), float(near.x)))
+        _, log_theta = min(found)
         return _FittedTemperature(float(np.exp(log_theta)))
