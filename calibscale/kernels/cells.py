@@ -15,6 +15,7 @@ from calibscale.kernels.elementary import exp
 
 NODES = 16  # of a cell: points kept, or degree of the polynomials that are integrated exactly
 GRADED = 6  # the first and the last cell are halved this often towards the end
+_FAR = 1e-4  # of a cell's mass times the kernel at its nearest node: less than that is noise
 _CUT = 45.0  # e^−45 = 3e-20 of the largest term: what n = 10^9 rows could add is still rounding
 
 
@@ -101,13 +102,14 @@ def _window(first, last, top, f, bias, mass, a, b):
 
 
 @kernel
-def beta_ratios(logs, f, bias, mass, h, out):
+def beta_ratios(logs, f, bias, mass, cell, h, out):
     """Σ m₁k/Σ m₀k, log k = (f log p + (1 − f) log(1 − p))/h + bias, for each p.
 
     As a function of f, log k is concave: the terms that count are neighbours, and bisection finds
-    them.
+    them.  Masses of nodes have both signs; far from all points, where they cancel, the share of
+    events in the nearest cell is what is left to say.
 
-    axes: logs (rows, 2); f, bias (N,) in the order of f; mass (N, 2); out (rows,)
+    axes: logs (rows, 2); f, bias (N,) in the order of f; mass, cell (N, 2); out (rows,)
     """
     N = f.size
     for r in range(out.size):
@@ -141,15 +143,18 @@ def beta_ratios(logs, f, bias, mass, h, out):
             else:
                 low = i + 1
         total, events = _window(first, low, top, f, bias, mass, a, b)
-        out[r] = min(max(events / total, 0.0), 1.0) if total > 0.0 else math.nan
+        out[r] = (
+            min(max(events / total, 0.0), 1.0) if total > _FAR * cell[peak, 1] else cell[peak, 0]
+        )
 
 
 @kernel
-def take_nodes(counts, points, masses, moments, edges, transform, theta, mass):
+def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, cell):
     """Points and nodes of all cells, in order; returns how many there are.
 
     axes: as in `add_points`; transform (NODES, NODES) makes masses of nodes of moments; theta
-    (cells·NODES,), mass (cells·NODES, 2)
+    (cells·NODES,), mass (cells·NODES, 2); cell (cells·NODES, 2): share of events in the cell, and
+    its mass if it has nodes
     """
     N = 0
     for c in range(counts.size):
@@ -159,6 +164,8 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass):
                 theta[N] = points[c, order[k]]
                 mass[N, 0] = masses[c, order[k], 0]
                 mass[N, 1] = masses[c, order[k], 1]
+                cell[N, 0] = moments[c, 0, 1] / moments[c, 0, 0]
+                cell[N, 1] = 0.0
                 N += 1
             continue
         middle = 0.5 * (edges[c] + edges[c + 1])
@@ -172,5 +179,7 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass):
                 second += transform[k, d] * moments[c, d, 1]
             mass[N, 0] = first
             mass[N, 1] = second
+            cell[N, 0] = moments[c, 0, 1] / moments[c, 0, 0]
+            cell[N, 1] = moments[c, 0, 0]
             N += 1
     return N

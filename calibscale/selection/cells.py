@@ -69,14 +69,15 @@ class Cells(NamedTuple):
             state.points[j], state.masses[j],
         )  # fmt: skip
 
-    def nodes(self, state: CellState, j: int) -> tuple[Floats, Floats]:
-        """θ (N,) in order and masses (N, 2) that stand for all points."""
-        theta, mass = np.empty(state.points[j].size), np.empty((state.points[j].size, 2))
+    def nodes(self, state: CellState, j: int) -> tuple[Floats, Floats, Floats]:
+        """θ (N,) in order, masses (N, 2) that stand for all points, and their cells (N, 2)."""
+        theta = np.empty(state.points[j].size)
+        mass, cell = np.empty((2, len(theta), 2))
         N = kernel_cells.take_nodes(
             state.counts[j], state.points[j], state.masses[j], state.moments[j], self.edges,
-            _TRANSFORM, theta, mass,
+            _TRANSFORM, theta, mass, cell,
         )  # fmt: skip
-        return theta[:N], mass[:N]
+        return theta[:N], mass[:N], cell[:N]
 
 
 def _node_masses() -> Floats:
@@ -123,11 +124,12 @@ class CellMasses(Statistic):
 
 
 class _Sources(NamedTuple):
-    """f (N,) in order, −log B(f/h + 1) (N,), masses (N, 2) for one bandwidth."""
+    """f (N,) in order, −log B(f/h + 1) (N,), masses and cells (N, 2) for one bandwidth."""
 
     f: Floats
     bias: Floats
     mass: Floats
+    cell: Floats
 
 
 class FittedCellKDE(PlugIn):
@@ -151,7 +153,7 @@ class FittedCellKDE(PlugIn):
             total = statistic.merge(total, state)
         sources = []
         for j in range(len(total.counts)):
-            theta, mass = statistic.cells.nodes(total, j)
+            theta, mass, _ = statistic.cells.nodes(total, j)
             if not len(theta):
                 raise OptionError("kde: a training set has no rows with a positive weight")
             sources.append([_coarsen(theta, mass, h) for h in bandwidths])
@@ -176,6 +178,6 @@ def _coarsen(theta: Floats, mass: Floats, h: float) -> _Sources:
     cells = Cells.of(h)
     state = cells.empty(1)
     cells.add(state, 0, theta, mass)
-    theta, mass = cells.nodes(state, 0)
+    theta, mass, cell = cells.nodes(state, 0)
     f = np.sin(theta) ** 2
-    return _Sources(f, -betaln(f / h + 1.0, np.cos(theta) ** 2 / h + 1.0), mass)
+    return _Sources(f, -betaln(f / h + 1.0, np.cos(theta) ** 2 / h + 1.0), mass, cell)
