@@ -35,6 +35,14 @@ def scale(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def selection(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["selection by risk", "features", "seconds", "peak MB"]]
+    for row in rows:
+        rank = str(row.get("rank", "–"))
+        lines.append([row["what"], rank, f"{row['seconds']:.2f}", f"{row['peak_mb']:.0f}"])
+    return lines
+
+
 def markdown(lines: list[list[str]], environment: dict[str, Any]) -> str:
     head, *body = ["| " + " | ".join(cells) + " |" for cells in lines]
     rule = "|" + " --- |" * len(lines[0])
@@ -54,7 +62,7 @@ def rewrite(text: str, name: str, table: str) -> str:
 
 def main(readme: Path = README, results: Path = RESULTS) -> None:
     text = readme.read_text()
-    for name, lines in (("peers", peers), ("scale", scale)):
+    for name, lines in (("peers", peers), ("scale", scale), ("selection", selection)):
         result = json.loads((results / f"{name}.json").read_text())
         text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))
     readme.write_text(text)

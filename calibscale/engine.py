@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,8 +78,21 @@ def fold(
     if kind == "threads":
         workers = _within_memory(task, argument or available_cpus(), limit)
         return _fold_threads(task, workers, report)
-    with _client(kind, argument, limit, task) as client:
-        return _fold_dask(task, client, report)
+    with _session(kind, argument, limit) as opened:
+        if opened.worker_limit is not None:
+            _within_memory(task, 1, opened.worker_limit)
+        return _fold_dask(task, opened.client, report)
+
+
+@contextmanager
+def session(scheduler: Any = None, memory_limit: int | str | None = None) -> Iterator[Any]:
+    """A scheduler for several folds: worker processes are started, and addresses called, once."""
+    kind, argument = _parse_scheduler(scheduler)
+    if kind == "threads":
+        yield scheduler
+        return
+    with _session(kind, argument, parse_bytes(memory_limit)) as opened:
+        yield opened
 
 
 def one_thread() -> Any:
@@ -115,6 +129,8 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if scheduler is None:
         client = _active_client()
         return ("threads", None) if client is None else ("client", client)
+    if isinstance(scheduler, Session):
+        return "session", scheduler
     if not isinstance(scheduler, str | Path):
         return "client", scheduler
     text = str(scheduler)
@@ -270,36 +286,42 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
 # ---------------------------------------------------------------- Dask
 
 
+@dataclass(frozen=True)
+class Session:
+    """A Dask client, and the bytes that a worker process may use if we started it."""
+
+    client: Any
+    worker_limit: int | None = None
+
+
 @contextmanager
-def _client(kind: str, argument: Any, limit: int | None, task: Task) -> Iterator[Any]:
-    if kind == "client":
-        yield argument
+def _session(kind: str, argument: Any, limit: int | None) -> Iterator[Session]:
+    if kind in ("session", "client"):
+        yield argument if kind == "session" else Session(argument)
         return
     from distributed import Client, LocalCluster
 
     if kind == "local":
         workers = argument or available_cpus()
-        if limit is not None:
-            share = limit // workers
-            _within_memory(task, 1, share)
+        share = None if limit is None else limit // workers
         with (
             LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
                 dashboard_address=None,
-                memory_limit=0 if limit is None else share,
+                memory_limit=share or 0,
             ) as cluster,
             Client(cluster) as client,
         ):
-            yield client
+            yield Session(client, share)
         return
     try:
         client = Client(**{("scheduler_file" if kind == "file" else "address"): argument})
     except (OSError, TimeoutError) as error:
         raise OptionError(f"no Dask scheduler answers at {argument}: {error}") from error
     with client:
-        yield client
+        yield Session(client)
 
 
 def _run_remote(task: Task, first: int, last: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -178,6 +178,9 @@ def describe_scheduler(scheduler: Any) -> str:
     return str(scheduler) if isinstance(scheduler, str) else type(scheduler).__name__
 
 
+_version = cache(version)
+
+
 def versions() -> dict[str, str]:
     """Versions of calibscale and of what its numbers depend on."""
-    return {name: version(name) for name in ("calibscale", "numpy", "scipy", "numba", "zarr")}
+    return {name: _version(name) for name in ("calibscale", "numpy", "scipy", "numba", "zarr")}

@@ -41,11 +41,12 @@ def test_benchmark__small_run_meets_its_bounds(name: str, folder: Path) -> None:
 
 
 def test_table__stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
-    if not {"peers.json", "scale.json"} <= {p.name for p in (folder / "results").glob("*")}:
-        pytest.skip("needs the results of peers and scale")
+    names = ("peers", "scale", "selection")
+    if not {f"{name}.json" for name in names} <= {p.name for p in (folder / "results").glob("*")}:
+        pytest.skip(f"needs the results of {', '.join(names)}")
     readme = tmp_path / "README.md"
     mark = "<!-- benchmark: {} -->\nold\n<!-- end -->\n"
-    readme.write_text("before\n" + mark.format("peers") + mark.format("scale") + "after\n")
+    readme.write_text("before\n" + "".join(map(mark.format, names)) + "after\n")
     _python("table.py", readme, folder / "results")
     text = readme.read_text()
     assert text.startswith("before\n<!-- benchmark: peers -->\n| data |")

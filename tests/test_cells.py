@@ -20,7 +20,7 @@ MANY = 300 if INTERPRETED else 6000
 BANDWIDTHS = (1e-4, 1e-2, 0.3) if INTERPRETED else (1e-5, 3e-4, 1e-2, 0.3, 1.0)
 # exponents reach 1/h, so that a sum of terms loses about eps/h of them, in either way of summing;
 # 16 nodes a cell leave 1e-13 where the sum is not small, 5e-13 towards its tails
-ROUNDING = {h: 1e-12 + 20 * np.finfo(float).eps / h for h in BANDWIDTHS}
+ROUNDING = {h: 1e-12 + 50 * np.finfo(float).eps / h for h in BANDWIDTHS}
 
 
 def scalar_view(rest, event):

@@ -15,7 +15,7 @@ from calibscale.kernels.elementary import exp
 
 NODES = 16  # of a cell: points kept, or degree of the polynomials that are integrated exactly
 GRADED = 6  # the first and the last cell are halved this often towards the end
-_FAR = 1e-4  # of a cell's mass times the kernel at its nearest node: less than that is noise
+_STEEP = 14.0  # a kernel that falls by more than e^14 across a cell is too steep for its nodes
 _CUT = 45.0  # e^−45 = 3e-20 of the largest term: what n = 10^9 rows could add is still rounding
 
 
@@ -52,14 +52,16 @@ def _keep(theta, first, second, c, counts, points, masses):
 
 
 @kernel
-def add_points(theta, mass, edges, width, moments, counts, points, masses):
-    """Add points with two masses each.
+def add_points(theta, mass, node, edges, width, moments, counts, points, masses):
+    """Add points with two masses each.  Nodes of other cells are no points: they spoil a list.
 
-    axes: theta (rows,); mass (rows, 2); edges (cells+1,); moments, masses (cells, NODES, 2);
-    counts (cells,); points (cells, NODES)
+    axes: theta (rows,); mass (rows, 2); node (rows,), or empty if all are points; edges
+    (cells+1,); moments, masses (cells, NODES, 2); counts (cells,); points (cells, NODES)
     """
     for i in range(theta.size):
         c = _cell(theta[i], edges, width)
+        if node.size > 0 and node[i]:
+            counts[c] = -1
         _keep(theta[i], mass[i, 0], mass[i, 1], c, counts, points, masses)
         t = 2.0 * (theta[i] - edges[c]) / (edges[c + 1] - edges[c]) - 1.0
         before, now = t, 1.0  # T_1 = T_−1, T_0
@@ -106,10 +108,11 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
     """Σ m₁k/Σ m₀k, log k = (f log p + (1 − f) log(1 − p))/h + bias, for each p.
 
     As a function of f, log k is concave: the terms that count are neighbours, and bisection finds
-    them.  Masses of nodes have both signs; far from all points, where they cancel, the share of
-    events in the nearest cell is what is left to say.
+    them.  Far from all points the kernel is too steep for the nodes of the nearest cell, and the
+    share of events there is what is left to say.
 
-    axes: logs (rows, 2); f, bias (N,) in the order of f; mass, cell (N, 2); out (rows,)
+    axes: logs (rows, 2); f, bias (N,) in the order of f; mass, cell (N, 2) as `take_nodes`
+    gives them; out (rows,)
     """
     N = f.size
     for r in range(out.size):
@@ -142,10 +145,14 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
                 high = i
             else:
                 low = i + 1
+        node = int(cell[peak, 1])
+        if node >= 0:
+            one, other = _exponent(node, f, bias, a, b), _exponent(node + NODES - 1, f, bias, a, b)
+            if abs(one - other) > _STEEP:
+                out[r] = cell[peak, 0]
+                continue
         total, events = _window(first, low, top, f, bias, mass, a, b)
-        out[r] = (
-            min(max(events / total, 0.0), 1.0) if total > _FAR * cell[peak, 1] else cell[peak, 0]
-        )
+        out[r] = min(max(events / total, 0.0), 1.0) if total > 0.0 else cell[peak, 0]
 
 
 @kernel
@@ -154,7 +161,7 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, c
 
     axes: as in `add_points`; transform (NODES, NODES) makes masses of nodes of moments; theta
     (cells·NODES,), mass (cells·NODES, 2); cell (cells·NODES, 2): share of events in the cell, and
-    its mass if it has nodes
+    its first node, −1 if it has points
     """
     N = 0
     for c in range(counts.size):
@@ -165,7 +172,7 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, c
                 mass[N, 0] = masses[c, order[k], 0]
                 mass[N, 1] = masses[c, order[k], 1]
                 cell[N, 0] = moments[c, 0, 1] / moments[c, 0, 0]
-                cell[N, 1] = 0.0
+                cell[N, 1] = -1.0
                 N += 1
             continue
         middle = 0.5 * (edges[c] + edges[c + 1])
@@ -180,6 +187,6 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, c
             mass[N, 0] = first
             mass[N, 1] = second
             cell[N, 0] = moments[c, 0, 1] / moments[c, 0, 0]
-            cell[N, 1] = moments[c, 0, 0]
+            cell[N, 1] = N - k
             N += 1
     return N

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -95,9 +95,11 @@ class Bins(Family):
     def __post_init__(self) -> None:
         if self.grid is None:
             return
-        grid = check_grid("bins", self.grid)
+        grid = check_grid(self.name, self.grid)
         if any(value != int(value) or value > 100_000 for value in grid):
-            raise OptionError(f"the grid of bins must be whole numbers up to 100,000, not {grid}")
+            raise OptionError(
+                f"the grid of {self.name} must be whole numbers up to 100,000, not {grid}"
+            )
         object.__setattr__(self, "grid", tuple(int(value) for value in grid))
 
     def resolve(self, setting: Setting) -> Self:
@@ -124,13 +126,12 @@ class Bins(Family):
         return _FittedBins(d, v)
 
 
+@dataclass(frozen=True)
 class DebiasedBins(Bins):
     """`Bins` with ``debiased=True``, as a family of its own name."""
 
+    debiased: bool = field(default=True, init=False)
     name: ClassVar[str] = "bins_debiased"
-
-    def __init__(self, grid: Sequence[float] | None = None) -> None:
-        super().__init__(grid, True)
 
 
 def _fit(states: Sequence[BinMomentState], debiased: bool) -> tuple[Floats, Floats]:

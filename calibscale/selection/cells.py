@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betaln
 
 from calibscale.chunk import Chunk, Floats, Ints
@@ -23,6 +24,7 @@ from calibscale.statistics import Statistic
 from calibscale.views import View, problems, views
 
 _MOST_CELLS = 2**17
+_POINTS = np.empty(0, np.bool_)
 
 
 class CellState(NamedTuple):
@@ -63,9 +65,12 @@ class Cells(NamedTuple):
             np.zeros((J, count, NODES)), np.zeros((J, count, NODES, 2)),
         )  # fmt: skip
 
-    def add(self, state: CellState, j: int, theta: Floats, mass: Floats) -> None:
+    def add(
+        self, state: CellState, j: int, theta: Floats, mass: Floats, node: NDArray = _POINTS
+    ) -> None:
+        """Add points with two masses each; `node` says which are nodes of other cells."""
         kernel_cells.add_points(
-            theta, mass, self.edges, self.width, state.moments[j], state.counts[j],
+            theta, mass, node, self.edges, self.width, state.moments[j], state.counts[j],
             state.points[j], state.masses[j],
         )  # fmt: skip
 
@@ -153,10 +158,10 @@ class FittedCellKDE(PlugIn):
             total = statistic.merge(total, state)
         sources = []
         for j in range(len(total.counts)):
-            theta, mass, _ = statistic.cells.nodes(total, j)
+            theta, mass, cell = statistic.cells.nodes(total, j)
             if not len(theta):
                 raise OptionError("kde: a training set has no rows with a positive weight")
-            sources.append([_coarsen(theta, mass, h) for h in bandwidths])
+            sources.append([_coarsen(theta, mass, cell[:, 1] >= 0, h) for h in bandwidths])
         return cls(sources, bandwidths)
 
     def pick(self, h: int) -> FittedCellKDE:
@@ -173,11 +178,11 @@ class FittedCellKDE(PlugIn):
         return out
 
 
-def _coarsen(theta: Floats, mass: Floats, h: float) -> _Sources:
+def _coarsen(theta: Floats, mass: Floats, node: NDArray, h: float) -> _Sources:
     """The same measure on cells of bandwidth h."""
     cells = Cells.of(h)
     state = cells.empty(1)
-    cells.add(state, 0, theta, mass)
+    cells.add(state, 0, theta, mass, node)
     theta, mass, cell = cells.nodes(state, 0)
     f = np.sin(theta) ** 2
     return _Sources(f, -betaln(f / h + 1.0, np.cos(theta) ** 2 / h + 1.0), mass, cell)

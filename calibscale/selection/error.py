@@ -15,6 +15,7 @@ Index = tuple[Ints, float]  # a part of the features, and the factor they get
 
 _GROUPS = 10
 _WIDTH = 2.3  # standard errors, as for the estimators from moments
+_SAFETY = 1.75  # half of the landmarks tell the error of all within that, in 100 classes
 _ROUNDING = 1e-12
 
 
@@ -48,7 +49,8 @@ def feature_error(
     """The error of an estimate from its values with smaller maps, (replicates,).
 
     Landmarks: the error is taken as proportional to the trace residual, so that half of them tell
-    it.  Random features: jackknife over groups of frequencies, |bias| + 2.3 standard errors.
+    it.  Random features: jackknife over groups of frequencies, |bias| + 2.3 standard errors,
+    more where the bias is a large share of the estimate.
     """
     if isinstance(features, FourierFeatures):
         groups = len(smaller)
@@ -56,13 +58,14 @@ def feature_error(
             return Approximation("random_features", None)
         bias = (groups - 1) * (smaller.mean() - estimate)
         spread = np.sqrt((groups - 1) * np.mean((smaller - smaller.mean()) ** 2))
-        return Approximation(
-            "random_features", float(abs(bias) + _WIDTH * spread), float(estimate - bias)
-        )
+        share = abs(bias) / max(abs(estimate), abs(bias), 1e-300)
+        error = abs(bias) * (1.0 + 3.0 * share) + _WIDTH * spread  # a large bias is not linear
+        return Approximation("random_features", float(error), float(estimate - bias))
     now = trace_residual(parts)
     before = trace_residual(parts, replicates(features)[0][0])
     if now < _ROUNDING:
         return Approximation("low_rank", 0.0)
     if before <= now:
         return Approximation("landmarks", None)
-    return Approximation("landmarks", float(abs(estimate - smaller[0]) * now / (before - now)))
+    told = abs(estimate - smaller[0]) * now / (before - now)
+    return Approximation("landmarks", float(_SAFETY * told))

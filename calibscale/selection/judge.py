@@ -182,7 +182,7 @@ class Judge:
         test = self.parts(TEST, family)
         return np.array(
             [family.fit_part(train, index).estimates(test) for index in replicates(family.features)]
-        )
+        ).reshape(-1, fit.size)
 
     def _offsets(self, f: int) -> tuple[int, int]:
         """Where a streamed family's hyper-parameters begin among all, and among plug-in ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -151,7 +152,7 @@ def select(
     trace_tolerance : float
         Landmarks are added until the mean of k(p, p) − |φ(p)|² is below.
     subset_rows : int
-        Rows kept in memory (all, if there are no more): candidates for landmarks, the queries of
+        Rows kept in memory (all, if the source has no more): candidates for landmarks, queries of
         the canonical KDE, and what standard errors are computed from.
     nested : bool
         Choose k times more, each fold being the test part once; `nested_estimate` is the mean.
@@ -181,7 +182,7 @@ def select(
     data = as_source(source)
     problems(notion, data.classes)
     split = (
-        Split(int(folds), test_fraction, seed)
+        Split(_count(folds), test_fraction, seed)
         if np.ndim(folds) == 0
         else given_split(folds, data.rows)
     )
@@ -191,17 +192,19 @@ def select(
         raise OptionError("a nested run needs three folds or more")
     if rank < 1 or subset_rows < 2:
         raise OptionError("rank must be at least 1 and subset_rows at least 2")
+    if not 0 <= trace_tolerance < 1:
+        raise OptionError(f"trace_tolerance must be in [0, 1), not {trace_tolerance}")
     chosen = _families(estimators, notion)
-    options = dict(
-        on_invalid=on_invalid, tolerance=tolerance, block_rows=block_rows, scheduler=scheduler,
-        memory_limit=memory_limit,
-    )  # fmt: skip
     blocks = -(-data.rows // (block_rows or data.block_rows))
     passes = 2 if data.rows <= subset_rows else 3
     choices = 1 + split.folds * nested
     total = blocks + choices * ((passes - 1) * blocks + 2 * split.folds)
-    walk = _Pass(data, split, options, _Steps(progress, total))
-    with engine.one_thread():
+    with engine.one_thread(), engine.session(scheduler, memory_limit) as opened:
+        options = dict(
+            on_invalid=on_invalid, tolerance=tolerance, block_rows=block_rows, scheduler=opened,
+            memory_limit=memory_limit,
+        )  # fmt: skip
+        walk = _Pass(data, split, options, _Steps(progress, total))
         subset, counts = _subset(walk, notion, subset_rows, seed)
         made = _features(
             features, kernel or Gaussian(), notion, subset, rank, trace_tolerance, seed
@@ -248,6 +251,15 @@ def select(
             "memory_limit": engine.parse_bytes(memory_limit),
         },
     )
+
+
+def _count(folds: Any) -> int:
+    try:
+        return operator.index(folds)
+    except TypeError:
+        raise OptionError(
+            f"folds must be a number or one integer for each row, not {folds!r}"
+        ) from None
 
 
 def default_families(notion: str) -> tuple[str, ...]:

@@ -13,8 +13,17 @@ from calibscale.kernels import random
 
 
 def pair_mean(total: Any, diagonal: Any, weight: float, weight2: float) -> Any:
-    """(Σ_ij − Σ_i=j)/((Σw)² − Σw²): a U-statistic from the sum over all pairs and its diagonal."""
-    return (total - diagonal) / (weight**2 - weight2)
+    """(Σ_ij − Σ_i=j)/((Σw)² − Σw²): a U-statistic from the sum over all pairs and its diagonal.
+
+    Raises
+    ------
+    OptionError
+        If one row has nearly all the weight, so that pairs have none.
+    """
+    pairs = weight**2 - weight2
+    if not pairs > 1e-9 * weight**2:
+        raise OptionError("the risk is not defined: one row has nearly all the weight of its fold")
+    return (total - diagonal) / pairs
 
 
 def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None) -> float:
