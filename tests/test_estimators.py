@@ -8,7 +8,7 @@ from scipy.special import softmax
 
 import calibscale as cs
 from calibscale.evaluation import default_estimators
-from calibscale.features import _frequencies
+from calibscale.features import frequencies
 from tests import naive
 
 EDGES = np.linspace(0, 1, 16)
@@ -138,7 +138,7 @@ def test_kernel_errors__agree_with_dense_duals_of_the_same_features(arrays, weig
     q, y = softmax(arrays["logits"], axis=1), arrays["labels"]
     w = arrays["weights"] if weighted else None
     features = cs.RandomFourier(30, bandwidth=0.7, seed=3)
-    phi = naive.fourier(q, _frequencies(30, 5, 3) / 0.7)
+    phi = naive.fourier(q, frequencies(30, 5, 3) / 0.7)
     K, d = phi @ phi.T, naive.residuals(q, y)
     effective = len(q) if w is None else w.sum() ** 2 / (w**2).sum()
     source = _source(arrays, weighted)
@@ -169,7 +169,7 @@ def test_cmmd__fractional_levels_lie_between_whole_ones(source):
 def test_jkce__gaussian_kernel_leaves_the_linear_part_out(arrays):
     q, y = softmax(arrays["logits"], axis=1), arrays["labels"]
     features = cs.RandomFourier(30, bandwidth=0.7, seed=3)
-    phi = naive.fourier(q, _frequencies(30, 5, 3) / 0.7)[:, 5:]
+    phi = naive.fourier(q, frequencies(30, 5, 3) / 0.7)[:, 5:]
     value = cs.evaluate(_source(arrays), [cs.JKCE(features, kernel="gaussian")])["jkce"].value
     assert value == pytest.approx(naive.jkce(phi @ phi.T, naive.residuals(q, y)), rel=1e-11)
 

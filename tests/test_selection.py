@@ -969,3 +969,30 @@ def test_log_q__keeps_digits_that_q_has_not():
     second = np.array([0.0, -40.0, -1.0]) - np.log1p(np.exp(-1) + np.exp(-40))
     np.testing.assert_allclose(chunk.log_q[1], second, rtol=1e-15, atol=1e-16)
     np.testing.assert_allclose(chunk.log_q[0], np.log(5e-324) * np.array([0, 1, 1]), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "family", [cs.Bins(), cs.KKR((1e-3,)), cs.UKKR((1e-2,)), cs.KDE((0.05,)), cs.Temperature()]
+)
+@pytest.mark.parametrize("notion", ["top_label", "class_wise", "canonical"])
+def test_pointwise__its_mean_over_test_rows_is_the_estimate(family, notion, rng):
+    if notion not in family.notions or (notion, family.name) == ("canonical", "kde"):
+        pytest.skip("not for the canonical notion, or known at some rows only")
+    q = rng.dirichlet(np.ones(3), 400)
+    y = (rng.uniform(size=400)[:, None] > (q**2 / (q**2).sum(1, keepdims=True)).cumsum(1)).sum(1)
+    folds = rng.integers(-1, 4, 400)
+    source = cs.from_arrays(probabilities=q, labels=np.minimum(y, 2))
+    found = cs.select(source, notion, [family], folds=folds)
+    values = found.pointwise(q[folds == -1])
+    # the estimate comes from moments, this from rows: rounding of 80 terms
+    assert values.mean() == pytest.approx(found.selected.estimate, rel=1e-9)
+    assert found.pointwise(q[:0]).shape == (0,)
+
+
+def test_pointwise__what_it_cannot_do_it_says(rng):
+    q = rng.dirichlet(np.ones(3), 300)
+    found = cs.select(cs.from_arrays(probabilities=q, labels=q.argmax(1)), "canonical", ["kde"])
+    with pytest.raises(cs.OptionError, match="known at the rows"):
+        found.pointwise(q)
+    with pytest.raises(cs.InvalidDataError, match="shape"):
+        found.pointwise(q[:, :2])

@@ -82,10 +82,13 @@ class Fitted(ABC):
         H, the number of hyper-parameters.
     plug_in : bool
         Whether h(p, p') = ⟨r̂(p), r̂(p')⟩ with an r̂ that only rows can tell.
+    anywhere : bool
+        Whether it is known at every prediction.
     """
 
     size: int
     plug_in: ClassVar[bool]
+    anywhere: ClassVar[bool] = True
 
     @abstractmethod
     def diagonal(self, rows: Sequence[View]) -> Floats:

@@ -96,6 +96,8 @@ def _absorb(state: KernelSumState, where: tuple, top: Floats, sums: Floats) -> N
 class FittedKDE(PlugIn):
     """Ratios at the queries only: `fractions` (J, H, Q, e) estimates E[e_y | p]."""
 
+    anywhere = False
+
     def __init__(self, queries: Sequence[View], fractions: Floats) -> None:
         self.queries, self.fractions = queries, fractions
         self.size = fractions.shape[1]
@@ -139,8 +141,9 @@ class KDE(Family):
         grid = published_bandwidths() if self.grid is None else self.grid
         queries = setting.subset
         if setting.notion != "canonical" and not self.exact:
-            step = max(1, len(queries[0].rows) // _CHECKED)
-            queries = [view.take(slice(None, None, step)) for view in queries]
+            kept = len(queries[0].rows)
+            checked = np.arange(0, kept, max(1, kept // _CHECKED))
+            queries = [view.take(checked) for view in queries]
         return replace(self, grid=grid, notion=setting.notion, queries=queries)
 
     @property

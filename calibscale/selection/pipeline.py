@@ -59,6 +59,7 @@ class _Choice(NamedTuple):
 
     candidates: tuple[Candidate, ...]
     best: int
+    ensemble: tuple[Fitted, ...]
     trace_residual: float | None
 
 
@@ -229,6 +230,7 @@ def select(
         notion=notion,
         candidates=choice.candidates,
         best=choice.best,
+        ensemble=choice.ensemble,
         nested_estimates=tuple(nested_estimates),
         n=counts.used,
         n_unlabelled=counts.unlabelled,
@@ -241,6 +243,7 @@ def select(
             "folds": split.folds,
             "test_fraction": None if split.given is not None else test_fraction,
             "seed": seed,
+            "nested": nested,
             "rank": rank,
             "trace_tolerance": trace_tolerance,
             "subset_rows": len(subset[0].rows),
@@ -312,7 +315,7 @@ def _subset(walk: _Pass, notion: str, limit: int, seed: int) -> tuple[Sequence[V
     for k in folds:
         state = wanted.merge(state, groups[k][wanted])
     order = np.argsort(state.rows[0], kind="stable")
-    views = SubsetState(*(part[:, order] for part in state)).views
+    views = SubsetState(*(np.take(part, order, axis=1) for part in state)).views
     for k in folds:
         rows = views[0].take(walk.split.of(views[0].rows) == k)
         if np.count_nonzero(rows.weights) < 2:
@@ -381,7 +384,8 @@ def _choose(walk: _Pass, setting: Setting, families: Sequence[Family]) -> _Choic
     residual = None
     if ridge is not None:
         residual = trace_residual([part(fold, ridge) for fold in range(TEST, k)])
-    return _Choice(candidates, best, residual)
+    f, h = _hyperparameters(fitted[0])[best]
+    return _Choice(candidates, best, tuple(fits[f].pick(h) for fits in fitted), residual)
 
 
 def _streamed(setting: Setting, families: Sequence[Family]) -> list[int]:
@@ -403,7 +407,7 @@ def _candidates(
 ) -> tuple[tuple[Candidate, ...], int]:
     """Every hyper-parameter of every family compared with the best."""
     k = len(verdicts)
-    every = [(f, h) for f, fit in enumerate(fitted[0]) for h in range(fit.size)]
+    every = _hyperparameters(fitted[0])
     risks = np.array([np.concatenate([v.risk for v in fold]) for fold in verdicts])
     estimates = np.array([np.concatenate([v.estimate for v in fold]) for fold in verdicts])
     mean = risks.mean(axis=0)
@@ -440,6 +444,11 @@ def _candidates(
             )
         )
     return tuple(candidates), best
+
+
+def _hyperparameters(fits: Sequence[Fitted]) -> list[tuple[int, int]]:
+    """(family, hyper-parameter) of every candidate, in order."""
+    return [(f, h) for f, fit in enumerate(fits) for h in range(fit.size)]
 
 
 def _best_of(mean: Floats, every: Sequence[tuple[int, int]], f: int) -> int:

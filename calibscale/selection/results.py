@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from calibscale.chunk import Block, Floats, Rules, chunks
+from calibscale.errors import InvalidDataError, OptionError
 from calibscale.results import EXACT, Approximation, finite
+from calibscale.selection.families import Fitted
+from calibscale.views import views
 
 SELECTION_SCHEMA = "calibscale.selection/1"
 
@@ -113,11 +119,14 @@ class Selection:
         Of a nested run: the estimate on each fold by what was chosen without it.
     features : dict
         Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual.
+    ensemble : tuple of Fitted
+        The k fits of the selected candidate, one for each fold left out.
     """
 
     notion: str
     candidates: tuple[Candidate, ...]
     best: int
+    ensemble: tuple[Fitted, ...] = field(repr=False, compare=False)
     nested_estimates: tuple[float, ...]
     n: int
     n_unlabelled: int
@@ -132,6 +141,42 @@ class Selection:
     def selected(self) -> Candidate:
         """The candidate of smallest mean risk."""
         return self.candidates[self.best]
+
+    def pointwise(self, probabilities: Floats) -> Floats:
+        """h(p, p) of the selected candidate at any predictions, the mean of its k fits.
+
+        The squared calibration error as a function of the prediction; its mean over rows is the
+        estimate for them [GB eq. 21].  Class-wise: the sum over classes.
+
+        Parameters
+        ----------
+        probabilities : (c, K), or (c,) P(y = 1) of two classes
+
+        Returns
+        -------
+        (c,) float64
+
+        Raises
+        ------
+        OptionError
+            If the canonical KDE was selected: it is known at the rows kept in memory only.
+        InvalidDataError
+            If a row is no probability vector, or K is another one.
+        """
+        q = np.asarray(probabilities, dtype=np.float64)
+        K = self.source["classes"]
+        if q.shape[1:] not in ((K,), ()) or (q.ndim == 1 and K != 2):
+            raise InvalidDataError(f"probabilities must be (c, {K}), not of shape {q.shape}")
+        if not all(fit.anywhere for fit in self.ensemble):
+            raise OptionError("this estimator is known at the rows it was made for only")
+        rules = Rules("probabilities", K, 1)
+        block = Block(0, q, np.zeros(len(q), np.int64), None, None)
+        found = [
+            np.mean([fit.diagonal(rows)[:, 0].sum(axis=0) for fit in self.ensemble], axis=0)
+            for chunk, _ in chunks(block, rules)
+            for rows in [views(chunk, self.notion)]
+        ]
+        return np.concatenate(found) if found else np.empty(0)
 
     @property
     def nested_estimate(self) -> float | None:
