@@ -134,6 +134,11 @@ class Chunk:
         return delta
 
     @cached_property
+    def views(self) -> dict[str, Any]:
+        """What `calibscale.views.views` made of the rows, by notion."""
+        return {}
+
+    @cached_property
     def hit(self) -> Floats:
         """1 where the top label is the label (c,)."""
         return (self.top == self.labels).astype(np.float64)

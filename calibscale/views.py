@@ -74,7 +74,13 @@ def width(notion: str, classes: int) -> int:
 
 
 def views(chunk: Chunk, notion: str) -> Sequence[View]:
-    """The chunk as each of the notion's J problems sees it."""
+    """The chunk as each of the notion's J problems sees it; made once."""
+    if notion not in chunk.views:
+        chunk.views[notion] = _make_views(chunk, notion)
+    return chunk.views[notion]
+
+
+def _make_views(chunk: Chunk, notion: str) -> Sequence[View]:
     weights = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
     if notion == "canonical":
         return [View(chunk.rows, chunk.q, chunk.q, chunk.log_q, chunk.delta, weights)]

@@ -94,11 +94,9 @@ class Fitted(ABC):
     def diagonal(self, rows: Sequence[View]) -> Floats:
         """h(p_i, p_i), (J, H, c)."""
 
+    @abstractmethod
     def pick(self, h: int) -> Fitted:
         """The same with one hyper-parameter only."""
-        if self.size == 1:
-            return self
-        raise NotImplementedError
 
 
 class PlugIn(Fitted):

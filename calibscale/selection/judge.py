@@ -10,7 +10,15 @@ import numpy as np
 
 from calibscale.chunk import Floats
 from calibscale.selection.error import replicates
-from calibscale.selection.families import Bilinear, Family, Fitted, Part, PlugIn, Setting
+from calibscale.selection.families import (
+    Bilinear,
+    Family,
+    Fitted,
+    PairSums,
+    Part,
+    PlugIn,
+    Setting,
+)
 from calibscale.selection.ridge import Ridge
 from calibscale.selection.risk import pair_mean
 from calibscale.selection.statistics import ResidualState, RowSums, RowSumState
@@ -91,9 +99,8 @@ class Judge:
             sums = fit.judge(part, rows, self.setting.whole)
             gaps = _gaps(rows, sums.diagonal)
             whole = part.residuals
-            total = np.sum(whole.D**2) - 2.0 * sums.cross + sums.square
             diagonal, error = self._diagonal(f, fold, whole, rows, gaps)
-            risk = pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
+            risk = _bilinear_risk(whole, sums, diagonal)
             error = abs(pair_mean(error, 0.0, float(whole.weight), float(whole.weight2)))
             estimate = fit.estimates(self.parts(TEST, family))
             projections = _projections(rows, whole, sums.first, gaps)
@@ -128,12 +135,6 @@ class Judge:
         rows: list[View],
         test: list[View],
     ) -> Verdict:
-        mine = residual_state(rows)
-        local = RowSums(self.setting.notion, "kept", [(fit,)], self.split)
-        sums = local.zero(self.setting.classes)
-        for piece in pieces(rows):
-            sums = local.add_fold(sums, 0, piece)
-        A, R, diagonal = sums.A, sums.R, sums.diagonal
         streamed = f in self.streamed
         if streamed:
             H, P = self._offsets(f)
@@ -143,6 +144,12 @@ class Judge:
             estimate = estimate / float(self.parts(TEST, self.families[f]).residuals.weight)
             mine = whole
         else:
+            mine = residual_state(rows)
+            local = RowSums(self.setting.notion, "kept", [(fit,)], self.split)
+            sums = local.zero(self.setting.classes)
+            for piece in pieces(rows):
+                sums = local.add_fold(sums, 0, piece)
+            A, R, diagonal = sums.A, sums.R, sums.diagonal
             values = np.concatenate(
                 [fit.diagonal(piece).sum(axis=0) for piece in pieces(test)], axis=1
             )
@@ -202,10 +209,13 @@ def fit_families(
 
 def bilinear_risk(fit: Bilinear, part: Part, rows: Sequence[View]) -> Floats:
     """R̂_CE of each hyper-parameter [GB eq. 20] on a part, all of whose rows are given, (H,)."""
-    sums, whole = fit.judge(part, rows, True), part.residuals
-    total = np.sum(whole.D**2) - 2.0 * sums.cross + sums.square
+    sums = fit.judge(part, rows, True)
     gaps = _gaps(rows, sums.diagonal)
-    diagonal = np.einsum("jhc,jhc->h", gaps, gaps)
+    return _bilinear_risk(part.residuals, sums, np.einsum("jhc,jhc->h", gaps, gaps))
+
+
+def _bilinear_risk(whole: ResidualState, sums: PairSums, diagonal: Floats) -> Floats:
+    total = np.sum(whole.D**2) - 2.0 * sums.cross + sums.square
     return pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -106,9 +107,9 @@ class Ridge(Family):
         )
 
     @staticmethod
+    @abstractmethod
     def published(notion: str) -> tuple[float, ...]:
         """The grid of [GB]'s code."""
-        raise NotImplementedError
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

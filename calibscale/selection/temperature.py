@@ -33,6 +33,9 @@ class _FittedTemperature(PlugIn):
     def __init__(self, theta: float) -> None:
         self.theta = theta
 
+    def pick(self, h: int) -> _FittedTemperature:
+        return self
+
     def residuals(self, j: int, view: View) -> Floats:
         return temperature_residuals(view, self.theta)[None]
 
