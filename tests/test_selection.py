@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from scipy.special import softmax
+from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import binom, chi2
 
 import calibscale as cs
@@ -458,11 +458,12 @@ def _statistics(notion):
     features = FourierFeatures(Gaussian(), 4, 3 if notion == "canonical" else 1)
     queries = _chunk(toy(notion, seed=3).q[:9], np.zeros(9, np.int64))
     some = cs.selection.statistics.views(queries, notion)
+    some = [view._replace(rows=view.rows + 10**6) for view in some]  # not rows of the source
     made = [
         Residuals(notion),
         FeatureMoments(features, notion),
         Subset(notion, 0.5),
-        KernelSums(notion, (0.05, 0.5), some),
+        KernelSums("kde", notion, (0.05, 0.5), some),
     ]
     return made + ([] if notion == "canonical" else [BinMoments(notion, 7)])
 
@@ -996,3 +997,44 @@ def test_pointwise__what_it_cannot_do_it_says(rng):
         found.pointwise(q)
     with pytest.raises(cs.InvalidDataError, match="shape"):
         found.pointwise(q[:, :2])
+
+
+def leave_one_out_bandwidth(f, grid):
+    """The h of the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j), by dense matrices of densities."""
+    scores = []
+    for h in grid:
+        alpha = f / h + 1
+        log_b = gammaln(alpha).sum(1) - gammaln(alpha.sum(1))
+        log_k = np.log(f) @ (f / h).T - log_b
+        np.fill_diagonal(log_k, -np.inf)
+        scores.append(logsumexp(log_k, axis=1).sum())
+    return grid[int(np.argmax(scores))]
+
+
+@pytest.mark.parametrize("notion", ["top_label", "canonical"])
+def test_kde_loo__takes_the_most_likely_bandwidth_of_each_training_set(notion, rng):
+    q = rng.dirichlet(np.ones(3), 240)
+    y = rng.integers(0, 3, 240)
+    folds = rng.integers(-1, 3, 240)
+    grid = (0.003, 0.01, 0.03, 0.1, 0.3)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    families = [cs.KDE(grid), cs.LeaveOneOutKDE(grid)]
+    *by_h, loo = cs.select(source, notion, families, folds=folds).candidates
+    top = q.max(axis=1)
+    points = q if notion == "canonical" else np.column_stack([top, 1 - top])
+    chosen = [leave_one_out_bandwidth(points[(folds >= 0) & (folds != v)], grid) for v in range(3)]
+    assert loo.fitted == {"h": chosen}
+    assert min(chosen) > 0.003
+    assert max(chosen) < 0.3
+    risks = {c.hyperparameter["h"]: c.risk_folds for c in by_h}
+    expected = [risks[h][v] for v, h in enumerate(chosen)]
+    # the same sums, on cells of another width for a scalar
+    np.testing.assert_allclose(loo.risk_folds, expected, rtol=1e-9)
+
+
+def test_kde_families__of_equal_grids_keep_their_sums_apart(rng):
+    q = rng.dirichlet(np.ones(2), 600)
+    source = cs.from_arrays(probabilities=q, labels=rng.integers(0, 2, 600))
+    families = [cs.KDE((0.05,)), cs.LeaveOneOutKDE((0.05,))]
+    a, b = cs.select(source, "positive", families).candidates
+    assert (a.risk, a.estimate) == (b.risk, b.estimate)

@@ -19,7 +19,7 @@ from calibscale.progress import progress
 if TYPE_CHECKING:
     from calibscale.selection.families import Family
 
-_NAMES = ("bins", "bins_debiased", "kde", "kkr", "ukkr", "temperature")
+_NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature")
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
@@ -31,8 +31,8 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )  # fmt: skip
 @click.option(
     "--estimators", metavar="A,B",
-    help=f"Some of {', '.join(_NAMES)}.  [default: all but bins_debiased; binning is not for the "
-    "canonical notion]",
+    help=f"Some of {', '.join(_NAMES)}.  [default: all but bins_debiased and kde_loo; binning is "
+    "not for the canonical notion]",
 )  # fmt: skip
 @click.option("--folds", default=5, show_default=True, help="Folds of the cross-validation.")
 @click.option(

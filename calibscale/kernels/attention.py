@@ -10,7 +10,7 @@ from calibscale.kernels.elementary import exp
 
 @kernel
 def shifted_exp(tile, bias, top):
-    """tile ← exp(tile + bias − top), top the largest of each row.
+    """tile ← exp(tile + bias − top), top the largest of each row; 0 where that is −∞.
 
     axes: tile (queries, keys); bias (keys,); top (queries,)
     """
@@ -22,5 +22,8 @@ def shifted_exp(tile, bias, top):
             tile[i, j] = x
             high = x if x > high else high
         top[i] = high
+        if high == -np.inf:
+            tile[i, :] = 0.0
+            continue
         for j in range(keys):
             tile[i, j] = exp(tile[i, j] - high)

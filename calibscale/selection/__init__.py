@@ -1,7 +1,7 @@
 """Choosing a calibration estimator by its risk [GB]."""
 
 from calibscale.selection.bins import Bins, DebiasedBins
-from calibscale.selection.kde import KDE
+from calibscale.selection.kde import KDE, LeaveOneOutKDE
 from calibscale.selection.pipeline import FAMILIES, default_families, select
 from calibscale.selection.results import Candidate, Selection
 from calibscale.selection.ridge import KKR, UKKR
@@ -16,6 +16,7 @@ __all__ = [
     "Bins",
     "Candidate",
     "DebiasedBins",
+    "LeaveOneOutKDE",
     "Selection",
     "Temperature",
     "default_families",

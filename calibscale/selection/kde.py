@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from calibscale.chunk import Chunk, Floats
@@ -17,7 +18,8 @@ from calibscale.selection.families import Family, Part, PlugIn, Setting, check_g
 from calibscale.statistics import Statistic
 from calibscale.views import View, problems, views, width
 
-_CHECKED = 64  # rows at which compressed sums are compared with exact ones
+_CHECKED = 128  # rows at which compressed sums are compared with exact ones
+_LEFT_OUT = 2000  # rows of a scalar whose density without themselves chooses a bandwidth
 _TILE = 2**17  # kernel values worked on at once: a megabyte, in cache
 
 
@@ -45,12 +47,14 @@ class KernelSumState(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelSums(Statistic):
-    """Σ_i w_i k_dir(p; f_i)·[1, e_{y_i}] at the queries p, over the rows f_i: softmax attention.
+    """Σ_i w_i k_dir(p; f_i)·[1, e_{y_i}] at the queries p, over the other rows: softmax attention.
 
     log k = ⟨f, log p⟩/h − log B(f/h + 1): queries log p / h, keys f, bias −log B.  The largest
-    exponent is carried along, so that nothing overflows and nothing is 0/0.
+    exponent is carried along, so that nothing overflows and nothing is 0/0.  `family` names whose
+    queries they are.
     """
 
+    family: str
     notion: str
     bandwidths: tuple[float, ...]
     queries: Sequence[View] = field(compare=False, repr=False)
@@ -65,7 +69,9 @@ class KernelSums(Statistic):
             view = view.take(view.weights > 0)
             values = np.column_stack([np.ones(len(view.rows)), view.events])
             values *= view.weights[:, None]
-            logs = self.queries[j].logs
+            logs, rows = self.queries[j].logs, self.queries[j].rows
+            at = np.searchsorted(rows, view.rows)
+            own = np.flatnonzero(rows[np.minimum(at, len(rows) - 1)] == view.rows)
             step = max(1, _TILE // max(1, len(values)))
             for h, bandwidth in enumerate(self.bandwidths):
                 keys = np.ascontiguousarray(view.compositions.T / bandwidth)
@@ -73,6 +79,8 @@ class KernelSums(Statistic):
                 for low in range(0, len(logs), step):
                     part = slice(low, low + step)
                     tile = logs[part] @ keys
+                    mine = own[(at[own] >= low) & (at[own] < low + step)]
+                    tile[at[mine] - low, mine] = -np.inf
                     top = np.empty(len(tile))
                     attention.shifted_exp(tile, bias, top)
                     _absorb(state, (j, h, part), top, tile @ values)
@@ -98,12 +106,21 @@ class FittedKDE(PlugIn):
 
     anywhere = False
 
-    def __init__(self, queries: Sequence[View], fractions: Floats) -> None:
-        self.queries, self.fractions = queries, fractions
+    def __init__(
+        self, queries: Sequence[View], fractions: Floats, bandwidths: Sequence[float]
+    ) -> None:
+        self.queries, self.fractions, self.bandwidths = queries, fractions, bandwidths
         self.size = fractions.shape[1]
 
+    def picked(self, which: Sequence[int]) -> FittedKDE:
+        """The same with some of the bandwidths."""
+        chosen = list(which)
+        return FittedKDE(
+            self.queries, self.fractions[:, chosen], [self.bandwidths[h] for h in chosen]
+        )
+
     def pick(self, h: int) -> FittedKDE:
-        return FittedKDE(self.queries, self.fractions[:, h : h + 1])
+        return self.picked([h])
 
     def residuals(self, j: int, view: View) -> Floats:
         at = np.searchsorted(self.queries[j].rows, view.rows)
@@ -131,10 +148,11 @@ class KDE(Family):
     notion: str = "top_label"
     queries: Sequence[View] = field(default=(), compare=False, repr=False)
     name: ClassVar[str] = "kde"
+    queried: ClassVar[int] = _CHECKED
 
     def __post_init__(self) -> None:
         if self.grid is not None:
-            object.__setattr__(self, "grid", check_grid("kde", self.grid))
+            object.__setattr__(self, "grid", check_grid(self.name, self.grid))
 
     def resolve(self, setting: Setting) -> Self:
         super().resolve(setting)
@@ -142,8 +160,8 @@ class KDE(Family):
         queries = setting.subset
         if setting.notion != "canonical" and not self.exact:
             kept = len(queries[0].rows)
-            checked = np.arange(0, kept, max(1, kept // _CHECKED))
-            queries = [view.take(checked) for view in queries]
+            few = np.arange(0, kept, max(1, kept // self.queried))
+            queries = [view.take(few) for view in queries]
         return replace(self, grid=grid, notion=setting.notion, queries=queries)
 
     @property
@@ -152,15 +170,16 @@ class KDE(Family):
         return self.notion != "canonical" and not self.exact
 
     @property
+    def summed(self) -> tuple[float, ...]:
+        """Bandwidths of the exact sums."""
+        assert self.grid is not None
+        return (min(self.grid),) if self.compressed else tuple(self.grid)
+
+    @property
     def needs(self) -> tuple[Statistic, ...]:
         assert self.grid is not None
-        if not self.compressed:
-            return (KernelSums(self.notion, tuple(self.grid), self.queries),)
-        smallest = min(self.grid)
-        return (
-            KernelSums(self.notion, (smallest,), self.queries),
-            CellMasses(self.notion, smallest),
-        )
+        sums = KernelSums(self.name, self.notion, self.summed, self.queries)
+        return (sums, CellMasses(self.notion, min(self.grid))) if self.compressed else (sums,)
 
     @property
     def hyperparameters(self) -> list[dict[str, float]]:
@@ -169,22 +188,78 @@ class KDE(Family):
 
     def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> PlugIn:
         assert self.grid is not None
-        exact = self._exact(train)
+        return self._fit(train, setting, excluded, self._sums(train), self.grid)
+
+    def _fit(
+        self,
+        train: Sequence[Part],
+        setting: Setting,
+        excluded: int,
+        sums: KernelSumState,
+        grid: Sequence[float],
+    ) -> PlugIn:
+        """Ratios for the bandwidths `grid`, at the queries or anywhere."""
+        ratios = sums.sums[..., 1:] / sums.sums[..., :1]
+        exact = FittedKDE(self.queries, ratios, self.summed)
         if not self.compressed:
-            return exact
+            return exact.picked([self.summed.index(h) for h in grid])
         masses = self.needs[1]
         assert isinstance(masses, CellMasses)
-        fitted = FittedCellKDE.fit(masses, [part.states[1] for part in train], self.grid)
-        smallest = fitted.pick(int(np.argmin(self.grid)))
-        gap = smallest.diagonal(self.queries) - exact.diagonal(self.queries)
-        fitted.error = float(np.abs(gap).sum(0).max())
+        fitted = FittedCellKDE.fit(masses, [part.states[1] for part in train], grid)
+        smallest = int(np.argmin(grid))
+        alone = exact.picked([self.summed.index(h) for h in self.summed if h == grid[smallest]])
+        if alone.size:
+            unseen = ~self._trained(setting, excluded)
+            rows = [view.take(unseen) for view in self.queries]
+            gap = fitted.pick(smallest).diagonal(rows) - alone.diagonal(rows)
+            fitted.error = float(np.abs(gap).sum(axis=0).max(initial=0.0))
         return fitted
 
-    def _exact(self, train: Sequence[Part]) -> FittedKDE:
+    def _trained(self, setting: Setting, excluded: int) -> NDArray[np.bool_]:
+        """Which queries are rows of the training set."""
+        folds = setting.folds[np.searchsorted(setting.subset[0].rows, self.queries[0].rows)]
+        return (folds >= 0) & (folds != excluded)
+
+    def _sums(self, train: Sequence[Part]) -> KernelSumState:
         first = train[0].states[0]
         total = KernelSumState(np.full_like(first.top, -np.inf), np.zeros_like(first.sums))
         for part in train:
             _absorb(total, (slice(None),), part.states[0].top, part.states[0].sums)
         if not total.sums[..., 0].all():
-            raise OptionError("kde: a training set has no rows with a positive weight")
-        return FittedKDE(self.queries, total.sums[..., 1:] / total.sums[..., :1])
+            raise OptionError(f"{self.name}: a training set has no rows with a positive weight")
+        return total
+
+
+@dataclass(frozen=True)
+class LeaveOneOutKDE(KDE):
+    """`KDE` with one bandwidth: the most likely one of the training rows themselves.
+
+    In each training set the h of the grid with the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j), over
+    the rows kept in memory (some of them for a scalar), as in the published method.
+    """
+
+    name: ClassVar[str] = "kde_loo"
+    queried: ClassVar[int] = _LEFT_OUT
+
+    @property
+    def summed(self) -> tuple[float, ...]:
+        assert self.grid is not None
+        return tuple(self.grid)
+
+    @property
+    def hyperparameters(self) -> list[dict[str, float]]:
+        return [{}]
+
+    def found(self, fits: Sequence[Any]) -> dict[str, Any]:
+        return {"h": [fit.bandwidths[0] for fit in fits]}
+
+    def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> PlugIn:
+        assert self.grid is not None
+        sums = self._sums(train)
+        density = sums.top + np.log(sums.sums[..., 0])
+        trained = self._trained(setting, excluded)
+        likelihood = sum(
+            density[j][:, trained] @ view.weights[trained] for j, view in enumerate(self.queries)
+        )
+        h = self.grid[int(np.argmax(likelihood))]
+        return self._fit(train, setting, excluded, sums, (h,))

@@ -35,7 +35,7 @@ from calibscale.selection.judge import (
     fit_families,
     sampling_error,
 )
-from calibscale.selection.kde import KDE
+from calibscale.selection.kde import KDE, LeaveOneOutKDE
 from calibscale.selection.results import Candidate, Selection
 from calibscale.selection.ridge import KKR, UKKR, Ridge
 from calibscale.selection.statistics import Residuals, RowSums, RowSumState, Subset, SubsetState
@@ -47,7 +47,8 @@ from calibscale.store import as_source
 from calibscale.views import View, problems, width
 
 FAMILIES: dict[str, type[Family]] = {
-    family.name: family for family in (Bins, DebiasedBins, KDE, KKR, UKKR, Temperature)
+    family.name: family
+    for family in (Bins, DebiasedBins, KDE, LeaveOneOutKDE, KKR, UKKR, Temperature)
 }
 
 SUBSET_ROWS = 20_000
@@ -135,9 +136,9 @@ def select(
     notion : {"top_label", "canonical", "class_wise", "positive"}
         Class-wise: one hyper-parameter for all classes; risks and estimates are summed.
     estimators : iterable of str or Family, optional
-        Names (``bins``, ``bins_debiased``, ``kde``, ``kkr``, ``ukkr``, ``temperature``) or
-        families with settings, such as ``Bins((10, 15))``.  Default: all but ``bins_debiased``;
-        binning is not for the canonical notion.
+        Names (``bins``, ``bins_debiased``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``,
+        ``temperature``) or families with settings, such as ``Bins((10, 15))``.  Default: all but
+        ``bins_debiased`` and ``kde_loo``; binning is not for the canonical notion.
     folds : int or (n,) integers
         k, or the fold of each row: −1 is the test part, 0..k−1 are the folds.
     test_fraction : float
