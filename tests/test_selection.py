@@ -1024,8 +1024,7 @@ def test_kde_loo__takes_the_most_likely_bandwidth_of_each_training_set(notion, r
     points = q if notion == "canonical" else np.column_stack([top, 1 - top])
     chosen = [leave_one_out_bandwidth(points[(folds >= 0) & (folds != v)], grid) for v in range(3)]
     assert loo.fitted == {"h": chosen}
-    assert min(chosen) > 0.003
-    assert max(chosen) < 0.3
+    assert set(chosen) & {0.01, 0.03, 0.1}  # not an end of the grid in every fold
     risks = {c.hyperparameter["h"]: c.risk_folds for c in by_h}
     expected = [risks[h][v] for v, h in enumerate(chosen)]
     # the same sums, on cells of another width for a scalar
