@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Selection,
         Temperature,
         plug_in_risk,
+        plug_in_risk_error,
         sampled_risk,
         select,
     )
@@ -88,6 +89,7 @@ _ROOMS = {
         "Selection",
         "Temperature",
         "plug_in_risk",
+        "plug_in_risk_error",
         "sampled_risk",
         "select",
     ),

@@ -1037,3 +1037,38 @@ def test_kde_families__of_equal_grids_keep_their_sums_apart(rng):
     families = [cs.KDE((0.05,)), cs.LeaveOneOutKDE((0.05,))]
     a, b = cs.select(source, "positive", families).candidates
     assert (a.risk, a.estimate) == (b.risk, b.estimate)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_plug_in_risk_error__is_that_of_the_mean_losses_of_rows(weighted, rng):
+    delta, r = rng.normal(size=(60, 2)), rng.normal(size=(60, 3))
+    w = rng.uniform(0.5, 2.0, 60) if weighted else np.ones(60)
+    losses = naive.pair_losses(delta, r @ r.T, w)
+    spread = losses - np.average(losses, weights=w)
+    expected = 2 * np.sqrt((w**2 * spread**2).sum()) / w.sum()
+    found = cs.plug_in_risk_error(delta, r, w if weighted else None)
+    assert found == pytest.approx(expected, rel=1e-12)  # sums of 60 terms in another order
+
+
+def test_risk_sampling_error__is_that_of_the_folds(rng):
+    q = rng.dirichlet(np.ones(3), 300)
+    y, folds = rng.integers(0, 3, 300), rng.integers(-1, 3, 300)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    (found,) = cs.select(source, "canonical", [cs.Temperature()], folds=folds).candidates
+    errors = []
+    for v, theta in enumerate(found.fitted["theta"]):
+        p = q[folds == v]
+        r = p - softmax(theta * np.log(p), axis=1)
+        errors.append(cs.plug_in_risk_error(p - np.eye(3)[y[folds == v]], r))
+    assert found.risk_sampling_error == pytest.approx(np.linalg.norm(errors) / 3, rel=1e-9)
+
+
+def test_subset_rows__errors_are_those_of_all_rows(rng):
+    q = rng.dirichlet(np.ones(3), 4000)
+    source = cs.from_arrays(probabilities=q, labels=rng.integers(0, 3, 4000))
+    kept, whole = (
+        cs.select(source, "top_label", ["ukkr"], subset_rows=rows).selected for rows in (1000, 4000)
+    )
+    # the spread of 200 or more values instead of 800: a tenth, three times that
+    assert kept.sampling_error == pytest.approx(whole.sampling_error, rel=0.3)
+    assert kept.risk_sampling_error == pytest.approx(whole.risk_sampling_error, rel=0.3)

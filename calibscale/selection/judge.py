@@ -219,10 +219,15 @@ def _bilinear_risk(whole: ResidualState, sums: PairSums, diagonal: Floats) -> Fl
     return pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
 
 
-def sampling_error(fits: Sequence[Fitted], h: int, test: list[View]) -> float:
-    """Standard error of the mean of h(p, p) over test rows, the mean of k fits."""
+def sampling_error(fits: Sequence[Fitted], h: int, test: list[View], whole: ResidualState) -> float:
+    """Standard error of the mean of h(p, p) over the test part, the mean of k fits.
+
+    The kept rows of the part, `test`, tell the variance for all of them, `whole`.
+    """
     values = sum(fit.pick(h).diagonal(test)[:, 0].sum(0) for fit in fits) / len(fits)
-    return float(_mean(values[None], test[0].weights)[1][0])
+    w = test[0].weights
+    kept, all_rows = w.sum() ** 2 / (w @ w), float(whole.weight) ** 2 / float(whole.weight2)
+    return float(_mean(values[None], w)[1][0] * np.sqrt(kept / all_rows))
 
 
 def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:

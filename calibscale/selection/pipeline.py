@@ -385,6 +385,8 @@ def _choose(walk: _Pass, setting: Setting, families: Sequence[Family]) -> _Choic
     residual = None
     if ridge is not None:
         residual = trace_residual([part(fold, ridge) for fold in range(TEST, k)])
+    for basis in setting.shared.values():
+        basis.forget()
     f, h = _hyperparameters(fitted[0])[best]
     return _Choice(candidates, best, tuple(fits[f].pick(h) for fits in fitted), residual)
 
@@ -413,14 +415,16 @@ def _candidates(
     estimates = np.array([np.concatenate([v.estimate for v in fold]) for fold in verdicts])
     mean = risks.mean(axis=0)
     best = int(np.argmin(np.where(np.isfinite(mean), mean, np.inf)))
-    variance = np.zeros(len(every))
+    variance, own = np.zeros((2, len(every)))
     for fold, verdict in enumerate(verdicts):
         whole = part(fold, families[0]).residuals
-        variance += _difference_variance(
-            np.concatenate([v.projections for v in verdict]), best, setting.rows(fold)[0].weights
-        ) * (float(whole.weight2) / float(whole.weight) ** 2)
+        share = float(whole.weight2) / float(whole.weight) ** 2
+        losses = np.concatenate([v.projections for v in verdict])
+        weights = setting.rows(fold)[0].weights
+        variance += share * _first_order_variance(losses - losses[best], weights)
+        own += share * _first_order_variance(losses, weights)
     judged = {_best_of(mean, every, f) for f in range(len(families))}
-    test = setting.rows(TEST)
+    test, tested = setting.rows(TEST), part(TEST, families[0]).residuals
     candidates = []
     for i, (f, h) in enumerate(every):
         family, fits = families[f], [fit[f] for fit in fitted]
@@ -431,12 +435,13 @@ def _candidates(
                 risk=float(mean[i]),
                 risk_folds=tuple(risks[:, i].tolist()),
                 risk_error=_standard_error(risks[:, i]),
+                risk_sampling_error=float(np.sqrt(own[i])) / k,
                 difference=float(mean[i] - mean[best]),
                 difference_error=float(np.sqrt(variance[i])) / k,
                 estimate=float(estimates[:, i].mean()),
                 estimate_folds=tuple(estimates[:, i].tolist()),
                 estimate_error=_standard_error(estimates[:, i]),
-                sampling_error=sampling_error(fits, h, test) if i in judged else None,
+                sampling_error=sampling_error(fits, h, test, tested) if i in judged else None,
                 approximation=_approximation(family, h, verdicts, fitted, f, part),
                 risk_approximation=_from_subset(
                     np.array([fold[f].risk_error[h] for fold in verdicts]), k
@@ -461,12 +466,11 @@ def _standard_error(values: Floats) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def _difference_variance(projections: Floats, best: int, weights: Floats) -> Floats:
-    """4·Var of the difference of first orders to those of the best, for n_eff = 1, (H,)."""
-    difference = projections - projections[best]
+def _first_order_variance(projections: Floats, weights: Floats) -> Floats:
+    """4·Var of the projections of a U-statistic of pairs, (H,): its variance for n_eff = 1."""
     w2 = weights**2 / (weights @ weights)
-    center = difference @ (weights / weights.sum())
-    return 4.0 * ((difference - center[:, None]) ** 2 @ w2)
+    center = projections @ (weights / weights.sum())
+    return 4.0 * ((projections - center[:, None]) ** 2 @ w2)
 
 
 def _approximation(

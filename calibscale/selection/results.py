@@ -30,6 +30,8 @@ class Candidate:
         Mean over folds of the risk R̂_CE, and its values.
     risk_error : float
         Standard error over folds.
+    risk_sampling_error : float
+        Standard error from the finite number of rows, those that train being given.
     difference, difference_error : float
         Risk less that of the selected candidate, and the standard error of that difference,
         paired by rows: risks share most of their noise.
@@ -55,6 +57,7 @@ class Candidate:
     risk: float
     risk_folds: tuple[float, ...]
     risk_error: float
+    risk_sampling_error: float
     difference: float
     difference_error: float
     estimate: float
@@ -84,6 +87,7 @@ class Candidate:
             "risk": self.risk,
             "risk_folds": list(self.risk_folds),
             "risk_standard_error": self.risk_error,
+            "risk_sampling_standard_error": self.risk_sampling_error,
             "difference": self.difference,
             "difference_standard_error": self.difference_error,
             "distinguishable": self.distinguishable,

@@ -68,6 +68,10 @@ class Basis:
         self._rotated.append((part.states[0], FeatureState(S, state.C @ self.U)))
         return self._rotated[-1][1]
 
+    def forget(self) -> None:
+        """Let go of the moments of other parts: predictions need U, σ and G only."""
+        self._rotated.clear()
+
     def phi(self, j: int, view: View) -> Floats:
         """Features in the basis of problem j, (c, m)."""
         phi = self.features(view.points)

@@ -62,6 +62,28 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     return float(pair_mean(total, gap @ gap, float(w.sum()), float(w @ w)))
 
 
+def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None = None) -> float:
+    """Standard error of `plug_in_risk`, to first order: 4·Var(g)/n.
+
+    g_i, the mean over j ≠ i of (⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)², follows for all rows from three sums
+    over rows, too.
+
+    Parameters
+    ----------
+    delta, residuals, weights
+        As for `plug_in_risk`.
+    """
+    w = np.ones(len(delta)) if weights is None else weights
+    weighted = w[:, None] * delta
+    total = np.einsum("ij,ij->i", delta @ (delta.T @ weighted), delta)
+    total -= 2.0 * np.einsum("ij,ij->i", delta @ (weighted.T @ residuals), residuals)
+    own = residuals @ (residuals.T @ (w[:, None] * residuals))
+    total += np.einsum("ij,ij->i", own, residuals)
+    gap = np.einsum("ij,ij->i", delta, delta) - np.einsum("ij,ij->i", residuals, residuals)
+    g = (total - w * gap**2) / (w.sum() - w)
+    return float(2.0 * np.sqrt(w**2 @ (g - w @ g / w.sum()) ** 2) / w.sum())
+
+
 def sampled_risk(
     delta: Floats,
     h: Callable[[Floats, Floats], Floats],
