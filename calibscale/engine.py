@@ -43,7 +43,14 @@ class Task(Protocol):
     def merge(self, a: Any, b: Any) -> Any: ...
 
     def part(self, first: int, last: int) -> Task:
-        """The task of blocks first..last−1 in a form that can be sent away."""
+        """The task of blocks first..last−1 in a form that can be sent away, less `shared`."""
+
+    @property
+    def shared(self) -> Any:
+        """What all parts have in common: sent once."""
+
+    def joined(self, shared: Any) -> Task:
+        """A part made whole again."""
 
 
 def fold(
@@ -324,9 +331,13 @@ def _session(kind: str, argument: Any, limit: int | None) -> Iterator[Session]:
         yield Session(client)
 
 
-def _run_remote(task: Task, first: int, last: int) -> Any:
+def _hold(shared: Any) -> Any:
+    return shared
+
+
+def _run_remote(part: Task, shared: Any, first: int, last: int) -> Any:
     with threadpool_limits(1):
-        return _run(task, first, last)
+        return _run(part.joined(shared), first, last)
 
 
 def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
@@ -339,6 +350,8 @@ def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
     done = 0
     todo: Iterator[int] = iter(range(len(runs)))
     running: dict[str, tuple[int, Any]] = {}
+    # as a task, not scattered: a worker that is lost takes nothing with it
+    shared = client.submit(_hold, task.shared, key=f"calibscale-{token}", pure=False)
 
     def submit() -> Any:
         run = next(todo, None)
@@ -347,7 +360,7 @@ def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
         first, last = runs[run]
         key = f"calibscale-{token}-{first}-{last}"
         future = client.submit(
-            _run_remote, task.part(first, last), first, last, key=key, pure=False
+            _run_remote, task.part(first, last), shared, first, last, key=key, pure=False
         )
         running[key] = (run, future)
         return future
@@ -371,7 +384,7 @@ def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
             if following is not None:
                 completed.add(following)
     finally:
-        client.cancel([future for _, future in running.values()])
+        client.cancel([shared, *(future for _, future in running.values())])
     if failed is not None:
         raise failed[1]
     return tree.result()

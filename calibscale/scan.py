@@ -20,10 +20,14 @@ MAX_GROUPS = 1000
 
 
 class Pass(NamedTuple):
-    """What a pass found: row counts, and by group (None: all rows) the state of each statistic."""
+    """What a pass found: row counts, and by group (None: all rows) the state of each statistic.
+
+    On its way states are lists in the order of the statistics, which stay where they are: some
+    hold much data.  `scan` returns `States`.
+    """
 
     counts: RowCounts
-    groups: dict[float | None, States]
+    groups: dict[float | None, Any]
     group_counts: dict[float | None, int]
 
 
@@ -54,9 +58,16 @@ class Scan:
         stop = min(last * self.block_rows, self.source.rows)
         split = None if self.split is None else self.split.part(start, stop)
         if not self.source.in_memory:
-            return replace(self, split=split)
+            return replace(self, split=split, statistics=())
         held = self.source.part(start, stop, covariates=self.rules.group is not None)
-        return replace(self, source=held, split=split)
+        return replace(self, source=held, split=split, statistics=())
+
+    @property
+    def shared(self) -> tuple[Statistic, ...]:
+        return self.statistics
+
+    def joined(self, shared: tuple[Statistic, ...]) -> Scan:
+        return replace(self, statistics=shared)
 
     def state(self, block: int) -> Pass:
         start = block * self.block_rows - self.source.first_row
@@ -73,8 +84,8 @@ class Scan:
         for key, states in b.groups.items():
             if key in a.groups:
                 mine = a.groups[key]
-                for statistic in self.statistics:
-                    mine[statistic] = statistic.merge(mine[statistic], states[statistic])
+                for i, statistic in enumerate(self.statistics):
+                    mine[i] = statistic.merge(mine[i], states[i])
             else:
                 a.groups[key] = states
             a.group_counts[key] = a.group_counts.get(key, 0) + b.group_counts[key]
@@ -96,12 +107,12 @@ class Scan:
 
     def _accumulate(self, found: Pass, key: float | None, chunk: Chunk) -> None:
         if key not in found.groups:
-            found.groups[key] = {s: s.zero(self.rules.classes) for s in self.statistics}
+            found.groups[key] = [s.zero(self.rules.classes) for s in self.statistics]
             found.group_counts[key] = 0
             _check_groups(found)
         states = found.groups[key]
-        for statistic in self.statistics:
-            states[statistic] = statistic.accumulate(states[statistic], chunk)
+        for i, statistic in enumerate(self.statistics):
+            states[i] = statistic.accumulate(states[i], chunk)
         found.group_counts[key] += len(chunk)
 
 
@@ -153,9 +164,12 @@ def scan(
     size = block_rows or source.block_rows
     task = Scan(source, statistics, rules, size, -(-source.rows // size), split)
     found = engine.fold(task, scheduler, memory_limit, progress)
+    groups = {
+        key: dict(zip(statistics, states, strict=True)) for key, states in found.groups.items()
+    }
     if group_by is None:  # or by fold
-        return found
-    groups = {key: found.groups[key] for key in sorted(found.groups)}
+        return found._replace(groups=groups)
+    groups = {key: groups[key] for key in sorted(groups)}
     total: States = {s: s.zero(source.classes) for s in statistics}
     for states in groups.values():
         for statistic in statistics:

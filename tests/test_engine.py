@@ -41,7 +41,12 @@ class Spelling:
     def merge(self, a, b):
         return f"({a} {b})"
 
+    shared = None
+
     def part(self, first, last):
+        return self
+
+    def joined(self, shared):
         return self
 
 
@@ -169,10 +174,14 @@ def test_scheduler_file_and_address__reach_real_processes(store, tmp_path):
         assert _results(store, str(place), 500) == expected
         assert _results(store, json.loads(place.read_text())["address"], 500) == expected
     finally:
-        for process in (worker, scheduler):
+        for process in (worker, scheduler):  # their own shutting down is not what is tested
             process.terminate()
         for process in (worker, scheduler):
-            process.wait(20)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def test_block_size__changes_results_by_roundings_only(store):

@@ -1072,3 +1072,24 @@ def test_subset_rows__errors_are_those_of_all_rows(rng):
     # the spread of 200 or more values instead of 800: a tenth, three times that
     assert kept.sampling_error == pytest.approx(whole.sampling_error, rel=0.3)
     assert kept.risk_sampling_error == pytest.approx(whole.risk_sampling_error, rel=0.3)
+
+
+def test_dask__what_parts_share_is_not_in_them(store):
+    """Statistics may hold many rows: they travel once, and no result carries them."""
+    import pickle
+
+    from calibscale.scan import Scan
+    from calibscale.store import as_source
+
+    source = as_source(store)
+    queries = [
+        view._replace(rows=np.zeros(10**6, np.int64))
+        for view in cs.selection.statistics.views(
+            _chunk(toy("top_label").q, np.zeros(200, np.int64)), "top_label"
+        )
+    ]
+    statistic = KernelSums("kde", "top_label", (0.1,), queries)
+    rules = Rules(source.kind, source.classes, source.chunk_rows)
+    task = Scan(source, (Residuals("top_label"), statistic), rules, 64, 4, Split())
+    assert len(pickle.dumps(task.part(0, 2))) < 100_000
+    assert len(pickle.dumps(task.shared)) > 8 * 10**6

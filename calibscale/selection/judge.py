@@ -71,6 +71,13 @@ class FoldTask:
     def part(self, first: int, last: int) -> FoldTask:
         return self
 
+    @property
+    def shared(self) -> None:
+        return None
+
+    def joined(self, shared: None) -> FoldTask:
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class Judge:
