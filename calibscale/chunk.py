@@ -85,6 +85,8 @@ class Chunk:
         max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log q_y.
     weights : (c,) float64, or empty for weight 1
     covariates : (c, d) or None
+    fold : int or None
+        In a pass by folds, which of them all rows are in.
     """
 
     rows: Ints
@@ -98,6 +100,7 @@ class Chunk:
     nll: Floats
     weights: Floats
     covariates: Floats | None = None
+    fold: int | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -16,7 +16,8 @@ class Approximation:
     Attributes
     ----------
     kind : str
-        ``exact``, or what was approximated: ``random_features``, ``histogram_edges``.
+        ``exact``, or what was approximated: ``random_features``, ``histogram_edges``,
+        ``landmarks``, ``low_rank`` (landmarks to rounding), ``cells``, ``subset``.
     error : float or None
         Size of the error that the value is expected to stay within; 0 where exact, None where it
         cannot be told.
@@ -27,6 +28,13 @@ class Approximation:
     kind: str = "exact"
     error: float | None = 0.0
     corrected: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; `corrected` where there is one."""
+        out: dict[str, Any] = {"kind": self.kind, "error": self.error}
+        if self.corrected is not None:
+            out["corrected"] = self.corrected
+        return out
 
 
 EXACT = Approximation()
@@ -72,12 +80,6 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; NaN and ∞ are null, with the reason."""
-        approximation: dict[str, Any] = {
-            "kind": self.approximation.kind,
-            "error": self.approximation.error,
-        }
-        if self.approximation.corrected is not None:
-            approximation["corrected"] = self.approximation.corrected
         out: dict[str, Any] = {
             "estimator": self.estimator,
             "notion": self.notion,
@@ -85,7 +87,7 @@ class Estimate:
             "squared": self.squared,
             "root": self.root,
             "interval": None,
-            "approximation": approximation,
+            "approximation": self.approximation.to_dict(),
             "parameters": self.parameters,
             "n": self.n,
         }

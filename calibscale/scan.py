@@ -44,7 +44,9 @@ class Scan:
 
     @property
     def state_bytes(self) -> int:
-        return sum(array.nbytes for s in self.statistics for array in s.zero(self.rules.classes))
+        copies = 1 if self.split is None else self.split.k + 1
+        zeros = [s.zero(self.rules.classes) for s in self.statistics]
+        return copies * sum(array.nbytes for state in zeros for array in state)
 
     @property
     def block_bytes(self) -> int:
@@ -95,7 +97,11 @@ class Scan:
     def _split(self, chunk: Chunk) -> list[tuple[float | None, Chunk]]:
         if self.split is not None:
             folds = self.split.of(chunk.rows)
-            return [(float(k), chunk.take(folds == k)) for k in np.unique(folds) if k >= TEST]
+            return [
+                (float(k), replace(chunk.take(folds == k), fold=int(k)))
+                for k in np.unique(folds)
+                if k >= TEST
+            ]
         if self.rules.group is None:
             return [(None, chunk)] if len(chunk) else []
         assert chunk.covariates is not None

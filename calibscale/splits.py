@@ -93,7 +93,10 @@ def given_split(folds: Any, rows: int) -> Split:
     low, high = int(given.min()), int(given.max())
     if low < TEST or high >= 1000:
         raise OptionError(f"folds must be −1 (test) or 0..k−1, k ≤ 1000; found {low}..{high}")
-    counts = np.bincount((given.astype(np.int64) + 1), minlength=3)
+    counts = np.zeros(max(high + 2, 3), np.int64)
+    for start in range(0, rows, 2**20):
+        piece = given[start : start + 2**20].astype(np.int64) + 1
+        counts += np.bincount(piece, minlength=len(counts))
     if not counts.all():
         empty = int(np.argmin(counts > 0)) - 1
         what = "the test part (−1)" if empty == TEST else f"fold {empty}"

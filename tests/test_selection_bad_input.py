@@ -403,3 +403,51 @@ def test_sampled_risk__needs_two_rows_and_pairs(n, pairs):
 def test_best_of__an_estimator_not_asked_for_is_a_key_error():
     with pytest.raises(KeyError):
         run(*good(), estimators="bins").best_of("kde")
+
+
+@pytest.mark.parametrize("family", [cs.KKR((0.1, 1e-30)), cs.UKKR((0.1, 1e-300))])
+@pytest.mark.parametrize(
+    "draw", [lambda rng: np.full(400, 0.3), lambda rng: rng.integers(0, 2, 400)]
+)
+def test_ridge__a_useless_one_on_singular_moments_is_the_pseudo_inverse(family, draw, rng):
+    """Directions that no row reaches hold rounding only, which a tiny ridge must not blow up."""
+    p = draw(rng).astype(float)
+    y = (rng.random(400) < 0.4).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    sound, useless = cs.select(source, "positive", [family]).candidates
+    # the sound one shrinks residuals by a few per cent: λ = reg·n^(-1/4) or n^(-1/2) of S
+    assert useless.risk == pytest.approx(sound.risk, rel=0.02)
+    assert useless.estimate == pytest.approx(sound.estimate, rel=0.2)
+
+
+def test_subset__mostly_unlabelled_stores_keep_their_labelled_rows(rng):
+    p = rng.random(20_000)
+    y = np.where(rng.random(20_000) < 0.03, (rng.random(20_000) < p).astype(int), -1)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    found = cs.select(source, "positive", ["bins"], subset_rows=5000)
+    assert found.parameters["subset_rows"] == found.n == np.sum(y >= 0)
+
+
+def test_seed__is_checked_with_folds_given(rng):
+    p = rng.random(100)
+    source = cs.from_arrays(probabilities=p, labels=rng.integers(0, 2, 100), binary=True)
+    with pytest.raises(cs.OptionError, match="seed"):
+        cs.select(source, "positive", folds=np.arange(100) % 3 - 1, seed=-1)
+
+
+def test_folds__too_many_are_refused_by_name(rng):
+    p = rng.random(5000)
+    source = cs.from_arrays(probabilities=p, labels=rng.integers(0, 2, 5000), binary=True)
+    with pytest.raises(cs.OptionError, match="folds"):
+        cs.select(source, "positive", folds=1500)
+
+
+def test_landmarks__of_a_sorted_store_come_from_all_of_it(rng):
+    y = np.sort(rng.integers(0, 5, 3000))
+    z = 3 * np.eye(5)[y] + rng.normal(size=(3000, 5))
+    source = cs.from_arrays(logits=z, labels=y)
+    shuffled = rng.permutation(3000)
+    mixed = cs.from_arrays(logits=z[shuffled], labels=y[shuffled])
+    a, b = (cs.select(s, "canonical", ["ukkr"], rank=60).features for s in (source, mixed))
+    # 480 of 3,000 candidates: as good a choice in either order
+    assert a["trace_residual"] == pytest.approx(b["trace_residual"], rel=0.5)

@@ -152,7 +152,9 @@ def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Fa
     from calibscale.selection import FAMILIES, default_families
 
     given = {name: _grid(name, text) for name, text in pairs(grids, "--grid")}
-    chosen = default_families(notion) if names is None else tuple(names.split(","))
+    chosen = default_families(notion)
+    if names is not None:
+        chosen = tuple(name.strip() for name in names.split(","))
     for name in (*chosen, *given):
         if name not in FAMILIES:
             raise click.BadParameter(

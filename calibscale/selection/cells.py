@@ -20,6 +20,7 @@ from calibscale.errors import OptionError
 from calibscale.kernels import cells as kernel_cells
 from calibscale.kernels.cells import GRADED, NODES
 from calibscale.selection.families import PlugIn
+from calibscale.splits import TEST
 from calibscale.statistics import Statistic
 from calibscale.views import View, problems, views
 
@@ -51,7 +52,7 @@ class Cells(NamedTuple):
         """Cells as wide as the kernel, half as wide again and again towards 0 and π/2."""
         count = max(4, int(np.ceil(np.pi / np.sqrt(h))))
         if count > _MOST_CELLS:
-            raise OptionError(f"kde: the bandwidth {h:g} is too small for this many rows")
+            raise OptionError(f"kde: h = {h:g} is too small; scalar notions need 1e-9 or more")
         width = np.pi / 2 / count
         first = width * 0.5 ** np.arange(GRADED, 0, -1)
         inner = width * np.arange(1, count)
@@ -111,6 +112,8 @@ class CellMasses(Statistic):
         return self.cells.empty(problems(self.notion, classes))
 
     def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
+        if chunk.fold == TEST:  # no function is fitted on those
+            return state
         for j, view in enumerate(views(chunk, self.notion)):
             view = view.take(view.weights > 0)
             root = np.sqrt(view.compositions)

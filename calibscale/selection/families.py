@@ -30,13 +30,14 @@ class Part(NamedTuple):
 class Setting:
     """What a family may know before the first pass.
 
-    `subset` are the views of the rows kept in memory, `folds` (rows,) their folds; `whole` says
-    that these are all rows.  `shared` holds what families have in common.
+    `features` is the map of ridge regressions that have none of their own.  `subset` are the
+    views of the rows kept in memory, `folds` (rows,) their folds; `whole` says that these are all
+    rows.  `shared` holds what families have in common.
     """
 
     notion: str
     classes: int
-    features: PointFeatures
+    features: PointFeatures | None
     subset: Sequence[View]
     folds: Ints
     whole: bool
@@ -170,7 +171,7 @@ class Family(ABC):
         """Fit on the parts of the training folds; `excluded` is the fold left out."""
 
 
-def check_grid(name: str, grid: Sequence[float], positive: bool = True) -> tuple[float, ...]:
+def check_grid(name: str, grid: Sequence[float]) -> tuple[float, ...]:
     """The grid as floats without repetitions.
 
     Raises

@@ -22,7 +22,7 @@ from calibscale.selection.families import (
 from calibscale.selection.ridge import Ridge
 from calibscale.selection.risk import pair_mean
 from calibscale.selection.statistics import ResidualState, RowSums, RowSumState
-from calibscale.splits import TEST, Split
+from calibscale.splits import TEST
 from calibscale.views import View
 
 Parts = Callable[[int, Family], Part]  # the part that a fold is for a family
@@ -88,7 +88,6 @@ class Judge:
     """
 
     setting: Setting
-    split: Split
     families: Sequence[Family]
     parts: Parts
     fitted: Sequence[Sequence[Fitted]]
@@ -152,7 +151,7 @@ class Judge:
             mine = whole
         else:
             mine = residual_state(rows)
-            local = RowSums(self.setting.notion, "kept", [(fit,)], self.split)
+            local = RowSums(self.setting.notion, "kept", [(fit,)])
             sums = local.zero(self.setting.classes)
             for piece in pieces(rows):
                 sums = local.add_fold(sums, 0, piece)
@@ -234,7 +233,8 @@ def sampling_error(fits: Sequence[Fitted], h: int, test: list[View], whole: Resi
     values = sum(fit.pick(h).diagonal(test)[:, 0].sum(0) for fit in fits) / len(fits)
     w = test[0].weights
     kept, all_rows = w.sum() ** 2 / (w @ w), float(whole.weight) ** 2 / float(whole.weight2)
-    return float(_mean(values[None], w)[1][0] * np.sqrt(kept / all_rows))
+    scale = np.sqrt(kept / all_rows) if all(fit.anywhere for fit in fits) else 1.0
+    return float(_mean(values[None], w)[1][0] * scale)
 
 
 def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:

@@ -15,6 +15,7 @@ from calibscale.errors import OptionError
 from calibscale.kernels import attention
 from calibscale.selection.cells import CellMasses, FittedCellKDE
 from calibscale.selection.families import Family, Part, PlugIn, Setting, check_grid
+from calibscale.splits import TEST
 from calibscale.statistics import Statistic
 from calibscale.views import View, problems, views, width
 
@@ -65,6 +66,8 @@ class KernelSums(Statistic):
         return KernelSumState(np.full(shape, -np.inf), np.zeros((*shape, 1 + e)))
 
     def accumulate(self, state: KernelSumState, chunk: Chunk) -> KernelSumState:
+        if chunk.fold == TEST:  # no function is fitted on those
+            return state
         for j, view in enumerate(views(chunk, self.notion)):
             view = view.take(view.weights > 0)
             values = np.column_stack([np.ones(len(view.rows)), view.events])

@@ -23,7 +23,7 @@ from calibscale.landmarks import (
     unit_interval_landmarks,
 )
 from calibscale.results import EXACT, Approximation
-from calibscale.scan import scan
+from calibscale.scan import MAX_GROUPS, scan
 from calibscale.selection.bins import Bins, DebiasedBins
 from calibscale.selection.error import feature_error, trace_residual
 from calibscale.selection.families import Family, Fitted, Part, Setting
@@ -61,7 +61,7 @@ class _Choice(NamedTuple):
     candidates: tuple[Candidate, ...]
     best: int
     ensemble: tuple[Fitted, ...]
-    trace_residual: float | None
+    features: dict[str, object]
 
 
 class _Steps:
@@ -152,7 +152,8 @@ def select(
     rank : int
         Largest number of features m.
     trace_tolerance : float
-        Landmarks are added until the mean of k(p, p) − |φ(p)|² is below.
+        Landmarks are added until the mean of k(p, p) − |φ(p)|² is below; those of scalars go on
+        to rounding, or to `rank`.
     subset_rows : int
         Rows kept in memory (all, if the source has no more): candidates for landmarks, queries of
         the canonical KDE, and what standard errors are computed from.
@@ -194,6 +195,10 @@ def select(
         raise OptionError("a nested run needs three folds or more")
     if rank < 1 or subset_rows < 2:
         raise OptionError("rank must be at least 1 and subset_rows at least 2")
+    if not 0 <= seed < 2**64:
+        raise OptionError(f"seed must be in 0..2^64−1, not {seed}")
+    if split.folds >= MAX_GROUPS:
+        raise OptionError(f"folds must be below {MAX_GROUPS}, not {split.folds}")
     if not 0 <= trace_tolerance < 1:
         raise OptionError(f"trace_tolerance must be in [0, 1), not {trace_tolerance}")
     chosen = _families(estimators, notion)
@@ -208,9 +213,10 @@ def select(
         )  # fmt: skip
         walk = _Pass(data, split, options, _Steps(progress, total))
         subset, counts = _subset(walk, notion, subset_rows, seed)
-        made = _features(
-            features, kernel or Gaussian(), notion, subset, rank, trace_tolerance, seed
-        )
+        made = None
+        if any(isinstance(family, Ridge) and family.features is None for family in chosen):
+            gram = kernel or Gaussian()
+            made = _features(features, gram, notion, subset, rank, trace_tolerance, seed)
         setting = Setting(
             notion=notion,
             classes=data.classes,
@@ -237,7 +243,7 @@ def select(
         n_unlabelled=counts.unlabelled,
         dropped=counts.dropped,
         source=data.describe(),
-        features={**setting.features.describe(), "trace_residual": choice.trace_residual},
+        features=choice.features,
         seconds=time.perf_counter() - started,
         versions=versions(),
         parameters={
@@ -304,6 +310,10 @@ def _subset(walk: _Pass, notion: str, limit: int, seed: int) -> tuple[Sequence[V
     limit = max(2, min(limit, _SUBSET_BYTES // row_bytes))
     wanted = Subset(notion, min(1.0, limit / data.rows), seed)
     groups, found = walk([wanted])
+    kept = sum(len(states[wanted].rows[0]) for states in groups.values())
+    if kept < min(limit, found.counts.used) // 2:  # most rows are not labelled: once more
+        wanted = Subset(notion, min(1.0, limit / found.counts.used), seed)
+        groups, found = walk([wanted])
     folds = range(TEST, walk.split.folds)
     empty = [k for k in folds if k not in groups]
     if empty:
@@ -348,8 +358,9 @@ def _features(
         raise OptionError(f"features must be 'landmarks' or 'random', not {features!r}")
     if e == 1:
         return unit_interval_landmarks(kernel, rank, seed)
-    candidates = subset[0].points[: 8 * rank]
-    return choose_landmarks(kernel, candidates, rank, tolerance, seed)
+    kept = len(subset[0].rows)  # in the order of the source: take them from all of it
+    spread = np.unique(np.linspace(0, kept - 1, min(kept, 8 * rank)).astype(np.int64))
+    return choose_landmarks(kernel, subset[0].points[spread], rank, tolerance, seed)
 
 
 # ---------------------------------------------------------------- passes and folds
@@ -374,21 +385,22 @@ def _choose(walk: _Pass, setting: Setting, families: Sequence[Family]) -> _Choic
     sums: dict[int, RowSumState] = {}
     if streamed:
         fits = [[fits[f] for f in streamed] for fits in fitted]
-        rows = RowSums(setting.notion, "rows", fits, walk.split)
+        rows = RowSums(setting.notion, "rows", fits)
         sums = {fold: states[rows] for fold, states in walk([rows])[0].items()}
-    judge = Judge(setting, walk.split, families, part, fitted, streamed, sums)
+    judge = Judge(setting, families, part, fitted, streamed, sums)
     verdicts: list[list[Verdict]] = engine.fold(
         FoldTask(k, judge), "threads", progress=walk.steps.stage()
     )
     candidates, best = _candidates(setting, families, part, fitted, verdicts)
     ridge = next((family for family in families if isinstance(family, Ridge)), None)
-    residual = None
-    if ridge is not None:
+    described: dict[str, object] = {}
+    if ridge is not None and ridge.features is not None:
         residual = trace_residual([part(fold, ridge) for fold in range(TEST, k)])
+        described = {**ridge.features.describe(), "trace_residual": residual}
     for basis in setting.shared.values():
         basis.forget()
     f, h = _hyperparameters(fitted[0])[best]
-    return _Choice(candidates, best, tuple(fits[f].pick(h) for fits in fitted), residual)
+    return _Choice(candidates, best, tuple(fits[f].pick(h) for fits in fitted), described)
 
 
 def _streamed(setting: Setting, families: Sequence[Family]) -> list[int]:
@@ -414,7 +426,10 @@ def _candidates(
     risks = np.array([np.concatenate([v.risk for v in fold]) for fold in verdicts])
     estimates = np.array([np.concatenate([v.estimate for v in fold]) for fold in verdicts])
     mean = risks.mean(axis=0)
-    best = int(np.argmin(np.where(np.isfinite(mean), mean, np.inf)))
+    defined = np.isfinite(mean) & np.isfinite(estimates.mean(axis=0))
+    if not defined.any():
+        raise OptionError("no candidate has a finite risk; widen the grids")
+    best = int(np.argmin(np.where(defined, mean, np.inf)))
     variance, own = np.zeros((2, len(every)))
     for fold, verdict in enumerate(verdicts):
         whole = part(fold, families[0]).residuals
@@ -423,6 +438,9 @@ def _candidates(
         weights = setting.rows(fold)[0].weights
         variance += share * _first_order_variance(losses - losses[best], weights)
         own += share * _first_order_variance(losses, weights)
+        kept = (np.concatenate([v.risk_error for v in verdict]) / 2.0) ** 2
+        variance += np.where(np.arange(len(every)) == best, 0.0, kept + kept[best])
+        own += kept
     judged = {_best_of(mean, every, f) for f in range(len(families))}
     test, tested = setting.rows(TEST), part(TEST, families[0]).residuals
     candidates = []
@@ -447,6 +465,7 @@ def _candidates(
                     np.array([fold[f].risk_error[h] for fold in verdicts]), k
                 ),
                 fitted=family.found(fits),
+                reason=None if defined[i] else "its numbers overflow; drop this value of the grid",
             )
         )
     return tuple(candidates), best

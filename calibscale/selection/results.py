@@ -47,7 +47,7 @@ class Candidate:
     risk_approximation : Approximation
         What a subset of rows does to the risk.
     fitted : dict
-        Parameters found in each fold (θ of the temperature model).
+        Parameters found in each fold (θ of the temperature model, h of kde_loo).
     reason : str or None
         Why there is no risk or estimate.
     """
@@ -96,11 +96,8 @@ class Candidate:
             "estimate_standard_error": self.estimate_error,
             "sampling_standard_error": self.sampling_error,
             "root": self.root,
-            "approximation": {"kind": self.approximation.kind, "error": self.approximation.error},
-            "risk_approximation": {
-                "kind": self.risk_approximation.kind,
-                "error": self.risk_approximation.error,
-            },
+            "approximation": self.approximation.to_dict(),
+            "risk_approximation": self.risk_approximation.to_dict(),
         }
         if self.fitted:
             out["fitted"] = self.fitted
@@ -122,7 +119,7 @@ class Selection:
     nested_estimates : tuple of float
         Of a nested run: the estimate on each fold by what was chosen without it.
     features : dict
-        Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual.
+        Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual; empty without them.
     ensemble : tuple of Fitted
         The k fits of the selected candidate, one for each fold left out.
     """

@@ -56,6 +56,9 @@ class Basis:
         self.sigma = np.maximum([sigma for sigma, _ in pairs], 0.0)
         self.U = np.array([U for _, U in pairs])
         self.G = self.U.transpose(0, 2, 1) @ C.transpose(0, 2, 1)
+        # directions that the rows do not reach: what G has there is rounding
+        floor = np.finfo(float).eps * self.sigma.max(axis=1, keepdims=True)
+        self.G[self.sigma <= floor] = 0.0
         self._rotated: list[tuple[FeatureState, FeatureState]] = []
 
     def moments(self, part: Part) -> FeatureState:

@@ -178,7 +178,6 @@ class RowSums(Statistic):
     notion: str
     name: str
     fits: Sequence[Sequence[Any]] = field(compare=False, repr=False)
-    split: Any = field(compare=False, repr=False)
 
     def zero(self, classes: int) -> RowSumState:
         J, e = problems(self.notion, classes), width(self.notion, classes)
@@ -190,9 +189,11 @@ class RowSums(Statistic):
     def accumulate(self, state: RowSumState, chunk: Chunk) -> RowSumState:
         if not len(chunk):
             return state
+        assert chunk.fold is not None, "a pass by folds"
         rows = views(chunk, self.notion)
-        fold = int(self.split.of(chunk.rows[:1])[0])
-        return self.add_test(state, rows) if fold == TEST else self.add_fold(state, fold, rows)
+        if chunk.fold == TEST:
+            return self.add_test(state, rows)
+        return self.add_fold(state, chunk.fold, rows)
 
     def add_test(self, state: RowSumState, rows: Sequence[View]) -> RowSumState:
         """The state with rows of the test part added."""
