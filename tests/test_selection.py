@@ -346,13 +346,13 @@ def test_projections__are_the_mean_losses_of_the_pairs_of_a_row(family, weighted
     data = toy("top_label", rows=60, k=2, weighted=weighted)
     kind, grid, reference = DENSE[family]
     seen = []
-    original = pipeline._candidates
+    original = pipeline.compare
 
     def spy(*arguments, **options):
         seen.extend(a for a in arguments if isinstance(a, list) and isinstance(a[0][0], Verdict))
         return original(*arguments, **options)
 
-    monkeypatch.setattr(pipeline, "_candidates", spy)
+    monkeypatch.setattr(pipeline, "compare", spy)
     data.select([kind(grid)])
     (verdicts,) = seen
     for h, value in enumerate(grid):
