@@ -972,13 +972,18 @@ def test_log_q__keeps_digits_that_q_has_not():
     np.testing.assert_allclose(chunk.log_q[0], np.log(5e-324) * np.array([0, 1, 1]), rtol=1e-15)
 
 
+ANYWHERE = [  # families that are known at every prediction of the notion
+    (family, notion)
+    for family in (cs.Bins(), cs.KKR((1e-3,)), cs.UKKR((1e-2,)), cs.KDE((0.05,)), cs.Temperature())
+    for notion in ("top_label", "class_wise", "canonical")
+    if notion in family.notions and (notion, family.name) != ("canonical", "kde")
+]
+
+
 @pytest.mark.parametrize(
-    "family", [cs.Bins(), cs.KKR((1e-3,)), cs.UKKR((1e-2,)), cs.KDE((0.05,)), cs.Temperature()]
+    ("family", "notion"), ANYWHERE, ids=[f"{notion}-{family.name}" for family, notion in ANYWHERE]
 )
-@pytest.mark.parametrize("notion", ["top_label", "class_wise", "canonical"])
 def test_pointwise__its_mean_over_test_rows_is_the_estimate(family, notion, rng):
-    if notion not in family.notions or (notion, family.name) == ("canonical", "kde"):
-        pytest.skip("not for the canonical notion, or known at some rows only")
     q = rng.dirichlet(np.ones(3), 400)
     y = (rng.uniform(size=400)[:, None] > (q**2 / (q**2).sum(1, keepdims=True)).cumsum(1)).sum(1)
     folds = rng.integers(-1, 4, 400)
