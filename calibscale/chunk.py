@@ -27,6 +27,7 @@ _REASONS = {
     kernel_rows.OFF_SIMPLEX: "off_simplex",
     kernel_rows.BAD_WEIGHT: "bad_weight",
     kernel_rows.NO_GROUP: "no_group",
+    kernel_rows.BAD_COVARIATE: "covariate_not_finite",
 }
 
 
@@ -173,7 +174,8 @@ class Rules:
 
     `features` is the largest m of the statistics.  `tolerance` is how far a row of probabilities
     may be from summing to one: float16 and float32 softmax outputs miss it by rounding, a
-    forgotten class by far more.
+    forgotten class by far more.  `group` and `covariates` are positions of columns: the first may
+    not be NaN, the others must be finite.  `large_chunks` says that a statistic has costs by chunk.
     """
 
     kind: str
@@ -183,11 +185,19 @@ class Rules:
     tolerance: float = 1e-4
     on_invalid: str = "raise"
     group: int | None = None
+    covariates: tuple[int, ...] = ()
+    large_chunks: bool = False
 
+    @property
+    def reads_covariates(self) -> bool:
+        return self.group is not None or bool(self.covariates)
 
-def compute_rows(classes: int, features: int) -> int:
-    """Rows worked on at once: with their m features a few megabytes, so that they stay in cache."""
-    return min(8192, max(512, 2**20 // (classes + features)))
+    @property
+    def compute_rows(self) -> int:
+        """Rows worked on at once: with their m features a few megabytes, to stay in cache."""
+        if self.large_chunks:
+            return max(512, 2**20 // self.classes)
+        return min(8192, max(512, 2**20 // (self.classes + self.features)))
 
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
@@ -198,7 +208,7 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
     InvalidDataError
         At the first bad row, unless ``rules.on_invalid == "drop"``.
     """
-    step = compute_rows(rules.classes, rules.features)
+    step = rules.compute_rows
     for low in range(0, len(block.labels), step):
         part = slice(low, low + step)
         yield _chunk(
@@ -239,6 +249,9 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
         if rules.group is not None:
             bad = np.isnan(covariates[:, rules.group])
             status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
+        if rules.covariates:
+            bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_COVARIATE
     chunk = Chunk(
         rows=np.arange(block.start, block.start + n),
         values=x,
@@ -305,6 +318,8 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
         what = f"its weight is {block.weights[i]}, neither 0 nor in {_LIGHTEST:g}..{_HEAVIEST:g}"
         if np.isnan(block.weights[i]):
             what += " (a missing chunk of a store reads like this)"
+    elif reason == kernel_rows.BAD_COVARIATE:
+        what = "a covariate is not finite"
     else:
         what = "its group is NaN"
     return InvalidDataError(

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
 
+from calibscale.checkpoint import Checkpoint
 from calibscale.errors import OptionError
 
 Progress = Callable[[int, int], None]  # (blocks done, blocks in all)
@@ -53,11 +54,24 @@ class Task(Protocol):
         """A part made whole again."""
 
 
+class PairTask(Task, Protocol):
+    """A task whose blocks are long, parallel inside on one machine, and may be checkpointed."""
+
+    def threaded(self, threads: int) -> PairTask:
+        """The task that works on one block at a time with so many threads."""
+
+    def pack(self, state: Any) -> dict[str, Any]:
+        """A state as named arrays."""
+
+    def unpack(self, arrays: dict[str, Any]) -> Any: ...
+
+
 def fold(
     task: Task,
     scheduler: Any = None,
     memory_limit: int | str | None = None,
     progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Any:
     """The merged state of all blocks.
 
@@ -73,22 +87,28 @@ def fold(
         process together, for ``local:N``).
     progress : callable, optional
         Called with the number of blocks done and of blocks in all.
+    checkpoint : Checkpoint, optional
+        Where a `PairTask` keeps what it has finished, and takes it from.
 
     Raises
     ------
     OptionError
-        If the scheduler is unknown, or the memory limit cannot hold one block.
+        If the scheduler is unknown, the checkpoint is of other work, or the memory limit cannot
+        hold one block.
     """
     limit = parse_bytes(memory_limit)
     report = progress or (lambda done, total: None)
     kind, argument = _parse_scheduler(scheduler)
     if kind == "threads":
-        workers = _within_memory(task, argument or available_cpus(), limit)
-        return _fold_threads(task, workers, report)
+        threads = argument or available_cpus()
+        if hasattr(task, "threaded"):
+            _within_memory(task, 1, limit)
+            return _fold_threads(task.threaded(threads), 1, report, checkpoint)
+        return _fold_threads(task, _within_memory(task, threads, limit), report, checkpoint)
     with _session(kind, argument, limit) as opened:
         if opened.worker_limit is not None:
             _within_memory(task, 1, opened.worker_limit)
-        return _fold_dask(task, opened.client, report)
+        return _fold_dask(task, opened.client, report, checkpoint)
 
 
 @contextmanager
@@ -186,10 +206,24 @@ def _run(task: Task, first: int, last: int) -> Any:
 class _Tree:
     """Merges the states of runs as they come, in any order, always in the same shape."""
 
-    def __init__(self, task: Task, runs: int) -> None:
+    def __init__(self, task: Any, length: int, checkpoint: Checkpoint | None = None) -> None:
         self._task = task
-        self._runs = runs
+        self._length = length
+        self._runs = -(-task.blocks // length)
         self._waiting: dict[tuple[int, int], Any] = {}
+        self._checkpoint = checkpoint
+        if checkpoint is not None:
+            base = length.bit_length() - 1
+            for (level, index), arrays in checkpoint.load().items():
+                if level >= base:  # smaller ones, of an engine with shorter runs, are done again
+                    self._waiting[level - base, index] = task.unpack(arrays)
+
+    def todo(self) -> list[int]:
+        """The runs that are not in the tree yet."""
+        done: set[int] = set()
+        for level, index in self._waiting:
+            done.update(range(index << level, min((index + 1) << level, self._runs)))
+        return [run for run in range(self._runs) if run not in done]
 
     def add(self, run: int, state: Any) -> None:
         level = 0
@@ -198,12 +232,25 @@ class _Tree:
             if (sibling << level) < self._runs:  # else: the last node rises alone
                 other = self._waiting.pop((level, sibling), None)
                 if other is None:
-                    self._waiting[level, run] = state
-                    return
+                    break
                 pair = (other, state) if sibling < run else (state, other)
                 state = self._task.merge(*pair)
             level, run = level + 1, run >> 1
-        self._waiting[level, 0] = state
+        self._waiting[level, run] = state
+        if self._checkpoint is not None and self._checkpoint.due():
+            self.save()
+
+    def save(self) -> None:
+        """Write what is in the tree to the checkpoint, if there is one."""
+        if self._checkpoint is None:
+            return
+        base = self._length.bit_length() - 1
+        self._checkpoint.save(
+            {
+                (level + base, index): self._task.pack(state)
+                for (level, index), state in self._waiting.items()
+            }
+        )
 
     def result(self) -> Any:
         (state,) = self._waiting.values()
@@ -218,8 +265,7 @@ def _run_length(blocks: int, workers: int) -> int:
     return length
 
 
-def _runs(task: Task, workers: int) -> list[tuple[int, int]]:
-    length = _run_length(task.blocks, workers)
+def _runs(task: Task, length: int) -> list[tuple[int, int]]:
     return [(a, min(a + length, task.blocks)) for a in range(0, task.blocks, length)]
 
 
@@ -256,14 +302,16 @@ def resident_bytes() -> int:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
-    runs = _runs(task, workers)
-    tree = _Tree(task, len(runs))
-    done = 0
+def _fold_threads(task: Task, workers: int, report: Progress, checkpoint: Checkpoint | None) -> Any:
+    length = _run_length(task.blocks, workers)
+    runs = _runs(task, length)
+    tree = _Tree(task, length, checkpoint)
+    todo = iter(tree.todo())
+    done = task.blocks - sum(runs[run][1] - runs[run][0] for run in tree.todo())
+    report(done, task.blocks)
     failed: tuple[int, Exception] | None = None
     with threadpool_limits(1), ThreadPoolExecutor(workers, "calibscale") as pool:
         pending: dict[Future, int] = {}
-        todo: Iterator[int] = iter(range(len(runs)))
         try:
             while True:
                 while len(pending) <= workers and (run := next(todo, None)) is not None:
@@ -284,7 +332,9 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
                     report(done, task.blocks)
         except BaseException:  # an interrupt: let the blocks at work end, start no others
             pool.shutdown(wait=True, cancel_futures=True)
+            tree.save()
             raise
+    tree.save()
     if failed is not None:
         raise failed[1]
     return tree.result()
@@ -340,15 +390,18 @@ def _run_remote(part: Task, shared: Any, first: int, last: int) -> Any:
         return _run(part.joined(shared), first, last)
 
 
-def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
+def _fold_dask(task: Task, client: Any, report: Progress, checkpoint: Checkpoint | None) -> Any:
     from distributed import as_completed
 
     threads = sum(client.nthreads().values()) or 1
-    runs = _runs(task, threads)
-    tree = _Tree(task, len(runs))
+    length = 1 if hasattr(task, "threaded") else _run_length(task.blocks, threads)
+    runs = _runs(task, length)
+    tree = _Tree(task, length, checkpoint)
     token = os.urandom(6).hex()
-    done = 0
-    todo: Iterator[int] = iter(range(len(runs)))
+    todo = iter(tree.todo())
+    left = len(tree.todo())
+    done = task.blocks - sum(runs[run][1] - runs[run][0] for run in tree.todo())
+    report(done, task.blocks)
     running: dict[str, tuple[int, Any]] = {}
     # as a task, not scattered: a worker that is lost takes nothing with it
     shared = client.submit(_hold, task.shared, key=f"calibscale-{token}", pure=False)
@@ -365,7 +418,7 @@ def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
         running[key] = (run, future)
         return future
 
-    window = [submit() for _ in range(min(2 * threads, len(runs)))]
+    window = [submit() for _ in range(min(2 * threads, left))]
     completed = as_completed(window, loop=client.loop)
     failed: tuple[int, Exception] | None = None
     try:
@@ -385,6 +438,7 @@ def _fold_dask(task: Task, client: Any, report: Progress) -> Any:
                 completed.add(following)
     finally:
         client.cancel([shared, *(future for _, future in running.values())])
+        tree.save()
     if failed is not None:
         raise failed[1]
     return tree.result()

@@ -7,19 +7,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist
 
 from calibscale import engine
-from calibscale.chunk import Rules, chunks
+from calibscale.chunk import Chunk, Floats, Rules, chunks
+from calibscale.covariates import Column, summarise
 from calibscale.errors import OptionError
 from calibscale.estimators import CMMD, ESTIMATORS, JKCE, Estimator
 from calibscale.features import RandomFourier
+from calibscale.pairs import Pairs
+from calibscale.products import Rows
 from calibscale.results import Estimate, Evaluation
 from calibscale.scan import States, scan
 from calibscale.source import ArraySource
+from calibscale.statistics import Totals
 from calibscale.store import as_source
 
 BANDWIDTH_ROWS = 1000
@@ -31,30 +36,69 @@ class DataSetup:
 
     source: ArraySource
     rules: Rules
+    scheduler: Any = None
 
     @property
     def classes(self) -> int:
         return self.source.classes
 
+    @property
+    def rows(self) -> int:
+        return self.source.rows
+
+    @property
+    def slack(self) -> float:
+        """How far outside [0, 1] a prediction may lie."""
+        return 0.0 if self.source.kind == "logits" else self.rules.tolerance
+
     @cached_property
     def median_distance(self) -> float:
         """Median of the positive distances between 1,000 predictions; 1 if all are equal."""
+        return self.median_distance_of("canonical")
+
+    def median_distance_of(self, notion: str) -> float:
+        """The same between the predictions of a notion."""
+        return median_distance(self.sample(notion).points)
+
+    @cached_property
+    def _chunks(self) -> list[Chunk]:
         rules = replace(self.rules, on_invalid="drop")
-        parts = [
-            chunk.q
+        return [
+            chunk
             for block in self.source.sample(BANDWIDTH_ROWS)
             for chunk, _ in chunks(block._replace(labels=np.zeros_like(block.labels)), rules)
         ]
-        distances = pdist(np.concatenate(parts))
-        positive = distances[distances > 0]
-        return float(np.median(positive)) if positive.size else 1.0
+
+    def sample(self, notion: str) -> Rows:
+        """1,000 rows chosen by a counter hash of the row number, labelled or not.
+
+        Their labels and residuals are not to be used.
+        """
+        return Rows.join([Rows.of(chunk, notion) for chunk in self._chunks])
+
+    def columns(self, names: tuple[str, ...]) -> dict[str, Column]:
+        """What the named covariates hold; one pass over them, made once."""
+        found: dict[str, Column] = self.__dict__.setdefault("_columns", {})
+        missing = tuple(name for name in dict.fromkeys(names) if name not in found)
+        if missing:
+            found |= summarise(self.source, missing, self.rules.on_invalid, self.scheduler)
+        return {name: found[name] for name in names}
+
+
+def median_distance(points: Floats) -> float:
+    """Median of the positive distances between points; 1 if there are none."""
+    distances = pdist(points)
+    positive = distances[distances > 0]
+    return float(np.median(positive)) if positive.size else 1.0
 
 
 def default_estimators(seed: int = 0) -> tuple[Estimator, ...]:
     """Every estimator with its defaults; those with random features share them."""
     features = RandomFourier(seed=seed)
     return tuple(
-        kind(features) if issubclass(kind, CMMD | JKCE) else kind() for kind in ESTIMATORS.values()
+        kind(features) if issubclass(kind, CMMD | JKCE) else kind()
+        for kind in ESTIMATORS.values()
+        if kind.by_default
     )
 
 
@@ -70,8 +114,11 @@ def evaluate(
     scheduler: Any = None,
     memory_limit: int | str | None = None,
     progress: engine.Progress | None = None,
+    checkpoint: str | Path | None = None,
 ) -> Evaluation:
     """Calibration errors of a source, all from one pass over it.
+
+    Estimators that need every pair of rows (`method="tiles"` and the like) come after the pass.
 
     Parameters
     ----------
@@ -92,6 +139,9 @@ def evaluate(
         Rows of one unit of work.  Results of different sizes agree to 1e-12, relative.
     scheduler, memory_limit, progress
         See `calibscale.engine.fold`.  They never change a number.
+    checkpoint : path, optional
+        A folder in which sums over pairs keep what is finished.  The same call goes on from there
+        after an interrupt, a kill or a lost machine, to the same bits.
 
     Returns
     -------
@@ -117,36 +167,47 @@ def evaluate(
     data = as_source(source)
     if group_by is not None:
         data.covariate(group_by)  # an unknown one is told before anything is read
-    rules = Rules(data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance)
-    setup = DataSetup(data, rules)
     unfit = unfit or ("report" if estimators is None else "raise")
-    chosen: list[Estimator | Estimate] = []
-    for estimator in default_estimators() if estimators is None else estimators:
-        try:
-            chosen.append(estimator.resolve(setup))
-        except OptionError as error:
-            if unfit == "raise":
-                raise
-            chosen.append(Estimate(estimator.name, "canonical", None, reason=str(error)))
-    needed = [s for e in chosen if isinstance(e, Estimator) for s in e.needs]
-    found = scan(
-        data,
-        tuple(dict.fromkeys(needed)),
-        on_invalid=on_invalid,
-        tolerance=tolerance,
-        group_by=group_by,
-        block_rows=block_rows,
-        scheduler=scheduler,
-        memory_limit=memory_limit,
-        progress=progress,
+    rules = Rules(
+        data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance, on_invalid=on_invalid
     )
-    groups = {
-        key: _finalize(chosen, states) for key, states in found.groups.items() if key is not None
-    }
-    if None not in found.groups:  # every row was dropped or is not yet labelled
-        found.groups[None] = {s: s.zero(data.classes) for s in needed}
+    with engine.session(scheduler, memory_limit) as opened:
+        where: dict[str, Any] = {
+            "scheduler": opened, "memory_limit": memory_limit, "progress": progress,
+        }  # fmt: skip
+        setup = DataSetup(data, rules, opened)
+        asked = default_estimators() if estimators is None else estimators
+        chosen = [_resolve(estimator, setup, unfit) for estimator in asked]
+        fitting = [e for e in chosen if isinstance(e, Estimator)]
+        covariates = tuple(dict.fromkeys(name for e in fitting for name in e.covariates))
+        pairwise = any(e.pairwise for e in fitting)
+        needed = [s for e in fitting for s in e.needs] + [_FINGERPRINT] * pairwise
+        found = scan(
+            data,
+            tuple(dict.fromkeys(needed)),
+            on_invalid=on_invalid,
+            tolerance=tolerance,
+            group_by=group_by,
+            covariates=covariates,
+            block_rows=block_rows,
+            **where,
+        )
+        if None not in found.groups:  # every row was dropped or is not yet labelled
+            found.groups[None] = {s: s.zero(data.classes) for s in needed}
+        columns = setup.columns(covariates)
+        rules = replace(rules, covariates=tuple(c.position for c in columns.values()))
+        estimates = {}
+        for key, states in found.groups.items():
+            pairs = None
+            if pairwise:
+                group = None if key is None else (data.covariate(group_by or ""), key)
+                identity = _identity(data, states[_FINGERPRINT], rules, columns)
+                pairs = Pairs(
+                    data, rules, **where, checkpoint=checkpoint, identity=identity, group=group
+                )
+            estimates[key] = tuple(_estimate(e, states, pairs) for e in chosen)
     return Evaluation(
-        estimates=_finalize(chosen, found.groups[None]),
+        estimates=estimates.pop(None),
         n=found.counts.used,
         n_unlabelled=found.counts.unlabelled,
         dropped=found.counts.dropped,
@@ -161,14 +222,44 @@ def evaluate(
             "memory_limit": engine.parse_bytes(memory_limit),
         },
         group_by=group_by,
-        groups=groups,
+        groups={key: found for key, found in estimates.items() if key is not None},
     )
 
 
-def _finalize(chosen: list[Estimator | Estimate], states: States) -> tuple[Estimate, ...]:
-    return tuple(
-        e.finalize(*(states[s] for s in e.needs)) if isinstance(e, Estimator) else e for e in chosen
-    )
+def _resolve(estimator: Estimator, setup: DataSetup, unfit: str) -> Estimator | Estimate:
+    try:
+        return estimator.resolve(setup)
+    except OptionError as error:
+        if unfit == "raise":
+            raise
+        return Estimate(estimator.name, "canonical", None, reason=str(error))
+
+
+_FINGERPRINT = Totals()
+
+
+def _estimate(estimator: Estimator | Estimate, states: States, pairs: Pairs | None) -> Estimate:
+    if isinstance(estimator, Estimate):
+        return estimator
+    if estimator.pairwise:
+        assert pairs is not None
+        return estimator.solve(pairs)
+    return estimator.finalize(*(states[s] for s in estimator.needs))
+
+
+def _identity(
+    data: ArraySource, totals: Any, rules: Rules, columns: dict[str, Column]
+) -> dict[str, Any]:
+    """What tells these data from others: sums that any change of a row would change."""
+    return {
+        "source": {key: value for key, value in data.describe().items() if key != "name"},
+        "rows": [f"{float(total):.10g}" for total in totals],
+        "rules": [rules.tolerance, rules.on_invalid],
+        "covariates": [
+            [c.name, *(f"{value:.10g}" for value in (c.mean, c.deviation, c.low, c.high))]
+            for c in columns.values()
+        ],
+    }
 
 
 def describe_scheduler(scheduler: Any) -> str:

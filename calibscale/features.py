@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -12,6 +12,10 @@ from scipy.special import ndtri
 from calibscale.chunk import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.kernels import elementary, random
+
+if TYPE_CHECKING:
+    from calibscale.covariates import Column
+    from calibscale.products import Rows
 
 
 class Setup(Protocol):
@@ -22,6 +26,18 @@ class Setup(Protocol):
 
     @property
     def median_distance(self) -> float: ...
+
+    def median_distance_of(self, notion: str) -> float: ...
+
+    def columns(self, names: tuple[str, ...]) -> dict[str, Column]: ...
+
+    def sample(self, notion: str) -> Rows: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def slack(self) -> float: ...
 
 
 class FeatureMap(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.chunk import Chunk, RowCounts, Rules, chunks, compute_rows
+from calibscale.chunk import Chunk, RowCounts, Rules, chunks
 from calibscale.errors import OptionError
 from calibscale.source import ArraySource
 from calibscale.splits import TEST, Split
@@ -52,7 +52,8 @@ class Scan:
     def block_bytes(self) -> int:
         # as stored, decoded, and the chunk at work with its features
         K, m = self.rules.classes, self.rules.features
-        work = 8 * compute_rows(K, m) * (4 * K + 3 * m + 20) + self.state_bytes
+        rows = min(self.rules.compute_rows, self.block_rows)
+        work = 8 * rows * (4 * K + 3 * m + 20) + self.state_bytes
         return 2 * self.source.row_bytes * self.block_rows + work
 
     def part(self, first: int, last: int) -> Scan:
@@ -61,7 +62,7 @@ class Scan:
         split = None if self.split is None else self.split.part(start, stop)
         if not self.source.in_memory:
             return replace(self, split=split, statistics=())
-        held = self.source.part(start, stop, covariates=self.rules.group is not None)
+        held = self.source.part(start, stop, covariates=self.rules.reads_covariates)
         return replace(self, source=held, split=split, statistics=())
 
     @property
@@ -74,7 +75,7 @@ class Scan:
     def state(self, block: int) -> Pass:
         start = block * self.block_rows - self.source.first_row
         stop = min(start + self.block_rows, self.source.rows)
-        read = self.source.read(start, stop, covariates=self.rules.group is not None)
+        read = self.source.read(start, stop, covariates=self.rules.reads_covariates)
         found = Pass(RowCounts(), {}, {})
         for chunk, counts in chunks(read, self.rules):
             found = found._replace(counts=found.counts + counts)
@@ -141,6 +142,7 @@ def scan(
     on_invalid: str = "raise",
     tolerance: float = 1e-4,
     group_by: str | None = None,
+    covariates: tuple[str, ...] = (),
     split: Split | None = None,
     block_rows: int | None = None,
     scheduler: Any = None,
@@ -151,6 +153,7 @@ def scan(
 
     With `group_by`, states are kept by value of that covariate and merged into the state of all
     rows, in increasing order of the values.  With `split`, they are kept by fold and not merged.
+    Chunks carry all covariates if some are named: in `covariates`, those that must be finite.
     """
     if on_invalid not in ("raise", "drop"):
         raise OptionError(f"on_invalid must be 'raise' or 'drop', not {on_invalid!r}")
@@ -166,6 +169,8 @@ def scan(
         tolerance=tolerance,
         on_invalid=on_invalid,
         group=None if group_by is None else source.covariate(group_by),
+        covariates=tuple(source.covariate(name) for name in covariates),
+        large_chunks=any(s.large_chunks for s in statistics),
     )
     size = block_rows or source.block_rows
     task = Scan(source, statistics, rules, size, -(-source.rows // size), split)

@@ -109,6 +109,10 @@ class ArraySource:
             self._take(self.covariates, "covariates", start, stop) if covariates else None,
         )
 
+    def read_covariates(self, start: int, stop: int) -> NDArray[Any]:
+        """The covariates of rows start..stop−1, unchecked (rows, d)."""
+        return self._take(self.covariates, "covariates", start, stop)
+
     def part(self, start: int, stop: int, covariates: bool = False) -> ArraySource:
         """A source of rows start..stop−1 that holds nothing else, to be sent to a worker."""
         block = self.read(start, stop, covariates)
@@ -123,9 +127,13 @@ class ArraySource:
         )
 
     def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
-        """About `count` distinct rows, chosen by a counter hash, as blocks of one row or a few."""
+        """About `count` distinct rows, chosen by a counter hash, as blocks of one row or a few.
+
+        With their covariates, if there are any.
+        """
+        wanted = self.covariates is not None
         if self.rows <= count:
-            yield self.read(0, self.rows)
+            yield self.read(0, self.rows, wanted)
             return
         u = np.empty((2 * count, 1, 2))
         random.uniform_rows(np.uint64(seed), np.uint64(random.SAMPLE), np.uint64(0), u)
@@ -134,14 +142,14 @@ class ArraySource:
         chosen = np.sort(draws[np.sort(first)[:count]])
         chunk = self.chunk_rows
         for group in np.split(chosen, np.flatnonzero(np.diff(chosen // max(chunk, 1024))) + 1):
-            block = self.read(int(group[0]), int(group[-1]) + 1)
+            block = self.read(int(group[0]), int(group[-1]) + 1, wanted)
             index = group - group[0]
             yield Block(
                 block.start,
                 block.values[index],
                 block.labels[index],
                 None if block.weights is None else block.weights[index],
-                None,
+                None if block.covariates is None else block.covariates[index],
             )
 
     def _take(self, column: Any, name: str, start: int, stop: int) -> Any:

@@ -19,7 +19,12 @@ from calibscale.kernels import bins as kernel_bins
 
 
 class Statistic(ABC):
-    """``zero`` is the state of no rows, ``accumulate`` adds a chunk, ``merge`` joins two states."""
+    """``zero`` is the state of no rows, ``accumulate`` adds a chunk, ``merge`` joins two states.
+
+    `large_chunks` says that a chunk has costs of its own, whatever its rows.
+    """
+
+    large_chunks: ClassVar[bool] = False
 
     def size(self, classes: int) -> int:
         """Numbers of features it computes for a row."""

@@ -13,6 +13,7 @@ from calibscale.estimators.binned import (
 )
 from calibscale.estimators.conditional import CKCE, CMMD
 from calibscale.estimators.joint import JKCE, JKCEBiased
+from calibscale.estimators.local import KCE, KLCE
 from calibscale.estimators.scores import NLL, Accuracy, Brier, ConfidenceGap
 
 ESTIMATORS: dict[str, type[Estimator]] = {
@@ -34,6 +35,8 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         CMMD,
         JKCE,
         JKCEBiased,
+        KCE,
+        KLCE,
     )
 }
 
@@ -44,6 +47,8 @@ __all__ = [
     "ECE",
     "ESTIMATORS",
     "JKCE",
+    "KCE",
+    "KLCE",
     "MCE",
     "NLL",
     "TCE2",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -11,8 +11,15 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.moments import approximation, feature_parameters
 from calibscale.features import FeatureMap, RandomFourier, Setup
-from calibscale.results import Estimate
+from calibscale.products import ProductKernel
+from calibscale.results import EXACT, Approximation, Estimate
 from calibscale.statistics import Moments, MomentState, Statistic
+
+if TYPE_CHECKING:
+    from calibscale.pairs import Pairs, PairState
+
+METHODS = ("features", "tiles", "blocks", "pairs")
+PRECISIONS = ("float64", "float32")
 
 
 @dataclass(frozen=True)
@@ -24,63 +31,158 @@ class JKCE(Estimator):
     Parameters
     ----------
     features : FeatureMap
+        With another method than "features" its bandwidth alone is used.
     kernel : {"linear+gaussian", "gaussian"}
         The kernel on predictions; the first is that of CKCE.
+    method : {"features", "tiles", "blocks", "pairs"}
+        ``features``: one pass, with the error of random features.  ``tiles``: every pair, exact.
+        ``blocks``: the mean of the unbiased estimates of blocks of consecutive rows, itself
+        unbiased, in linear time.  ``pairs``: the mean over randomly drawn pairs, with its error.
+    notion : {"canonical", "top_label", "positive"}
+        Scalar notions need another method than ``features``.
+    precision : {"float64", "float32"}
+        Of a pair; float32 is three times faster and states its rounding.
+    block : int
+        Rows of a block.
+    n_pairs : int
+        Pairs drawn.
+    seed : int
+        Of the pairs.
     """
 
     features: FeatureMap = field(default_factory=RandomFourier)
     kernel: str = "linear+gaussian"
+    method: str = "features"
+    notion: str = "canonical"
+    precision: str = "float64"
+    block: int = 1000
+    n_pairs: int = 1_000_000
+    seed: int = 0
     name: ClassVar[str] = "jkce"
 
     def __post_init__(self) -> None:
         if self.kernel not in ("linear+gaussian", "gaussian"):
             raise OptionError(f"kernel must be linear+gaussian or gaussian, not {self.kernel!r}")
-        if self.kernel == "gaussian" and not isinstance(self.features, RandomFourier):
-            raise OptionError("kernel='gaussian' needs random Fourier features")
+        for option, known in (("method", METHODS), ("precision", PRECISIONS)):
+            if getattr(self, option) not in known:
+                found = getattr(self, option)
+                raise OptionError(f"{option} must be one of {', '.join(known)}, not {found!r}")
+        if self.notion not in ("canonical", "top_label", "positive"):
+            raise OptionError(
+                f"notion must be canonical, top_label or positive, not {self.notion!r}"
+            )
+        if self.method == "features" and self.notion != "canonical":
+            raise OptionError(f"notion {self.notion!r} needs method='tiles', 'blocks' or 'pairs'")
+        if self.block < 2 or self.n_pairs < 2:
+            raise OptionError("block and n_pairs must be at least 2")
+        needs_fourier = self.kernel == "gaussian" or self.method != "features"
+        if needs_fourier and not isinstance(self.features, RandomFourier):
+            raise OptionError(
+                f"kernel={self.kernel!r} with method={self.method!r} needs random Fourier features"
+            )
 
     def resolve(self, setup: Setup) -> Self:
-        return replace(self, features=self.features.resolve(setup))
+        if self.notion == "positive" and setup.classes != 2:
+            raise OptionError(f"notion 'positive' is for two classes; there are {setup.classes}")
+        features = self.features
+        if isinstance(features, RandomFourier) and features.bandwidth is None:
+            features = replace(features, bandwidth=setup.median_distance_of(self.notion))
+        return replace(self, features=features)
+
+    @property
+    def pairwise(self) -> bool:
+        return self.method != "features"
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (Moments(self.features),)
+        return () if self.pairwise else (Moments(self.features),)
 
     def finalize(self, moments: MomentState) -> Estimate:
         parameters = feature_parameters(self.features)
         if isinstance(self.features, RandomFourier):
             parameters["kernel"] = self.kernel
+        parameters["method"] = self.method
         reason = self._undefined(moments)
         if reason:
-            return Estimate(
-                self.name, "canonical", None, True, parameters=parameters, n=int(moments.n),
-                reason=reason,
-            )  # fmt: skip
-        if self.kernel == "gaussian":
-            return self._estimate(moments, parameters, linear=False)
-        return self._estimate(moments, parameters, linear=True)
+            return self._without(reason, int(moments.n), parameters)
+        linear = self.kernel == "linear+gaussian"
 
-    def _undefined(self, moments: MomentState) -> str | None:
-        if not moments.weight**2 > moments.weight2:
-            return "an unbiased estimate needs two rows with positive weights"
-        return None
-
-    def _estimate(self, moments: MomentState, parameters: dict, linear: bool) -> Estimate:
         def value(part: MomentState) -> float:
             C = part.C if linear else part.C[:, len(part.C) :]
             return self._value(float(np.vdot(C, C)), part.t if linear else part.d, part)
 
+        error = approximation(self.features, moments, value)
+        return self._estimate(value(moments), error, int(moments.n), parameters)
+
+    def solve(self, pairs: Pairs) -> Estimate:
+        assert isinstance(self.features, RandomFourier)
+        assert self.features.bandwidth is not None
+        kernel = ProductKernel(self.kernel, self.features.bandwidth)
+        parameters: dict[str, Any] = {
+            "kernel": self.kernel, "bandwidth": self.features.bandwidth, "method": self.method,
+        }  # fmt: skip
+        if self.method == "pairs":
+            return self._sampled(pairs, kernel, parameters)
+        from calibscale.pairs import PairSum
+
+        block = self.block if self.method == "blocks" else None
+        state = pairs.sum(PairSum(kernel, self.notion, self.precision, block=block))
+        parameters["precision"] = self.precision
+        n = int(state.n)
+        reason = self._undefined(state)
+        if block is not None:
+            parameters["block"] = block
+            if not reason and not state.blocks:
+                reason = f"there is no whole block of {block} rows with positive weights"
+        if reason:
+            return self._without(reason, n, parameters)
+        if block is not None:
+            return self._from_blocks(state, parameters)
+        value = self._value(float(2 * state.pairs + state.diagonal), state.diagonal, state)
+        scale = self._value(2 * state.rounding, np.zeros(()), state)
+        error = Approximation("float32", abs(scale)) if self.precision == "float32" else EXACT
+        return self._estimate(value, error, n, parameters)
+
+    def _from_blocks(self, state: PairState, parameters: dict[str, Any]) -> Estimate:
+        count = float(state.blocks)
+        mean = float(state.mean) / count
+        spread = max(float(state.mean2) / count - mean * mean, 0.0)
+        details = {
+            "blocks": int(count),
+            "standard_error": float(np.sqrt(spread / (count - 1))) if count > 1 else None,
+        }
+        return replace(self._estimate(mean, EXACT, int(state.n), parameters), details=details)
+
+    def _sampled(self, pairs: Pairs, kernel: ProductKernel, parameters: dict[str, Any]) -> Estimate:
+        from calibscale.sampling import sampled_mean
+
+        found = sampled_mean(pairs, kernel, self.notion, self.n_pairs, self.seed)
+        parameters |= {"n_pairs": self.n_pairs, "seed": self.seed}
+        if found is None:
+            return self._without("an unbiased estimate needs two rows with positive weights", 0,
+                                 parameters)  # fmt: skip
+        error = Approximation("sampled_pairs", found.error)
+        return self._estimate(found.mean, error, found.pairs, parameters)
+
+    def _undefined(self, state: MomentState | PairState) -> str | None:
+        if not state.weight**2 > state.weight2 * (1 + 1e-12):
+            return "an unbiased estimate needs two rows with positive weights"
+        return None
+
+    def _estimate(
+        self, value: float, error: Approximation, n: int, parameters: dict[str, Any]
+    ) -> Estimate:
         return Estimate(
-            self.name,
-            "canonical",
-            value(moments),
-            True,
-            approximation=approximation(self.features, moments, value),
-            parameters=parameters,
-            n=int(moments.n),
+            self.name, self.notion, value, True, approximation=error, parameters=parameters, n=n
         )
 
-    def _value(self, norm: float, diagonal: np.ndarray, moments: MomentState) -> float:
-        return float((norm - diagonal) / (moments.weight**2 - moments.weight2))
+    def _without(self, reason: str, n: int, parameters: dict[str, Any]) -> Estimate:
+        return Estimate(
+            self.name, self.notion, None, True, parameters=parameters, n=n, reason=reason
+        )
+
+    def _value(self, norm: float, diagonal: np.ndarray, state: MomentState | PairState) -> float:
+        return float((norm - diagonal) / (state.weight**2 - state.weight2))
 
 
 @dataclass(frozen=True)
@@ -89,8 +191,13 @@ class JKCEBiased(JKCE):
 
     name: ClassVar[str] = "jkce_biased"
 
-    def _undefined(self, moments: MomentState) -> str | None:
-        return None if moments.weight > 0 else "no rows with a positive weight"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method not in ("features", "tiles"):
+            raise OptionError(f"method {self.method!r} estimates the unbiased JKCE alone")
 
-    def _value(self, norm: float, diagonal: np.ndarray, moments: MomentState) -> float:
-        return float(norm / moments.weight**2)
+    def _undefined(self, state: MomentState | PairState) -> str | None:
+        return None if state.weight > 0 else "no rows with a positive weight"
+
+    def _value(self, norm: float, diagonal: np.ndarray, state: MomentState | PairState) -> float:
+        return float(norm / state.weight**2)

@@ -64,8 +64,17 @@ class _Implementation(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]  # type: ignore[list-item]  # noqa: RUF012
 
 
+class _ParallelLocator(_Locator):
+    def get_disambiguator(self) -> str:
+        return "p"
+
+
+class _ParallelImplementation(caching.CompileResultCacheImpl):
+    _locator_classes = [_ParallelLocator]  # type: ignore[list-item]  # noqa: RUF012
+
+
 class _KernelCache(caching.FunctionCache):
-    _impl_class = _Implementation
+    _impl_class: type[caching.CompileResultCacheImpl] = _Implementation
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -86,6 +95,10 @@ class _KernelCache(caching.FunctionCache):
         return None
 
 
+class _ParallelCache(_KernelCache):
+    _impl_class = _ParallelImplementation
+
+
 def kernel(function: Callable) -> Callable:
     """Compile a block function: serial, without the GIL, cached on disk.
 
@@ -96,6 +109,17 @@ def kernel(function: Callable) -> Callable:
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
     if hasattr(compiled, "py_func"):  # not so under NUMBA_DISABLE_JIT
         compiled._cache = _KernelCache(compiled.py_func)
+    return compiled
+
+
+def parallel(function: Callable) -> Callable:
+    """The same function with its `prange` loop spread over threads.
+
+    One Python thread at a time may enter: Numba's own threading layer aborts otherwise.
+    """
+    compiled: Any = numba.njit(nogil=True, error_model="numpy", parallel=True)(function)
+    if hasattr(compiled, "py_func"):
+        compiled._cache = _ParallelCache(compiled.py_func)
     return compiled
 
 

@@ -1,0 +1,271 @@
+"""Kernel local calibration error: KLCE, and KCE without covariates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from calibscale.errors import OptionError
+from calibscale.estimators.base import Estimator
+from calibscale.features import Setup
+from calibscale.local import (
+    LocalFeatures,
+    LocalFeatureState,
+    Modes,
+    ModeState,
+    local_kernel,
+    spectral_statistic,
+)
+from calibscale.products import PREDICTION_KERNELS, RADIAL, ProductKernel
+from calibscale.results import EXACT, Approximation, Estimate
+from calibscale.statistics import Statistic
+
+if TYPE_CHECKING:
+    from calibscale.pairs import Pairs
+
+METHODS = ("auto", "spectral", "tiles", "features", "nystrom")
+NORMALIZATIONS = ("pairs", "kernel_sum")
+
+_FEW_ROWS = 3000  # every pair of them is a matter of milliseconds
+_SOME_ROWS = 50_000  # and of these, of seconds
+
+
+@dataclass(frozen=True)
+class KLCE(Estimator):
+    """KLCE² = Σ_{i≠j} ⟨δ_i, δ_j⟩ k(f_i, f_j) l(x_i, x_j) / (n(n−1)), unbiased [VF, eq. 4].
+
+    Zero if the model is calibrated for every value of the covariates together with the prediction.
+    With weights n(n−1) is (Σw)² − Σw².
+
+    Parameters
+    ----------
+    covariates : tuple of str
+        Names of the columns x; none: l = 1, the KCE.
+    prediction_bandwidth : float, optional
+        Default: the median of the positive distances between 1,000 predictions.
+    covariate_bandwidth : float or mapping of names, optional
+        In the units of each column.  Default: the column's standard deviation times the median
+        distance of the standardised continuous columns.
+    categorical : tuple of str
+        Those of the covariates that must be equal: l contains 1{x = x'}.
+    prediction_kernel, covariate_kernel : str
+        gaussian, laplace, matern32 or matern52; linear+gaussian for predictions.
+    notion : str, optional
+        Default: ``positive``, P(class 1), for two classes, and ``canonical`` for more [VF, §3.2].
+    method : {"auto", "spectral", "tiles", "features", "nystrom"}
+        ``spectral``: a Fourier series, one pass, to `tolerance`.  ``tiles``: every pair, exact.
+        ``features``: random Fourier features, one pass.  ``nystrom``: landmarks, one pass, and a
+        correction from a sample of rows.  ``auto``: the first that is exact and quick.
+    tolerance : float
+        Of the series.
+    normalization : {"pairs", "kernel_sum"}
+        ``kernel_sum`` divides by (n−1) ΣK/n instead of n(n−1), as KiTE does.
+    precision : {"float64", "float32"}
+        Of a pair of the tiles.
+    n_features : int
+        Random frequencies, or landmarks.
+    seed : int
+    """
+
+    covariates: tuple[str, ...] = ()
+    prediction_bandwidth: float | None = None
+    covariate_bandwidth: float | Mapping[str, float] | None = field(default=None, hash=False)
+    categorical: tuple[str, ...] = ()
+    prediction_kernel: str = "gaussian"
+    covariate_kernel: str = "gaussian"
+    notion: str | None = None
+    method: str = "auto"
+    tolerance: float = 1e-12
+    normalization: str = "pairs"
+    precision: str = "float64"
+    n_features: int = 1000
+    seed: int = 0
+    kernel: ProductKernel | None = field(default=None, repr=False)
+    statistic: Statistic | None = field(default=None, repr=False, compare=False)
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    name: ClassVar[str] = "klce"
+    by_default: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        choices = (
+            ("method", METHODS), ("normalization", NORMALIZATIONS),
+            ("prediction_kernel", PREDICTION_KERNELS), ("covariate_kernel", RADIAL),
+            ("precision", ("float64", "float32")),
+        )  # fmt: skip
+        for option, known in choices:
+            found = getattr(self, option)
+            if found not in known:
+                raise OptionError(f"{option} must be one of {', '.join(known)}, not {found!r}")
+        if self.notion not in (None, "canonical", "top_label", "positive"):
+            raise OptionError(
+                f"notion must be canonical, top_label or positive, not {self.notion!r}"
+            )
+        if len(set(self.covariates)) != len(self.covariates):
+            raise OptionError(f"a covariate is named twice: {', '.join(self.covariates)}")
+        strange = [name for name in self.categorical if name not in self.covariates]
+        if strange:
+            raise OptionError(f"categorical {', '.join(strange)} is not among the covariates")
+        if self.n_features < 2:
+            raise OptionError(f"n_features must be at least 2, not {self.n_features}")
+
+    # ---------------------------------------------------------------- what fits the data
+
+    def resolve(self, setup: Setup) -> Self:
+        if self.kernel is not None:
+            return self
+        notion = self.notion or ("positive" if setup.classes == 2 else "canonical")
+        if notion == "positive" and setup.classes != 2:
+            raise OptionError(f"notion 'positive' is for two classes; there are {setup.classes}")
+        known = replace(self, notion=notion)
+        kernel, notes = local_kernel(
+            setup, notion, self.covariates, self.categorical, self.prediction_kernel,
+            self.prediction_bandwidth, self.covariate_kernel, self.covariate_bandwidth,
+        )  # fmt: skip
+        method, statistic, reason = known._choose(setup, kernel)
+        return replace(
+            known, kernel=kernel, method=method, statistic=statistic, notes=(*notes, reason)
+        )
+
+    def _choose(self, setup: Setup, kernel: ProductKernel) -> tuple[str, Statistic | None, str]:
+        """The method, the statistic that it needs, and why."""
+        assert self.notion is not None
+        if self.method == "tiles":
+            return "tiles", None, "tiles: as asked for"
+        if self.method == "spectral":
+            return "spectral", self._spectral(setup, kernel), "spectral: as asked for"
+        if self.method in ("features", "nystrom"):
+            return self.method, self._features(kernel), f"{self.method}: as asked for"
+        if setup.rows <= _FEW_ROWS:
+            return "tiles", None, f"tiles: every pair of {setup.rows} rows is quick"
+        try:
+            statistic = self._spectral(setup, kernel)
+            return "spectral", statistic, f"spectral: {statistic.series.modes} modes suffice"
+        except OptionError as error:
+            why = str(error)
+        if setup.rows <= _SOME_ROWS or kernel.linear:
+            return "tiles", None, f"tiles: {why}"
+        return "features", self._features(kernel), f"features: {why}"
+
+    def _spectral(self, setup: Setup, kernel: ProductKernel) -> Modes:
+        assert self.notion is not None
+        return spectral_statistic(setup, self.notion, kernel, self.covariates, self.tolerance)
+
+    def _features(self, kernel: ProductKernel) -> Statistic:
+        assert self.notion is not None
+        if self.normalization == "kernel_sum":
+            raise OptionError("normalization='kernel_sum' needs method='spectral' or 'tiles'")
+        if kernel.linear:
+            raise OptionError("the kernel linear+gaussian needs method='tiles'")
+        if self.method == "nystrom":
+            raise OptionError("method 'nystrom' is not available")
+        return LocalFeatures(kernel, self.notion, self.n_features, self.seed)
+
+    # ---------------------------------------------------------------- the value
+
+    @property
+    def pairwise(self) -> bool:
+        return self.method == "tiles"
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return () if self.statistic is None else (self.statistic,)
+
+    def finalize(self, state: Any) -> Estimate:
+        if isinstance(state, LocalFeatureState):
+            return self._from_features(state)
+        return self._from_modes(state)
+
+    def solve(self, pairs: Pairs) -> Estimate:
+        from calibscale.pairs import PairSum
+
+        assert self.kernel is not None
+        assert self.notion is not None
+        kernel_sums = self.normalization == "kernel_sum"
+        state = pairs.sum(PairSum(self.kernel, self.notion, self.precision, kernel_sums))
+        error = EXACT
+        if self.precision == "float32":
+            scale = self._scale(state, float(2 * state.kernel_pairs + state.kernel_diagonal))
+            error = Approximation("float32", 2 * state.rounding / scale if scale else None)
+        kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
+        return self._estimate(float(2 * state.pairs), kernel_sum, state, error)
+
+    def _from_modes(self, state: ModeState) -> Estimate:
+        assert isinstance(self.statistic, Modes)
+        pairs = self.statistic.quadratic(state.residuals) - float(state.squares)
+        kernel_sum = self.statistic.quadratic(state.weights)
+        scale = self._scale(state, kernel_sum)
+        bound = self.tolerance * float(state.n) * float(state.squares)
+        error = Approximation("spectral", bound / scale if scale else None)
+        return self._estimate(pairs, kernel_sum, state, error)
+
+    def _from_features(self, state: LocalFeatureState) -> Estimate:
+        assert isinstance(self.statistic, LocalFeatures)
+        values = self.statistic.by_frequency(state) - float(state.squares)
+        scale = self._scale(state, 0.0)
+        spread = 2.3 * float(values.std(ddof=1)) / np.sqrt(len(values))
+        error = Approximation("random_features", spread / scale if scale else None)
+        return self._estimate(float(values.mean()), 0.0, state, error)
+
+    def _scale(self, state: Any, kernel_sum: float) -> float:
+        """What the sum over i ≠ j is divided by."""
+        if self.normalization == "pairs":
+            return float(state.weight**2 - state.weight2)
+        if not state.weight > 0:
+            return 0.0
+        # n(n−1) · ΣK/n²
+        return float(state.weight**2 - state.weight2) * kernel_sum / float(state.weight) ** 2
+
+    def _estimate(
+        self, pairs: float, kernel_sum: float, state: Any, error: Approximation
+    ) -> Estimate:
+        assert self.kernel is not None
+        assert self.notion is not None
+        kernel = self.kernel
+        continuous = [name for name in self.covariates if name not in self.categorical]
+        parameters = {
+            "covariates": list(self.covariates),
+            "categorical": list(self.categorical),
+            "prediction_kernel": self.prediction_kernel,
+            "prediction_bandwidth": kernel.prediction_bandwidth,
+            "covariate_kernel": self.covariate_kernel,
+            "covariate_bandwidth": dict(zip(continuous, kernel.bandwidths, strict=True)),
+            "normalization": self.normalization,
+            "method": self.method,
+        }
+        if self.method == "spectral":
+            assert isinstance(self.statistic, Modes)
+            parameters |= {"tolerance": self.tolerance, "modes": self.statistic.series.modes}
+        elif self.method == "tiles":
+            parameters["precision"] = self.precision
+        else:
+            parameters |= {"n_features": self.n_features, "seed": self.seed}
+        undefined = not state.weight**2 > state.weight2 * (1 + 1e-12)
+        scale = self._scale(state, kernel_sum)
+        return Estimate(
+            self.name,
+            self.notion,
+            None if undefined else pairs / scale,
+            True,
+            approximation=EXACT if undefined else error,
+            parameters=parameters,
+            details={"notes": list(self.notes)},
+            n=int(state.n),
+            reason="an unbiased estimate needs two rows with positive weights"
+            if undefined
+            else None,
+        )
+
+
+@dataclass(frozen=True)
+class KCE(KLCE):
+    """Squared kernel calibration error: `KLCE` with l = 1 (Widmann et al. 2019)."""
+
+    name: ClassVar[str] = "kce"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.covariates:
+            raise OptionError("kce has no covariates; klce does")

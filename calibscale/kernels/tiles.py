@@ -1,0 +1,407 @@
+"""Sums over pairs of rows, by sub-tiles of a pair of panels.
+
+A panel is a run of rows laid out for these loops.  Exponents are in powers of two and coordinates
+are scaled in advance, so that a pair costs its distance and one exp2.  The values of a sub-tile
+have the precision of its panels; across rows they are summed in float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import prange
+
+from calibscale.kernels._jit import inlined, kernel, parallel
+from calibscale.kernels.elementary import exp2, registers
+
+GAUSSIAN, LAPLACE, MATERN32, MATERN52 = range(4)
+LANES = 16  # rows of panels and columns of sub-tiles come in multiples of it
+UNROLL = 5  # classes likewise
+DIAGONAL = 128  # side of the sub-tiles on the diagonal
+FLUSH = 128  # rows summed in the precision of the panel before float64 takes over
+
+
+class Panel(NamedTuple):
+    """Rows of one block; all floats of one precision.  Padding rows have s = u = 0.
+
+    axes: X (d, S) scaled coordinates; A (S, K) and B (K, S) the predictions, K a multiple of 5;
+    h (S,) the half of the Gaussian's exponent that is of one row; s (S,) strengths;
+    u (S,) weights; labels, codes (S,) int32, sorted by label; empty where not needed
+    """
+
+    X: Any
+    A: Any
+    B: Any
+    h: Any
+    s: Any
+    u: Any
+    labels: Any
+    codes: Any
+
+
+class Form(NamedTuple):
+    """A product kernel: radial factors on columns of X, one on the predictions, one on codes.
+
+    axes: factors (f, 3) of (kind, first column, last column + 1); cross (1,) the factor of qᵀq' in
+    the Gaussian's exponent, empty without it; categories (C, C) kernel between codes;
+    constants (4,) = 0, 1, ln 2, 1/3 and exp2 (12,) its coefficients, in the precision of the panels
+    """
+
+    factors: Any
+    cross: Any
+    linear: bool
+    plane: bool
+    categories: Any
+    constants: Any
+    exp2: Any
+
+
+# ---------------------------------------------------------------- a strip of rows against columns
+
+
+@inlined()
+def _whole(W):
+    """W, in a form that tells LLVM that no loop over it has a remainder: that frees registers."""
+    return (W >> 4) << 4
+
+
+@inlined("contract")
+def _gram(A, i, B, G):
+    """G ← A[i : i + 4] B.
+
+    axes: A (S, K); B (K, W), K a multiple of 5; G (4, W)
+    """
+    K, W = B.shape[0], _whole(B.shape[1])
+    for k in range(0, K, 5):  # four rows by five classes: as many numbers as registers hold
+        a0, a1, a2, a3, a4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
+        i += 1
+        b0, b1, b2, b3, b4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
+        i += 1
+        c0, c1, c2, c3, c4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
+        i += 1
+        d0, d1, d2, d3, d4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
+        i -= 3
+        if k == 0:
+            for j in range(W):
+                x0, x1, x2, x3, x4 = B[0, j], B[1, j], B[2, j], B[3, j], B[4, j]
+                G[0, j] = a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3 + a4 * x4
+                G[1, j] = b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3 + b4 * x4
+                G[2, j] = c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3 + c4 * x4
+                G[3, j] = d0 * x0 + d1 * x1 + d2 * x2 + d3 * x3 + d4 * x4
+        else:
+            for j in range(W):
+                x0, x1, x2, x3, x4 = B[k, j], B[k + 1, j], B[k + 2, j], B[k + 3, j], B[k + 4, j]
+                G[0, j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3 + a4 * x4
+                G[1, j] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3 + b4 * x4
+                G[2, j] += c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3 + c4 * x4
+                G[3, j] += d0 * x0 + d1 * x1 + d2 * x2 + d3 * x3 + d4 * x4
+
+
+@inlined()
+def _runs(labels, starts):
+    """Starts of the runs of equal labels, then the end; how many there are."""
+    runs = 0
+    for j in range(labels.size):
+        if j == 0 or labels[j] != labels[j - 1]:
+            starts[runs] = j
+            runs += 1
+    starts[runs] = labels.size
+    return runs
+
+
+@inlined("contract")
+def _offsets(P, i, columns, labels, starts, runs, one, offsets):
+    """What ⟨q_i, q_j⟩ exceeds ⟨δ_i, δ_j⟩ by: q_j[y_i] + q_i[y_j] − 1{y_i = y_j}, for four rows.
+
+    axes: columns (K, W), offsets (4, W); q_i[y_j] is constant over a run of columns of one label
+    """
+    for k in range(runs):
+        first, last = starts[k], starts[k + 1]
+        label = labels[first]
+        for r in range(4):
+            mine = P.labels[i + r]
+            shared = P.A[i + r, label]
+            if mine == label:
+                shared -= one
+            theirs, out = columns[mine][first:last], offsets[r][first:last]
+            for j in range(out.size):
+                out[j] = theirs[j] + shared
+
+
+@inlined("contract")
+def _canonical(P, i, Q, j0, form, G, offsets, sums):
+    """sums[j] += Σ_r s_r ⟨δ_r, δ_j⟩ k(q_r, q_j) over a strip of four rows.
+
+    axes: G, offsets (4, W)
+    """
+    W = _whole(sums.size)
+    cross = form.cross[0]
+    linear = form.constants[1] if form.linear else form.constants[0]
+    c = registers(form.exp2)
+    h = Q.h[j0 : j0 + W]
+    for r in range(0, 4, 2):
+        a, b = P.h[i + r], P.h[i + r + 1]
+        s, t = P.s[i + r], P.s[i + r + 1]
+        G0, G1, o0, o1 = G[r], G[r + 1], offsets[r], offsets[r + 1]
+        for j in range(W):
+            g = G0[j]
+            v = sums[j] + s * (g - o0[j]) * (linear * g + exp2(cross * g + (h[j] + a), c))
+            g = G1[j]
+            sums[j] = v + t * (g - o1[j]) * (linear * g + exp2(cross * g + (h[j] + b), c))
+
+
+@inlined("contract")
+def _plane(P, i0, i1, Q, j0, form, sums):
+    """sums[j] += Σ_i s_i κ(x_i, x_j), a Gaussian in three coordinates, over rows i0 .. i1 − 1."""
+    W = _whole(sums.size)
+    c = registers(form.exp2)
+    x, y, z = Q.X[0][j0 : j0 + W], Q.X[1][j0 : j0 + W], Q.X[2][j0 : j0 + W]
+    X, Y, Z, S = P.X[0][i0:i1], P.X[1][i0:i1], P.X[2][i0:i1], P.s[i0:i1]
+    for i in range(0, i1 - i0, 4):
+        x0, y0, z0, s0 = X[i], Y[i], Z[i], S[i]
+        x1, y1, z1, s1 = X[i + 1], Y[i + 1], Z[i + 1], S[i + 1]
+        x2, y2, z2, s2 = X[i + 2], Y[i + 2], Z[i + 2], S[i + 2]
+        x3, y3, z3, s3 = X[i + 3], Y[i + 3], Z[i + 3], S[i + 3]
+        for j in range(W):
+            d, e, f = x[j] - x0, y[j] - y0, z[j] - z0
+            v = sums[j] + s0 * exp2(-(d * d) - e * e - f * f, c)
+            d, e, f = x[j] - x1, y[j] - y1, z[j] - z1
+            v += s1 * exp2(-(d * d) - e * e - f * f, c)
+            d, e, f = x[j] - x2, y[j] - y2, z[j] - z2
+            v += s2 * exp2(-(d * d) - e * e - f * f, c)
+            d, e, f = x[j] - x3, y[j] - y3, z[j] - z3
+            sums[j] = v + s3 * exp2(-(d * d) - e * e - f * f, c)
+
+
+@inlined("contract")
+def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
+    """v[j] ← κ(row i, row j0 + j): any product kernel.
+
+    axes: g (W,) the row's Gram product, if there is one; power, poly (W,) scratch
+    """
+    W = _whole(v.size)
+    one, ln2, third = form.constants[1], form.constants[2], form.constants[3]
+    c = registers(form.exp2)
+    for j in range(W):
+        power[j] = 0
+        poly[j] = 1
+    for f in range(form.factors.shape[0]):
+        kind, first, last = form.factors[f]
+        for j in range(W):
+            v[j] = 0
+        for d in range(first, last):
+            x, mine = Q.X[d][j0 : j0 + W], P.X[d, i]
+            for j in range(W):
+                v[j] += (x[j] - mine) * (x[j] - mine)
+        if kind == GAUSSIAN:
+            for j in range(W):
+                power[j] -= v[j]
+            continue
+        for j in range(W):
+            r = np.sqrt(v[j])
+            power[j] -= r
+            v[j] = r * ln2
+        if kind == MATERN32:
+            for j in range(W):
+                poly[j] *= one + v[j]
+        elif kind == MATERN52:
+            for j in range(W):
+                poly[j] *= one + v[j] + v[j] * v[j] * third
+    if form.cross.size == 0:
+        for j in range(W):
+            v[j] = poly[j] * exp2(power[j], c)
+    else:
+        cross, mine, h = form.cross[0], P.h[i], Q.h[j0 : j0 + W]
+        for j in range(W):
+            v[j] = poly[j] * exp2(power[j] + (cross * g[j] + (h[j] + mine)), c)
+        if form.linear:
+            for j in range(W):
+                v[j] += poly[j] * g[j] * exp2(power[j], c)
+    if form.categories.size:
+        row = form.categories[P.codes[i]]
+        codes = Q.codes[j0 : j0 + W]
+        for j in range(W):
+            v[j] *= row[codes[j]]
+
+
+# ---------------------------------------------------------------- sub-tiles
+
+
+@inlined()
+def _aligned(rows, W, like):
+    """Scratch (rows, W) that starts with a cache line: loads that straddle two cost double."""
+    raw = np.empty(rows * W + 16, like.dtype)
+    skip = (-(raw.ctypes.data // raw.itemsize)) % 16
+    return raw[skip : skip + rows * W].reshape((rows, W))
+
+
+@inlined()
+def _columns(Q, j0, j1):
+    """The columns' predictions (K, W), side by side for the loops over them."""
+    columns = _aligned(Q.B.shape[0], j1 - j0, Q.B)
+    for k in range(columns.shape[0]):
+        columns[k, :] = Q.B[k, j0:j1]
+    return columns
+
+
+@inlined("contract")
+def _weigh(values, strengths):
+    """Σ_j values[j]·strengths[j] in float64, and the values set back to 0."""
+    total = 0.0
+    for j in range(values.size):
+        total += np.float64(values[j]) * np.float64(strengths[j])
+        values[j] = 0
+    return total
+
+
+@inlined("contract")
+def _plane_tile(P, Q, form, i0, i1, j0, j1):
+    """Σ s_i s_j κ_ij over a sub-tile, κ a Gaussian in three coordinates."""
+    sums = _aligned(1, j1 - j0, P.s)[0]
+    sums[:] = 0
+    total = 0.0
+    for i in range(i0, i1, FLUSH):
+        _plane(P, i, min(i1, i + FLUSH), Q, j0, form, sums)
+        total += _weigh(sums, Q.s[j0:j1])
+    return total
+
+
+@inlined("contract")
+def _canonical_tile(P, Q, form, i0, i1, j0, j1):
+    """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij over a sub-tile, κ a kernel on the predictions alone."""
+    W = j1 - j0
+    columns = _columns(Q, j0, j1)
+    G, offsets, sums = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(1, W, P.s)[0]
+    sums[:] = 0
+    labels, starts = Q.labels[j0:j1], np.empty(W + 1, np.int64)
+    runs = _runs(labels, starts)
+    total = 0.0
+    for i in range(i0, i1, 4):
+        _gram(P.A, i, columns, G)
+        _offsets(P, i, columns, labels, starts, runs, form.constants[1], offsets)
+        _canonical(P, i, Q, j0, form, G, offsets, sums)
+        if (i - i0) % FLUSH == FLUSH - 4 or i + 4 >= i1:
+            total += _weigh(sums, Q.s[j0:j1])
+    return total
+
+
+@inlined("contract")
+def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
+    """Σ s_i s_j A_ij κ_ij and Σ u_i u_j κ_ij over a sub-tile; over i < j if it is on the diagonal.
+
+    A_ij is ⟨δ_i, δ_j⟩ where there are labels, else 1.
+    """
+    W = j1 - j0
+    columns = _columns(Q, j0, j1)
+    G, offsets, scratch = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(5, W, P.s)
+    power, poly, v, sums, kernels = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
+    scratch[3:] = 0
+    vectors = P.labels.size > 0
+    labels, starts = Q.labels[j0:j1], np.empty(W + 1, np.int64)
+    runs = _runs(labels, starts)
+    total = 0.0
+    kernel_total = 0.0
+    for i in range(i0, i1, 4):
+        if P.A.shape[1]:
+            _gram(P.A, i, columns, G)
+        if vectors:
+            _offsets(P, i, columns, labels, starts, runs, form.constants[1], offsets)
+        for r in range(4):
+            _kernel_row(P, i + r, Q, j0, form, G[r], power, poly, v)
+            start = max(0, i + r + 1 - j0) if diagonal else 0
+            if kernel_sums:
+                u = P.u[i + r]
+                for j in range(start, W):
+                    kernels[j] += u * v[j]
+            if vectors:
+                for j in range(W):
+                    v[j] *= G[r, j] - offsets[r, j]
+            s = P.s[i + r]
+            for j in range(start, W):
+                sums[j] += s * v[j]
+        if (i - i0) % FLUSH == FLUSH - 4 or i + 4 >= i1:
+            total += _weigh(sums, Q.s[j0:j1])
+            if kernel_sums:
+                kernel_total += _weigh(kernels, Q.u[j0:j1])
+    return total, kernel_total
+
+
+def _pair_sums(P, Q, form, tiles, kernel_sums, out):
+    """out[t] = the two sums of sub-tile t.
+
+    axes: tiles (t, 5) int64 of first and last row, first and last column, on the diagonal;
+    out (t, 2) float64
+    """
+    vectors = P.labels.size > 0
+    alone = vectors and form.cross.size > 0 and form.factors.shape[0] + form.categories.size == 0
+    for t in prange(tiles.shape[0]):
+        i0, i1, j0, j1, diagonal = tiles[t]
+        # two forms have loops of their own; inlined into one another all would lose registers
+        if diagonal or kernel_sums or not (form.plane or alone):
+            total, kernel_total = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
+            out[t, 0] = total
+            out[t, 1] = kernel_total
+        elif form.plane:
+            out[t, 0] = _plane_tile(P, Q, form, i0, i1, j0, j1)
+            out[t, 1] = 0.0
+        else:
+            out[t, 0] = _canonical_tile(P, Q, form, i0, i1, j0, j1)
+            out[t, 1] = 0.0
+
+
+@inlined("contract", "reassoc", "nsz")
+def _dots(block, v, out):
+    """out[r] += Σ_j block[r, j] v[j] for four rows."""
+    a, b, c, d = out[0], out[1], out[2], out[3]
+    for j in range(v.size):
+        a += block[0, j] * v[j]
+        b += block[1, j] * v[j]
+        c += block[2, j] * v[j]
+        d += block[3, j] * v[j]
+    out[0], out[1], out[2], out[3] = a, b, c, d
+
+
+@inlined("contract")
+def _spread(block, V, i, out):
+    """out[e, j] += Σ_r block[r, j] V[e, i + r] for four rows."""
+    W = _whole(block.shape[1])
+    for e in range(V.shape[0]):
+        a, b, c, d = V[e, i], V[e, i + 1], V[e, i + 2], V[e, i + 3]
+        sums = out[e]
+        for j in range(W):
+            sums[j] += block[0, j] * a + block[1, j] * b + block[2, j] * c + block[3, j] * d
+
+
+def _row_sums(P, Q, form, strips, both, V, U, into_rows, into_columns):
+    """K U for the rows of P and, if `both`, Kᵀ V for the rows of Q; K the kernel between them.
+
+    Each strip of columns has a slot for its share of the rows' sums.
+
+    axes: strips (t, 2) int64 first and last column; V (e, S), U (e, S');
+    into_rows (t, e, S), into_columns (e, S')
+    """
+    for t in prange(strips.shape[0]):
+        j0, j1 = strips[t]
+        W = j1 - j0
+        columns = _columns(Q, j0, j1)
+        G, block, scratch = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(2, W, P.s)
+        sums = _aligned(V.shape[0], W, P.s)
+        sums[:] = 0
+        for i in range(0, P.s.size, 4):
+            if P.A.shape[1]:
+                _gram(P.A, i, columns, G)
+            for r in range(4):
+                _kernel_row(P, i + r, Q, j0, form, G[r], scratch[0], scratch[1], block[r])
+            for e in range(U.shape[0]):
+                _dots(block, U[e, j0:j1], into_rows[t, e, i : i + 4])
+            if both:
+                _spread(block, V, i, sums)
+        if both:
+            into_columns[:, j0:j1] = sums
+
+
+pair_sums = kernel(_pair_sums)
+pair_sums_parallel = parallel(_pair_sums)
+row_sums = kernel(_row_sums)
+row_sums_parallel = parallel(_row_sums)

@@ -1,0 +1,381 @@
+"""Sums over all pairs of rows, tile by tile: the tasks, and what asks for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.checkpoint import Checkpoint, digest
+from calibscale.chunk import Floats, Rules
+from calibscale.kernels import threads as kernel_threads
+from calibscale.kernels import tiles
+from calibscale.panels import Held, Layout, Panels, forget, panel_cuts, rows_from
+from calibscale.products import ProductKernel
+from calibscale.source import ArraySource
+from calibscale.views import width
+
+_PROBES = 4  # sub-tiles of a unit that are also summed in float64, where tiles are float32
+_PROBE_SIDE = 32
+
+
+@dataclass(frozen=True)
+class PairSum:
+    """Σ_{i<j} w_i w_j ⟨δ_i, δ_j⟩ κ(z_i, z_j) and its diagonal.
+
+    Parameters
+    ----------
+    kernel : ProductKernel
+    notion : {"canonical", "top_label", "positive"}
+    precision : {"float64", "float32"}
+        Of the values within a sub-tile.
+    kernel_sums : bool
+        Also Σ w_i w_j κ(z_i, z_j).
+    block : int, optional
+        Only pairs within blocks of so many consecutive rows; the mean of the blocks' unbiased
+        estimates.
+    """
+
+    kernel: ProductKernel
+    notion: str = "canonical"
+    precision: str = "float64"
+    kernel_sums: bool = False
+    block: int | None = None
+
+
+class PairState(NamedTuple):
+    """Sums over the pairs of two panels, or of many; each a 0-d array.
+
+    Attributes
+    ----------
+    n, weight, weight2 :
+        Σ1, Σw, Σw² of the rows.
+    diagonal, pairs :
+        Σ w²|δ|²κ_ii, and the sum over i < j.
+    kernel_diagonal, kernel_pairs :
+        The same without δ.
+    area, probes, gap, gap2 :
+        Pairs in float32; sub-tiles summed twice, and Σ, Σ² of what float32 missed a pair by.
+    blocks, mean, mean2 :
+        Blocks with an unbiased estimate; Σ and Σ² of those.
+    """
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    diagonal: Floats
+    pairs: Floats
+    kernel_diagonal: Floats
+    kernel_pairs: Floats
+    area: Floats
+    probes: Floats
+    gap: Floats
+    gap2: Floats
+    blocks: Floats
+    mean: Floats
+    mean2: Floats
+
+    @staticmethod
+    def zero() -> PairState:
+        return PairState(*(np.zeros(()) for _ in PairState._fields))
+
+    @property
+    def rounding(self) -> float:
+        """What `pairs` may be off by in float32: the probes' mean miss and 2.3 standard errors."""
+        count = float(self.probes)
+        if count == 0:
+            return 0.0
+        mean = float(self.gap) / count
+        spread = np.sqrt(max(float(self.gap2) / count - mean * mean, 0.0) / max(count - 1, 1))
+        return float(self.area * (abs(mean) + 2.3 * spread))
+
+
+def _unit(index: int, panels: int) -> tuple[int, int]:
+    """The pair of panels of a unit, counted row by row."""
+    first = 0
+    while index >= panels - first:
+        index -= panels - first
+        first += 1
+    return first, first + index
+
+
+@dataclass(frozen=True, eq=False)
+class _PairTask:
+    """What all tasks over pairs of panels share."""
+
+    panels: Any  # Panels; None on its way
+    threads: int = 1
+
+    @property
+    def blocks(self) -> int:
+        return len(self.panels) * (len(self.panels) + 1) // 2
+
+    @property
+    def block_bytes(self) -> int:
+        rows = max(stop - start for start, stop in self.panels.cuts)
+        K = self.panels.rules.classes
+        return 2 * rows * 8 * (6 * K + 20) + min(
+            self.panels.budget, rows * len(self.panels) * 48 * K
+        )
+
+    def threaded(self, threads: int) -> Any:
+        return replace(self, threads=threads)
+
+    def part(self, first: int, last: int) -> Any:
+        return replace(self, panels=None)
+
+    @property
+    def shared(self) -> Any:
+        return {"panels": self.panels}
+
+    def joined(self, shared: Any) -> Any:
+        return replace(self, **shared)
+
+
+@dataclass(frozen=True, eq=False)
+class _SumTask(_PairTask):
+    """Sums of a `PairSum`."""
+
+    spec: PairSum = field(default_factory=lambda: PairSum(ProductKernel()))
+
+    @property
+    def blocks(self) -> int:
+        return super().blocks if self.spec.block is None else len(self.panels)
+
+    @property
+    def state_bytes(self) -> int:
+        return 8 * len(PairState._fields)
+
+    def state(self, block: int) -> PairState:
+        if self.spec.block is not None:
+            return self._blocks(self.panels[block])
+        first, second = _unit(block, len(self.panels))
+        P, Q = self.panels[first], self.panels[second]
+        same = first == second
+        state = PairState.zero()
+        layout, form = self.panels.layout, self.panels.layout.form()
+        grid = layout.grid(P.panel.s.size, Q.panel.s.size, same)
+        sums = self._sums(P, Q, form, grid)
+        state.pairs[...], state.kernel_pairs[...] = sums.sum(axis=0)
+        if same:
+            self._rows(state, P)
+        if self.spec.precision == "float32":
+            self._probe(state, P, Q, block, same)
+        return state
+
+    def _rows(self, state: PairState, P: Held) -> None:
+        w, rows = P.rows.weights, P.rows
+        d2 = np.einsum("ij,ij->i", rows.delta, rows.delta)
+        kappa = self.spec.kernel.diagonal(rows)
+        values = (len(rows), w.sum(), w @ w, (w * w) @ (d2 * kappa))
+        for total, value in zip(state[:4], values, strict=True):
+            total[...] += value
+        state.kernel_diagonal[...] += (w * w) @ kappa
+
+    def _sums(self, P: Held, Q: Held, form: tiles.Form, grid: Any) -> Floats:
+        out = np.zeros((len(grid), 2))
+        with kernel_threads.using(self.threads):
+            sums = tiles.pair_sums_parallel if self.threads > 1 else tiles.pair_sums
+            sums(P.panel, Q.panel, form, grid, self.spec.kernel_sums, out)
+        return out
+
+    def _probe(self, state: PairState, P: Held, Q: Held, block: int, same: bool) -> None:
+        """Sum a few small sub-tiles in both precisions."""
+        n, m = len(P.rows), len(Q.rows)
+        state.area[...] += n * (n - 1) / 2 if same else n * m
+        rng = np.random.default_rng([block, len(self.panels)])
+        double = Layout(self.spec.kernel, self.panels.layout.width)
+        side = _PROBE_SIDE
+        if min(n, m) < 2 * side:
+            return
+        for _ in range(_PROBES):
+            i, j = rng.permutation(n)[:side], rng.permutation(m)[:side]
+            found = []
+            for layout in (self.panels.layout, double):
+                a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
+                out = np.zeros((1, 2))
+                tile = np.array([[0, side, 0, side, 0]], np.int64)
+                tiles.pair_sums(a, b, layout.form(), tile, False, out)
+                found.append(out[0, 0])
+            gap = (found[0] - found[1]) / side**2
+            state.probes[...] += 1
+            state.gap[...] += gap
+            state.gap2[...] += gap * gap
+
+    def _blocks(self, P: Held) -> PairState:
+        """Unbiased estimates of the blocks of a panel."""
+        assert self.spec.block is not None
+        state = PairState.zero()
+        self._rows(state, P)
+        layout, form = self.panels.layout, self.panels.layout.form()
+        size = self.spec.block
+        for first in range(0, len(P.rows) - size + 1, size):
+            rows = P.rows.take(slice(first, first + size))
+            w = rows.weights
+            scale = w.sum() ** 2 - w @ w
+            if not scale > 0:
+                continue
+            panel, order = layout.panel(rows)
+            held = Held(rows, P.counts, panel, order)
+            grid = layout.grid(panel.s.size, panel.s.size, True)
+            value = 2.0 * self._sums(held, held, form, grid)[:, 0].sum() / scale
+            state.blocks[...] += 1
+            state.mean[...] += value
+            state.mean2[...] += value * value
+        return state
+
+    def merge(self, a: PairState, b: PairState) -> PairState:
+        for x, y in zip(a, b, strict=True):
+            np.add(x, y, out=x)
+        return a
+
+    def pack(self, state: PairState) -> dict[str, Any]:
+        return {"sums": np.array([float(value) for value in state])}
+
+    def unpack(self, arrays: dict[str, Any]) -> PairState:
+        return PairState(*(np.array(value) for value in arrays["sums"]))
+
+
+@dataclass(frozen=True, eq=False)
+class _RowTask(_PairTask):
+    """K V by panels: a state is the sums of some of them, {panel: (rows, e)}."""
+
+    vectors: tuple[Floats, ...] = ()
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(v.nbytes for v in self.vectors)
+
+    @property
+    def shared(self) -> Any:
+        return {"panels": self.panels, "vectors": self.vectors}
+
+    def part(self, first: int, last: int) -> Any:
+        return replace(self, panels=None, vectors=())
+
+    def state(self, block: int) -> dict[int, Floats]:
+        first, second = _unit(block, len(self.panels))
+        P, Q = self.panels[first], self.panels[second]
+        form = self.panels.layout.form()
+        V, U = self._placed(P, first), self._placed(Q, second)
+        strips = np.array(self.panels.layout.strips(Q.panel.s.size), np.int64)
+        into_rows = np.zeros((len(strips), len(V), P.panel.s.size), V.dtype)
+        into_columns = np.zeros((len(U), Q.panel.s.size), V.dtype)
+        with kernel_threads.using(self.threads):
+            sums = tiles.row_sums_parallel if self.threads > 1 else tiles.row_sums
+            sums(P.panel, Q.panel, form, strips, first != second, V, U, into_rows, into_columns)
+        found = {first: rows_from(P, into_rows.sum(axis=0, dtype=np.float64))}
+        if first != second:
+            found[second] = rows_from(Q, into_columns.astype(np.float64))
+        return found
+
+    def _placed(self, held: Held, index: int) -> Floats:
+        """A panel's vectors in its order, (e, S)."""
+        v = self.vectors[index]
+        placed = np.zeros((v.shape[1], held.panel.s.size), held.panel.s.dtype)
+        placed[:, : len(v)] = v[held.order].T
+        return placed
+
+    def merge(self, a: dict[int, Floats], b: dict[int, Floats]) -> dict[int, Floats]:
+        for index, sums in b.items():
+            if index in a:
+                a[index] += sums
+            else:
+                a[index] = sums
+        return a
+
+    def pack(self, state: dict[int, Floats]) -> dict[str, Any]:
+        return {str(index): sums for index, sums in state.items()}
+
+    def unpack(self, arrays: dict[str, Any]) -> dict[int, Floats]:
+        return {int(index): np.array(sums) for index, sums in arrays.items()}
+
+
+class Pairs:
+    """Pair sums of one source, for estimators that need them.
+
+    Parameters
+    ----------
+    source : ArraySource
+    rules : Rules
+    scheduler, memory_limit, progress
+        See `calibscale.engine.fold`.
+    checkpoint : path, optional
+        Folder where finished work is kept.
+    identity : dict
+        What makes a checkpoint that of these data.
+    group : (position, value), optional
+        Only rows with this value of a covariate.
+    """
+
+    def __init__(
+        self,
+        source: ArraySource,
+        rules: Rules,
+        *,
+        scheduler: Any = None,
+        memory_limit: int | str | None = None,
+        progress: engine.Progress | None = None,
+        checkpoint: str | Path | None = None,
+        identity: dict[str, Any] | None = None,
+        group: tuple[int, float] | None = None,
+    ) -> None:
+        self.source = source
+        self.rules = rules
+        self.group = group
+        self._fold = {
+            "scheduler": scheduler, "memory_limit": memory_limit, "progress": progress,
+        }  # fmt: skip
+        limit = engine.parse_bytes(memory_limit)
+        self._budget = 2**29 if limit is None else max(2**24, limit // 4)
+        self._folder = None if checkpoint is None else Path(checkpoint)
+        self._identity = identity or {}
+        self._sums: dict[PairSum, PairState] = {}
+
+    @contextmanager
+    def panels(
+        self, kernel: ProductKernel, notion: str, precision: str = "float64", multiple: int = 1
+    ) -> Iterator[Panels]:
+        """The rows as panels for a kernel, held until the context ends."""
+        layout = Layout(kernel, width(notion, self.source.classes), precision)
+        cuts = panel_cuts(self.source.rows, self.source.classes, multiple)
+        token = os.urandom(8).hex()
+        try:
+            yield Panels(
+                self.source, self.rules, notion, layout, cuts, self.group, token, self._budget
+            )
+        finally:
+            forget(token)
+
+    def sum(self, spec: PairSum) -> PairState:
+        """The state of a pair sum over all rows; computed once."""
+        if spec not in self._sums:
+            multiple = spec.block or 1
+            with self.panels(spec.kernel, spec.notion, spec.precision, multiple) as panels:
+                task = _SumTask(panels, spec=spec)
+                checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))
+                self._sums[spec] = engine.fold(task, checkpoint=checkpoint, **self._fold)
+        return self._sums[spec]
+
+    def product(self, panels: Panels, vectors: list[Floats], name: str) -> list[Floats]:
+        """K V, panel by panel (rows, e)."""
+        task = _RowTask(panels, vectors=tuple(vectors))
+        checkpoint = self.checkpoint(
+            name, {"kernel": asdict(panels.layout.kernel), "vectors": digest(*vectors)}
+        )
+        found = engine.fold(task, checkpoint=checkpoint, **self._fold)
+        return [found[index] for index in range(len(panels))]
+
+    def checkpoint(self, name: str, work: dict[str, Any]) -> Checkpoint | None:
+        """The file of one piece of work, if there is a folder."""
+        if self._folder is None:
+            return None
+        suffix = "" if self.group is None else f"-group-{self.group[1]:g}"
+        identity = {**self._identity, "group": self.group, "work": work}
+        return Checkpoint(self._folder / f"{name}{suffix}.npz", identity)

@@ -1,0 +1,287 @@
+"""Panels: runs of rows of a source, validated and laid out for the pair kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.chunk import Floats, Ints, RowCounts, Rules, chunks
+from calibscale.kernels import elementary, tiles
+from calibscale.products import ProductKernel, Rows
+from calibscale.source import ArraySource
+
+_KINDS = {
+    "gaussian": tiles.GAUSSIAN, "laplace": tiles.LAPLACE,
+    "matern32": tiles.MATERN32, "matern52": tiles.MATERN52,
+}  # fmt: skip
+_LOG2E = np.log2(np.e)
+# what turns a distance in bandwidths into an exponent of two, or its root
+_SCALES = {
+    "gaussian": np.sqrt(0.5 * _LOG2E), "laplace": _LOG2E,
+    "matern32": np.sqrt(3.0) * _LOG2E, "matern52": np.sqrt(5.0) * _LOG2E,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a product kernel of predictions of width e becomes coordinates and a form."""
+
+    kernel: ProductKernel
+    width: int
+    precision: str = "float64"
+
+    @property
+    def vectors(self) -> bool:
+        """Whether residuals are vectors q − e_y, whose products come from labels."""
+        return self.width > 1
+
+    @property
+    def _crossed(self) -> bool:
+        """Whether the Gaussian on predictions comes from their Gram product."""
+        return self.kernel.linear or (self.vectors and self.kernel.prediction == "gaussian")
+
+    @property
+    def _factors(self) -> list[tuple[str, int]]:
+        """Radial factors and how many coordinates each has, predictions first."""
+        kernel, found = self.kernel, []
+        if kernel.prediction != "none" and not self._crossed:
+            found.append((kernel.prediction, self.width))
+        if kernel.columns:
+            d = len(kernel.columns)
+            if found and found[0][0] == kernel.covariate == "gaussian":
+                return [("gaussian", self.width + d)]  # the product of both is one Gaussian
+            found.append((kernel.covariate, d))
+        return found
+
+    @property
+    def _plane(self) -> bool:
+        """Whether the kernel is a Gaussian in at most three coordinates and nothing else."""
+        factors = self._factors
+        alone = not (self.vectors or self._crossed or self.kernel.categorical)
+        return alone and len(factors) == 1 and factors[0][0] == "gaussian" and factors[0][1] <= 3
+
+    def form(self) -> tiles.Form:
+        """The kernel for the tiles."""
+        factors, first = [], 0
+        for name, count in self._factors:
+            count = 3 if self._plane else count
+            factors.append((_KINDS[name], first, first + count))
+            first += count
+        cross = [_LOG2E / self.kernel.prediction_bandwidth**2] if self._crossed else []
+        return tiles.Form(
+            np.array(factors, np.int64).reshape(-1, 3),
+            np.array(cross, self.precision),
+            self.kernel.linear,
+            self._plane,
+            np.eye(self.kernel.n_codes if self.kernel.categorical else 0, dtype=self.precision),
+            np.array([0.0, 1.0, np.log(2.0), 1 / 3], self.precision),
+            elementary.EXP2_SINGLE if self.precision == "float32" else elementary.EXP2_DOUBLE,
+        )
+
+    def panel(self, rows: Rows) -> tuple[tiles.Panel, Ints]:
+        """The rows for the tiles, and in which order they stand there (padding: none)."""
+        kernel, n = self.kernel, len(rows)
+        order = np.argsort(rows.labels, kind="stable") if self.vectors else np.arange(n)
+        rows = rows.take(order)
+        size = max(1, -(-n // tiles.LANES)) * tiles.LANES
+        parts = []
+        if kernel.prediction != "none" and not self._crossed:
+            scale = _SCALES[kernel.prediction] / kernel.prediction_bandwidth
+            parts.append(rows.points * scale)
+        if kernel.columns:
+            parts.append(kernel.continuous(rows.covariates) * _SCALES[kernel.covariate])
+        coordinates = np.hstack(parts) if parts else np.empty((n, 0))
+        d = 3 if self._plane else coordinates.shape[1]
+        X = self._array(d, size)
+        X[: coordinates.shape[1], :n] = coordinates.T
+        products = self._crossed or self.vectors
+        A = self._array(size, -(-self.width // tiles.UNROLL) * tiles.UNROLL if products else 0)
+        h, s, u = self._array(3, size)
+        if products:
+            A[:n, : self.width] = rows.points
+        if self._crossed:
+            squares = np.einsum("ij,ij->i", rows.points, rows.points)
+            h[:n] = squares * (-0.5 * _LOG2E / kernel.prediction_bandwidth**2)
+        s[:n] = rows.weights if self.vectors else rows.weights * rows.delta[:, 0]
+        u[:n] = rows.weights
+        labels = np.zeros(size if self.vectors else 0, np.int32)
+        codes = np.zeros(size if kernel.categorical else 0, np.int32)
+        if self.vectors:
+            labels[:n] = rows.labels
+            labels[n:] = rows.labels[-1] if n else 0
+        if kernel.categorical:
+            codes[:n] = kernel.codes(rows.covariates)
+        B = self._array(A.shape[1], size)
+        B[:] = A.T
+        return tiles.Panel(X, A, B, h, s, u, labels, codes), order
+
+    def _array(self, rows: int, columns: int) -> NDArray:
+        """Zeros that start with a cache line."""
+        dtype = np.dtype(self.precision)
+        raw = np.zeros(rows * columns * dtype.itemsize + 64, np.uint8)
+        skip = -raw.ctypes.data % 64
+        return raw[skip : skip + rows * columns * dtype.itemsize].view(dtype).reshape(rows, columns)
+
+    @property
+    def strip(self) -> int:
+        """Columns of a sub-tile: what stays in cache with its classes, an odd number of lanes.
+
+        Rows of a power of two bytes would fall on the same lines of the cache.
+        """
+        lanes = 63 if self.width <= 16 else 31 if self.width <= 128 else 15
+        if self.precision == "float64" and self.width > 16:
+            lanes //= 2
+        return tiles.LANES * lanes
+
+    def strips(self, size: int, first: int = 0) -> list[tuple[int, int]]:
+        """Columns first..size−1 in strips of about the same width."""
+        count = max(1, -(-(size - first) // self.strip))
+        lanes = -(-(size - first) // (count * tiles.LANES))
+        lanes += 1 - lanes % 2
+        width = lanes * tiles.LANES
+        return [(j, min(j + width, size)) for j in range(first, size, width)]
+
+    def grid(self, rows: int, columns: int, same: bool) -> NDArray[np.int64]:
+        """Sub-tiles of a pair of panels; over i < j where both are the same."""
+        found: list[tuple[int, int, int, int, int]] = []
+        for i0 in range(0, rows, _TALL):
+            i1 = min(rows, i0 + _TALL)
+            if same:
+                for a in range(i0, i1, tiles.DIAGONAL):
+                    b = min(i1, a + tiles.DIAGONAL)
+                    found.append((a, b, a, b, 1))
+                    if b < i1:
+                        found.append((a, b, b, i1, 0))
+            found += [(i0, i1, j0, j1, 0) for j0, j1 in self.strips(columns, i1 if same else 0)]
+        return np.array(found, np.int64).reshape(-1, 5)
+
+
+_TALL = 512  # rows of a sub-tile: what is fetched for its columns serves all of them
+
+
+class Held(NamedTuple):
+    """A panel with what it was made from."""
+
+    rows: Rows
+    counts: RowCounts
+    panel: tiles.Panel
+    order: Ints
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in (*self.rows, *self.panel))
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """The rows of a source as panels, read when asked for and kept as long as there is room.
+
+    Attributes
+    ----------
+    cuts : tuple of (start, stop)
+        Rows of the source that each panel holds; some of them may be left out.
+    group : (position, value), optional
+        Only rows with this value of a covariate.
+    token : str
+        Under which the panels of one run are kept in this process.
+    """
+
+    source: ArraySource
+    rules: Rules
+    notion: str
+    layout: Layout
+    cuts: tuple[tuple[int, int], ...]
+    group: tuple[int, float] | None = None
+    token: str = ""
+    budget: int = 2**29
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, index: int) -> Held:
+        key = (self.token, index)
+        found = _KEPT.get(key)
+        if found is None:
+            found = self._read(index)
+            _KEPT.put(key, found, self.budget)
+        return found
+
+    def _read(self, index: int) -> Held:
+        start, stop = self.cuts[index]
+        wanted = self.rules.reads_covariates or self.group is not None
+        block = self.source.read(
+            start - self.source.first_row, stop - self.source.first_row, wanted
+        )
+        counts, parts = RowCounts(), []
+        for chunk, of_chunk in chunks(block, self.rules):
+            if self.group is not None:
+                assert chunk.covariates is not None
+                chunk = chunk.take(chunk.covariates[:, self.group[0]] == self.group[1])
+            counts += of_chunk._replace(used=len(chunk))
+            parts.append(Rows.of(chunk, self.notion))
+        rows = Rows.join(parts)
+        panel, order = self.layout.panel(rows)
+        return Held(rows, counts, panel, order)
+
+
+class _Kept:
+    """Panels used last, up to a number of bytes; one for the process."""
+
+    def __init__(self) -> None:
+        self._panels: OrderedDict[tuple[str, int], Held] = OrderedDict()
+        self._lock = threading.Lock()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, int]) -> Held | None:
+        with self._lock:
+            found = self._panels.get(key)
+            if found is not None:
+                self._panels.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[str, int], held: Held, budget: int) -> None:
+        with self._lock:
+            if key in self._panels:
+                return
+            self._panels[key] = held
+            self._bytes += held.nbytes
+            while self._bytes > budget and len(self._panels) > 2:
+                _, old = self._panels.popitem(last=False)
+                self._bytes -= old.nbytes
+
+    def drop(self, token: str) -> None:
+        with self._lock:
+            for key in [key for key in self._panels if key[0] == token]:
+                self._bytes -= self._panels.pop(key).nbytes
+
+
+_KEPT = _Kept()
+
+
+def forget(token: str) -> None:
+    """Drop the panels of a run that has ended."""
+    _KEPT.drop(token)
+
+
+def panel_cuts(rows: int, classes: int, multiple: int = 1) -> tuple[tuple[int, int], ...]:
+    """Rows of each panel: about a sixteenth of all, 1,024 to 16,384, fewer where classes are many.
+
+    Depends on the source alone, so that every engine sums in the same order.
+    """
+    most = max(1024, min(16384, 2**24 // classes))
+    size = max(1024, min(most, -(-rows // 16)))
+    size = max(1, size // multiple) * multiple
+    return tuple((a, min(a + size, rows)) for a in range(0, rows, size))
+
+
+def rows_from(found: Held, into_rows: Floats) -> Floats:
+    """Sums by place in the panel, put back into the order of its rows (rows, e)."""
+    n = len(found.rows)
+    out = np.empty((n, len(into_rows)))
+    out[found.order] = into_rows[:, :n].T
+    return out
