@@ -127,6 +127,15 @@ def one_thread() -> Any:
     return threadpool_limits(1)
 
 
+def workers(scheduler: Any = None) -> int:
+    """How many blocks a scheduler works on at a time."""
+    kind, argument = _parse_scheduler(scheduler)
+    if kind in ("threads", "local"):
+        return argument or available_cpus()
+    with _session(kind, argument, None) as opened:
+        return sum(opened.client.nthreads().values()) or 1
+
+
 def available_cpus() -> int:
     """Processors this process may use: affinity mask and container quota."""
     from dask.system import cpu_count

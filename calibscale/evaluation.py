@@ -195,7 +195,11 @@ def evaluate(
         if None not in found.groups:  # every row was dropped or is not yet labelled
             found.groups[None] = {s: s.zero(data.classes) for s in needed}
         columns = setup.columns(covariates)
-        rules = replace(rules, covariates=tuple(c.position for c in columns.values()))
+        rules = replace(
+            rules,
+            group=None if group_by is None else data.covariate(group_by),
+            covariates=tuple(c.position for c in columns.values()),
+        )
         estimates = {}
         for key, states in found.groups.items():
             pairs = None

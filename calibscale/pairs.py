@@ -191,19 +191,18 @@ class _SumTask(_PairTask):
         state.area[...] += n * (n - 1) / 2 if same else n * m
         rng = np.random.default_rng([block, len(self.panels)])
         double = Layout(self.spec.kernel, self.panels.layout.width)
-        side = _PROBE_SIDE
-        if min(n, m) < 2 * side:
+        if min(n, m) == 0:
             return
         for _ in range(_PROBES):
-            i, j = rng.permutation(n)[:side], rng.permutation(m)[:side]
+            i, j = rng.permutation(n)[:_PROBE_SIDE], rng.permutation(m)[:_PROBE_SIDE]
             found = []
             for layout in (self.panels.layout, double):
                 a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
                 out = np.zeros((1, 2))
-                tile = np.array([[0, side, 0, side, 0]], np.int64)
+                tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
                 tiles.pair_sums(a, b, layout.form(), tile, False, out)
                 found.append(out[0, 0])
-            gap = (found[0] - found[1]) / side**2
+            gap = (found[0] - found[1]) / (len(i) * len(j))
             state.probes[...] += 1
             state.gap[...] += gap
             state.gap2[...] += gap * gap

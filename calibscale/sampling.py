@@ -17,11 +17,12 @@ _PIECE = 65536  # pairs evaluated together
 
 
 class SampledMean(NamedTuple):
-    """The mean of h over drawn pairs, two standard errors, and how many pairs were valid."""
+    """The mean of h over drawn pairs, two standard errors; valid pairs, and rows in them."""
 
     mean: float
     error: float
     pairs: int
+    rows: int
 
 
 def sampled_mean(
@@ -60,7 +61,7 @@ def sampled_mean(
         return None
     mean = float(w @ h / total)
     error = 2.0 * float(np.sqrt(np.sum((w * (h - mean)) ** 2)) / total)
-    return SampledMean(mean, error, len(i))
+    return SampledMean(mean, error, len(i), len(np.unique(np.concatenate([i, j]))))
 
 
 def _gather(pairs: Pairs, notion: str, wanted: Ints) -> tuple[Ints, Rows]:

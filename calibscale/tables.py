@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +13,9 @@ from rich.text import Text
 
 from calibscale.results import Estimate, Evaluation
 from calibscale.selection.results import Candidate, Selection
+
+if TYPE_CHECKING:
+    from calibscale.planning import Plan
 
 _WIDE = 90  # columns that the words beside the numbers need
 
@@ -33,6 +36,8 @@ _EXPLAINED = {
     "cmmd": "conditional MMD",
     "jkce": "joint kernel error, squared, unbiased",
     "jkce_biased": "the same, biased",
+    "kce": "kernel calibration error, squared",
+    "klce": "local calibration on covariates, squared",
 }
 
 
@@ -80,6 +85,9 @@ def evaluation_tables(result: Evaluation) -> None:
             *([words] if console.width >= _WIDE else []),
         )
     console.print(table)
+    for estimate in result.estimates:
+        for note in estimate.details.get("notes", ()):
+            console.print(Text(f"{estimate.estimator}: {note}", style="dim"))
     for estimate in result.estimates:
         if estimate.value is None:
             console.print(Text(f"{estimate.estimator}: {estimate.reason}", style="yellow"))
@@ -237,6 +245,51 @@ def info_table(found: dict[str, Any]) -> None:
     for key, value in found.items():
         table.add_row(key.replace("_", " "), escape(_describe(value)))
     _console().print(table)
+
+
+def plan_table(found: Plan) -> None:
+    """Print what a run will cost."""
+    console = _console()
+    source = found.source
+    cores = "core" if found.workers == 1 else "cores"
+    head = (
+        f"{source['name']}: {source['rows']:,} rows of {source['classes']} classes, "
+        f"{found.workers} {cores}: about {duration(found.seconds)}"
+    )
+    console.print(Text(head, style="bold"))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("work", no_wrap=True)
+    table.add_column("method", overflow="fold")
+    for name in ("pairs", "time", "memory", "read"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cost in found.costs:
+        table.add_row(
+            cost.work,
+            cost.method,
+            f"{cost.pairs:.3g}" if cost.pairs else "",
+            duration(cost.seconds),
+            size(cost.memory),
+            size(cost.bytes_read),
+        )
+    console.print(table)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} days"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def _describe(value: Any) -> str:

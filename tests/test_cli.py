@@ -373,8 +373,8 @@ def test_evaluate__arrays_by_their_paths(run, arrays, everything):
 def test_evaluate__arrays_by_names_inside_a_store(run, arrays, numbers):
     found = run(
         *("evaluate", arrays, "--probabilities", "q", "--labels", "run/labels", "--weights", "w"),
-        *("--covariates", "run/covariates", "--covariate-names", "site,age", "--group-by", "site"),
-        *("--json", "-", "-e", "accuracy"),
+        *("--covariate-array", "run/covariates", "--covariate-names", "site,age"),
+        *("--group-by", "site", "--json", "-", "-e", "accuracy"),
     ).json
     y, w = numbers["labels"], numbers["covariates"][:, 1]
     known = y >= 0
@@ -407,7 +407,7 @@ WRONG_ARRAYS = {
     "both kinds": "--logits run/logits --probabilities q --labels run/labels",
     "weights of a store": "--weights w",
     "names without covariates": "--logits run/logits --labels run/labels --covariate-names a,b",
-    "too few names": "--logits run/logits --labels run/labels --covariates run/covariates "
+    "too few names": "--logits run/logits --labels run/labels --covariate-array run/covariates "
     "--covariate-names a",
 }
 
@@ -421,7 +421,7 @@ def test_evaluate__arrays_that_are_not_enough_or_too_much(run, arrays, case):
 
 @pytest.mark.parametrize(
     "options",
-    ["--binary", "--covariate-names a,b", "--weights w", "--covariates c"],
+    ["--binary", "--covariate-names a,b", "--weights w", "--covariate-array c"],
 )
 def test_evaluate__options_of_arrays_are_refused_with_a_store(run, store, options):
     ran = run("evaluate", store, "-e", "accuracy", *options.split())
@@ -854,7 +854,7 @@ def test_version__of_a_real_process():
 def test_cli__names_every_estimator_of_the_package(run):
     from calibscale.estimators import ESTIMATORS
 
-    assert list(ESTIMATORS) == NAMES
+    assert list(ESTIMATORS) == [*NAMES, "kce", "klce"]
     assert all(name in run("evaluate", "--help").out for name in NAMES)
 
 

@@ -229,10 +229,11 @@ def _row_sums(P, Q, form, strips, both, V, U, run=tiles.row_sums):
 def _tolerance(dtype, scale):
     """What roundings may do to Σ terms, of which `scale` has the magnitudes.
 
-    Up to FLUSH additions round by eps/2 each; coordinates, exponents up to 20 and predictions,
-    rounded when the panel was made, move a kernel's value by another 30 eps; 4 eps are of exp2.
+    The worst case is 98 eps: FLUSH additions of eps/2, coordinates, exponents and predictions up
+    to 20 rounded in making the panel (30 eps), exp2 (4 eps).  Roundings are random, so 8 are asked
+    for; measured over all tests of this file: 1.5.
     """
-    return (tiles.FLUSH / 2 + 34) * np.finfo(dtype).eps * np.sum(scale)
+    return 8 * np.finfo(dtype).eps * np.sum(scale)
 
 
 def _assert_sums(out, dense, dtype, kernel_sums=True):
@@ -511,7 +512,7 @@ def test_sums__threads_give_the_same_bits(rng, dtype, kernel, vectors, plane):
 def test_float32__error_of_a_gaussian_sum_is_that_of_its_roundings(rng, spread, plane):
     # Unit u = 2⁻²⁴.  A difference of coordinates, its square and two additions round: the exponent
     # t by 5u|t|, so the kernel by ln 2 · 5u|t|; exp2 by 2 ulp ≤ 4u; the strength and at most FLUSH
-    # additions by u each.
+    # additions by u each.  Roundings are random, so a tenth is asked for; measured: 0.03 %.
     n, m = 640, 320
     s = [rng.normal(size=k).astype(np.float32) for k in (n, m)]
     X = [(rng.random((3, k)) * spread).astype(np.float32) for k in (n, m)]
@@ -521,7 +522,7 @@ def test_float32__error_of_a_gaussian_sum_is_that_of_its_roundings(rng, spread, 
     )
     t = -((X[0][:, :, None].astype(float) - X[1][:, None, :].astype(float)) ** 2).sum(0)
     terms = np.outer(s[0].astype(float), s[1].astype(float)) * np.exp2(t)
-    bound = 2.0**-24 * np.sum(abs(terms) * (tiles.FLUSH + 6 + 5 * np.log(2) * abs(t)))
+    bound = 0.1 * 2.0**-24 * np.sum(abs(terms) * (tiles.FLUSH + 6 + 5 * np.log(2) * abs(t)))
     for height, width in ((640, 320), (128, 64)):
         grid = _rectangle(n, m, height, width)
         out = _pair_sums(P, Q, _form(PLANE, np.float32, plane), grid, False)
@@ -553,7 +554,7 @@ def test_float32__error_of_a_canonical_sum_is_that_of_its_roundings(
     exponent = (K + 3) * c * g + 3 * h
     of_kernel = (K + 2) * g + (kappa - g) * (4 + np.log(2) * exponent)
     of_pair = abs(A) * (kappa * (tiles.FLUSH + 3) + of_kernel) + kappa * ((K + 1) * g + 5)
-    bound = 2.0**-24 * np.sum(abs(np.outer(a.s, b.s)) * of_pair)
+    bound = 0.1 * 2.0**-24 * np.sum(abs(np.outer(a.s, b.s)) * of_pair)
     grid = _rectangle(n, m, 384, 160)
     out = _pair_sums(P, Q, _form(kernel, np.float32), grid, kernel_sums)
     assert abs(out[:, 0].sum() - terms.sum()) <= bound

@@ -6,36 +6,20 @@ import os
 import signal
 import sys
 import tempfile
-from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from calibscale.cli.options import (
-    check_output,
-    number,
-    open_source,
-    pairs,
-    source_options,
-    write_json,
-)
+from calibscale.cli.evaluate import evaluate, plan
+from calibscale.cli.options import check_output, number, pairs, write_json
 from calibscale.cli.select import select
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError
 from calibscale.progress import progress
 
-if TYPE_CHECKING:
-    from calibscale.estimators import Estimator
-
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
 
-_NAMES = (
-    *("accuracy", "brier", "nll", "confidence_gap", "ece", "mce", "tce2", "tce2_debiased"),
-    *("cwce2", "simplex_ece", "brier_decomposition", "nll_decomposition"),
-    *("ckce", "cmmd", "jkce", "jkce_biased"),
-)
-_EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 _GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "missing", "bayes")
 
 
@@ -85,114 +69,6 @@ def cli() -> None:
     Exit codes: 0 fine, 1 runtime error, 2 usage, 3 threshold breached, 4 invalid data,
     75 interrupted (run again).
     """
-
-
-# ---------------------------------------------------------------- evaluate
-
-
-@cli.command()
-@click.argument("store", required=False)
-@click.option(
-    "--estimator", "-e", "names", multiple=True, type=click.Choice(_NAMES),
-    help="What to compute (repeatable); default: everything.",
-)  # fmt: skip
-@click.option(
-    "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
-)
-@click.option("--bins", default=15, show_default=True, help="Number of bins.")
-@click.option(
-    "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
-    help=f"Bin edges: {', '.join(_EDGES)}, or comma-separated numbers.",
-)  # fmt: skip
-@click.option(
-    "--notion", type=click.Choice(["top_label", "positive"]), default="top_label",
-    show_default=True, help="Which probability the binned errors judge.",
-)  # fmt: skip
-@click.option(
-    "--bandwidth", type=float,
-    help="Bandwidth of the Gaussian kernel; default: median distance of 1,000 predictions.",
-)  # fmt: skip
-@click.option("--ridge", type=float, help="λ of ckce and cmmd; default n^(-1/4).")
-@click.option("--level", type=float, default=1.0, show_default=True, help="Level s of cmmd.")
-@click.option(
-    "--kernel", type=click.Choice(["linear+gaussian", "gaussian"]), default="linear+gaussian",
-    show_default=True, help="Kernel of jkce.",
-)  # fmt: skip
-@click.option("--features", default=100, show_default=True, help="Number F of random frequencies.")
-@click.option(
-    "--max-cells", default=10_000, show_default=True, help="Cells that simplex_ece may use."
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the random frequencies.")
-@click.option(
-    "--group-by", metavar="COLUMN", help="Also every estimate for each value of a covariate."
-)
-@source_options
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
-def evaluate(
-    store: str | None,
-    names: tuple[str, ...],
-    json_path: str | None,
-    quiet: bool,
-    group_by: str | None,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
-    **options: Any,
-) -> None:
-    """Calibration errors of STORE, all from one pass over it.
-
-    STORE is a path or URL made by `calibscale ingest`, `calibscale simulate` or the Python API.
-    Zarr arrays of other origin are named instead: --logits or --probabilities, and --labels.
-    """
-    check_output(json_path)
-    from calibscale.evaluation import evaluate as run
-
-    source = open_source(store, options)
-    estimators = _estimators(names, options)
-    with progress("evaluating", "blocks", quiet) as report:
-        result = run(
-            source,
-            estimators,
-            unfit="raise" if names else "report",
-            on_invalid=on_invalid,
-            tolerance=tolerance,
-            group_by=group_by,
-            scheduler=scheduler,
-            memory_limit=memory_limit,
-            progress=report,
-        )
-    if json_path != "-" and not quiet:
-        from calibscale.tables import evaluation_tables
-
-        evaluation_tables(result)
-    write_json(json_path, result.to_dict())
-
-
-def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:
-    from calibscale.estimators import ESTIMATORS
-    from calibscale.features import RandomFourier
-
-    settings = dict(options)
-    settings["edges"] = _edges(options["edges"])
-    settings["features"] = RandomFourier(options["features"], options["bandwidth"], options["seed"])
-    built = []
-    for name in names or _NAMES:
-        kind = ESTIMATORS[name]
-        known = {f.name for f in fields(kind) if f.init} & set(settings)  # type: ignore[arg-type]
-        built.append(kind(**{key: settings[key] for key in known}))
-    return built
-
-
-def _edges(text: str) -> str | tuple[float, ...]:
-    if text in _EDGES:
-        return text
-    try:
-        return tuple(float(number) for number in text.split(","))
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither numbers nor one of {', '.join(_EDGES)}", param_hint="--edges"
-        ) from None
 
 
 # ---------------------------------------------------------------- making and looking at stores
@@ -346,4 +222,6 @@ def doctor(json_path: str | None) -> None:
     write_json(json_path, found)
 
 
+cli.add_command(evaluate)
+cli.add_command(plan)
 cli.add_command(select)

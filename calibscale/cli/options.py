@@ -39,7 +39,7 @@ _OPTIONS = (
     ),
     click.option("--probabilities", metavar="PATH", help="Likewise, of probabilities."),
     click.option("--labels", metavar="PATH", help="Likewise, of labels."),
-    click.option("--covariates", metavar="PATH", help="Likewise, of covariates (n, d)."),
+    click.option("--covariate-array", metavar="PATH", help="Likewise, of covariates (n, d)."),
     click.option("--covariate-names", metavar="A,B", help="Names of those covariates."),
     click.option("--weights", metavar="PATH", help="Likewise, of weights."),
     click.option(
@@ -59,7 +59,8 @@ def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:
     """The store, or the arrays that the options name."""
     from calibscale.store import as_source, open_arrays
 
-    paths = {name: options[name] for name in ("logits", "probabilities", "covariates", "weights")}
+    paths = {name: options[name] for name in ("logits", "probabilities", "weights")}
+    paths["covariates"] = options["covariate_array"]
     named = {name: path for name, path in paths.items() if path is not None}
     if store is not None and not named and options["labels"] is None:
         for name in ("binary", "covariate_names"):

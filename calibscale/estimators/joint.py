@@ -162,7 +162,8 @@ class JKCE(Estimator):
             return self._without("an unbiased estimate needs two rows with positive weights", 0,
                                  parameters)  # fmt: skip
         error = Approximation("sampled_pairs", found.error)
-        return self._estimate(found.mean, error, found.pairs, parameters)
+        estimate = self._estimate(found.mean, error, found.rows, parameters)
+        return replace(estimate, details={"pairs": found.pairs})
 
     def _undefined(self, state: MomentState | PairState) -> str | None:
         if not state.weight**2 > state.weight2 * (1 + 1e-12):

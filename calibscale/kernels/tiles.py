@@ -183,6 +183,12 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
     W = _whole(v.size)
     one, ln2, third = form.constants[1], form.constants[2], form.constants[3]
     c = registers(form.exp2)
+    if form.factors.shape[0] == 0 and form.cross.size and form.categories.size == 0:
+        cross, linear = form.cross[0], one if form.linear else form.constants[0]
+        mine, h = P.h[i], Q.h[j0 : j0 + W]
+        for j in range(W):
+            v[j] = linear * g[j] + exp2(cross * g[j] + (h[j] + mine), c)
+        return
     for j in range(W):
         power[j] = 0
         poly[j] = 1

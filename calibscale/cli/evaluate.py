@@ -1,0 +1,279 @@
+"""``calibscale evaluate`` and ``calibscale plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.cli.options import (
+    check_output,
+    number,
+    open_source,
+    source_options,
+    write_json,
+)
+from calibscale.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.estimators import Estimator
+
+_DEFAULT = (
+    *("accuracy", "brier", "nll", "confidence_gap", "ece", "mce", "tce2", "tce2_debiased"),
+    *("cwce2", "simplex_ece", "brier_decomposition", "nll_decomposition"),
+    *("ckce", "cmmd", "jkce", "jkce_biased"),
+)
+_NAMES = (*_DEFAULT, "kce", "klce")
+_KERNEL_NOTIONS = ("jkce", "jkce_biased", "kce", "klce")  # judge all classes unless told
+_EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+_METHODS = ("auto", "features", "spectral", "tiles", "blocks", "pairs", "nystrom", "exact")
+_RADIAL = ("gaussian", "laplace", "matern32", "matern52")
+
+_OPTIONS = (
+    click.option(
+        "--estimator", "-e", "names", multiple=True, type=click.Choice(_NAMES),
+        help="What to compute (repeatable); default: everything but kce and klce.",
+    ),
+    click.option("--bins", default=15, show_default=True, help="Number of bins."),
+    click.option(
+        "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
+        help=f"Bin edges: {', '.join(_EDGES)}, or comma-separated numbers.",
+    ),
+    click.option(
+        "--notion", type=click.Choice(["top_label", "positive", "canonical"]),
+        help="Which probabilities are judged.  [default: top_label for binned errors, positive for "
+        "kce and klce of two classes, else canonical]",
+    ),
+    click.option(
+        "--method", type=click.Choice(_METHODS),
+        help="How ckce (features, exact), jkce (features, tiles, blocks, pairs), kce and klce "
+        "(auto, spectral, tiles, features, nystrom) are computed; tiles and exact visit every "
+        "pair of rows.  [default: features; auto for kce and klce]",
+    ),
+    click.option(
+        "--bandwidth", type=float,
+        help="Bandwidth of ckce, cmmd, jkce; default: median distance of 1,000 predictions.",
+    ),
+    click.option("--ridge", type=float, help="λ of ckce and cmmd; default n^(-1/4)."),
+    click.option("--level", type=float, help="Level s of cmmd; default 1."),
+    click.option(
+        "--kernel", type=click.Choice(["linear+gaussian", "gaussian"]),
+        help="Kernel of jkce.  [default: linear+gaussian]",
+    ),
+    click.option(
+        "--covariates", metavar="A,B", help="Columns that klce asks for local calibration on."
+    ),
+    click.option(
+        "--categorical", multiple=True, metavar="NAME",
+        help="One of them whose values must be equal (repeatable).",
+    ),
+    click.option(
+        "--prediction-bandwidth", type=float,
+        help="Bandwidth of kce and klce on predictions.  [default: median distance]",
+    ),
+    click.option(
+        "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
+        help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
+        "[default: standard deviation x median standardised distance]",
+    ),
+    click.option(
+        "--prediction-kernel", type=click.Choice([*_RADIAL, "linear+gaussian", "none"]),
+        help="Kernel of kce and klce on predictions.  [default: gaussian]",
+    ),
+    click.option(
+        "--covariate-kernel", type=click.Choice(_RADIAL),
+        help="Kernel of klce on covariates.  [default: gaussian]",
+    ),
+    click.option(
+        "--normalization", type=click.Choice(["pairs", "kernel_sum"]),
+        help="Divisor of klce: n(n-1), or (n-1) times the mean kernel sum, as KiTE does.",
+    ),
+    click.option(
+        "--within", metavar="COLUMN",
+        help="ckce with --method exact on predictions x the groups of this column.",
+    ),
+    click.option(
+        "--precision", type=click.Choice(["float64", "float32"]),
+        help="Of one pair with --method tiles; float32 is faster and states its rounding.",
+    ),
+    click.option("--block", type=int, help="Rows of a block with --method blocks; default 1000."),
+    click.option("--n-pairs", type=int, help="Pairs drawn with --method pairs; default 10^6."),
+    click.option(
+        "--series-tolerance", type=float,
+        help="Error of the Fourier series, or of the iteration of ckce.  [default: 1e-12, 1e-10]",
+    ),
+    click.option(
+        "--features", type=int,
+        help="Number of random frequencies or landmarks.  [default: 100; 1000 for kce and klce]",
+    ),
+    click.option("--max-cells", type=int, help="Cells that simplex_ece may use; default 10,000."),
+    click.option("--seed", default=0, show_default=True, help="Of all random draws."),
+)  # fmt: skip
+
+
+def _estimator_options(command: Callable) -> Callable:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("store", required=False)
+@_estimator_options
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
+)
+@click.option(
+    "--group-by", metavar="COLUMN", help="Also every estimate for each value of a covariate."
+)
+@click.option(
+    "--checkpoint", metavar="DIR",
+    help="Keep finished pairs there; the same command goes on from them after an interrupt.",
+)  # fmt: skip
+@source_options
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
+def evaluate(
+    store: str | None,
+    names: tuple[str, ...],
+    json_path: str | None,
+    quiet: bool,
+    group_by: str | None,
+    checkpoint: str | None,
+    on_invalid: str,
+    tolerance: float,
+    scheduler: str | None,
+    memory_limit: str | None,
+    **options: Any,
+) -> None:
+    """Calibration errors of STORE, all from one pass over it.
+
+    STORE is a path or URL made by `calibscale ingest`, `calibscale simulate` or the Python API.
+    Zarr arrays of other origin are named instead: --logits or --probabilities, and --labels.
+
+    Methods that visit every pair of rows come after the pass; `calibscale plan` says how long they
+    will take.
+    """
+    check_output(json_path)
+    from calibscale.evaluation import evaluate as run
+
+    source = open_source(store, options)
+    estimators = _estimators(names, options)
+    with progress("evaluating", "blocks", quiet) as report:
+        result = run(
+            source,
+            estimators,
+            unfit="raise" if names else "report",
+            on_invalid=on_invalid,
+            tolerance=tolerance,
+            group_by=group_by,
+            scheduler=scheduler,
+            memory_limit=memory_limit,
+            progress=report,
+            checkpoint=checkpoint,
+        )
+    if json_path != "-" and not quiet:
+        from calibscale.tables import evaluation_tables
+
+        evaluation_tables(result)
+    write_json(json_path, result.to_dict())
+
+
+@click.command()
+@click.argument("store", required=False)
+@_estimator_options
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
+)
+@source_options
+def plan(
+    store: str | None,
+    names: tuple[str, ...],
+    json_path: str | None,
+    on_invalid: str,
+    tolerance: float,
+    scheduler: str | None,
+    memory_limit: str | None,
+    **options: Any,
+) -> None:
+    """What `calibscale evaluate` with the same options will cost, without doing it.
+
+    Pairs, time (measured on a few rows of STORE), memory, and bytes read.
+    """
+    check_output(json_path)
+    from calibscale.planning import plan as run
+
+    found = run(
+        open_source(store, options),
+        _estimators(names, options),
+        on_invalid=on_invalid,
+        tolerance=tolerance,
+        scheduler=scheduler,
+        memory_limit=memory_limit,
+    )
+    if json_path != "-":
+        from calibscale.tables import plan_table
+
+        plan_table(found)
+    write_json(json_path, found.to_dict())
+
+
+def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:
+    from calibscale.estimators import ESTIMATORS
+    from calibscale.features import RandomFourier
+
+    F = options["features"]
+    settings = {
+        **options,
+        "edges": _edges(options["edges"]),
+        "features": RandomFourier(100 if F is None else F, options["bandwidth"], options["seed"]),
+        "n_features": F,
+        "tolerance": options["series_tolerance"],
+        "covariate_bandwidth": _bandwidths(options["covariate_bandwidths"]),
+        "covariates": _split(options["covariates"]),
+        "notion": options["notion"] or "top_label",
+    }
+    asked = names or _DEFAULT
+    if settings["covariates"] and "klce" not in asked:
+        raise click.UsageError("--covariates is for --estimator klce")
+    if "klce" in asked and not settings["covariates"]:
+        raise click.UsageError("klce needs --covariates A,B; without covariates it is kce")
+    built = []
+    for name in asked:
+        kind = ESTIMATORS[name]
+        own = dict(settings)
+        if name in _KERNEL_NOTIONS:
+            own["notion"] = options["notion"] if names else None
+        if name == "kce":
+            own["covariates"] = own["categorical"] = ()
+        known = {f.name for f in fields(kind) if f.init}  # type: ignore[arg-type]
+        built.append(kind(**{k: v for k, v in own.items() if k in known and v is not None}))
+    return built
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+def _bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
+    option = "--covariate-bandwidth"
+    named = [text.rpartition("=") for text in texts]
+    if any(name for name, _, _ in named):
+        if not all(name for name, _, _ in named):
+            raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
+        return {name: number(value, option) for name, _, value in named}
+    if len(texts) > 1:
+        raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
+    return number(texts[0], option) if texts else None
+
+
+def _edges(text: str) -> str | tuple[float, ...]:
+    if text in _EDGES:
+        return text
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither numbers nor one of {', '.join(_EDGES)}", param_hint="--edges"
+        ) from None

@@ -1,0 +1,203 @@
+"""What a run will cost, from a measurement on a few rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.chunk import Rules
+from calibscale.estimators import CKCE, JKCE, KLCE, Estimator
+from calibscale.evaluation import DataSetup
+from calibscale.kernels import tiles
+from calibscale.panels import Layout, panel_cuts
+from calibscale.products import ProductKernel
+from calibscale.scan import Scan
+from calibscale.store import as_source
+from calibscale.views import width
+
+_SAMPLE_SECONDS = 0.05
+_ITERATIONS = 6  # what block conjugate gradients took on real networks, to 1e-10: 4 to 6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one piece of work.
+
+    Attributes
+    ----------
+    work : str
+        The pass, or an estimator.
+    method : str
+    pairs : int
+        Unordered pairs of rows that are visited.
+    seconds : float
+    memory : int
+        Bytes.
+    bytes_read : int
+    """
+
+    work: str
+    method: str
+    pairs: int
+    seconds: float
+    memory: int
+    bytes_read: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Costs of a run, piece by piece."""
+
+    source: dict[str, Any]
+    workers: int
+    costs: tuple[Cost, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(cost.seconds for cost in self.costs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": "calibscale.plan/1",
+            "source": self.source,
+            "workers": self.workers,
+            "seconds": self.seconds,
+            "costs": [asdict(cost) for cost in self.costs],
+        }
+
+
+def plan(
+    source: Any,
+    estimators: Iterable[Estimator],
+    *,
+    on_invalid: str = "raise",
+    tolerance: float = 1e-4,
+    scheduler: Any = None,
+    memory_limit: int | str | None = None,
+) -> Plan:
+    """Estimate time, memory and reading of `evaluate` with the same arguments.
+
+    The pass is timed on its first block, pairs on a sample of 1,000 rows, both on this machine.
+
+    Raises
+    ------
+    OptionError, InvalidDataError, StoreError
+        As `evaluate` would.
+    """
+    data = as_source(source)
+    rules = Rules(
+        data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance, on_invalid=on_invalid
+    )
+    setup = DataSetup(data, rules)
+    workers = engine.workers(scheduler)
+    chosen = [estimator.resolve(setup) for estimator in estimators]
+    costs = [_pass(data, rules, chosen, workers)]
+    for estimator in chosen:
+        cost = _pairs(data, setup, estimator, workers, engine.parse_bytes(memory_limit))
+        if cost is not None:
+            costs.append(cost)
+    return Plan(data.describe(), workers, tuple(costs))
+
+
+def _pass(data: Any, rules: Rules, chosen: list[Estimator], workers: int) -> Cost:
+    """The one pass over the rows, for all estimators that need it."""
+    statistics = tuple(dict.fromkeys(s for e in chosen for s in e.needs))
+    covariates = tuple(dict.fromkeys(name for e in chosen for name in e.covariates))
+    size = data.block_rows
+    full = Rules(
+        **{
+            **asdict(rules),
+            "features": max((s.size(data.classes) for s in statistics), default=0),
+            "covariates": tuple(data.covariate(name) for name in covariates),
+            "large_chunks": any(s.large_chunks for s in statistics),
+        }
+    )
+    task = Scan(data, statistics, full, size, -(-data.rows // size))
+    with engine.one_thread():
+        task.state(0)  # compile outside the clock
+        started = time.perf_counter()
+        task.state(0)
+        block = time.perf_counter() - started
+    busy = min(workers, task.blocks)
+    return Cost(
+        "one pass", ", ".join(e.name for e in chosen if not e.pairwise) or "validation", 0,
+        block * -(-task.blocks // busy),
+        busy * (task.block_bytes + task.state_bytes) + task.blocks.bit_length() * task.state_bytes,
+        data.rows * data.row_bytes,
+    )  # fmt: skip
+
+
+def _pairs(
+    data: Any, setup: DataSetup, estimator: Estimator, workers: int, limit: int | None
+) -> Cost | None:
+    """The sums over pairs of one estimator, if it has any."""
+    if not estimator.pairwise:
+        return None
+    n, K = data.rows, data.classes
+    method = str(getattr(estimator, "method", "tiles"))
+    kernel, notion, precision, vectors, products = _work(estimator)
+    if method == "pairs":
+        pairs, products = int(getattr(estimator, "n_pairs", 0)), 1
+    elif method == "blocks":
+        block = int(getattr(estimator, "block", 1))
+        pairs = n // block * (block * (block - 1) // 2)
+    else:
+        pairs = n * (n - 1) // 2
+    rate = _rate(setup, kernel, notion, precision, K if vectors else 0)
+    cuts = panel_cuts(n, K)
+    rows = cuts[0][1] - cuts[0][0]
+    held = 8 * (6 * K + 20)
+    kept = min(n * held, 2**29 if limit is None else limit // 4)
+    reads = 1 if n * held <= kept else max(1, len(cuts) // 2)
+    return Cost(
+        estimator.name, method, products * pairs, products * pairs / (rate * workers),
+        2 * rows * held + kept + (4 * 8 * n * K if vectors else 0),
+        products * reads * n * data.row_bytes,
+    )  # fmt: skip
+
+
+def _work(estimator: Estimator) -> tuple[ProductKernel, str, str, bool, int]:
+    """Kernel, notion, precision, whether vectors are multiplied, and how many times."""
+    if isinstance(estimator, CKCE):
+        assert estimator.kernel is not None
+        return estimator.kernel, "canonical", "float64", True, _ITERATIONS
+    if isinstance(estimator, KLCE):
+        assert estimator.kernel is not None
+        assert estimator.notion is not None
+        return estimator.kernel, estimator.notion, estimator.precision, False, 1
+    assert isinstance(estimator, JKCE)
+    bandwidth = getattr(estimator.features, "bandwidth", None) or 1.0
+    kernel = ProductKernel(estimator.kernel, bandwidth)
+    return kernel, estimator.notion, estimator.precision, False, 1
+
+
+def _rate(
+    setup: DataSetup, kernel: ProductKernel, notion: str, precision: str, vectors: int
+) -> float:
+    """Unordered pairs per second of one core, on sampled rows."""
+    layout = Layout(kernel, width(notion, setup.classes), precision)
+    rows = setup.sample(notion)
+    panel, _ = layout.panel(rows)
+    size, form = panel.s.size, layout.form()
+    grid = layout.grid(size, size, False)
+    strips = np.array(layout.strips(size), np.int64)
+    V = np.zeros((vectors, size), panel.s.dtype)
+    into = np.zeros((len(strips), vectors, size), V.dtype), np.zeros((vectors, size), V.dtype)
+
+    def once() -> None:
+        if vectors:
+            tiles.row_sums(panel, panel, form, strips, True, V, V, *into)
+        else:
+            tiles.pair_sums(panel, panel, form, grid, False, np.zeros((len(grid), 2)))
+
+    once()
+    count, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < _SAMPLE_SECONDS:
+        once()
+        count += 1
+    return max(count, 1) * size * size / elapsed
