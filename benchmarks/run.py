@@ -12,7 +12,7 @@ from pathlib import Path
 
 from measure import RESULTS, Settings, usable_cores
 
-NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection")
+NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs")
 CORES = 2
 
 

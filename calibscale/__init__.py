@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         CWCE2,
         ECE,
         JKCE,
+        KCE,
+        KLCE,
         MCE,
         NLL,
         TCE2,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from calibscale.evaluation import evaluate
     from calibscale.features import OneHot, RandomFourier
     from calibscale.landmarks import Gaussian, Laplacian
+    from calibscale.planning import Plan, plan
     from calibscale.results import Approximation, Estimate, Evaluation
     from calibscale.selection import (
         KDE,
@@ -62,6 +65,8 @@ _ROOMS = {
         "CWCE2",
         "ECE",
         "JKCE",
+        "KCE",
+        "KLCE",
         "MCE",
         "NLL",
         "TCE2",
@@ -77,6 +82,7 @@ _ROOMS = {
     "evaluation": ("evaluate",),
     "features": ("OneHot", "RandomFourier"),
     "landmarks": ("Gaussian", "Laplacian"),
+    "planning": ("Plan", "plan"),
     "results": ("Approximation", "Estimate", "Evaluation"),
     "selection": (
         "KDE",

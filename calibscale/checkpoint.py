@@ -65,8 +65,8 @@ class Checkpoint:
             ) from error
         mine = self._identity()
         if identity != mine:
-            keys = sorted(mine.keys() | identity.keys())
-            other = [key for key in keys if identity.get(key) != mine.get(key)]
+            old, new = _flat(identity), _flat(mine)
+            other = sorted(key for key in old.keys() | new if old.get(key) != new.get(key))
             raise OptionError(
                 f"the checkpoint {self.path} is of other data or parameters "
                 f"({', '.join(other)}); give another folder, or remove it"
@@ -102,6 +102,16 @@ class Checkpoint:
 
     def _identity(self) -> dict[str, Any]:
         return json.loads(json.dumps({"format": _FORMAT, **self.identity}))
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Nested dicts as one, names joined by dots."""
+    if not isinstance(value, dict):
+        return {name: value}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        found |= _flat(item, f"{name}.{key}" if name else key)
+    return found
 
 
 def digest(*arrays: NDArray[Any]) -> str:

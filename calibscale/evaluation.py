@@ -20,7 +20,7 @@ from calibscale.errors import OptionError
 from calibscale.estimators import CMMD, ESTIMATORS, JKCE, Estimator
 from calibscale.features import RandomFourier
 from calibscale.pairs import Pairs
-from calibscale.products import Rows
+from calibscale.products import HoldOut, Rows
 from calibscale.results import Estimate, Evaluation
 from calibscale.scan import States, scan
 from calibscale.source import ArraySource
@@ -75,6 +75,20 @@ class DataSetup:
         Their labels and residuals are not to be used.
         """
         return Rows.join([Rows.of(chunk, notion) for chunk in self._chunks])
+
+    def held_out(self, notion: str, hold_out: HoldOut, most: int) -> Rows:
+        """Up to `most` labelled rows of those held out, the first by row number; one pass."""
+        parts: list[Rows] = []
+        size = self.source.block_rows
+        for start in range(0, self.source.rows, size):
+            block = self.source.read(
+                start, min(start + size, self.source.rows), self.source.covariates is not None
+            )
+            for chunk, _ in chunks(block, self.rules):
+                parts.append(Rows.of(chunk.take(hold_out.holds(chunk.rows)), notion))
+            if sum(len(part) for part in parts) >= most:
+                break
+        return Rows.join(parts).take(slice(most))
 
     def columns(self, names: tuple[str, ...]) -> dict[str, Column]:
         """What the named covariates hold; one pass over them, made once."""

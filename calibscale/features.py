@@ -15,7 +15,7 @@ from calibscale.kernels import elementary, random
 
 if TYPE_CHECKING:
     from calibscale.covariates import Column
-    from calibscale.products import Rows
+    from calibscale.products import HoldOut, Rows
 
 
 class Setup(Protocol):
@@ -32,6 +32,8 @@ class Setup(Protocol):
     def columns(self, names: tuple[str, ...]) -> dict[str, Column]: ...
 
     def sample(self, notion: str) -> Rows: ...
+
+    def held_out(self, notion: str, hold_out: HoldOut, most: int) -> Rows: ...
 
     @property
     def rows(self) -> int: ...

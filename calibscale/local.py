@@ -16,7 +16,7 @@ from calibscale.covariates import Column
 from calibscale.errors import OptionError
 from calibscale.features import Setup
 from calibscale.kernels import elementary, random
-from calibscale.products import ProductKernel, Rows, combine, radial
+from calibscale.products import HoldOut, ProductKernel, Rows, combine, radial
 from calibscale.spectral import Complexes, Factor, FourierSeries, modes_needed
 from calibscale.statistics import Statistic
 from calibscale.views import width
@@ -139,6 +139,8 @@ class Modes(Statistic):
         Their values.
     couplings : tuple of tuples
         The kernel between the values of each of them, row by row.
+    hold_out : HoldOut, optional
+        Rows that are left out.
     """
 
     notion: str
@@ -148,6 +150,7 @@ class Modes(Statistic):
     discrete: tuple[int, ...] = ()
     levels: tuple[tuple[float, ...], ...] = ()
     couplings: tuple[tuple[float, ...], ...] = ()
+    hold_out: HoldOut | None = None
     large_chunks: ClassVar[bool] = True
 
     @property
@@ -179,7 +182,7 @@ class Modes(Statistic):
         return combine(covariates, self.discrete, self.levels)
 
     def accumulate(self, state: ModeState, chunk: Chunk) -> ModeState:
-        rows = Rows.of(chunk, self.notion)
+        rows = Rows.of(chunk, self.notion, self.hold_out)
         w, delta = rows.weights, rows.delta[:, 0]
         sums = (len(rows), w.sum(), w @ w, (w * delta) @ (w * delta))
         for total, value in zip(state[:4], sums, strict=True):
@@ -260,7 +263,7 @@ def spectral_statistic(
         )
     return Modes(
         notion, FourierSeries(tuple(factors), tolerance), kernel.prediction != "none",
-        tuple(columns), tuple(discrete), tuple(levels), tuple(couplings),
+        tuple(columns), tuple(discrete), tuple(levels), tuple(couplings), kernel.hold_out,
     )  # fmt: skip
 
 
@@ -316,7 +319,7 @@ class LocalFeatures(Statistic):
         return np.hstack(parts)
 
     def accumulate(self, state: LocalFeatureState, chunk: Chunk) -> LocalFeatureState:
-        rows = Rows.of(chunk, self.notion)
+        rows = Rows.of(chunk, self.notion, self.kernel.hold_out)
         w = rows.weights
         d2 = np.einsum("ij,ij->i", rows.delta, rows.delta)
         sums = (len(rows), w.sum(), w @ w, (w * w) @ d2)

@@ -191,10 +191,21 @@ class _SumTask(_PairTask):
         state.area[...] += n * (n - 1) / 2 if same else n * m
         rng = np.random.default_rng([block, len(self.panels)])
         double = Layout(self.spec.kernel, self.panels.layout.width)
-        if min(n, m) == 0:
+        if n * m == 0 or (same and n == 1):
+            return
+        if len(self.panels) == 1:  # too few pairs for a sample to tell; all of them are quick
+            held = P._replace(panel=double.panel(P.rows)[0])
+            grid = double.grid(held.panel.s.size, held.panel.s.size, True)
+            sums = self._sums(held, held, double.form(), grid)
+            state.probes[...] = 1
+            state.gap[...] = (state.pairs - sums[:, 0].sum()) / state.area
+            state.gap2[...] = state.gap**2
             return
         for _ in range(_PROBES):
-            i, j = rng.permutation(n)[:_PROBE_SIDE], rng.permutation(m)[:_PROBE_SIDE]
+            i, j = rng.permutation(n), rng.permutation(m)
+            if same:  # no row with itself
+                i, j = np.array_split(i, 2)
+            i, j = i[:_PROBE_SIDE], j[:_PROBE_SIDE]
             found = []
             for layout in (self.panels.layout, double):
                 a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]

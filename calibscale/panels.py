@@ -222,8 +222,8 @@ class Panels:
             if self.group is not None:
                 assert chunk.covariates is not None
                 chunk = chunk.take(chunk.covariates[:, self.group[0]] == self.group[1])
-            counts += of_chunk._replace(used=len(chunk))
-            parts.append(Rows.of(chunk, self.notion))
+            parts.append(Rows.of(chunk, self.notion, self.layout.kernel.hold_out))
+            counts += of_chunk._replace(used=len(parts[-1]))
         rows = Rows.join(parts)
         panel, order = self.layout.panel(rows)
         return Held(rows, counts, panel, order)

@@ -9,6 +9,7 @@ import numpy as np
 
 from calibscale.chunk import Chunk, Floats, Ints
 from calibscale.errors import OptionError
+from calibscale.kernels import random
 from calibscale.views import views
 
 RADIAL = ("gaussian", "laplace", "matern32", "matern52")
@@ -43,8 +44,10 @@ class Rows(NamedTuple):
         return Rows(*(array[index] for array in self))
 
     @staticmethod
-    def of(chunk: Chunk, notion: str) -> Rows:
-        """A chunk as the one problem of a notion sees it."""
+    def of(chunk: Chunk, notion: str, hold_out: HoldOut | None = None) -> Rows:
+        """A chunk as the one problem of a notion sees it, less the rows held out."""
+        if hold_out is not None:
+            chunk = hold_out.rest(chunk)
         (view,) = views(chunk, notion)
         covariates = chunk.covariates if chunk.covariates is not None else np.empty((len(chunk), 0))
         return Rows(view.points, view.delta, chunk.labels, view.weights, covariates)
@@ -53,6 +56,31 @@ class Rows(NamedTuple):
     def join(parts: list[Rows]) -> Rows:
         """Several of them, one after another."""
         return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """A share of the rows, drawn by a counter hash of their numbers, that chose a kernel.
+
+    Estimates with that kernel leave them out.
+    """
+
+    share: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise OptionError(f"a held-out share must be in (0, 1), not {self.share}")
+
+    def holds(self, rows: Ints) -> Any:
+        """Whether each of the numbered rows is held out (c,)."""
+        u = np.empty(len(rows))
+        random.uniform_at(np.uint64(self.seed), np.uint64(random.HOLD_OUT), rows, u)
+        return u < self.share
+
+    def rest(self, chunk: Chunk) -> Chunk:
+        """The rows that are not."""
+        return chunk.take(~self.holds(chunk.rows))
 
 
 @dataclass(frozen=True)
@@ -78,6 +106,8 @@ class ProductKernel:
         Positions of covariates that must be equal.
     levels : tuple of tuples
         The sorted values of each of those.
+    hold_out : HoldOut, optional
+        Rows that are left out, as the bandwidths were chosen on them.
     """
 
     prediction: str = "gaussian"
@@ -88,6 +118,7 @@ class ProductKernel:
     centres: tuple[float, ...] = ()
     categorical: tuple[int, ...] = ()
     levels: tuple[tuple[float, ...], ...] = ()
+    hold_out: HoldOut | None = None
 
     def __post_init__(self) -> None:
         for name, known in ((self.prediction, PREDICTION_KERNELS), (self.covariate, RADIAL)):

@@ -92,7 +92,7 @@ def evaluation_tables(result: Evaluation) -> None:
         if estimate.value is None:
             console.print(Text(f"{estimate.estimator}: {estimate.reason}", style="yellow"))
     if any(e.approximation.kind != "exact" for e in result.estimates):
-        console.print(Text("± is the error of random features, not of sampling", style="dim"))
+        console.print(Text("± is the error of the approximation, not of sampling", style="dim"))
     if result.groups:
         values = list(result.groups)
         fit = max(1, (console.width - 22) // 12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.estimators import ECE
+from calibscale.estimators import CKCE, ECE, JKCE
 from calibscale.evaluation import default_estimators, evaluate
 from calibscale.selection import select
 from calibscale.simulate import GENERATORS
@@ -22,6 +22,9 @@ def warm_up() -> None:
             from_arrays(probabilities=halves, labels=labels),
         ):
             evaluate(source, estimators, scheduler="serial")
+    every_pair = [JKCE(method="tiles"), JKCE(method="tiles", precision="float32")]
+    for scheduler in ("serial", "threads:2"):  # compiled for one thread, and for many
+        evaluate(source, [*every_pair, CKCE(method="exact")], scheduler=scheduler)
     GENERATORS["ms-over"].draw(0, 0, 2)
     p = np.linspace(0.01, 0.99, 40)
     source = from_arrays(probabilities=p, labels=np.arange(40) % 2, binary=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection")
+NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs")
 
 pytestmark = [
     pytest.mark.benchmarks,

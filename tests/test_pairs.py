@@ -217,9 +217,9 @@ def test_float32__stays_within_its_stated_error(rows, classes):
         assert found.approximation.kind == "float32"
         error = found.approximation.error
         assert error <= 2e-7 * scale  # a few roundings of 6e-8
-        inside += abs(found.value - exact) <= error
+        inside += abs(found.value - exact) <= error + 1e-13 * scale  # rounding of float64
         ratios.append(abs(found.value - exact) / scale)
-    assert inside >= 11
+    assert inside >= 11  # of 12
     assert max(ratios) > 1e-12  # it is another precision
 
 
@@ -467,7 +467,7 @@ def test_few_rows__two_are_enough():
     assert tiles.value == pytest.approx(expected, rel=1e-14)
     assert blocks.value == pytest.approx(expected, rel=1e-14)
     assert sampled.value == pytest.approx(expected, rel=1e-14)
-    assert abs(single.value - expected) <= single.approximation.error
+    assert abs(single.value - expected) <= single.approximation.error * (1 + 1e-9)
     assert ckce.value == pytest.approx(
         naive.cmmd(_kernel(q), naive.residuals(q, y), 0.1), rel=1e-12
     )

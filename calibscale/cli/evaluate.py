@@ -79,6 +79,11 @@ _OPTIONS = (
         "[default: standard deviation x median standardised distance]",
     ),
     click.option(
+        "--choose-bandwidths", "choose", type=float, metavar="SHARE",
+        help="Choose the bandwidths of kce and klce by power on this share of the rows, which the "
+        "estimate leaves out.",
+    ),
+    click.option(
         "--prediction-kernel", type=click.Choice([*_RADIAL, "linear+gaussian", "none"]),
         help="Kernel of kce and klce on predictions.  [default: gaussian]",
     ),

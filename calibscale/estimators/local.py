@@ -19,7 +19,9 @@ from calibscale.local import (
     local_kernel,
     spectral_statistic,
 )
-from calibscale.products import PREDICTION_KERNELS, RADIAL, ProductKernel
+from calibscale.nystrom import Nystrom, NystromState, nystrom_statistic
+from calibscale.power import most_powerful
+from calibscale.products import PREDICTION_KERNELS, RADIAL, HoldOut, ProductKernel
 from calibscale.results import EXACT, Approximation, Estimate
 from calibscale.statistics import Statistic
 
@@ -68,6 +70,10 @@ class KLCE(Estimator):
     n_features : int
         Random frequencies, or landmarks.
     seed : int
+        Of features, landmarks, and of the rows held out.
+    choose : float, optional
+        The share of rows on which bandwidths are chosen by the power of the test; the estimate
+        leaves them out.  Bandwidths given, or the defaults, are what is scaled.
     """
 
     covariates: tuple[str, ...] = ()
@@ -83,6 +89,7 @@ class KLCE(Estimator):
     precision: str = "float64"
     n_features: int = 1000
     seed: int = 0
+    choose: float | None = None
     kernel: ProductKernel | None = field(default=None, repr=False)
     statistic: Statistic | None = field(default=None, repr=False, compare=False)
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
@@ -124,6 +131,8 @@ class KLCE(Estimator):
             setup, notion, self.covariates, self.categorical, self.prediction_kernel,
             self.prediction_bandwidth, self.covariate_kernel, self.covariate_bandwidth,
         )  # fmt: skip
+        if self.choose is not None:
+            kernel = most_powerful(setup, notion, kernel, HoldOut(self.choose, self.seed))
         method, statistic, reason = known._choose(setup, kernel)
         return replace(
             known, kernel=kernel, method=method, statistic=statistic, notes=(*notes, reason)
@@ -137,7 +146,7 @@ class KLCE(Estimator):
         if self.method == "spectral":
             return "spectral", self._spectral(setup, kernel), "spectral: as asked for"
         if self.method in ("features", "nystrom"):
-            return self.method, self._features(kernel), f"{self.method}: as asked for"
+            return self.method, self._features(setup, kernel), f"{self.method}: as asked for"
         if setup.rows <= _FEW_ROWS:
             return "tiles", None, f"tiles: every pair of {setup.rows} rows is quick"
         try:
@@ -147,20 +156,24 @@ class KLCE(Estimator):
             why = str(error)
         if setup.rows <= _SOME_ROWS or kernel.linear:
             return "tiles", None, f"tiles: {why}"
-        return "features", self._features(kernel), f"features: {why}"
+        try:
+            landmarks = nystrom_statistic(setup, self.notion, kernel, self.n_features, self.seed)
+            return "nystrom", landmarks, f"nystrom: {why}"
+        except OptionError:
+            return "features", self._features(setup, kernel), f"features: {why}"
 
     def _spectral(self, setup: Setup, kernel: ProductKernel) -> Modes:
         assert self.notion is not None
         return spectral_statistic(setup, self.notion, kernel, self.covariates, self.tolerance)
 
-    def _features(self, kernel: ProductKernel) -> Statistic:
+    def _features(self, setup: Setup, kernel: ProductKernel) -> Statistic:
         assert self.notion is not None
         if self.normalization == "kernel_sum":
             raise OptionError("normalization='kernel_sum' needs method='spectral' or 'tiles'")
         if kernel.linear:
             raise OptionError("the kernel linear+gaussian needs method='tiles'")
         if self.method == "nystrom":
-            raise OptionError("method 'nystrom' is not available")
+            return nystrom_statistic(setup, self.notion, kernel, self.n_features, self.seed)
         return LocalFeatures(kernel, self.notion, self.n_features, self.seed)
 
     # ---------------------------------------------------------------- the value
@@ -176,6 +189,8 @@ class KLCE(Estimator):
     def finalize(self, state: Any) -> Estimate:
         if isinstance(state, LocalFeatureState):
             return self._from_features(state)
+        if isinstance(state, NystromState):
+            return self._from_landmarks(state)
         return self._from_modes(state)
 
     def solve(self, pairs: Pairs) -> Estimate:
@@ -209,6 +224,13 @@ class KLCE(Estimator):
         error = Approximation("random_features", spread / scale if scale else None)
         return self._estimate(float(values.mean()), 0.0, state, error)
 
+    def _from_landmarks(self, state: NystromState) -> Estimate:
+        assert isinstance(self.statistic, Nystrom)
+        value, error = self.statistic.value(state)
+        scale = self._scale(state, 0.0)
+        approximation = Approximation("nystrom", error / scale if scale else None)
+        return self._estimate(value, 0.0, state, approximation)
+
     def _scale(self, state: Any, kernel_sum: float) -> float:
         """What the sum over i ≠ j is divided by."""
         if self.normalization == "pairs":
@@ -235,6 +257,8 @@ class KLCE(Estimator):
             "normalization": self.normalization,
             "method": self.method,
         }
+        if self.choose is not None:
+            parameters["choose"] = {"share": self.choose, "seed": self.seed}
         if self.method == "spectral":
             assert isinstance(self.statistic, Modes)
             parameters |= {"tolerance": self.tolerance, "modes": self.statistic.series.modes}

@@ -1,0 +1,200 @@
+"""``calibscale bias``."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from calibscale.cli.evaluate import _bandwidths, _split
+from calibscale.cli.options import check_output, open_source, source_options, write_json
+from calibscale.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.bias import BiasMap
+
+_RADIAL = ("gaussian", "laplace", "matern32", "matern52")
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option("--covariates", metavar="A,B", help="Columns that the bias is local in.")
+@click.option(
+    "--at", type=click.Choice(["rows", "grid"]), default="rows", show_default=True,
+    help="The points: every row, or a grid of predictions and covariates.",
+)  # fmt: skip
+@click.option("--points", default=25, show_default=True, help="Values of each axis of the grid.")
+@click.option(
+    "--categorical", multiple=True, metavar="NAME",
+    help="A covariate whose values must be equal (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--prediction-bandwidth", type=float,
+    help="Bandwidth on predictions.  [default: median distance]",
+)  # fmt: skip
+@click.option(
+    "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
+    help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
+    "[default: standard deviation x median standardised distance]",
+)  # fmt: skip
+@click.option(
+    "--prediction-kernel", type=click.Choice([*_RADIAL, "linear+gaussian", "none"]),
+    default="gaussian", show_default=True, help="none: predictions need not be near.",
+)  # fmt: skip
+@click.option(
+    "--covariate-kernel", type=click.Choice(_RADIAL), default="gaussian", show_default=True,
+    help="Kernel on covariates.",
+)  # fmt: skip
+@click.option(
+    "--notion", type=click.Choice(["positive", "top_label"]),
+    help="Which probability is judged.  [default: positive for two classes, else top_label]",
+)  # fmt: skip
+@click.option(
+    "--method", type=click.Choice(["auto", "spectral", "direct"]), default="auto",
+    show_default=True, help="A Fourier series in one pass, or every row for every point.",
+)  # fmt: skip
+@click.option(
+    "--series-tolerance", type=float, default=1e-12, show_default=True,
+    help="Error of the Fourier series.",
+)  # fmt: skip
+@click.option(
+    "--output", "-o", metavar="MAP.csv", help="Write the map as CSV; - for standard output."
+)
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the map as JSON; - for standard output."
+)
+@click.option(
+    "--top", default=20, show_default=True,
+    help="Points in the table, which is printed where neither is written.",
+)  # fmt: skip
+@source_options
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
+def bias(
+    store: str | None,
+    covariates: str | None,
+    covariate_bandwidths: tuple[str, ...],
+    series_tolerance: float,
+    output: str | None,
+    json_path: str | None,
+    top: int,
+    quiet: bool,
+    tolerance: float,
+    **options: Any,
+) -> None:
+    """Where, and in which direction, the predictions of STORE are off.
+
+    The bias near a point is the weighted mean of y - f over rows of like prediction and
+    covariates: above 0 where predictions are too low.  Points with fewer than two rows near them
+    are masked.  Default table: the largest biases in units of their standard errors.
+    """
+    check_output(output, "--output")
+    check_output(json_path)
+    if output == json_path == "-":
+        raise click.UsageError("--output and --json cannot both be standard output")
+    from calibscale.bias import local_bias
+
+    settings = {name: options.pop(name) for name in _SETTINGS}
+    settings["categorical"] = tuple(
+        name for text in settings["categorical"] for name in _split(text)
+    )
+    source = open_source(store, options)
+    with progress("mapping", "blocks", quiet) as report:
+        result = local_bias(
+            source,
+            _split(covariates),
+            covariate_bandwidth=_bandwidths(covariate_bandwidths),
+            tolerance=series_tolerance,
+            simplex_tolerance=tolerance,
+            progress=report,
+            **settings,
+        )
+    if output is None and json_path is None and not quiet:
+        _print(result, top)
+    if output is not None:
+        _write_csv(result, output)
+    write_json(json_path, result.to_dict() if json_path is not None else {})
+
+
+_SETTINGS = (
+    *("at", "points", "categorical", "prediction_bandwidth", "prediction_kernel"),
+    *("covariate_kernel", "notion", "method", "on_invalid", "scheduler", "memory_limit"),
+)
+
+
+def _write_csv(result: BiasMap, path: str) -> None:
+    """Write the points aside and rename the file; ``-`` is standard output."""
+
+    def write(file: TextIO) -> None:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(result.header)
+        writer.writerows((*row[:-1], int(row[-1])) for row in result.rows())
+
+    if path == "-":
+        write(sys.stdout)
+        return
+    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+        with open(path, "w") as file:
+            write(file)
+        return
+    aside = Path(f"{path}.{os.getpid()}.tmp")
+    try:
+        with aside.open("w", newline="") as file:
+            write(file)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _print(result: BiasMap, count: int) -> None:
+    """The points whose bias is the most standard errors from 0."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=False)
+    source, masked = result.source, int(result.masked.sum())
+    console.print(
+        Text(
+            f"{source['name']}: {result.n:,} rows, bias at {len(result):,} points, "
+            f"{result.seconds:.2f} s",
+            style="bold",
+        )
+    )
+    for reason, dropped in result.dropped.items():
+        console.print(
+            Text(f"{dropped:,} rows were dropped: {reason.replace('_', ' ')}", style="yellow")
+        )
+    if result.n_unlabelled:
+        console.print(f"{result.n_unlabelled:,} rows without a label yet were left out")
+    for note in result.notes:
+        console.print(Text(note, style="dim"))
+    table = Table(box=None, pad_edge=False)
+    for name in result.header[:-1]:
+        name = {"standard_error": "±", "effective_rows": "rows near"}.get(name, name)
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    table.add_column("bias/±", justify="right", no_wrap=True)
+    for i in result.most_biased(count):
+        numbers = [result.predictions[i], *result.values[i]]
+        cells = ["" if x != x else f"{x:.4g}" for x in numbers]
+        error = result.standard_error[i]
+        table.add_row(
+            *([str(result.index[i])] if result.index is not None else []),
+            *cells,
+            f"{result.bias[i]:+.4f}",
+            f"{error:.4f}",
+            f"{result.effective_rows[i]:,.0f}",
+            f"{result.bias[i] / error:+.1f}" if error > 0 else "–",
+        )
+    console.print(table)
+    console.print(
+        Text(
+            f"bias is the mean of y − f near the point, ± its standard error; {masked:,} points "
+            "with fewer than two rows near are masked",
+            style="dim",
+        )
+    )
