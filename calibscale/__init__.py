@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calibscale.bias import BiasMap, local_bias
     from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
     from calibscale.estimators import (
         CKCE,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 # Names are imported when first used: `calibscale --help` must not wait for a compiler.
 _ROOMS = {
+    "bias": ("BiasMap", "local_bias"),
     "errors": ("CalibscaleError", "InvalidDataError", "OptionError", "StoreError"),
     "estimators": (
         "CKCE",

@@ -266,10 +266,14 @@ class _Tree:
         return state
 
 
-def _run_length(blocks: int, workers: int) -> int:
-    """Blocks sent out together: a power of two that leaves every worker a dozen runs."""
+def _run_length(task: Task, workers: int) -> int:
+    """Blocks sent out together: a power of two that leaves every worker a dozen runs.
+
+    One, where blocks are long.
+    """
     length = 1
-    while length < _LONGEST_RUN and blocks // (2 * length) >= 12 * workers:
+    longest = 1 if hasattr(task, "threaded") else _LONGEST_RUN
+    while length < longest and task.blocks // (2 * length) >= 12 * workers:
         length *= 2
     return length
 
@@ -312,7 +316,7 @@ def resident_bytes() -> int:
 
 
 def _fold_threads(task: Task, workers: int, report: Progress, checkpoint: Checkpoint | None) -> Any:
-    length = _run_length(task.blocks, workers)
+    length = _run_length(task, workers)
     runs = _runs(task, length)
     tree = _Tree(task, length, checkpoint)
     todo = iter(tree.todo())
@@ -403,7 +407,7 @@ def _fold_dask(task: Task, client: Any, report: Progress, checkpoint: Checkpoint
     from distributed import as_completed
 
     threads = sum(client.nthreads().values()) or 1
-    length = 1 if hasattr(task, "threaded") else _run_length(task.blocks, threads)
+    length = _run_length(task, threads)
     runs = _runs(task, length)
     tree = _Tree(task, length, checkpoint)
     token = os.urandom(6).hex()

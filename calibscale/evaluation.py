@@ -270,6 +270,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What tells these data from others: sums that any change of a row would change."""
     return {
+        "version": versions()["calibscale"],
         "source": {key: value for key, value in data.describe().items() if key != "name"},
         "rows": [f"{float(total):.10g}" for total in totals],
         "rules": [rules.tolerance, rules.on_invalid],

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import chi2
+from scipy.special import gammaincinv, ndtri
 
 from calibscale.chunk import Chunk, Floats
 from calibscale.covariates import Column
@@ -175,7 +174,8 @@ class Modes(Statistic):
     def points(self, predictions: Floats, covariates: Floats) -> Floats:
         """Predictions (c, 1) and covariates (c, d) as points of the series' box."""
         parts = [predictions] if self.predictions else []
-        return np.hstack([*parts, covariates[:, self.columns]])
+        points = np.hstack([*parts, covariates[:, self.columns]])
+        return points if points.shape[1] else np.zeros((len(points), 1))  # nothing continuous
 
     def codes(self, covariates: Floats) -> Any:
         """The combination of levels of each row (c,)."""
@@ -315,7 +315,8 @@ class LocalFeatures(Statistic):
         for f, (part, name) in enumerate(zip(parts, names, strict=True)):
             degrees = {"laplace": 1, "matern32": 3, "matern52": 5}.get(name)
             if degrees is not None:
-                part /= np.sqrt(chi2.ppf(u[:, sum(counts) + f, :1], degrees) / degrees)
+                uniform = u[:, sum(counts) + f, :1]
+                part /= np.sqrt(2 * gammaincinv(degrees / 2, uniform) / degrees)  # χ² / degrees
         return np.hstack(parts)
 
     def accumulate(self, state: LocalFeatureState, chunk: Chunk) -> LocalFeatureState:

@@ -21,8 +21,8 @@ from calibscale.products import ProductKernel
 from calibscale.source import ArraySource
 from calibscale.views import width
 
-_PROBES = 4  # sub-tiles of a unit that are also summed in float64, where tiles are float32
-_PROBE_SIDE = 32
+_PROBES = 8  # of all units, about so many or twice it, are probed: a small sub-tile in float64
+_PROBE_SIDE = 64
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class PairState(NamedTuple):
 
     @property
     def rounding(self) -> float:
-        """What `pairs` may be off by in float32: the probes' mean miss and 2.3 standard errors."""
+        """What `pairs` may be off by in float32: the probes' mean miss and 3 standard errors."""
         count = float(self.probes)
         if count == 0:
             return 0.0
         mean = float(self.gap) / count
         spread = np.sqrt(max(float(self.gap2) / count - mean * mean, 0.0) / max(count - 1, 1))
-        return float(self.area * (abs(mean) + 2.3 * spread))
+        return float(self.area * (abs(mean) + 3 * spread))
 
 
 def _unit(index: int, panels: int) -> tuple[int, int]:
@@ -186,37 +186,25 @@ class _SumTask(_PairTask):
         return out
 
     def _probe(self, state: PairState, P: Held, Q: Held, block: int, same: bool) -> None:
-        """Sum a few small sub-tiles in both precisions."""
+        """Sum a small sub-tile in both precisions."""
         n, m = len(P.rows), len(Q.rows)
         state.area[...] += n * (n - 1) / 2 if same else n * m
+        side = _PROBE_SIDE
+        if min(n, m) < side or block % max(1, self.blocks // _PROBES):
+            return
         rng = np.random.default_rng([block, len(self.panels)])
-        double = Layout(self.spec.kernel, self.panels.layout.width)
-        if n * m == 0 or (same and n == 1):
-            return
-        if len(self.panels) == 1:  # too few pairs for a sample to tell; all of them are quick
-            held = P._replace(panel=double.panel(P.rows)[0])
-            grid = double.grid(held.panel.s.size, held.panel.s.size, True)
-            sums = self._sums(held, held, double.form(), grid)
-            state.probes[...] = 1
-            state.gap[...] = (state.pairs - sums[:, 0].sum()) / state.area
-            state.gap2[...] = state.gap**2
-            return
-        for _ in range(_PROBES):
-            i, j = rng.permutation(n), rng.permutation(m)
-            if same:  # no row with itself
-                i, j = np.array_split(i, 2)
-            i, j = i[:_PROBE_SIDE], j[:_PROBE_SIDE]
-            found = []
-            for layout in (self.panels.layout, double):
-                a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
-                out = np.zeros((1, 2))
-                tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
-                tiles.pair_sums(a, b, layout.form(), tile, False, out)
-                found.append(out[0, 0])
-            gap = (found[0] - found[1]) / (len(i) * len(j))
-            state.probes[...] += 1
-            state.gap[...] += gap
-            state.gap2[...] += gap * gap
+        i, j = rng.permutation(n)[:side], rng.permutation(m)[:side]
+        found = []
+        for layout in (self.panels.layout, Layout(self.spec.kernel, self.panels.layout.width)):
+            a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
+            out = np.zeros((1, 2))
+            tile = np.array([[0, side, 0, side, 0]], np.int64)
+            tiles.pair_sums(a, b, layout.form(), tile, False, out)
+            found.append(out[0, 0])
+        gap = (found[0] - found[1]) / side**2
+        state.probes[...] += 1
+        state.gap[...] += gap
+        state.gap2[...] += gap * gap
 
     def _blocks(self, P: Held) -> PairState:
         """Unbiased estimates of the blocks of a panel."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
-import finufft
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import ndtri, poch, stdtrit
 
 from calibscale.chunk import Floats
@@ -117,6 +115,8 @@ class FourierSeries:
     @cached_property
     def _periods(self) -> tuple[float, ...]:
         """T of each dimension in units of its bandwidth."""
+        from scipy.optimize import brentq
+
         # each dimension adds two nearest images, and next to nothing beyond: tolerance/8 in all
         share = self.tolerance / (16 * self._dimensions)
         periods = []
@@ -209,6 +209,8 @@ class FourierSeries:
 
     def _sums(self, kind: int, points: Floats, data: Complexes) -> Complexes:
         """A batch of transforms of `kind` 1, exponent +i, or 2, exponent −i."""
+        import finufft  # a tenth of a second that a run without modes need not wait for
+
         eps = min(max(self.tolerance / 4, _SMALLEST_EPS), _LARGEST_EPS)
         # Where the FFT outweighs the points the coarser grid is faster: 65,536 points and 801²
         # modes 21 ms instead of 49, 101³ 126 instead of 233; but 35³ 77 instead of 30. Decided by

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from calibscale.cli.evaluate import _bandwidths, _split
-from calibscale.cli.options import check_output, open_source, source_options, write_json
+from calibscale.cli.options import (
+    bandwidths,
+    check_output,
+    open_source,
+    source_options,
+    split,
+    write_json,
+)
 from calibscale.progress import progress
 
 if TYPE_CHECKING:
@@ -99,14 +105,14 @@ def bias(
 
     settings = {name: options.pop(name) for name in _SETTINGS}
     settings["categorical"] = tuple(
-        name for text in settings["categorical"] for name in _split(text)
+        name for text in settings["categorical"] for name in split(text)
     )
     source = open_source(store, options)
     with progress("mapping", "blocks", quiet) as report:
         result = local_bias(
             source,
-            _split(covariates),
-            covariate_bandwidth=_bandwidths(covariate_bandwidths),
+            split(covariates),
+            covariate_bandwidth=bandwidths(covariate_bandwidths),
             tolerance=series_tolerance,
             simplex_tolerance=tolerance,
             progress=report,

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli.options import (
+    bandwidths,
     check_output,
-    number,
     open_source,
     source_options,
+    split,
     write_json,
 )
 from calibscale.progress import progress
@@ -235,8 +236,8 @@ def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimat
         "features": RandomFourier(100 if F is None else F, options["bandwidth"], options["seed"]),
         "n_features": F,
         "tolerance": options["series_tolerance"],
-        "covariate_bandwidth": _bandwidths(options["covariate_bandwidths"]),
-        "covariates": _split(options["covariates"]),
+        "covariate_bandwidth": bandwidths(options["covariate_bandwidths"]),
+        "covariates": split(options["covariates"]),
         "notion": options["notion"] or "top_label",
     }
     asked = names or _DEFAULT
@@ -255,22 +256,6 @@ def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimat
         known = {f.name for f in fields(kind) if f.init}  # type: ignore[arg-type]
         built.append(kind(**{k: v for k, v in own.items() if k in known and v is not None}))
     return built
-
-
-def _split(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",")) if text else ()
-
-
-def _bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
-    option = "--covariate-bandwidth"
-    named = [text.rpartition("=") for text in texts]
-    if any(name for name, _, _ in named):
-        if not all(name for name, _, _ in named):
-            raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
-        return {name: number(value, option) for name, _, value in named}
-    if len(texts) > 1:
-        raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
-    return number(texts[0], option) if texts else None
 
 
 def _edges(text: str) -> str | tuple[float, ...]:

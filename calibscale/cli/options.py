@@ -97,6 +97,24 @@ def number(text: str, option: str) -> float:
         raise click.BadParameter(f"{text!r} is no number", param_hint=option) from None
 
 
+def split(text: str | None) -> tuple[str, ...]:
+    """Names between commas."""
+    return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
+    """One number, or one by name, of the texts of --covariate-bandwidth."""
+    option = "--covariate-bandwidth"
+    named = [text.rpartition("=") for text in texts]
+    if any(name for name, _, _ in named):
+        if not all(name for name, _, _ in named):
+            raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
+        return {name: number(value, option) for name, _, value in named}
+    if len(texts) > 1:
+        raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
+    return number(texts[0], option) if texts else None
+
+
 def check_output(path: str | None, option: str = "--json") -> None:
     """Fail before the work, not after it, where the result could not be written."""
     if path in (None, "-"):

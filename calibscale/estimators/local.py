@@ -154,7 +154,7 @@ class KLCE(Estimator):
             return "spectral", statistic, f"spectral: {statistic.series.modes} modes suffice"
         except OptionError as error:
             why = str(error)
-        if setup.rows <= _SOME_ROWS or kernel.linear:
+        if setup.rows <= _SOME_ROWS or kernel.linear or self.normalization == "kernel_sum":
             return "tiles", None, f"tiles: {why}"
         try:
             landmarks = nystrom_statistic(setup, self.notion, kernel, self.n_features, self.seed)

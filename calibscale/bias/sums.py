@@ -1,0 +1,361 @@
+"""Kernel sums at the points of a map, by Fourier modes or row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.bias.points import Points, RowPoints
+from calibscale.chunk import Chunk, Floats, Ints, RowCounts
+from calibscale.errors import OptionError
+from calibscale.evaluation import DataSetup
+from calibscale.local import MAX_NUMBERS, Modes, ModeState, spectral_statistic
+from calibscale.products import ProductKernel, Rows, radial
+from calibscale.scan import Pass
+from calibscale.spectral import Complexes
+from calibscale.statistics import Statistic
+
+MAX_PAIRS = 2 * 10**10  # some minutes on two cores
+
+_FEW_PAIRS = 10**7  # a tenth of a second
+_PIECE = 2**20  # points evaluated together
+_TILE = 512, 1024  # rows and points whose kernel is in memory at once
+
+
+class Measured(NamedTuple):
+    """Σ wδκ, wκ, w²δ²κ², w²δκ², w²κ² at the points (5, m), and the errors of Σwκ and Σw²κ²."""
+
+    points: Points
+    sums: Floats
+    errors: tuple[float, float]
+    counts: RowCounts
+
+
+def strengths_of(rows: Rows) -> Floats:
+    """wδ, w, then w²δ², w²δ, w² (5, c)."""
+    w, delta = rows.weights, rows.delta[:, 0]
+    w2 = w * w
+    return np.stack([w * delta, w, w2 * delta * delta, w2 * delta, w2])
+
+
+# ---------------------------------------------------------------- spectral
+
+
+class SquareState(NamedTuple):
+    """Fourier modes of w²δ², w²δ and w² by combination of levels."""
+
+    squares: Complexes
+    residuals: Complexes
+    weights: Complexes
+
+
+@dataclass(frozen=True)
+class SquareModes(Statistic):
+    """The `modes` of κ² instead of κ, with the squares of the weights."""
+
+    modes: Modes
+    large_chunks: ClassVar[bool] = True
+
+    def zero(self, classes: int) -> SquareState:
+        shape = (self.modes.combinations, *self.modes.series.shape)
+        return SquareState(*(np.zeros(shape, complex) for _ in range(3)))
+
+    def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
+        rows = Rows.of(chunk, self.modes.notion)
+        strengths = strengths_of(rows)[2:]
+        points = self.modes.points(rows.points, rows.covariates)
+        codes = self.modes.codes(rows.covariates)
+        for code in np.unique(codes):
+            here = codes == code if self.modes.combinations > 1 else slice(None)
+            found = self.modes.series.transform(points[here], strengths[:, here])
+            for total, value in zip(state, found, strict=True):
+                total[code] += value
+        return state
+
+
+def choose(
+    setup: DataSetup,
+    notion: str,
+    kernel: ProductKernel,
+    names: tuple[str, ...],
+    method: str,
+    tolerance: float,
+    asked: Points | None,
+) -> tuple[Spectral | None, str]:
+    """The series that the map comes from (None: every row for every point), and why."""
+    pairs = setup.rows * (setup.rows if asked is None else len(asked.predictions))
+    why = "as asked for"
+    if method == "auto" and pairs <= _FEW_PAIRS:
+        return None, f"direct: {pairs:,} pairs of rows and points are quick"
+    if method != "direct":
+        try:
+            plan = Spectral.fitting(setup, notion, kernel, names, tolerance, asked)
+            modes = plan.modes.series.modes
+            return plan, f"spectral: {why if method == 'spectral' else f'{modes} modes suffice'}"
+        except OptionError as error:
+            why = str(error).replace("tiles", "direct")  # the name of the estimators' other way
+            if method == "spectral":
+                raise OptionError(why) from error
+    if pairs > MAX_PAIRS:
+        remedy = f"there is no series: {why}" if method == "auto" else "use method='spectral'"
+        raise OptionError(
+            f"{pairs:.2g} pairs of rows and points are above {MAX_PAIRS:.0e}: take fewer points "
+            f"(at='grid'), or {remedy}"
+        )
+    return None, f"direct: {why}"
+
+
+@dataclass(frozen=True)
+class Spectral:
+    """Series of κ and of κ², on a box that holds the rows and the points."""
+
+    kernel: ProductKernel
+    squared: ProductKernel
+    modes: Modes
+    squares: SquareModes
+    tolerance: float
+    positions: tuple[int, ...]
+
+    @staticmethod
+    def fitting(
+        setup: DataSetup,
+        notion: str,
+        kernel: ProductKernel,
+        names: tuple[str, ...],
+        tolerance: float,
+        asked: Points | None,
+    ) -> Spectral:
+        """The series that the data, and the points asked for, need.
+
+        Raises
+        ------
+        OptionError
+            If there is none, or it is too long.
+        """
+        gaussian = not kernel.columns or kernel.covariate == "gaussian"
+        if not (gaussian and kernel.prediction in ("gaussian", "none")):
+            raise OptionError("the square of the kernel has a series only if it is Gaussian")
+        narrow = 1 / math.sqrt(2.0)  # exp(−r²/2)² is a Gaussian of this bandwidth
+        squared = replace(
+            kernel,
+            prediction_bandwidth=kernel.prediction_bandwidth * narrow,
+            bandwidths=tuple(b * narrow for b in kernel.bandwidths),
+        )
+        modes, squares = (
+            spectral_statistic(setup, notion, k, names, tolerance) for k in (kernel, squared)
+        )
+        positions = tuple(setup.source.covariate(name) for name in names)
+        made = Spectral(kernel, squared, modes, SquareModes(squares), tolerance, positions)
+        if asked is not None and len(asked.predictions):
+            # beyond, κ is below the tolerance for every row: those points will be masked
+            near = asked.take(made._inside(asked, math.sqrt(-2 * math.log(tolerance))))
+            modes, squares = made._reaching(modes, near), made._reaching(squares, near)
+            made = replace(made, modes=modes, squares=SquareModes(squares))
+        return made
+
+    def _inside(self, points: Points, bandwidths: float = 0.0) -> Any:
+        """Which points are in the box, or so many bandwidths from it at most (m,)."""
+        z = self._coordinates(self.modes, points)
+        factors = self.modes.series.factors
+        low, high, bandwidth = np.hstack([(f.low, f.high, f.bandwidths) for f in factors])
+        reach = bandwidths * bandwidth
+        return ((z >= low - reach) & (z <= high + reach)).all(axis=1)
+
+    def _coordinates(self, modes: Modes, points: Points) -> Floats:
+        z = self._local(modes).points(points.predictions[:, None], points.covariates)
+        return z if z.shape[1] else np.zeros((len(z), 1))  # nothing continuous
+
+    def _local(self, modes: Modes) -> Modes:
+        """The same for points, which have the named covariates alone."""
+        place = {position: i for i, position in enumerate(self.positions)}
+        return replace(
+            modes,
+            columns=tuple(place[c] for c in modes.columns),
+            discrete=tuple(place[c] for c in modes.discrete),
+        )
+
+    def _reaching(self, modes: Modes, near: Points) -> Modes:
+        """The modes on a box that also holds the points: a series is periodic beyond its box."""
+        if not len(near.predictions):
+            return modes
+        z = self._coordinates(modes, near)
+        lows, highs = list(z.min(axis=0)), list(z.max(axis=0))
+        factors = []
+        for f in modes.series.factors:
+            low = tuple(min(a, float(lows.pop(0))) for a in f.low)
+            high = tuple(max(b, float(highs.pop(0))) for b in f.high)
+            factors.append(replace(f, low=low, high=high))
+        series = replace(modes.series, factors=tuple(factors))
+        if series.modes * modes.combinations > MAX_NUMBERS:
+            raise OptionError(
+                f"with these points the Fourier series would need {series.modes:.3g} modes for "
+                f"each of {modes.combinations} combinations: leave out those far from the data, "
+                "widen the bandwidths, or use method='direct'"
+            )
+        return replace(modes, series=series)
+
+    def measure(self, read: Callable[..., Pass], asked: Points | None) -> Measured:
+        """One pass for the modes, which are then summed at the points."""
+        gather = RowPoints(self.modes.notion, self.positions)
+        statistics = (self.modes, self.squares, *(() if asked is not None else (gather,)))
+        found = read(*statistics)
+        states = found.groups.get(None) or {s: s.zero(2) for s in statistics}
+        modes, squares = states[self.modes], states[self.squares]
+        points = states[gather] if asked is None else asked
+        sums = np.zeros((5, len(points.predictions)))
+        with engine.one_thread():
+            for first in range(0, sums.shape[1], _PIECE):
+                piece = points.take(slice(first, first + _PIECE))
+                here = np.arange(len(piece.predictions))
+                if asked is not None:
+                    here = np.flatnonzero(self._inside(piece))
+                sums[:, first + here] = self._at(piece.take(here), modes, squares)
+        errors = (self.tolerance * float(modes.weight), self.tolerance * float(modes.weight2))
+        return Measured(points, sums, errors, found.counts)
+
+    def _at(self, points: Points, modes: ModeState, squares: SquareState) -> Floats:
+        """The five sums at points inside the box (5, m)."""
+        first = self._evaluate(self.modes, self.kernel, (modes.residuals, modes.weights), points)
+        return np.vstack([first, self._evaluate(self.squares.modes, self.squared, squares, points)])
+
+    def _evaluate(
+        self, modes: Modes, kernel: ProductKernel, F: tuple[Complexes, ...], points: Points
+    ) -> Floats:
+        """Σ_c l(x', c) Σ_ω κ̂(ω) F_c(ω) exp(−i⟨ω, z'⟩) over combinations of levels c (s, m)."""
+        z = self._coordinates(modes, points)
+        first, group = _distinct(points.covariates[:, self._local(modes).discrete])
+        seen = self._seen(modes, kernel, points.covariates[first])
+        out = np.zeros((len(F), len(z)))
+        if len(first) <= modes.combinations:  # few kinds of points: couple, then evaluate
+            ends = np.cumsum(np.bincount(group, minlength=len(first)))
+            split = np.split(np.argsort(group, kind="stable"), ends[:-1])
+            for g, here in enumerate(split if len(z) else []):
+                seen_by: Floats = np.ones(1)
+                for part in seen:
+                    seen_by = np.kron(seen_by, part[g])
+                if seen_by.any():
+                    coupled = np.stack([np.tensordot(seen_by, f, 1) for f in F])
+                    out[:, here] = modes.series.evaluate(coupled, z[here])
+            return out
+        sizes = [part.shape[1] for part in seen]
+        for code in range(modes.combinations):
+            places = zip(seen, np.unravel_index(code, sizes), strict=True)
+            share = math.prod(part[group, i] for part, i in places)
+            here = np.flatnonzero(share)
+            found = modes.series.evaluate(np.stack([f[code] for f in F]), z[here])
+            out[:, here] += share[here] * found
+        return out
+
+    def _seen(self, modes: Modes, kernel: ProductKernel, x: Floats) -> list[Floats]:
+        """The kernel between points and the levels of each discrete column, (m, levels)."""
+        found = []
+        for place, position, values in zip(
+            self._local(modes).discrete, modes.discrete, modes.levels, strict=True
+        ):
+            gap = np.abs(np.subtract.outer(x[:, place], np.array(values)))
+            if position in kernel.categorical:
+                found.append((gap == 0).astype(np.float64))
+            else:
+                bandwidth = kernel.bandwidths[kernel.columns.index(position)]
+                found.append(radial(kernel.covariate, gap / bandwidth))
+        return found
+
+
+def _distinct(x: Floats) -> tuple[Ints, Ints]:
+    """Where each distinct row is first met, and which of them each row is."""
+    group = np.zeros(len(x), np.int64)
+    for column in x.T:
+        values, place = np.unique(column, return_inverse=True)
+        group = np.unique(group * len(values) + place, return_inverse=True)[1]
+    first = np.unique(group, return_index=True)[1]
+    return first, group
+
+
+# ---------------------------------------------------------------- direct
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Every row for every point."""
+
+    notion: str
+    kernel: ProductKernel
+    positions: tuple[int, ...]
+
+    def measure(self, read: Callable[..., Pass], asked: Points | None) -> Measured:
+        """One pass for the sums, and one before it for the points if they are the rows."""
+        if asked is None:
+            gather = RowPoints(self.notion, self.positions)
+            states = read(gather).groups.get(None)
+            asked = gather.zero(2) if states is None else states[gather]
+        place = {position: i for i, position in enumerate(self.positions)}
+        kernel = replace(
+            self.kernel,
+            columns=tuple(place[c] for c in self.kernel.columns),
+            categorical=tuple(place[c] for c in self.kernel.categorical),
+        )
+        statistic = PointSums(self.notion, kernel, self.positions, asked)
+        found = read(statistic)
+        sums = (found.groups.get(None) or {statistic: statistic.zero(2)})[statistic].sums
+        return Measured(asked, sums, (0.0, 0.0), found.counts)
+
+
+class PointState(NamedTuple):
+    """Σ wδκ, wκ, w²δ²κ², w²δκ², w²κ² at the points, (5, m)."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class PointSums(Statistic):
+    """Kernel sums over the rows at given points; `kernel` counts the points' covariates."""
+
+    notion: str
+    kernel: ProductKernel
+    positions: tuple[int, ...]
+    points: Points
+
+    def zero(self, classes: int) -> PointState:
+        return PointState(np.zeros((5, len(self.points.predictions))))
+
+    def accumulate(self, state: PointState, chunk: Chunk) -> PointState:
+        rows = Rows.of(chunk, self.notion)
+        mine = Points(rows.points[:, 0], rows.covariates[:, self.positions])
+        strengths = strengths_of(rows)
+        tall, wide = _TILE
+        for j in range(0, state.sums.shape[1], wide):
+            theirs = self.points.take(slice(j, j + wide))
+            into = state.sums[:, j : j + wide]
+            for i in range(0, len(rows), tall):
+                K = _kernel_matrix(self.kernel, mine.take(slice(i, i + tall)), theirs)
+                into[:2] += strengths[:2, i : i + tall] @ K
+                K *= K
+                into[2:] += strengths[2:, i : i + tall] @ K
+        return state
+
+
+def _kernel_matrix(kernel: ProductKernel, a: Points, b: Points) -> Floats:
+    """κ of each point of `a` and each of `b` (len(a), len(b))."""
+    K = np.ones((len(a.predictions), len(b.predictions)))
+    if kernel.prediction != "none":
+        r = np.abs(np.subtract.outer(a.predictions, b.predictions)) / kernel.prediction_bandwidth
+        if kernel.linear:
+            K = np.multiply.outer(a.predictions, b.predictions) + radial("gaussian", r)
+        else:
+            K = radial(kernel.prediction, r)
+    if kernel.columns:
+        squares = np.zeros_like(K)
+        both = zip(
+            kernel.continuous(a.covariates).T, kernel.continuous(b.covariates).T, strict=True
+        )
+        for x, y in both:
+            squares += np.subtract.outer(x, y) ** 2
+        K *= radial(kernel.covariate, np.sqrt(squares))
+    for c in kernel.categorical:
+        K *= np.equal.outer(a.covariates[:, c], b.covariates[:, c])
+    return K
