@@ -1,7 +1,7 @@
 /* Sum over i < j of s_i s_j exp(-d_ij^2) in three coordinates: the plain loop, in float32.
 
-   -DOWN: 2^(-d_ij^2) by our polynomial (-DC1=... -DC5=...) instead of the library's expf.  Either
-   way the coordinates come scaled, so that nothing is multiplied in the loop. */
+   -DOWN: our polynomial (-DC1=... -DC5=...) in place of the library's expf; with -DSCALED the
+   coordinates come scaled for powers of two, as ours do, and a multiplication is saved. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -9,6 +9,9 @@
 #ifdef OWN
 static inline float kernel(float t)
 {
+#ifndef SCALED
+    t *= 1.44269504f;
+#endif
     t = fmaxf(t, -126.0f);
     float k = rintf(t), f = t - k;
     float p = 1.0f + f * (C1 + f * (C2 + f * (C3 + f * (C4 + f * C5))));

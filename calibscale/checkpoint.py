@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,17 +50,17 @@ class Checkpoint:
         StoreError
             If it cannot be read.
         """
-        if not self.path.exists():
-            return {}
         nodes: Nodes = {}
         try:
+            if not self.path.exists():
+                return {}
             with np.load(self.path, allow_pickle=False) as file:
                 identity = json.loads(str(file["identity"]))
                 for key in file.files:
                     if key != "identity":
                         level, index, name = key.split("|")
                         nodes.setdefault((int(level), int(index)), {})[name] = file[key]
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except Exception as error:  # damage makes zipfile and NumPy raise many kinds
             raise StoreError(
                 f"the checkpoint {self.path} cannot be read ({error}); remove it to start again"
             ) from error
@@ -96,12 +97,14 @@ class Checkpoint:
         except OSError as error:
             raise StoreError(f"the checkpoint {self.path} cannot be written: {error}") from error
         finally:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):
+                aside.unlink()
         self._last = time.monotonic()
         self.every = max(self.every, 50 * (self._last - started))  # at most 2 % of the time
 
     def _identity(self) -> dict[str, Any]:
-        return json.loads(json.dumps({"format": _FORMAT, **self.identity}))
+        identity = {"format": _FORMAT, **self.identity}
+        return json.loads(json.dumps(identity, default=lambda scalar: scalar.item()))
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

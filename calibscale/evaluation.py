@@ -24,7 +24,7 @@ from calibscale.products import HoldOut, Rows
 from calibscale.results import Estimate, Evaluation
 from calibscale.scan import States, scan
 from calibscale.source import ArraySource
-from calibscale.statistics import Totals
+from calibscale.statistics import Fingerprint, FingerprintState
 from calibscale.store import as_source
 
 BANDWIDTH_ROWS = 1000
@@ -253,26 +253,27 @@ def _resolve(estimator: Estimator, setup: DataSetup, unfit: str) -> Estimator | 
         return Estimate(estimator.name, "canonical", None, reason=str(error))
 
 
-_FINGERPRINT = Totals()
+_FINGERPRINT = Fingerprint()
 
 
 def _estimate(estimator: Estimator | Estimate, states: States, pairs: Pairs | None) -> Estimate:
     if isinstance(estimator, Estimate):
         return estimator
-    if estimator.pairwise:
-        assert pairs is not None
-        return estimator.solve(pairs)
-    return estimator.finalize(*(states[s] for s in estimator.needs))
+    with engine.one_thread():
+        if estimator.pairwise:
+            assert pairs is not None
+            return estimator.solve(pairs)
+        return estimator.finalize(*(states[s] for s in estimator.needs))
 
 
 def _identity(
-    data: ArraySource, totals: Any, rules: Rules, columns: dict[str, Column]
+    data: ArraySource, found: FingerprintState, rules: Rules, columns: dict[str, Column]
 ) -> dict[str, Any]:
-    """What tells these data from others: sums that any change of a row would change."""
+    """What tells these data from others."""
     return {
         "version": versions()["calibscale"],
         "source": {key: value for key, value in data.describe().items() if key != "name"},
-        "rows": [f"{float(total):.10g}" for total in totals],
+        "rows": [int(found.n), f"{int(found.hashes[0]):016x}"],
         "rules": [rules.tolerance, rules.on_invalid],
         "covariates": [
             [c.name, *(f"{value:.10g}" for value in (c.mean, c.deviation, c.low, c.high))]

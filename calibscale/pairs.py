@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -189,19 +190,28 @@ class _SumTask(_PairTask):
         """Sum a small sub-tile in both precisions."""
         n, m = len(P.rows), len(Q.rows)
         state.area[...] += n * (n - 1) / 2 if same else n * m
-        side = _PROBE_SIDE
-        if min(n, m) < side or block % max(1, self.blocks // _PROBES):
-            return
-        rng = np.random.default_rng([block, len(self.panels)])
-        i, j = rng.permutation(n)[:side], rng.permutation(m)[:side]
-        found = []
-        for layout in (self.panels.layout, Layout(self.spec.kernel, self.panels.layout.width)):
-            a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
-            out = np.zeros((1, 2))
-            tile = np.array([[0, side, 0, side, 0]], np.int64)
-            tiles.pair_sums(a, b, layout.form(), tile, False, out)
-            found.append(out[0, 0])
-        gap = (found[0] - found[1]) / side**2
+        double = Layout(self.spec.kernel, self.panels.layout.width)
+        if len(self.panels) == 1:  # too few pairs for a sample to tell; all of them are quick
+            held = P._replace(panel=double.panel(P.rows)[0])
+            grid = double.grid(held.panel.s.size, held.panel.s.size, True)
+            sums = self._sums(held, held, double.form(), grid)
+            gap = (state.pairs - sums[:, 0].sum()) / max(state.area, 1.0)
+        else:
+            if n * m == 0 or (same and n == 1) or block % max(1, self.blocks // _PROBES):
+                return
+            rng = np.random.default_rng([block, len(self.panels)])
+            i, j = rng.permutation(n), rng.permutation(m)
+            if same:  # no row with itself
+                i, j = np.array_split(i, 2)
+            i, j = i[:_PROBE_SIDE], j[:_PROBE_SIDE]
+            found = []
+            for layout in (self.panels.layout, double):
+                a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
+                out = np.zeros((1, 2))
+                tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
+                tiles.pair_sums(a, b, layout.form(), tile, False, out)
+                found.append(out[0, 0])
+            gap = (found[0] - found[1]) / (len(i) * len(j))
         state.probes[...] += 1
         state.gap[...] += gap
         state.gap2[...] += gap * gap
@@ -335,6 +345,7 @@ class Pairs:
         self._folder = None if checkpoint is None else Path(checkpoint)
         self._identity = identity or {}
         self._sums: dict[PairSum, PairState] = {}
+        self._names: Counter[str] = Counter()
 
     @contextmanager
     def panels(
@@ -370,10 +381,15 @@ class Pairs:
         found = engine.fold(task, checkpoint=checkpoint, **self._fold)
         return [found[index] for index in range(len(panels))]
 
+    def name(self, kind: str) -> str:
+        """What files of the next piece of work of a kind are called, in the order of the calls."""
+        self._names[kind] += 1
+        return f"{kind}-{self._names[kind] - 1}"
+
     def checkpoint(self, name: str, work: dict[str, Any]) -> Checkpoint | None:
         """The file of one piece of work, if there is a folder."""
         if self._folder is None:
             return None
-        suffix = "" if self.group is None else f"-group-{self.group[1]:g}"
+        suffix = "" if self.group is None else f"-group-{self.group[1]!r}"
         identity = {**self._identity, "group": self.group, "work": work}
         return Checkpoint(self._folder / f"{name}{suffix}.npz", identity)

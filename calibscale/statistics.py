@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from calibscale.chunk import NO_WEIGHTS, Chunk, Floats
@@ -78,6 +79,46 @@ class Totals(Statistic):
         for total, value in zip(state, row, strict=True):
             total += value
         return state
+
+
+class FingerprintState(NamedTuple):
+    """n, and Σ of the rows' hashes modulo 2⁶⁴, (1,) uint64."""
+
+    n: Floats
+    hashes: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Fingerprint(Statistic):
+    """What tells rows from others, and from the same in another order, bit by bit.
+
+    A row's hash is of its number, predictions, label, weight and covariates; their sum does not
+    depend on how the rows are cut.
+    """
+
+    def zero(self, classes: int) -> FingerprintState:
+        return FingerprintState(np.zeros(()), np.zeros(1, np.uint64))
+
+    def accumulate(self, state: FingerprintState, chunk: Chunk) -> FingerprintState:
+        found = _mixed(chunk.rows.astype(np.uint64))
+        columns = [*chunk.values.T, chunk.labels]
+        if len(chunk.weights):
+            columns.append(chunk.weights)
+        if chunk.covariates is not None:
+            columns += [*chunk.covariates.T]
+        for column in columns:
+            found = _mixed(found ^ np.ascontiguousarray(column, np.float64).view(np.uint64))
+        state.n[...] += len(chunk)
+        state.hashes[...] += found.sum(keepdims=True)
+        return state
+
+
+def _mixed(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64: a bijection of which every bit depends on all bits."""
+    h = h + np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))
 
 
 class ScalarState(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -292,7 +293,7 @@ def _sample_source(rng, weighted=False):
 )
 def test_sampled_pairs__stated_error_covers(rng, notion, kernel, weighted):
     source = _sample_source(rng, weighted)
-    covered, idle, misses, stated = _sampled_against_exact(
+    covered, idle, misses, _ = _sampled_against_exact(
         source, 100, 20_000, notion=notion, kernel=kernel
     )
     assert covered >= 90
@@ -505,14 +506,12 @@ def test_engines__give_the_same_bits_for_every_kind_of_pair_sum(rng):
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    rows=st.integers(1, 10**7), classes=st.integers(1, 5000), multiple=st.integers(1, 40_000)
-)
+@given(rows=st.integers(1, 10**7), classes=st.integers(1, 5000), multiple=st.integers(1, 40_000))
 def test_panel_cuts__cover_every_row_once(rows, classes, multiple):
     cuts = panels.panel_cuts(rows, classes, multiple)
     assert cuts[0][0] == 0
     assert cuts[-1][1] == rows
-    assert all(a[1] == b[0] for a, b in zip(cuts, cuts[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(cuts))
     sizes = [stop - start for start, stop in cuts]
     assert len(set(sizes[:-1])) <= 1
     assert 0 < sizes[-1] <= sizes[0]

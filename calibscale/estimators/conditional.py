@@ -206,14 +206,16 @@ class CKCE(CMMD):
                 ridge = float((total**2 / float(np.sum(weights**2))) ** -0.25)
             cuts = np.cumsum([len(root) for root in roots])[:-1]
 
+            name = pairs.name("ckce")
+
             def product(V: Floats, count: int) -> Floats:
                 parts = [root * v for root, v in zip(roots, np.split(V, cuts), strict=True)]
-                sums = pairs.product(panels, parts, f"ckce-{count + 1}")
+                sums = pairs.product(panels, parts, f"{name}-{count + 1}")
                 KV = np.concatenate([root * s for root, s in zip(roots, sums, strict=True)])
                 return KV + ridge * total * V
 
             work = {"ckce": [self.kernel.prediction_bandwidth, ridge, self.within, self.tolerance]}
-            found = solve(product, delta, self.tolerance, checkpoint=pairs.checkpoint("ckce", work))
+            found = solve(product, delta, self.tolerance, checkpoint=pairs.checkpoint(name, work))
         W = found.X
         # K W = Δ − λn W − residual: no further product
         value = float(np.vdot(W, delta - ridge * total * W - found.residual))

@@ -1,0 +1,87 @@
+"""A run of every kind of pair sum, to be killed: python -m tests.kill_run FOLDER EVERY PAUSE.
+
+Writes "start" at the first unit over pairs, "saved" at the first checkpoint, "middle" when ten
+units of the fifth fold are done, where it waits PAUSE seconds, and the result at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from functools import partial
+
+import numpy as np
+
+import calibscale as cs
+from calibscale import pairs
+from calibscale.checkpoint import Checkpoint
+from calibscale.estimators.conditional import CKCE
+from calibscale.estimators.joint import JKCE
+from calibscale.estimators.local import KLCE
+
+ROWS = 9000
+
+
+def source():
+    rng = np.random.default_rng(5)
+    logits = rng.normal(size=(ROWS, 4)) * 2
+    return cs.from_arrays(
+        logits=logits, labels=rng.integers(-1, 4, ROWS), covariates=rng.random((ROWS, 2))
+    )
+
+
+def estimators():
+    features = cs.RandomFourier(bandwidth=0.7)
+    return (
+        JKCE(features, method="tiles"),
+        JKCE(features, method="tiles", notion="top_label", precision="float32"),
+        KLCE(("x0", "x1"), 0.3, 0.4, notion="canonical", method="tiles"),
+        CKCE(features, method="exact", ridge=0.02),
+    )
+
+
+def run(folder=None, scheduler="serial", progress=None):
+    found = cs.evaluate(
+        source(), estimators(), checkpoint=folder, scheduler=scheduler, progress=progress
+    )
+    return [estimate.to_dict() for estimate in found.estimates]
+
+
+def main(folder, every, pause):
+    said = set()
+    folds = []
+
+    def say(word):
+        if word not in said:
+            said.add(word)
+            print(word, flush=True)
+
+    def progress(done, total):
+        if total < 10:  # the pass over rows
+            return
+        say("start")
+        if done == 0:
+            folds.append(total)
+        if len(folds) == 5 and done == 10:
+            say("middle")
+            time.sleep(float(pause))
+
+    save = Checkpoint.save
+
+    def saving(self, nodes):
+        save(self, nodes)
+        say("saved")
+
+    def interrupt(number, frame):  # as the command line has it
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    Checkpoint.save = saving
+    pairs.Checkpoint = partial(Checkpoint, every=float(every))
+    print(json.dumps(run(folder, progress=progress)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
