@@ -65,6 +65,8 @@ class PairState(NamedTuple):
         Pairs in float32; sub-tiles summed twice, and Σ, Σ² of what float32 missed a pair by.
     blocks, mean, mean2 :
         Blocks with an unbiased estimate; Σ and Σ² of those.
+    linear_diagonal, linear : (), (e, e)
+        Of the part pᵀq of a kernel: Σ w²|δ|²|p|² and Σ wδpᵀ, which hold all its pairs.
     """
 
     n: Floats
@@ -81,10 +83,18 @@ class PairState(NamedTuple):
     blocks: Floats
     mean: Floats
     mean2: Floats
+    linear_diagonal: Floats
+    linear: Floats
 
     @staticmethod
-    def zero() -> PairState:
-        return PairState(*(np.zeros(()) for _ in PairState._fields))
+    def zero(e: int = 0) -> PairState:
+        scalars = (np.zeros(()) for _ in PairState._fields[:-1])
+        return PairState(*scalars, np.zeros((e, e)))  # type: ignore[call-arg]
+
+    def whole(self) -> PairState:
+        """With the pairs of the linear part among `pairs`."""
+        pairs = 0.5 * (np.vdot(self.linear, self.linear) - self.linear_diagonal)
+        return self._replace(pairs=self.pairs + pairs)
 
     @property
     def rounding(self) -> float:
@@ -151,7 +161,13 @@ class _SumTask(_PairTask):
 
     @property
     def state_bytes(self) -> int:
-        return 8 * len(PairState._fields)
+        return 8 * (len(PairState._fields) + self._linear_width**2)
+
+    @property
+    def _linear_width(self) -> int:
+        """e where the linear part of the kernel is summed apart from the tiles, else 0."""
+        layout = self.panels.layout
+        return layout.width if self.spec.kernel.linear and not layout.kernel.linear else 0
 
     def state(self, block: int) -> PairState:
         if self.spec.block is not None:
@@ -159,9 +175,9 @@ class _SumTask(_PairTask):
         first, second = _unit(block, len(self.panels))
         P, Q = self.panels[first], self.panels[second]
         same = first == second
-        state = PairState.zero()
+        state = PairState.zero(self._linear_width)
         layout, form = self.panels.layout, self.panels.layout.form()
-        grid = layout.grid(P.panel.s.size, Q.panel.s.size, same)
+        grid = layout.grid(P.panel, Q.panel, same)
         sums = self._sums(P, Q, form, grid)
         state.pairs[...], state.kernel_pairs[...] = sums.sum(axis=0)
         if same:
@@ -178,6 +194,9 @@ class _SumTask(_PairTask):
         for total, value in zip(state[:4], values, strict=True):
             total[...] += value
         state.kernel_diagonal[...] += (w * w) @ kappa
+        if self._linear_width:
+            state.linear_diagonal[...] += (w * w) @ (d2 * (kappa - 1.0))
+            state.linear[...] += (rows.delta * w[:, None]).T @ rows.points
 
     def _sums(self, P: Held, Q: Held, form: tiles.Form, grid: Any) -> Floats:
         out = np.zeros((len(grid), 2))
@@ -190,10 +209,10 @@ class _SumTask(_PairTask):
         """Sum a small sub-tile in both precisions."""
         n, m = len(P.rows), len(Q.rows)
         state.area[...] += n * (n - 1) / 2 if same else n * m
-        double = Layout(self.spec.kernel, self.panels.layout.width)
+        double = Layout(self.panels.layout.kernel, self.panels.layout.width)
         if len(self.panels) == 1:  # too few pairs for a sample to tell; all of them are quick
             held = P._replace(panel=double.panel(P.rows)[0])
-            grid = double.grid(held.panel.s.size, held.panel.s.size, True)
+            grid = double.grid(held.panel, held.panel, True)
             sums = self._sums(held, held, double.form(), grid)
             gap = (state.pairs - sums[:, 0].sum()) / max(state.area, 1.0)
         else:
@@ -219,7 +238,7 @@ class _SumTask(_PairTask):
     def _blocks(self, P: Held) -> PairState:
         """Unbiased estimates of the blocks of a panel."""
         assert self.spec.block is not None
-        state = PairState.zero()
+        state = PairState.zero(self._linear_width)
         self._rows(state, P)
         layout, form = self.panels.layout, self.panels.layout.form()
         size = self.spec.block
@@ -229,10 +248,12 @@ class _SumTask(_PairTask):
             scale = w.sum() ** 2 - w @ w
             if not scale > 0:
                 continue
-            panel, order = layout.panel(rows)
-            held = Held(rows, P.counts, panel, order)
-            grid = layout.grid(panel.s.size, panel.s.size, True)
-            value = 2.0 * self._sums(held, held, form, grid)[:, 0].sum() / scale
+            held = Held(rows, P.counts, *layout.panel(rows))
+            grid = layout.grid(held.panel, held.panel, True)
+            part = PairState.zero(self._linear_width)
+            self._rows(part, held)
+            part.pairs[...] = self._sums(held, held, form, grid)[:, 0].sum()
+            value = 2.0 * float(part.whole().pairs) / scale
             state.blocks[...] += 1
             state.mean[...] += value
             state.mean2[...] += value * value
@@ -244,10 +265,10 @@ class _SumTask(_PairTask):
         return a
 
     def pack(self, state: PairState) -> dict[str, Any]:
-        return {"sums": np.array([float(value) for value in state])}
+        return {"sums": np.array([float(value) for value in state[:-1]]), "linear": state.linear}
 
     def unpack(self, arrays: dict[str, Any]) -> PairState:
-        return PairState(*(np.array(value) for value in arrays["sums"]))
+        return PairState(*(np.array(value) for value in arrays["sums"]), arrays["linear"])  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +293,7 @@ class _RowTask(_PairTask):
         P, Q = self.panels[first], self.panels[second]
         form = self.panels.layout.form()
         V, U = self._placed(P, first), self._placed(Q, second)
-        strips = np.array(self.panels.layout.strips(Q.panel.s.size), np.int64)
+        strips = np.array(self.panels.layout.strips(Q.panel), np.int64)
         into_rows = np.zeros((len(strips), len(V), P.panel.s.size), V.dtype)
         into_columns = np.zeros((len(U), Q.panel.s.size), V.dtype)
         with kernel_threads.using(self.threads):
@@ -287,7 +308,7 @@ class _RowTask(_PairTask):
         """A panel's vectors in its order, (e, S)."""
         v = self.vectors[index]
         placed = np.zeros((v.shape[1], held.panel.s.size), held.panel.s.dtype)
-        placed[:, : len(v)] = v[held.order].T
+        placed[:, held.place] = v.T
         return placed
 
     def merge(self, a: dict[int, Floats], b: dict[int, Floats]) -> dict[int, Floats]:
@@ -366,10 +387,14 @@ class Pairs:
         """The state of a pair sum over all rows; computed once."""
         if spec not in self._sums:
             multiple = spec.block or 1
-            with self.panels(spec.kernel, spec.notion, spec.precision, multiple) as panels:
+            kernel = spec.kernel
+            if kernel.linear and not (kernel.columns or kernel.categorical or spec.kernel_sums):
+                kernel = replace(kernel, prediction="gaussian")  # pᵀq needs no pairs
+            with self.panels(kernel, spec.notion, spec.precision, multiple) as panels:
                 task = _SumTask(panels, spec=spec)
                 checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))
-                self._sums[spec] = engine.fold(task, checkpoint=checkpoint, **self._fold)
+                state = engine.fold(task, checkpoint=checkpoint, **self._fold)
+                self._sums[spec] = state.whole()
         return self._sums[spec]
 
     def product(self, panels: Panels, vectors: list[Floats], name: str) -> list[Floats]:

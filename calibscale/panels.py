@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -84,41 +85,67 @@ class Layout:
         )
 
     def panel(self, rows: Rows) -> tuple[tiles.Panel, Ints]:
-        """The rows for the tiles, and in which order they stand there (padding: none)."""
-        kernel, n = self.kernel, len(rows)
-        order = np.argsort(rows.labels, kind="stable") if self.vectors else np.arange(n)
-        rows = rows.take(order)
-        size = max(1, -(-n // tiles.LANES)) * tiles.LANES
+        """The rows for the tiles, and the place where each of them stands there."""
+        kernel = self.kernel
+        place, labels = self._places(rows)
+        size = labels.size
         parts = []
         if kernel.prediction != "none" and not self._crossed:
-            scale = _SCALES[kernel.prediction] / kernel.prediction_bandwidth
-            parts.append(rows.points * scale)
+            centred = rows.points if self.vectors else rows.points - 0.5
+            parts.append(centred * (_SCALES[kernel.prediction] / kernel.prediction_bandwidth))
         if kernel.columns:
             parts.append(kernel.continuous(rows.covariates) * _SCALES[kernel.covariate])
-        coordinates = np.hstack(parts) if parts else np.empty((n, 0))
+        coordinates = np.hstack(parts) if parts else np.empty((len(rows), 0))
         d = 3 if self._plane else coordinates.shape[1]
         X = self._array(d, size)
-        X[: coordinates.shape[1], :n] = coordinates.T
+        X[: coordinates.shape[1], place] = coordinates.T
         products = self._crossed or self.vectors
         A = self._array(size, -(-self.width // tiles.UNROLL) * tiles.UNROLL if products else 0)
-        h, s, u = self._array(3, size)
         if products:
-            A[:n, : self.width] = rows.points
-        if self._crossed:
-            squares = np.einsum("ij,ij->i", rows.points, rows.points)
-            h[:n] = squares * (-0.5 * _LOG2E / kernel.prediction_bandwidth**2)
-        s[:n] = rows.weights if self.vectors else rows.weights * rows.delta[:, 0]
-        u[:n] = rows.weights
-        labels = np.zeros(size if self.vectors else 0, np.int32)
-        codes = np.zeros(size if kernel.categorical else 0, np.int32)
-        if self.vectors:
-            labels[:n] = rows.labels
-            labels[n:] = rows.labels[-1] if n else 0
-        if kernel.categorical:
-            codes[:n] = kernel.codes(rows.covariates)
+            A[place, : self.width] = rows.points
         B = self._array(A.shape[1], size)
         B[:] = A.T
-        return tiles.Panel(X, A, B, h, s, u, labels, codes), order
+        exponent = np.zeros(len(rows))
+        if self._crossed:
+            squares = np.einsum("ij,ij->i", rows.points, rows.points)
+            exponent = squares * (-0.5 * _LOG2E / kernel.prediction_bandwidth**2)
+        elif self._plane:
+            exponent = -np.einsum("ij,ij->i", coordinates, coordinates)
+        strength = rows.weights if self.vectors else rows.weights * rows.delta[:, 0]
+        h, s, u, f = self._array(4, size)
+        h[place] = exponent
+        s[place] = strength
+        u[place] = rows.weights
+        f[place] = strength * np.exp2(np.maximum(exponent, -1000.0))
+        codes = np.zeros(size if kernel.categorical else 0, np.int32)
+        if kernel.categorical:
+            codes[place] = kernel.codes(rows.covariates)
+        reach = float(-exponent.min(initial=0.0))
+        seen = labels if self.vectors else np.empty(0, np.int32)
+        return tiles.Panel(X, A, B, h, s, u, seen, codes, f, reach), place
+
+    def _places(self, rows: Rows) -> tuple[Ints, NDArray[np.int32]]:
+        """Where each row stands, and the labels of all places, those of padding among them.
+
+        Vectors are sorted by label.  Where labels have many rows each starts with a lane, so that
+        strips of columns can be of one label.
+        """
+        n, lanes = len(rows), tiles.LANES
+        if not self.vectors:
+            return np.arange(n), np.zeros(max(1, -(-n // lanes)) * lanes, np.int32)
+        order = np.argsort(rows.labels, kind="stable")
+        found, counts = np.unique(rows.labels, return_counts=True)
+        if n >= _MANY * max(1, len(found)):
+            sizes = -(-counts // lanes) * lanes
+        else:
+            sizes = counts.copy()
+            sizes[-1:] += -n % lanes
+        if n == 0:
+            return order, np.zeros(lanes, np.int32)
+        starts = np.cumsum(sizes) - sizes
+        place = np.empty(n, np.int64)
+        place[order] = np.arange(n) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        return place, np.repeat(found, sizes).astype(np.int32)
 
     def _array(self, rows: int, columns: int) -> NDArray:
         """Zeros that start with a cache line."""
@@ -138,17 +165,27 @@ class Layout:
             lanes //= 2
         return tiles.LANES * lanes
 
-    def strips(self, size: int, first: int = 0) -> list[tuple[int, int]]:
-        """Columns first..size−1 in strips of about the same width."""
-        count = max(1, -(-(size - first) // self.strip))
-        lanes = -(-(size - first) // (count * tiles.LANES))
-        lanes += 1 - lanes % 2
-        width = lanes * tiles.LANES
-        return [(j, min(j + width, size)) for j in range(first, size, width)]
+    def strips(self, panel: tiles.Panel, first: int = 0) -> list[tuple[int, int]]:
+        """The columns from `first` on in strips, of one label each where those are long."""
+        size = panel.s.size
+        cuts = [first, size]
+        if len(panel.labels):
+            ends = np.flatnonzero(np.diff(panel.labels)) + 1
+            if size >= _MANY * (len(ends) + 1):
+                cuts = [first, *(int(end) for end in ends if end > first), size]
+        found = []
+        for start, stop in pairwise(cuts):
+            count = max(1, -(-(stop - start) // self.strip))
+            lanes = -(-(stop - start) // (count * tiles.LANES))
+            lanes += 1 - lanes % 2
+            width = lanes * tiles.LANES
+            found += [(j, min(j + width, stop)) for j in range(start, stop, width)]
+        return found
 
-    def grid(self, rows: int, columns: int, same: bool) -> NDArray[np.int64]:
+    def grid(self, P: tiles.Panel, Q: tiles.Panel, same: bool) -> NDArray[np.int64]:
         """Sub-tiles of a pair of panels; over i < j where both are the same."""
         found: list[tuple[int, int, int, int, int]] = []
+        rows = P.s.size
         for i0 in range(0, rows, _TALL):
             i1 = min(rows, i0 + _TALL)
             if same:
@@ -157,11 +194,12 @@ class Layout:
                     found.append((a, b, a, b, 1))
                     if b < i1:
                         found.append((a, b, b, i1, 0))
-            found += [(i0, i1, j0, j1, 0) for j0, j1 in self.strips(columns, i1 if same else 0)]
+            found += [(i0, i1, j0, j1, 0) for j0, j1 in self.strips(Q, i1 if same else 0)]
         return np.array(found, np.int64).reshape(-1, 5)
 
 
 _TALL = 512  # rows of a sub-tile: what is fetched for its columns serves all of them
+_MANY = 256  # rows of a label from which on a strip of its own is worth its padding
 
 
 class Held(NamedTuple):
@@ -170,11 +208,11 @@ class Held(NamedTuple):
     rows: Rows
     counts: RowCounts
     panel: tiles.Panel
-    order: Ints
+    place: Ints
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in (*self.rows, *self.panel))
+        return sum(a.nbytes for a in (*self.rows, *self.panel[:-1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +263,7 @@ class Panels:
             parts.append(Rows.of(chunk, self.notion, self.layout.kernel.hold_out))
             counts += of_chunk._replace(used=len(parts[-1]))
         rows = Rows.join(parts)
-        panel, order = self.layout.panel(rows)
-        return Held(rows, counts, panel, order)
+        return Held(rows, counts, *self.layout.panel(rows))
 
 
 class _Kept:
@@ -269,19 +306,16 @@ def forget(token: str) -> None:
 
 
 def panel_cuts(rows: int, classes: int, multiple: int = 1) -> tuple[tuple[int, int], ...]:
-    """Rows of each panel: about a sixteenth of all, 1,024 to 16,384, fewer where classes are many.
+    """Rows of each panel: about a quarter of all, 1,024 to 16,384, fewer where classes are many.
 
     Depends on the source alone, so that every engine sums in the same order.
     """
     most = max(1024, min(16384, 2**24 // classes))
-    size = max(1024, min(most, -(-rows // 16)))
+    size = max(1024, min(most, -(-rows // 4)))
     size = max(1, size // multiple) * multiple
     return tuple((a, min(a + size, rows)) for a in range(0, rows, size))
 
 
 def rows_from(found: Held, into_rows: Floats) -> Floats:
     """Sums by place in the panel, put back into the order of its rows (rows, e)."""
-    n = len(found.rows)
-    out = np.empty((n, len(into_rows)))
-    out[found.order] = into_rows[:, :n].T
-    return out
+    return np.ascontiguousarray(into_rows[:, found.place].T)

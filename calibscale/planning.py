@@ -184,8 +184,8 @@ def _rate(
     rows = setup.sample(notion)
     panel, _ = layout.panel(rows)
     size, form = panel.s.size, layout.form()
-    grid = layout.grid(size, size, False)
-    strips = np.array(layout.strips(size), np.int64)
+    grid = layout.grid(panel, panel, False)
+    strips = np.array(layout.strips(panel), np.int64)
     V = np.zeros((vectors, size), panel.s.dtype)
     into = np.zeros((len(strips), vectors, size), V.dtype), np.zeros((vectors, size), V.dtype)
 

@@ -158,7 +158,8 @@ def _dense(kernel, P, Q, vectors):
 # ---------------------------------------------------------------- the same, as panels
 
 
-def _panel(kernel, rows, dtype, vectors, shift=0):
+def _panel(kernel, rows, dtype, vectors, shift=0, far=False):
+    """`far` says that exponents are too large for the loops that leave out a row's own part."""
     n, K = rows.q.shape
     predictions = vectors or kernel.width is not None
     A = np.zeros((n, -(-K // tiles.UNROLL) * tiles.UNROLL if predictions else 0), dtype)
@@ -168,15 +169,18 @@ def _panel(kernel, rows, dtype, vectors, shift=0):
     X = np.zeros((kernel.coordinates, n))
     for kind, first, last, length in kernel.factors:
         X[first:last] = (rows.x[:, first:last].T + shift) * SCALE[kind] / length
+    own = -(X**2).sum(0) if kernel.width is None else -cross / 2 * (rows.q**2).sum(1)
     return tiles.Panel(
         X.astype(dtype),
         A,
         np.ascontiguousarray(A.T),
-        (-cross / 2 * (rows.q**2).sum(1)).astype(dtype),
+        own.astype(dtype),
         rows.s.astype(dtype),
         rows.u.astype(dtype),
         (rows.y if vectors else np.empty(0)).astype(np.int32),
         (rows.codes if kernel.categories else np.empty(0)).astype(np.int32),
+        (rows.s * 2.0**own).astype(dtype),
+        np.inf if far else float(-own.min()),
     )
 
 

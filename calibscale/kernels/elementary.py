@@ -74,7 +74,6 @@ def registers(c):
 
 @inlined("contract")
 def _exp2_single(t, c):
-    t = max(t, c[7])
     k = np.float32(t + c[6])
     f = t - (k - c[6])  # no "reassoc": it would cancel this
     p = c[4] + f * c[5]
@@ -88,7 +87,6 @@ def _exp2_single(t, c):
 
 @inlined("contract")
 def _exp2_double(t, c):
-    t = max(t, -1022.0)
     k = np.rint(t)
     f = t - k
     p = c[10] + f * c[11]
@@ -105,19 +103,33 @@ def _exp2_double(t, c):
     return p * np.int64((np.int64(k) + 1023) << 52).view(np.float64)
 
 
-def exp2(t, c):
-    """2^t in the precision of t, to 2 ulp; c are the `registers` of EXP2_SINGLE or EXP2_DOUBLE.
+def exp2_within(t, c):
+    """2^t in the precision of t, to 2 ulp, for t in −126..127 (float32), −1022..1023 (float64).
 
-    For t in −126..127 (float32) or −1022..1023 (float64); below, the smallest normal number.
+    Beyond, anything.  c are the `registers` of EXP2_SINGLE or EXP2_DOUBLE.
     """
     return _exp2_single(t, c) if isinstance(t, np.float32) else _exp2_double(t, c)
+
+
+@overload(exp2_within, jit_options={"error_model": "numpy", "fastmath": {"contract"}})
+def _choose_within(t, c):
+    if t is types.float32:
+        return lambda t, c: _exp2_single(t, c)
+    return lambda t, c: _exp2_double(t, c)
+
+
+def exp2(t, c):
+    """The same; below that range the smallest normal number."""
+    if isinstance(t, np.float32):
+        return _exp2_single(max(t, c[7]), c)
+    return _exp2_double(max(t, -1022.0), c)
 
 
 @overload(exp2, jit_options={"error_model": "numpy", "fastmath": {"contract"}})
 def _choose_exp2(t, c):
     if t is types.float32:
-        return lambda t, c: _exp2_single(t, c)
-    return lambda t, c: _exp2_double(t, c)
+        return lambda t, c: _exp2_single(max(t, c[7]), c)
+    return lambda t, c: _exp2_double(max(t, -1022.0), c)
 
 
 @inlined("contract")

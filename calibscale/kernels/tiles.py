@@ -13,12 +13,13 @@ import numpy as np
 from numba import prange
 
 from calibscale.kernels._jit import inlined, kernel, parallel
-from calibscale.kernels.elementary import exp2, registers
+from calibscale.kernels.elementary import exp2, exp2_within, registers
 
 GAUSSIAN, LAPLACE, MATERN32, MATERN52 = range(4)
 LANES = 16  # rows of panels and columns of sub-tiles come in multiples of it
 UNROLL = 5  # classes likewise
 DIAGONAL = 128  # side of the sub-tiles on the diagonal
+REACH_SINGLE, REACH_DOUBLE = 60.0, 500.0
 FLUSH = 128  # rows summed in the precision of the panel before float64 takes over
 
 
@@ -26,8 +27,9 @@ class Panel(NamedTuple):
     """Rows of one block; all floats of one precision.  Padding rows have s = u = 0.
 
     axes: X (d, S) scaled coordinates; A (S, K) and B (K, S) the predictions, K a multiple of 5;
-    h (S,) the half of the Gaussian's exponent that is of one row; s (S,) strengths;
-    u (S,) weights; labels, codes (S,) int32, sorted by label; empty where not needed
+    h (S,) the part of a Gaussian's exponent that is of one row, f (S,) = s·2^h; reach = max −h;
+    s (S,) strengths; u (S,) weights; labels, codes (S,) int32, sorted by label; empty where not
+    needed
     """
 
     X: Any
@@ -38,6 +40,8 @@ class Panel(NamedTuple):
     u: Any
     labels: Any
     codes: Any
+    f: Any
+    reach: float
 
 
 class Form(NamedTuple):
@@ -111,10 +115,11 @@ def _runs(labels, starts):
 
 
 @inlined("contract")
-def _offsets(P, i, columns, labels, starts, runs, one, offsets):
-    """What ⟨q_i, q_j⟩ exceeds ⟨δ_i, δ_j⟩ by: q_j[y_i] + q_i[y_j] − 1{y_i = y_j}, for four rows.
+def _offsets(P, i, columns, labels, starts, runs, one, scale, offsets):
+    """What a·⟨q_i, q_j⟩ exceeds a·⟨δ_i, δ_j⟩ by, for four rows.
 
-    axes: columns (K, W), offsets (4, W); q_i[y_j] is constant over a run of columns of one label
+    a (q_j[y_i] + q_i[y_j] − 1{y_i = y_j}); axes: columns (K, W) = a q_j, offsets (4, W);
+    q_i[y_j] is constant over a run of columns of one label
     """
     for k in range(runs):
         first, last = starts[k], starts[k + 1]
@@ -124,31 +129,74 @@ def _offsets(P, i, columns, labels, starts, runs, one, offsets):
             shared = P.A[i + r, label]
             if mine == label:
                 shared -= one
+            shared *= scale
             theirs, out = columns[mine][first:last], offsets[r][first:last]
             for j in range(out.size):
                 out[j] = theirs[j] + shared
 
 
 @inlined("contract")
-def _canonical(P, i, Q, j0, form, G, offsets, sums):
-    """sums[j] += Σ_r s_r ⟨δ_r, δ_j⟩ k(q_r, q_j) over a strip of four rows.
+def _canonical(P, i, form, G, offsets, sums):
+    """sums[j] += Σ_r f_r (G_rj − offset_rj) 2^G_rj over a strip of four rows.
 
-    axes: G, offsets (4, W)
+    With G = a·⟨q_r, q_j⟩ and exponents a·⟨q_r, q_j⟩ + h_r + h_j this is, but for 2^h_j / a,
+    Σ_r s_r ⟨δ_r, δ_j⟩ κ_rj of the Gaussian; axes: G, offsets (4, W)
     """
     W = _whole(sums.size)
-    cross = form.cross[0]
-    linear = form.constants[1] if form.linear else form.constants[0]
     c = registers(form.exp2)
-    h = Q.h[j0 : j0 + W]
     for r in range(0, 4, 2):
-        a, b = P.h[i + r], P.h[i + r + 1]
-        s, t = P.s[i + r], P.s[i + r + 1]
+        s, t = P.f[i + r], P.f[i + r + 1]
         G0, G1, o0, o1 = G[r], G[r + 1], offsets[r], offsets[r + 1]
         for j in range(W):
-            g = G0[j]
-            v = sums[j] + s * (g - o0[j]) * (linear * g + exp2(cross * g + (h[j] + a), c))
-            g = G1[j]
-            sums[j] = v + t * (g - o1[j]) * (linear * g + exp2(cross * g + (h[j] + b), c))
+            v = sums[j] + s * ((G0[j] - o0[j]) * exp2_within(G0[j], c))
+            sums[j] = v + t * ((G1[j] - o1[j]) * exp2_within(G1[j], c))
+
+
+@inlined("contract")
+def _canonical_alike(P, i, form, label, one, columns, G, sums):
+    """The same over columns of one label: what depends on it is a constant of the row."""
+    W = _whole(sums.size)
+    c = registers(form.exp2)
+    cross = form.cross[0]
+    for r in range(0, 4, 2):
+        s, t = P.f[i + r], P.f[i + r + 1]
+        first, second = P.labels[i + r], P.labels[i + r + 1]
+        a, b = P.A[i + r, label], P.A[i + r + 1, label]
+        if first == label:
+            a -= one
+        if second == label:
+            b -= one
+        a *= cross
+        b *= cross
+        G0, G1, o0, o1 = G[r], G[r + 1], columns[first], columns[second]
+        for j in range(W):
+            v = sums[j] + s * ((G0[j] - o0[j] - a) * exp2_within(G0[j], c))
+            sums[j] = v + t * ((G1[j] - o1[j] - b) * exp2_within(G1[j], c))
+
+
+@inlined("contract")
+def _near_plane(P, i0, i1, Q, j0, form, sums):
+    """sums[j] += Σ_i f_i 2^(2⟨x_i, x_j⟩): but for 2^h_j the Gaussian of three coordinates.
+
+    Fewer operations than differences, and no bounds to keep, where exponents are small.
+    """
+    W = _whole(sums.size)
+    c = registers(form.exp2)
+    x, y, z = Q.X[0][j0 : j0 + W], Q.X[1][j0 : j0 + W], Q.X[2][j0 : j0 + W]
+    X, Y, Z, S = P.X[0][i0:i1], P.X[1][i0:i1], P.X[2][i0:i1], P.f[i0:i1]
+    for i in range(0, i1 - i0, 4):
+        x0, y0, z0, s0 = X[i] + X[i], Y[i] + Y[i], Z[i] + Z[i], S[i]
+        i += 1
+        x1, y1, z1, s1 = X[i] + X[i], Y[i] + Y[i], Z[i] + Z[i], S[i]
+        i += 1
+        x2, y2, z2, s2 = X[i] + X[i], Y[i] + Y[i], Z[i] + Z[i], S[i]
+        i += 1
+        x3, y3, z3, s3 = X[i] + X[i], Y[i] + Y[i], Z[i] + Z[i], S[i]
+        for j in range(W):
+            v = sums[j] + s0 * exp2_within(x[j] * x0 + y[j] * y0 + z[j] * z0, c)
+            v += s1 * exp2_within(x[j] * x1 + y[j] * y1 + z[j] * z1, c)
+            v += s2 * exp2_within(x[j] * x2 + y[j] * y2 + z[j] * z2, c)
+            sums[j] = v + s3 * exp2_within(x[j] * x3 + y[j] * y3 + z[j] * z3, c)
 
 
 @inlined("contract")
@@ -242,12 +290,14 @@ def _aligned(rows, W, like):
     return raw[skip : skip + rows * W].reshape((rows, W))
 
 
-@inlined()
-def _columns(Q, j0, j1):
-    """The columns' predictions (K, W), side by side for the loops over them."""
+@inlined("contract")
+def _columns(Q, j0, j1, scale):
+    """The columns' predictions (K, W) times a factor, side by side for the loops over them."""
     columns = _aligned(Q.B.shape[0], j1 - j0, Q.B)
     for k in range(columns.shape[0]):
-        columns[k, :] = Q.B[k, j0:j1]
+        theirs, mine = Q.B[k][j0:j1], columns[k]
+        for j in range(mine.size):
+            mine[j] = scale * theirs[j]
     return columns
 
 
@@ -262,22 +312,27 @@ def _weigh(values, strengths):
 
 
 @inlined("contract")
-def _plane_tile(P, Q, form, i0, i1, j0, j1):
+def _plane_tile(P, Q, form, i0, i1, j0, j1, near):
     """Σ s_i s_j κ_ij over a sub-tile, κ a Gaussian in three coordinates."""
     sums = _aligned(1, j1 - j0, P.s)[0]
     sums[:] = 0
     total = 0.0
     for i in range(i0, i1, FLUSH):
-        _plane(P, i, min(i1, i + FLUSH), Q, j0, form, sums)
-        total += _weigh(sums, Q.s[j0:j1])
+        if near:
+            _near_plane(P, i, min(i1, i + FLUSH), Q, j0, form, sums)
+            total += _weigh(sums, Q.f[j0:j1])
+        else:
+            _plane(P, i, min(i1, i + FLUSH), Q, j0, form, sums)
+            total += _weigh(sums, Q.s[j0:j1])
     return total
 
 
 @inlined("contract")
 def _canonical_tile(P, Q, form, i0, i1, j0, j1):
-    """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij over a sub-tile, κ a kernel on the predictions alone."""
+    """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij over a sub-tile, κ a Gaussian on the predictions alone."""
     W = j1 - j0
-    columns = _columns(Q, j0, j1)
+    cross, one = form.cross[0], form.constants[1]
+    columns = _columns(Q, j0, j1, cross)
     G, offsets, sums = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(1, W, P.s)[0]
     sums[:] = 0
     labels, starts = Q.labels[j0:j1], np.empty(W + 1, np.int64)
@@ -285,11 +340,14 @@ def _canonical_tile(P, Q, form, i0, i1, j0, j1):
     total = 0.0
     for i in range(i0, i1, 4):
         _gram(P.A, i, columns, G)
-        _offsets(P, i, columns, labels, starts, runs, form.constants[1], offsets)
-        _canonical(P, i, Q, j0, form, G, offsets, sums)
+        if runs == 1:
+            _canonical_alike(P, i, form, labels[0], one, columns, G, sums)
+        else:
+            _offsets(P, i, columns, labels, starts, runs, one, cross, offsets)
+            _canonical(P, i, form, G, offsets, sums)
         if (i - i0) % FLUSH == FLUSH - 4 or i + 4 >= i1:
-            total += _weigh(sums, Q.s[j0:j1])
-    return total
+            total += _weigh(sums, Q.f[j0:j1])
+    return total / np.float64(cross)
 
 
 @inlined("contract")
@@ -299,7 +357,8 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
     A_ij is ⟨δ_i, δ_j⟩ where there are labels, else 1.
     """
     W = j1 - j0
-    columns = _columns(Q, j0, j1)
+    one = form.constants[1]
+    columns = _columns(Q, j0, j1, one)
     G, offsets, scratch = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(5, W, P.s)
     power, poly, v, sums, kernels = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     scratch[3:] = 0
@@ -312,7 +371,7 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
         if P.A.shape[1]:
             _gram(P.A, i, columns, G)
         if vectors:
-            _offsets(P, i, columns, labels, starts, runs, form.constants[1], offsets)
+            _offsets(P, i, columns, labels, starts, runs, one, one, offsets)
         for r in range(4):
             _kernel_row(P, i + r, Q, j0, form, G[r], power, poly, v)
             start = max(0, i + r + 1 - j0) if diagonal else 0
@@ -339,17 +398,21 @@ def _pair_sums(P, Q, form, tiles, kernel_sums, out):
     axes: tiles (t, 5) int64 of first and last row, first and last column, on the diagonal;
     out (t, 2) float64
     """
+    single = P.s.itemsize == 4
+    # exponents of at most twice the reach stay within what exp2 can, with room for strengths
+    near = max(P.reach, Q.reach) <= (REACH_SINGLE if single else REACH_DOUBLE)
     vectors = P.labels.size > 0
     alone = vectors and form.cross.size > 0 and form.factors.shape[0] + form.categories.size == 0
+    canonical = alone and near and not form.linear
     for t in prange(tiles.shape[0]):
         i0, i1, j0, j1, diagonal = tiles[t]
         # two forms have loops of their own; inlined into one another all would lose registers
-        if diagonal or kernel_sums or not (form.plane or alone):
+        if diagonal or kernel_sums or not (form.plane or canonical):
             total, kernel_total = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
             out[t, 0] = total
             out[t, 1] = kernel_total
         elif form.plane:
-            out[t, 0] = _plane_tile(P, Q, form, i0, i1, j0, j1)
+            out[t, 0] = _plane_tile(P, Q, form, i0, i1, j0, j1, near and single)
             out[t, 1] = 0.0
         else:
             out[t, 0] = _canonical_tile(P, Q, form, i0, i1, j0, j1)
@@ -390,7 +453,7 @@ def _row_sums(P, Q, form, strips, both, V, U, into_rows, into_columns):
     for t in prange(strips.shape[0]):
         j0, j1 = strips[t]
         W = j1 - j0
-        columns = _columns(Q, j0, j1)
+        columns = _columns(Q, j0, j1, form.constants[1])
         G, block, scratch = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(2, W, P.s)
         sums = _aligned(V.shape[0], W, P.s)
         sums[:] = 0
