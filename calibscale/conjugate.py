@@ -16,7 +16,7 @@ Product = Callable[[Floats, int], Floats]  # (vectors (n, r), how many came befo
 
 
 class Solution(NamedTuple):
-    """X with A X ≈ B; iterations, and ‖B − A X‖_F / ‖B‖_F as the recursion has it."""
+    """X with A X ≈ B, the true residual B − A X, iterations, and ‖B − A X‖_F / ‖B‖_F."""
 
     X: Floats
     residual: Floats
@@ -64,11 +64,12 @@ def solve(
     if norm == 0:
         return Solution(np.zeros_like(B), np.zeros_like(B), 0, 0.0)
     state = _restored(checkpoint) or _start(B)
-    while (residual := float(np.linalg.norm(state.C)) / norm) > tolerance:
-        if state.iterations >= most:
-            break
+    while float(np.linalg.norm(state.C)) > tolerance * norm and state.iterations < most:
         AP = product(state.P, state.iterations)
-        xi = np.linalg.inv(_symmetric(state.P.T @ AP))
+        try:
+            xi = np.linalg.inv(_symmetric(state.P.T @ AP))
+        except np.linalg.LinAlgError:  # no direction is left: the residual says how good X is
+            break
         state.X += state.P @ (xi @ state.C)
         Q, S = qr(state.Q - AP @ xi, mode="economic")
         state.C = S @ state.C
@@ -78,7 +79,10 @@ def solve(
         if checkpoint is not None:
             arrays = {name: np.asarray(value) for name, value in vars(state).items()}
             checkpoint.save({(0, 0): arrays})
-    return Solution(state.X, state.Q @ state.C, state.iterations, residual)
+    # the recursion drifts from it where A is ill-conditioned
+    residual = B - product(state.X, state.iterations)
+    relative = float(np.linalg.norm(residual)) / norm
+    return Solution(state.X, residual, state.iterations, relative)
 
 
 def _start(B: Floats) -> _State:

@@ -76,19 +76,19 @@ class DataSetup:
         """
         return Rows.join([Rows.of(chunk, notion) for chunk in self._chunks])
 
-    def held_out(self, notion: str, hold_out: HoldOut, most: int) -> Rows:
-        """Up to `most` labelled rows of those held out, the first by row number; one pass."""
+    def held_out(self, notion: str, hold_out: HoldOut, columns: tuple[int, ...], most: int) -> Rows:
+        """About `most` of the labelled rows held out, or all, those of smallest hash; one pass.
+
+        Rows whose `columns` are not finite are none of them.
+        """
+        rules = replace(self.rules, covariates=columns)
+        size, some = self.source.block_rows, hold_out.some(most / self.source.rows)
         parts: list[Rows] = []
-        size = self.source.block_rows
         for start in range(0, self.source.rows, size):
-            block = self.source.read(
-                start, min(start + size, self.source.rows), self.source.covariates is not None
-            )
-            for chunk, _ in chunks(block, self.rules):
-                parts.append(Rows.of(chunk.take(hold_out.holds(chunk.rows)), notion))
-            if sum(len(part) for part in parts) >= most:
-                break
-        return Rows.join(parts).take(slice(most))
+            stop = min(start + size, self.source.rows)
+            for chunk, _ in chunks(self.source.read(start, stop, bool(columns)), rules):
+                parts.append(Rows.of(chunk.take(some.holds(chunk.rows)), notion))
+        return Rows.join(parts)
 
     def columns(self, names: tuple[str, ...]) -> dict[str, Column]:
         """What the named covariates hold; one pass over them, made once."""
@@ -191,7 +191,7 @@ def evaluate(
         }  # fmt: skip
         setup = DataSetup(data, rules, opened)
         asked = default_estimators() if estimators is None else estimators
-        chosen = [_resolve(estimator, setup, unfit) for estimator in asked]
+        chosen = [resolved(estimator, setup, unfit) for estimator in asked]
         fitting = [e for e in chosen if isinstance(e, Estimator)]
         covariates = tuple(dict.fromkeys(name for e in fitting for name in e.covariates))
         pairwise = any(e.pairwise for e in fitting)
@@ -244,7 +244,8 @@ def evaluate(
     )
 
 
-def _resolve(estimator: Estimator, setup: DataSetup, unfit: str) -> Estimator | Estimate:
+def resolved(estimator: Estimator, setup: DataSetup, unfit: str) -> Estimator | Estimate:
+    """The estimator for these data, or why it does not fit them."""
     try:
         return estimator.resolve(setup)
     except OptionError as error:

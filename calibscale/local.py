@@ -102,6 +102,25 @@ def _median(points: Floats) -> float:
     return median_distance(points)
 
 
+class NoSeries(OptionError):
+    """The kernel or the data are not for a Fourier series."""
+
+
+def check_size(setup: Setup, notion: str, kernel: ProductKernel, features: int) -> None:
+    """Refuse features of more combinations of categories than memory holds.
+
+    Raises
+    ------
+    OptionError
+    """
+    needed = kernel.n_codes * width(notion, setup.classes) * features
+    if needed > MAX_NUMBERS:
+        raise OptionError(
+            f"features of {kernel.n_codes:,} combinations of categories would need {needed:.3g} "
+            f"numbers, above {MAX_NUMBERS:.3g}; use method='tiles'"
+        )
+
+
 # ---------------------------------------------------------------- Fourier modes
 
 
@@ -216,9 +235,18 @@ def spectral_statistic(
 
     Raises
     ------
-    OptionError
+    NoSeries
         If the kernel or the data are not for a Fourier series; says what is.
     """
+    try:
+        return _spectral(setup, notion, kernel, names, tolerance)
+    except OptionError as error:
+        raise NoSeries(str(error)) from error
+
+
+def _spectral(
+    setup: Setup, notion: str, kernel: ProductKernel, names: tuple[str, ...], tolerance: float
+) -> Modes:
     if width(notion, setup.classes) > 1:
         raise OptionError(
             "a Fourier series is for scalar predictions; use method='tiles' or 'features', or "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from calibscale.errors import OptionError
 from calibscale.features import Setup
 from calibscale.kernels import random
 from calibscale.landmarks import Gaussian, Kernel, Landmarks, Laplacian, choose_landmarks
+from calibscale.local import check_size
 from calibscale.products import ProductKernel, Rows
 from calibscale.statistics import Statistic
 from calibscale.views import width
@@ -24,7 +25,7 @@ _WIDTH = 2.8  # standard errors: 2 would do were the variance known and the law 
 class NystromState(NamedTuple):
     """n, Σw, Σw², Σw²|δ|²|φ|² (0-d); Σ wδφᵀ by combination of categories (C, e, m); kept rows.
 
-    Of kept rows: coordinates (s, d), wδ (s, e), codes (s,).
+    Of kept rows, those of smallest hash: coordinates (s, d), wδ (s, e), codes and hashes (s,).
     """
 
     n: Floats
@@ -35,6 +36,7 @@ class NystromState(NamedTuple):
     points: Floats
     strengths: Floats
     codes: Ints
+    hashes: Floats
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,15 @@ class Nystrom(Statistic):
     notion : str
     landmarks : Landmarks
         In coordinates divided by their bandwidths.
-    share : float
-        Of the rows that are kept.
+    kept : int
+        Rows that are kept.
     seed : int
     """
 
     kernel: ProductKernel
     notion: str
     landmarks: Landmarks
-    share: float
+    kept: int = KEPT_ROWS
     seed: int = 0
 
     def size(self, classes: int) -> int:
@@ -71,7 +73,7 @@ class Nystrom(Statistic):
         d = self.landmarks.points.shape[1]
         return NystromState(
             n, weight, weight2, squares, np.zeros((self.kernel.n_codes, e, self.landmarks.m)),
-            np.empty((0, d)), np.empty((0, e)), np.empty(0, np.int64),
+            np.empty((0, d)), np.empty((0, e)), np.empty(0, np.int64), np.empty(0),
         )  # fmt: skip
 
     def accumulate(self, state: NystromState, chunk: Chunk) -> NystromState:
@@ -94,18 +96,20 @@ class Nystrom(Statistic):
                 state.sums[code] += strengths[here].T @ phi[here]
         u = np.empty(len(rows))
         random.uniform_at(np.uint64(self.seed), np.uint64(random.KEPT), chunk.rows, u)
-        keep = u < self.share
-        kept = (points[keep], strengths[keep], codes[keep])
-        return NystromState(
-            *state[:5], *(np.concatenate(pair) for pair in zip(state[5:], kept, strict=True))
-        )
+        return self._keep(state, (points, strengths, codes, u))
 
     def merge(self, a: NystromState, b: NystromState) -> NystromState:
         for x, y in zip(a[:5], b[:5], strict=True):
             np.add(x, y, out=x)
-        return NystromState(
-            *a[:5], *(np.concatenate(pair) for pair in zip(a[5:], b[5:], strict=True))
-        )
+        return self._keep(a, b[5:])
+
+    def _keep(self, state: NystromState, more: tuple[Any, ...]) -> NystromState:
+        """The rows of smallest hash among those kept and more."""
+        kept = [np.concatenate(pair) for pair in zip(state[5:], more, strict=True)]
+        if len(kept[-1]) > self.kept:
+            order = np.sort(np.argpartition(kept[-1], self.kept)[: self.kept])
+            kept = [array[order] for array in kept]
+        return NystromState(*state[:5], *kept)
 
     def value(self, state: NystromState) -> tuple[float, float]:
         """Σ_{i≠j} w_i w_j ⟨δ_i, δ_j⟩ κ_ij and the error of what the sample adds."""
@@ -162,4 +166,5 @@ def nystrom_statistic(
     points = coordinates(kernel, sample)
     points = points[np.isfinite(points).all(axis=1)]
     landmarks = choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
-    return Nystrom(kernel, notion, landmarks, min(1.0, KEPT_ROWS / setup.rows), seed)
+    check_size(setup, notion, kernel, landmarks.m)
+    return Nystrom(kernel, notion, landmarks, seed=seed)

@@ -39,8 +39,8 @@ class PairSum:
     kernel_sums : bool
         Also Σ w_i w_j κ(z_i, z_j).
     block : int, optional
-        Only pairs within blocks of so many consecutive rows; the mean of the blocks' unbiased
-        estimates.
+        Only pairs within blocks of about so many consecutive rows, as many as there are of them
+        in a panel; the mean of the blocks' unbiased estimates.
     """
 
     kernel: ProductKernel
@@ -241,9 +241,9 @@ class _SumTask(_PairTask):
         state = PairState.zero(self._linear_width)
         self._rows(state, P)
         layout, form = self.panels.layout, self.panels.layout.form()
-        size = self.spec.block
-        for first in range(0, len(P.rows) - size + 1, size):
-            rows = P.rows.take(slice(first, first + size))
+        count = max(1, round(len(P.rows) / self.spec.block))
+        for part_of in np.array_split(np.arange(len(P.rows)), count):
+            rows = P.rows.take(part_of)
             w = rows.weights
             scale = w.sum() ** 2 - w @ w
             if not scale > 0:
@@ -361,7 +361,7 @@ class Pairs:
         self._fold = {
             "scheduler": scheduler, "memory_limit": memory_limit, "progress": progress,
         }  # fmt: skip
-        limit = engine.parse_bytes(memory_limit)
+        limit = getattr(scheduler, "worker_limit", None) or engine.parse_bytes(memory_limit)
         self._budget = 2**29 if limit is None else max(2**24, limit // 4)
         self._folder = None if checkpoint is None else Path(checkpoint)
         self._identity = identity or {}
@@ -410,6 +410,12 @@ class Pairs:
         """What files of the next piece of work of a kind are called, in the order of the calls."""
         self._names[kind] += 1
         return f"{kind}-{self._names[kind] - 1}"
+
+    def discard(self, name: str) -> None:
+        """Remove the file of work that is of no further use."""
+        found = self.checkpoint(name, {})
+        if found is not None:
+            found.path.unlink(missing_ok=True)
 
     def checkpoint(self, name: str, work: dict[str, Any]) -> Checkpoint | None:
         """The file of one piece of work, if there is a folder."""

@@ -12,9 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.chunk import Floats, Ints, RowCounts, Rules, chunks
+from calibscale.errors import OptionError
 from calibscale.kernels import elementary, tiles
 from calibscale.products import ProductKernel, Rows
 from calibscale.source import ArraySource
+
+# of the exponent: keeps what a Gram product loses below 1e-12 (float64), 1e-5 (float32)
+_LARGEST_CROSS = {"float64": 2048.0, "float32": 64.0}
+_LIGHTEST, _HEAVIEST = 1e-9, 1e9  # weights whose products float32 holds
 
 _KINDS = {
     "gaussian": tiles.GAUSSIAN, "laplace": tiles.LAPLACE,
@@ -42,16 +47,25 @@ class Layout:
         return self.width > 1
 
     @property
+    def _cross(self) -> float:
+        """What a Gram product counts in the Gaussian's exponent."""
+        return float(_LOG2E / self.kernel.prediction_bandwidth**2)
+
+    @property
     def _crossed(self) -> bool:
-        """Whether the Gaussian on predictions comes from their Gram product."""
-        return self.kernel.linear or (self.vectors and self.kernel.prediction == "gaussian")
+        """Whether the Gaussian on predictions comes from their Gram product.
+
+        Where the bandwidth is small |q|² + |q'|² − 2qᵀq' loses the digits of a distance.
+        """
+        gaussian = self.kernel.linear or (self.vectors and self.kernel.prediction == "gaussian")
+        return gaussian and self._cross <= _LARGEST_CROSS[self.precision]
 
     @property
     def _factors(self) -> list[tuple[str, int]]:
         """Radial factors and how many coordinates each has, predictions first."""
         kernel, found = self.kernel, []
         if kernel.prediction != "none" and not self._crossed:
-            found.append((kernel.prediction, self.width))
+            found.append(("gaussian" if kernel.linear else kernel.prediction, self.width))
         if kernel.columns:
             d = len(kernel.columns)
             if found and found[0][0] == kernel.covariate == "gaussian":
@@ -63,7 +77,7 @@ class Layout:
     def _plane(self) -> bool:
         """Whether the kernel is a Gaussian in at most three coordinates and nothing else."""
         factors = self._factors
-        alone = not (self.vectors or self._crossed or self.kernel.categorical)
+        alone = not (self.vectors or self.kernel.linear or self.kernel.categorical)
         return alone and len(factors) == 1 and factors[0][0] == "gaussian" and factors[0][1] <= 3
 
     def form(self) -> tiles.Form:
@@ -73,13 +87,18 @@ class Layout:
             count = 3 if self._plane else count
             factors.append((_KINDS[name], first, first + count))
             first += count
-        cross = [_LOG2E / self.kernel.prediction_bandwidth**2] if self._crossed else []
+        kernel = self.kernel
+        if kernel.linear and not self._crossed and (kernel.columns or kernel.categorical):
+            raise OptionError(
+                "linear+gaussian times kernels on covariates needs a prediction bandwidth above "
+                f"{np.sqrt(_LOG2E / _LARGEST_CROSS[self.precision]):.2g}"
+            )
+        cross = [self._cross] if self._crossed else []
         return tiles.Form(
             np.array(factors, np.int64).reshape(-1, 3),
             np.array(cross, self.precision),
             self.kernel.linear,
             self._plane,
-            np.eye(self.kernel.n_codes if self.kernel.categorical else 0, dtype=self.precision),
             np.array([0.0, 1.0, np.log(2.0), 1 / 3], self.precision),
             elementary.EXP2_SINGLE if self.precision == "float32" else elementary.EXP2_DOUBLE,
         )
@@ -91,15 +110,16 @@ class Layout:
         size = labels.size
         parts = []
         if kernel.prediction != "none" and not self._crossed:
+            name = "gaussian" if kernel.linear else kernel.prediction
             centred = rows.points if self.vectors else rows.points - 0.5
-            parts.append(centred * (_SCALES[kernel.prediction] / kernel.prediction_bandwidth))
+            parts.append(centred * (_SCALES[name] / kernel.prediction_bandwidth))
         if kernel.columns:
             parts.append(kernel.continuous(rows.covariates) * _SCALES[kernel.covariate])
         coordinates = np.hstack(parts) if parts else np.empty((len(rows), 0))
         d = 3 if self._plane else coordinates.shape[1]
         X = self._array(d, size)
         X[: coordinates.shape[1], place] = coordinates.T
-        products = self._crossed or self.vectors
+        products = self._crossed or self.vectors or kernel.linear
         A = self._array(size, -(-self.width // tiles.UNROLL) * tiles.UNROLL if products else 0)
         if products:
             A[place, : self.width] = rows.points
@@ -111,6 +131,10 @@ class Layout:
             exponent = squares * (-0.5 * _LOG2E / kernel.prediction_bandwidth**2)
         elif self._plane:
             exponent = -np.einsum("ij,ij->i", coordinates, coordinates)
+        if self.precision == "float32" and len(rows):
+            heavy = rows.weights[rows.weights > 0]
+            if heavy.size and not (heavy.min() >= _LIGHTEST and heavy.max() <= _HEAVIEST):
+                raise OptionError("weights beyond 1e-9..1e9 need precision='float64'")
         strength = rows.weights if self.vectors else rows.weights * rows.delta[:, 0]
         h, s, u, f = self._array(4, size)
         h[place] = exponent
@@ -285,6 +309,8 @@ class _Kept:
         with self._lock:
             if key in self._panels:
                 return
+            for other in [other for other in self._panels if other[0] != key[0]]:
+                self._bytes -= self._panels.pop(other).nbytes  # of a run that has ended
             self._panels[key] = held
             self._bytes += held.nbytes
             while self._bytes > budget and len(self._panels) > 2:

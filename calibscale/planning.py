@@ -12,7 +12,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.chunk import Rules
 from calibscale.estimators import CKCE, JKCE, KLCE, Estimator
-from calibscale.evaluation import DataSetup
+from calibscale.evaluation import DataSetup, resolved
 from calibscale.kernels import tiles
 from calibscale.panels import Layout, panel_cuts
 from calibscale.products import ProductKernel
@@ -75,12 +75,13 @@ def plan(
     source: Any,
     estimators: Iterable[Estimator],
     *,
+    unfit: str = "raise",
     on_invalid: str = "raise",
     tolerance: float = 1e-4,
     scheduler: Any = None,
     memory_limit: int | str | None = None,
 ) -> Plan:
-    """Estimate time, memory and reading of `evaluate` with the same arguments.
+    """Estimate time, memory and reading of `evaluate` with these arguments, for all rows.
 
     The pass is timed on its first block, pairs on a sample of 1,000 rows, both on this machine.
 
@@ -95,7 +96,8 @@ def plan(
     )
     setup = DataSetup(data, rules)
     workers = engine.workers(scheduler)
-    chosen = [estimator.resolve(setup) for estimator in estimators]
+    found = [resolved(estimator, setup, unfit) for estimator in estimators]
+    chosen = [e for e in found if isinstance(e, Estimator)]
     costs = [_pass(data, rules, chosen, workers)]
     for estimator in chosen:
         cost = _pairs(data, setup, estimator, workers, engine.parse_bytes(memory_limit))
@@ -164,12 +166,12 @@ def _pairs(
 def _work(estimator: Estimator) -> tuple[ProductKernel, str, str, bool, int]:
     """Kernel, notion, precision, whether vectors are multiplied, and how many times."""
     if isinstance(estimator, CKCE):
-        assert estimator.kernel is not None
-        return estimator.kernel, "canonical", "float64", True, _ITERATIONS
+        assert estimator.product is not None
+        return estimator.product, "canonical", "float64", True, _ITERATIONS
     if isinstance(estimator, KLCE):
-        assert estimator.kernel is not None
+        assert estimator.product is not None
         assert estimator.notion is not None
-        return estimator.kernel, estimator.notion, estimator.precision, False, 1
+        return estimator.product, estimator.notion, estimator.precision, False, 1
     assert isinstance(estimator, JKCE)
     bandwidth = getattr(estimator.features, "bandwidth", None) or 1.0
     kernel = ProductKernel(estimator.kernel, bandwidth)

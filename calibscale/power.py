@@ -33,7 +33,7 @@ def most_powerful(
     OptionError
         If fewer than 50 of the rows held out have labels.
     """
-    rows = setup.held_out(notion, hold_out, ROWS)
+    rows = setup.held_out(notion, hold_out, (*kernel.columns, *kernel.categorical), ROWS)
     if len(rows) < 50:
         raise OptionError(
             f"{len(rows)} labelled rows are held out to choose bandwidths: 50 are needed; raise "

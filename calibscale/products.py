@@ -78,6 +78,10 @@ class HoldOut:
         random.uniform_at(np.uint64(self.seed), np.uint64(random.HOLD_OUT), rows, u)
         return u < self.share
 
+    def some(self, share: float) -> HoldOut:
+        """A part of it, of about that share of all rows: those of smallest hash."""
+        return HoldOut(min(self.share, share), self.seed)
+
     def rest(self, chunk: Chunk) -> Chunk:
         """The rows that are not."""
         return chunk.take(~self.holds(chunk.rows))

@@ -208,7 +208,7 @@ def local_bias(
     names = (covariates,) if isinstance(covariates, str) else tuple(covariates)
     levelled = (categorical,) if isinstance(categorical, str) else tuple(categorical)
     notion = notion or ("positive" if data.classes == 2 else "top_label")
-    _check(notion, data.classes, method, at, points)
+    _check(notion, data.classes, method, at, points, tolerance)
     KLCE(  # the settings that a map shares with it, checked
         names, prediction_bandwidth, covariate_bandwidth, levelled, prediction_kernel,
         covariate_kernel, notion,
@@ -270,7 +270,7 @@ def local_bias(
     )  # fmt: skip
 
 
-def _check(notion: str, classes: int, method: str, at: Any, points: int) -> None:
+def _check(notion: str, classes: int, method: str, at: Any, points: int, tolerance: float) -> None:
     if notion not in NOTIONS:
         raise OptionError(f"a map is of notion {' or '.join(NOTIONS)}, not {notion!r}")
     problems(notion, classes)
@@ -278,6 +278,8 @@ def _check(notion: str, classes: int, method: str, at: Any, points: int) -> None
         raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if isinstance(at, str) and at not in ("rows", "grid"):
         raise OptionError(f"at must be rows, grid or (predictions, covariates), not {at!r}")
+    if not 1e-14 <= tolerance <= 0.1:
+        raise OptionError(f"tolerance must be in 1e-14..0.1, not {tolerance}")
     if points < 2:
         raise OptionError(f"points must be at least 2, not {points}")
 

@@ -167,8 +167,7 @@ class Spectral:
         return ((z >= low - reach) & (z <= high + reach)).all(axis=1)
 
     def _coordinates(self, modes: Modes, points: Points) -> Floats:
-        z = self._local(modes).points(points.predictions[:, None], points.covariates)
-        return z if z.shape[1] else np.zeros((len(z), 1))  # nothing continuous
+        return self._local(modes).points(points.predictions[:, None], points.covariates)
 
     def _local(self, modes: Modes) -> Modes:
         """The same for points, which have the named covariates alone."""

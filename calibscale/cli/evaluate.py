@@ -203,7 +203,7 @@ def plan(
     memory_limit: str | None,
     **options: Any,
 ) -> None:
-    """What `calibscale evaluate` with the same options will cost, without doing it.
+    """What `calibscale evaluate` with the same estimators will cost, without doing it.
 
     Pairs, time (measured on a few rows of STORE), memory, and bytes read.
     """
@@ -213,6 +213,7 @@ def plan(
     found = run(
         open_source(store, options),
         _estimators(names, options),
+        unfit="raise" if names else "report",
         on_invalid=on_invalid,
         tolerance=tolerance,
         scheduler=scheduler,
@@ -245,6 +246,7 @@ def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimat
         raise click.UsageError("--covariates is for --estimator klce")
     if "klce" in asked and not settings["covariates"]:
         raise click.UsageError("klce needs --covariates A,B; without covariates it is kce")
+    _check_used(asked)
     built = []
     for name in asked:
         kind = ESTIMATORS[name]
@@ -256,6 +258,44 @@ def _estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimat
         known = {f.name for f in fields(kind) if f.init}  # type: ignore[arg-type]
         built.append(kind(**{k: v for k, v in own.items() if k in known and v is not None}))
     return built
+
+
+# The setting that an option is for, where it has another name; others are called as their setting.
+_SETTINGS = {
+    "bandwidth": "features", "series_tolerance": "tolerance",
+    "covariate_bandwidths": "covariate_bandwidth",
+}  # fmt: skip
+_OF_COVARIATES = ("covariates", "categorical", "covariate_bandwidth", "covariate_kernel")
+
+
+def _check_used(names: tuple[str, ...]) -> None:
+    """Refuse an option that was given and that no chosen estimator has."""
+    from calibscale.estimators import ESTIMATORS
+
+    context = click.get_current_context()
+    known: set[str] = set()
+    for name in names:
+        own = {f.name for f in fields(ESTIMATORS[name]) if f.init}  # type: ignore[arg-type]
+        known |= own - set(_OF_COVARIATES) if name == "kce" else own
+    for option in _OPTIONS_OF_ESTIMATORS:
+        source = context.get_parameter_source(option)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        settings = {_SETTINGS.get(option, option)}
+        if option in ("features", "seed"):
+            settings |= {"features", "n_features", "seed"}
+        if not settings & known:
+            flag = "--" + _FLAGS.get(option, option).replace("_", "-")
+            raise click.UsageError(f"{flag} is for none of: {', '.join(names)}")
+
+
+_FLAGS = {"covariate_bandwidths": "covariate-bandwidth", "choose": "choose-bandwidths"}
+_OPTIONS_OF_ESTIMATORS = (
+    *("bins", "edges", "notion", "method", "bandwidth", "ridge", "level", "kernel", "covariates"),
+    *("categorical", "prediction_bandwidth", "covariate_bandwidths", "choose", "seed", "block"),
+    *("prediction_kernel", "covariate_kernel", "normalization", "within", "precision", "n_pairs"),
+    *("series_tolerance", "features", "max_cells"),
+)
 
 
 def _edges(text: str) -> str | tuple[float, ...]:

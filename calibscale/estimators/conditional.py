@@ -135,7 +135,7 @@ class CKCE(CMMD):
     method: str = "features"
     within: str | None = None
     tolerance: float = 1e-10
-    kernel: ProductKernel | None = field(default=None, repr=False)
+    product: ProductKernel | None = field(default=None, repr=False)
     name: ClassVar[str] = "ckce"
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class CKCE(CMMD):
         kernel = ProductKernel(
             "linear+gaussian", found.features.bandwidth, categorical=categorical, levels=levels
         )
-        return replace(found, kernel=kernel)
+        return replace(found, product=kernel)
 
     @property
     def pairwise(self) -> bool:
@@ -183,12 +183,12 @@ class CKCE(CMMD):
         return () if self.pairwise else super().needs
 
     def solve(self, pairs: Pairs) -> Estimate:
-        assert self.kernel is not None
+        assert self.product is not None
         parameters: dict[str, Any] = {
-            "kernel": "linear+gaussian", "bandwidth": self.kernel.prediction_bandwidth,
+            "kernel": "linear+gaussian", "bandwidth": self.product.prediction_bandwidth,
             "method": self.method, "within": self.within, "level": self.level,
         }  # fmt: skip
-        with pairs.panels(self.kernel, "canonical") as panels:
+        with pairs.panels(self.product, "canonical") as panels:
             held = [panels[index].rows for index in range(len(panels))]
             roots = [np.sqrt(rows.weights)[:, None] for rows in held]
             weights = np.concatenate(roots) ** 2
@@ -210,28 +210,38 @@ class CKCE(CMMD):
 
             def product(V: Floats, count: int) -> Floats:
                 parts = [root * v for root, v in zip(roots, np.split(V, cuts), strict=True)]
+                pairs.discard(f"{name}-{count}")  # the iteration that it was for is kept
                 sums = pairs.product(panels, parts, f"{name}-{count + 1}")
                 KV = np.concatenate([root * s for root, s in zip(roots, sums, strict=True)])
                 return KV + ridge * total * V
 
-            work = {"ckce": [self.kernel.prediction_bandwidth, ridge, self.within, self.tolerance]}
+            work = {"ckce": [self.product.prediction_bandwidth, ridge, self.within, self.tolerance]}
             found = solve(product, delta, self.tolerance, checkpoint=pairs.checkpoint(name, work))
         W = found.X
-        # K W = Δ − λn W − residual: no further product
-        value = float(np.vdot(W, delta - ridge * total * W - found.residual))
-        # of Aε = r the relative error is at most that of the residual times the condition number,
-        # which λn = n^(3/4) keeps small; first order of tr(WᵀKW)
-        error = 2 * float(np.linalg.norm(W)) * float(np.linalg.norm(found.residual))
+        KW = delta - ridge * total * W - found.residual
+        value = float(np.vdot(W, KW))
+        # W is off by A⁻¹r, ‖A⁻¹‖ ≤ 1/λn; first order of tr(WᵀKW)
+        missed = float(np.linalg.norm(found.residual)) / (ridge * total)
+        error = 2 * float(np.linalg.norm(KW)) * missed
+        details = {
+            "iterations": found.iterations,
+            "relative_residual": found.relative_residual,
+        }
+        parameters |= {"ridge": ridge, "tolerance": self.tolerance}
+        if not found.relative_residual <= max(1e3 * self.tolerance, 1e-6):
+            return Estimate(
+                self.name, "canonical", None, True, parameters=parameters, details=details,
+                n=len(delta),
+                reason=f"the iteration stopped at a relative residual of "
+                f"{found.relative_residual:.2g}; raise the ridge or the bandwidth",
+            )  # fmt: skip
         return Estimate(
             self.name,
             "canonical",
             value,
             True,
             approximation=Approximation("conjugate_gradients", error),
-            parameters={**parameters, "ridge": ridge, "tolerance": self.tolerance},
-            details={
-                "iterations": found.iterations,
-                "relative_residual": found.relative_residual,
-            },
+            parameters=parameters,
+            details=details,
             n=len(delta),
         )

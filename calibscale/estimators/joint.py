@@ -37,7 +37,8 @@ class JKCE(Estimator):
     method : {"features", "tiles", "blocks", "pairs"}
         ``features``: one pass, with the error of random features.  ``tiles``: every pair, exact.
         ``blocks``: the mean of the unbiased estimates of blocks of consecutive rows, itself
-        unbiased, in linear time.  ``pairs``: the mean over randomly drawn pairs, with its error.
+        unbiased, in linear time; rows that are left out make blocks shorter.  ``pairs``: the mean
+        over randomly drawn pairs, with its error.
     notion : {"canonical", "top_label", "positive"}
         Scalar notions need another method than ``features``.
     precision : {"float64", "float32"}
@@ -73,8 +74,12 @@ class JKCE(Estimator):
             )
         if self.method == "features" and self.notion != "canonical":
             raise OptionError(f"notion {self.notion!r} needs method='tiles', 'blocks' or 'pairs'")
-        if self.block < 2 or self.n_pairs < 2:
-            raise OptionError("block and n_pairs must be at least 2")
+        if self.block < 2 or not 2 <= self.n_pairs <= 10**8:
+            raise OptionError("block must be at least 2, n_pairs in 2..10^8")
+        if not 0 <= self.seed < 2**64:
+            raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
+        if self.precision == "float32" and self.method != "tiles":
+            raise OptionError("precision='float32' is for method='tiles'")
         needs_fourier = self.kernel == "gaussian" or self.method != "features"
         if needs_fourier and not isinstance(self.features, RandomFourier):
             raise OptionError(
@@ -133,7 +138,7 @@ class JKCE(Estimator):
         if block is not None:
             parameters["block"] = block
             if not reason and not state.blocks:
-                reason = f"there is no whole block of {block} rows with positive weights"
+                reason = "no block has two rows with positive weights"
         if reason:
             return self._without(reason, n, parameters)
         if block is not None:

@@ -16,6 +16,8 @@ from calibscale.local import (
     LocalFeatureState,
     Modes,
     ModeState,
+    NoSeries,
+    check_size,
     local_kernel,
     spectral_statistic,
 )
@@ -90,13 +92,16 @@ class KLCE(Estimator):
     n_features: int = 1000
     seed: int = 0
     choose: float | None = None
-    kernel: ProductKernel | None = field(default=None, repr=False)
+    product: ProductKernel | None = field(default=None, repr=False)
     statistic: Statistic | None = field(default=None, repr=False, compare=False)
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
     name: ClassVar[str] = "klce"
     by_default: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        for option in ("covariates", "categorical"):
+            if isinstance(getattr(self, option), str):  # one name, not its letters
+                object.__setattr__(self, option, (getattr(self, option),))
         choices = (
             ("method", METHODS), ("normalization", NORMALIZATIONS),
             ("prediction_kernel", PREDICTION_KERNELS), ("covariate_kernel", RADIAL),
@@ -115,14 +120,16 @@ class KLCE(Estimator):
         strange = [name for name in self.categorical if name not in self.covariates]
         if strange:
             raise OptionError(f"categorical {', '.join(strange)} is not among the covariates")
+        if not 1e-14 <= self.tolerance <= 0.1:
+            raise OptionError(f"tolerance must be in 1e-14..0.1, not {self.tolerance}")
+        if not 0 <= self.seed < 2**64:
+            raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
         if self.n_features < 2:
             raise OptionError(f"n_features must be at least 2, not {self.n_features}")
 
     # ---------------------------------------------------------------- what fits the data
 
     def resolve(self, setup: Setup) -> Self:
-        if self.kernel is not None:
-            return self
         notion = self.notion or ("positive" if setup.classes == 2 else "canonical")
         if notion == "positive" and setup.classes != 2:
             raise OptionError(f"notion 'positive' is for two classes; there are {setup.classes}")
@@ -135,7 +142,7 @@ class KLCE(Estimator):
             kernel = most_powerful(setup, notion, kernel, HoldOut(self.choose, self.seed))
         method, statistic, reason = known._choose(setup, kernel)
         return replace(
-            known, kernel=kernel, method=method, statistic=statistic, notes=(*notes, reason)
+            known, product=kernel, method=method, statistic=statistic, notes=(*notes, reason)
         )
 
     def _choose(self, setup: Setup, kernel: ProductKernel) -> tuple[str, Statistic | None, str]:
@@ -152,7 +159,7 @@ class KLCE(Estimator):
         try:
             statistic = self._spectral(setup, kernel)
             return "spectral", statistic, f"spectral: {statistic.series.modes} modes suffice"
-        except OptionError as error:
+        except NoSeries as error:
             why = str(error)
         if setup.rows <= _SOME_ROWS or kernel.linear or self.normalization == "kernel_sum":
             return "tiles", None, f"tiles: {why}"
@@ -174,6 +181,7 @@ class KLCE(Estimator):
             raise OptionError("the kernel linear+gaussian needs method='tiles'")
         if self.method == "nystrom":
             return nystrom_statistic(setup, self.notion, kernel, self.n_features, self.seed)
+        check_size(setup, self.notion, kernel, 2 * self.n_features)
         return LocalFeatures(kernel, self.notion, self.n_features, self.seed)
 
     # ---------------------------------------------------------------- the value
@@ -196,10 +204,10 @@ class KLCE(Estimator):
     def solve(self, pairs: Pairs) -> Estimate:
         from calibscale.pairs import PairSum
 
-        assert self.kernel is not None
+        assert self.product is not None
         assert self.notion is not None
         kernel_sums = self.normalization == "kernel_sum"
-        state = pairs.sum(PairSum(self.kernel, self.notion, self.precision, kernel_sums))
+        state = pairs.sum(PairSum(self.product, self.notion, self.precision, kernel_sums))
         error = EXACT
         if self.precision == "float32":
             scale = self._scale(state, float(2 * state.kernel_pairs + state.kernel_diagonal))
@@ -243,9 +251,9 @@ class KLCE(Estimator):
     def _estimate(
         self, pairs: float, kernel_sum: float, state: Any, error: Approximation
     ) -> Estimate:
-        assert self.kernel is not None
+        assert self.product is not None
         assert self.notion is not None
-        kernel = self.kernel
+        kernel = self.product
         continuous = [name for name in self.covariates if name not in self.categorical]
         parameters = {
             "covariates": list(self.covariates),

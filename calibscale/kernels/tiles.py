@@ -45,18 +45,17 @@ class Panel(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A product kernel: radial factors on columns of X, one on the predictions, one on codes.
+    """A product kernel: radial factors on columns of X, one on the predictions, 1{equal codes}.
 
     axes: factors (f, 3) of (kind, first column, last column + 1); cross (1,) the factor of qᵀq' in
-    the Gaussian's exponent, empty without it; categories (C, C) kernel between codes;
-    constants (4,) = 0, 1, ln 2, 1/3 and exp2 (12,) its coefficients, in the precision of the panels
+    the Gaussian's exponent, empty without it; constants (4,) = 0, 1, ln 2, 1/3 and exp2 (12,) its
+    coefficients, in the precision of the panels
     """
 
     factors: Any
     cross: Any
     linear: bool
     plane: bool
-    categories: Any
     constants: Any
     exp2: Any
 
@@ -231,7 +230,7 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
     W = _whole(v.size)
     one, ln2, third = form.constants[1], form.constants[2], form.constants[3]
     c = registers(form.exp2)
-    if form.factors.shape[0] == 0 and form.cross.size and form.categories.size == 0:
+    if form.factors.shape[0] == 0 and form.cross.size and P.codes.size == 0:
         cross, linear = form.cross[0], one if form.linear else form.constants[0]
         mine, h = P.h[i], Q.h[j0 : j0 + W]
         for j in range(W):
@@ -265,6 +264,9 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
     if form.cross.size == 0:
         for j in range(W):
             v[j] = poly[j] * exp2(power[j], c)
+        if form.linear:  # whose Gaussian is a factor, and the only one
+            for j in range(W):
+                v[j] += g[j]
     else:
         cross, mine, h = form.cross[0], P.h[i], Q.h[j0 : j0 + W]
         for j in range(W):
@@ -272,11 +274,11 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
         if form.linear:
             for j in range(W):
                 v[j] += poly[j] * g[j] * exp2(power[j], c)
-    if form.categories.size:
-        row = form.categories[P.codes[i]]
-        codes = Q.codes[j0 : j0 + W]
+    if P.codes.size:
+        mine, codes = P.codes[i], Q.codes[j0 : j0 + W]
         for j in range(W):
-            v[j] *= row[codes[j]]
+            if codes[j] != mine:
+                v[j] = 0
 
 
 # ---------------------------------------------------------------- sub-tiles
@@ -402,7 +404,7 @@ def _pair_sums(P, Q, form, tiles, kernel_sums, out):
     # exponents of at most twice the reach stay within what exp2 can, with room for strengths
     near = max(P.reach, Q.reach) <= (REACH_SINGLE if single else REACH_DOUBLE)
     vectors = P.labels.size > 0
-    alone = vectors and form.cross.size > 0 and form.factors.shape[0] + form.categories.size == 0
+    alone = vectors and form.cross.size > 0 and form.factors.shape[0] + P.codes.size == 0
     canonical = alone and near and not form.linear
     for t in prange(tiles.shape[0]):
         i0, i1, j0, j1, diagonal = tiles[t]
