@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def pair_pass(source: Any, kernel: Any, notion: str, precision: str) -> Callable
     from calibscale.pairs import Pairs, PairSum, _SumTask
 
     rules = Rules(source.kind, source.classes, max(1, source.chunk_rows), covariates=kernel.columns)
-    panels = _OPEN.enter_context(Pairs(source, rules).panels(kernel, notion, precision))
+    tiled = replace(kernel, prediction="gaussian") if kernel.linear else kernel  # as `Pairs.sum`
+    panels = _OPEN.enter_context(Pairs(source, rules).panels(tiled, notion, precision))
     task = _SumTask(panels, spec=PairSum(kernel, notion, precision))
     for index in range(len(panels)):
         panels[index]

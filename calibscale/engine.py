@@ -103,8 +103,8 @@ def fold(
         threads = argument or available_cpus()
         if hasattr(task, "threaded"):
             _within_memory(task, 1, limit)
-            return _fold_threads(task.threaded(threads), 1, report, checkpoint)
-        return _fold_threads(task, _within_memory(task, threads, limit), report, checkpoint)
+            return _fold_here(task.threaded(threads), report, checkpoint)
+        return _fold_threads(task, _within_memory(task, threads, limit), report)
     with _session(kind, argument, limit) as opened:
         if opened.worker_limit is not None:
             _within_memory(task, 1, opened.worker_limit)
@@ -315,13 +315,32 @@ def resident_bytes() -> int:
         return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def _fold_threads(task: Task, workers: int, report: Progress, checkpoint: Checkpoint | None) -> Any:
+def _fold_here(task: Task, report: Progress, checkpoint: Checkpoint | None) -> Any:
+    """One long block after another in this thread; each is parallel inside.
+
+    A pool would hand every block to another thread, and give that a team of threads of its own.
+    """
+    tree = _Tree(task, 1, checkpoint)
+    todo = tree.todo()
+    done = task.blocks - len(todo)
+    report(done, task.blocks)
+    try:
+        with threadpool_limits(1):
+            for block in todo:
+                tree.add(block, task.state(block))
+                done += 1
+                report(done, task.blocks)
+    finally:
+        tree.save()
+    return tree.result()
+
+
+def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
     length = _run_length(task, workers)
     runs = _runs(task, length)
-    tree = _Tree(task, length, checkpoint)
-    todo = iter(tree.todo())
-    done = task.blocks - sum(runs[run][1] - runs[run][0] for run in tree.todo())
-    report(done, task.blocks)
+    tree = _Tree(task, length)
+    todo = iter(range(len(runs)))
+    done = 0
     failed: tuple[int, Exception] | None = None
     with threadpool_limits(1), ThreadPoolExecutor(workers, "calibscale") as pool:
         pending: dict[Future, int] = {}
@@ -345,9 +364,7 @@ def _fold_threads(task: Task, workers: int, report: Progress, checkpoint: Checkp
                     report(done, task.blocks)
         except BaseException:  # an interrupt: let the blocks at work end, start no others
             pool.shutdown(wait=True, cancel_futures=True)
-            tree.save()
             raise
-    tree.save()
     if failed is not None:
         raise failed[1]
     return tree.result()

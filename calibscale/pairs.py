@@ -176,7 +176,7 @@ class _SumTask(_PairTask):
         P, Q = self.panels[first], self.panels[second]
         same = first == second
         state = PairState.zero(self._linear_width)
-        layout, form = self.panels.layout, self.panels.layout.form()
+        layout, form = self.panels.layout, self.panels.layout.form
         grid = layout.grid(P.panel, Q.panel, same)
         sums = self._sums(P, Q, form, grid)
         state.pairs[...], state.kernel_pairs[...] = sums.sum(axis=0)
@@ -213,22 +213,21 @@ class _SumTask(_PairTask):
         if len(self.panels) == 1:  # too few pairs for a sample to tell; all of them are quick
             held = P._replace(panel=double.panel(P.rows)[0])
             grid = double.grid(held.panel, held.panel, True)
-            sums = self._sums(held, held, double.form(), grid)
+            sums = self._sums(held, held, double.form, grid)
             gap = (state.pairs - sums[:, 0].sum()) / max(state.area, 1.0)
         else:
             if n * m == 0 or (same and n == 1) or block % max(1, self.blocks // _PROBES):
                 return
             rng = np.random.default_rng([block, len(self.panels)])
-            i, j = rng.permutation(n), rng.permutation(m)
-            if same:  # no row with itself
-                i, j = np.array_split(i, 2)
-            i, j = i[:_PROBE_SIDE], j[:_PROBE_SIDE]
+            half = n // 2 if same else 0  # no row with itself
+            i = rng.integers(0, half or n, min(_PROBE_SIDE, n))
+            j = rng.integers(half, m, min(_PROBE_SIDE, m))
             found = []
             for layout in (self.panels.layout, double):
                 a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
                 out = np.zeros((1, 2))
                 tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
-                tiles.pair_sums(a, b, layout.form(), tile, False, out)
+                tiles.pair_sums(a, b, layout.form, tile, False, out)
                 found.append(out[0, 0])
             gap = (found[0] - found[1]) / (len(i) * len(j))
         state.probes[...] += 1
@@ -240,7 +239,7 @@ class _SumTask(_PairTask):
         assert self.spec.block is not None
         state = PairState.zero(self._linear_width)
         self._rows(state, P)
-        layout, form = self.panels.layout, self.panels.layout.form()
+        layout, form = self.panels.layout, self.panels.layout.form
         count = max(1, round(len(P.rows) / self.spec.block))
         for part_of in np.array_split(np.arange(len(P.rows)), count):
             rows = P.rows.take(part_of)
@@ -291,7 +290,7 @@ class _RowTask(_PairTask):
     def state(self, block: int) -> dict[int, Floats]:
         first, second = _unit(block, len(self.panels))
         P, Q = self.panels[first], self.panels[second]
-        form = self.panels.layout.form()
+        form = self.panels.layout.form
         V, U = self._placed(P, first), self._placed(Q, second)
         strips = np.array(self.panels.layout.strips(Q.panel), np.int64)
         into_rows = np.zeros((len(strips), len(V), P.panel.s.size), V.dtype)

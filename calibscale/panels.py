@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -80,6 +81,7 @@ class Layout:
         alone = not (self.vectors or self.kernel.linear or self.kernel.categorical)
         return alone and len(factors) == 1 and factors[0][0] == "gaussian" and factors[0][1] <= 3
 
+    @cached_property
     def form(self) -> tiles.Form:
         """The kernel for the tiles."""
         factors, first = [], 0
@@ -194,9 +196,9 @@ class Layout:
         size = panel.s.size
         cuts = [first, size]
         if len(panel.labels):
-            ends = np.flatnonzero(np.diff(panel.labels)) + 1
+            ends = np.flatnonzero(panel.labels[1:] != panel.labels[:-1]) + 1
             if size >= _MANY * (len(ends) + 1):
-                cuts = [first, *(int(end) for end in ends if end > first), size]
+                cuts = [first, *ends[ends > first].tolist(), size]
         found = []
         for start, stop in pairwise(cuts):
             count = max(1, -(-(stop - start) // self.strip))
@@ -210,15 +212,13 @@ class Layout:
         """Sub-tiles of a pair of panels; over i < j where both are the same."""
         found: list[tuple[int, int, int, int, int]] = []
         rows = P.s.size
+        strips = self.strips(Q)
         for i0 in range(0, rows, _TALL):
             i1 = min(rows, i0 + _TALL)
             if same:
-                for a in range(i0, i1, tiles.DIAGONAL):
-                    b = min(i1, a + tiles.DIAGONAL)
-                    found.append((a, b, a, b, 1))
-                    if b < i1:
-                        found.append((a, b, b, i1, 0))
-            found += [(i0, i1, j0, j1, 0) for j0, j1 in self.strips(Q, i1 if same else 0)]
+                found.append((i0, i1, i0, i1, 1))
+                strips = self.strips(Q, i1)
+            found += [(i0, i1, j0, j1, 0) for j0, j1 in strips]
         return np.array(found, np.int64).reshape(-1, 5)
 
 

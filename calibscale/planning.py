@@ -185,7 +185,7 @@ def _rate(
     layout = Layout(kernel, width(notion, setup.classes), precision)
     rows = setup.sample(notion)
     panel, _ = layout.panel(rows)
-    size, form = panel.s.size, layout.form()
+    size, form = panel.s.size, layout.form
     grid = layout.grid(panel, panel, False)
     strips = np.array(layout.strips(panel), np.int64)
     V = np.zeros((vectors, size), panel.s.dtype)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 
@@ -21,7 +22,12 @@ from calibscale.estimators.conditional import CKCE
 from calibscale.estimators.joint import JKCE
 from calibscale.estimators.local import KLCE
 
-ROWS = 9000
+ROWS, PANEL = 9000, 1000
+
+
+def _cuts(rows, classes, multiple=1):
+    """Many short units."""
+    return tuple((a, min(a + PANEL, rows)) for a in range(0, rows, PANEL))
 
 
 def source():
@@ -43,9 +49,10 @@ def estimators():
 
 
 def run(folder=None, scheduler="serial", progress=None):
-    found = cs.evaluate(
-        source(), estimators(), checkpoint=folder, scheduler=scheduler, progress=progress
-    )
+    with patch.object(pairs, "panel_cuts", _cuts):
+        found = cs.evaluate(
+            source(), estimators(), checkpoint=folder, scheduler=scheduler, progress=progress
+        )
     return [estimate.to_dict() for estimate in found.estimates]
 
 

@@ -51,7 +51,7 @@ def exp(x):
 EXP2_SINGLE = np.array(
     [
         1.0, 0.6931468, 0.24022238, 0.05550896,
-        0.009671721, 0.0013224551, 12582912.0, -126.0,
+        0.009671721, 0.0013224551, 0.0, 0.0,
         0.0, 0.0, 0.0, 0.0,
     ],
     np.float32,
@@ -64,6 +64,7 @@ EXP2_DOUBLE = np.array(
     ],
 )  # fmt: skip
 _23 = np.int32(23)
+_LOWEST = np.float32(-126.0)
 
 
 @inlined()
@@ -74,15 +75,15 @@ def registers(c):
 
 @inlined("contract")
 def _exp2_single(t, c):
-    k = np.float32(t + c[6])
-    f = t - (k - c[6])  # no "reassoc": it would cancel this
+    k = np.rint(t)
+    f = t - k
     p = c[4] + f * c[5]
     p = c[3] + f * p
     p = c[2] + f * p
     p = c[1] + f * p
     p = np.float32(c[0] + f * p)
-    # the low bits of k, moved into the exponent of p
-    return np.int32(p.view(np.int32) + np.int32(k.view(np.int32) << _23)).view(np.float32)
+    # k added to the exponent of p
+    return np.int32(p.view(np.int32) + np.int32(np.int32(k) << _23)).view(np.float32)
 
 
 @inlined("contract")
@@ -121,14 +122,14 @@ def _choose_within(t, c):
 def exp2(t, c):
     """The same; below that range the smallest normal number."""
     if isinstance(t, np.float32):
-        return _exp2_single(max(t, c[7]), c)
+        return _exp2_single(max(t, _LOWEST), c)
     return _exp2_double(max(t, -1022.0), c)
 
 
 @overload(exp2, jit_options={"error_model": "numpy", "fastmath": {"contract"}})
 def _choose_exp2(t, c):
     if t is types.float32:
-        return lambda t, c: _exp2_single(max(t, c[7]), c)
+        return lambda t, c: _exp2_single(max(t, _LOWEST), c)
     return lambda t, c: _exp2_double(max(t, -1022.0), c)
 
 

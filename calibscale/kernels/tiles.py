@@ -18,7 +18,6 @@ from calibscale.kernels.elementary import exp2, exp2_within, registers
 GAUSSIAN, LAPLACE, MATERN32, MATERN52 = range(4)
 LANES = 16  # rows of panels and columns of sub-tiles come in multiples of it
 UNROLL = 5  # classes likewise
-DIAGONAL = 128  # side of the sub-tiles on the diagonal
 REACH_SINGLE, REACH_DOUBLE = 60.0, 500.0
 FLUSH = 128  # rows summed in the precision of the panel before float64 takes over
 
@@ -353,6 +352,20 @@ def _canonical_tile(P, Q, form, i0, i1, j0, j1):
 
 
 @inlined("contract")
+def _own(P, i0, i1):
+    """Σ s_i²|δ_i|², or Σ s_i² where there are no vectors: rows with themselves, κ_ii = 1."""
+    total = 0.0
+    for i in range(i0, i1):
+        square = 1.0
+        if P.labels.size:
+            for k in range(P.A.shape[1]):
+                d = np.float64(P.A[i, k]) - (1.0 if k == P.labels[i] else 0.0)
+                square = square + d * d if k else d * d
+        total += np.float64(P.s[i]) ** 2 * square
+    return total
+
+
+@inlined("contract")
 def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
     """Σ s_i s_j A_ij κ_ij and Σ u_i u_j κ_ij over a sub-tile; over i < j if it is on the diagonal.
 
@@ -408,17 +421,18 @@ def _pair_sums(P, Q, form, tiles, kernel_sums, out):
     canonical = alone and near and not form.linear
     for t in prange(tiles.shape[0]):
         i0, i1, j0, j1, diagonal = tiles[t]
-        # two forms have loops of their own; inlined into one another all would lose registers
-        if diagonal or kernel_sums or not (form.plane or canonical):
-            total, kernel_total = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
-            out[t, 0] = total
-            out[t, 1] = kernel_total
-        elif form.plane:
-            out[t, 0] = _plane_tile(P, Q, form, i0, i1, j0, j1, near and single)
-            out[t, 1] = 0.0
+        # two forms have loops of their own; inlined into one another all would lose registers.
+        # On the diagonal they sum all pairs, and take off rows with themselves: not in float64,
+        # which keeps sums smaller than the rounding of those
+        if kernel_sums or not (form.plane or canonical) or (diagonal and not single):
+            out[t, 0], out[t, 1] = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
+            continue
+        if form.plane:
+            total = _plane_tile(P, Q, form, i0, i1, j0, j1, near and single)
         else:
-            out[t, 0] = _canonical_tile(P, Q, form, i0, i1, j0, j1)
-            out[t, 1] = 0.0
+            total = _canonical_tile(P, Q, form, i0, i1, j0, j1)
+        out[t, 0] = 0.5 * (total - _own(P, i0, i1)) if diagonal else total
+        out[t, 1] = 0.0
 
 
 @inlined("contract", "reassoc", "nsz")
