@@ -57,11 +57,13 @@ def _rates(report: Report, settings: Settings) -> None:
             rate = _median(m, lambda s, name=name: s[name] / s[ours])
             report.row(what=f"{ours}, rate against {name}", times=rate)
 
+        judged = [name for name in libraries if "scaled" not in name]  # that one is for comparison
+
         def against_c(way: str) -> float:
-            return _median(m, lambda s: min(s[name] for name in libraries) / s[way])
+            return _median(m, lambda s: min(s[name] for name in judged) / s[way])
 
         for way, bound in ((ours, 1.1), ("JKCE, K = 10, float32, 2 threads", 0.6)):
-            what = f"{way}, rate against the fastest C loop"
+            what = f"{way}, rate against the faster C loop"
             report.check(what, against_c(way), bound, "times", at_least=True, full_only=True)
     for kind in ("Gaussian in 3-D", "JKCE, K = 10"):
         one, two = f"{kind}, float32, 1 thread", f"{kind}, float32, 2 threads"

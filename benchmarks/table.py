@@ -43,6 +43,15 @@ def selection(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def pairs(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["sums over all pairs", "rows", "10⁹ unordered pairs a second"]]
+    for row in rows:
+        rate = row.get("pairs_per_second")
+        if rate is not None:
+            lines.append([row["what"], f"{row.get('rows', 60_000):,}", f"{rate / 1e9:.2f}"])
+    return lines
+
+
 def markdown(lines: list[list[str]], environment: dict[str, Any]) -> str:
     head, *body = ["| " + " | ".join(cells) + " |" for cells in lines]
     rule = "|" + " --- |" * len(lines[0])
@@ -62,7 +71,8 @@ def rewrite(text: str, name: str, table: str) -> str:
 
 def main(readme: Path = README, results: Path = RESULTS) -> None:
     text = readme.read_text()
-    for name, lines in (("peers", peers), ("scale", scale), ("selection", selection)):
+    tables = {"peers": peers, "scale": scale, "selection": selection, "pairs": pairs}
+    for name, lines in tables.items():
         result = json.loads((results / f"{name}.json").read_text())
         text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))
     readme.write_text(text)
