@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _KINDS = {
     "gaussian": tiles.GAUSSIAN, "laplace": tiles.LAPLACE,
     "matern32": tiles.MATERN32, "matern52": tiles.MATERN52,
 }  # fmt: skip
-_LOG2E = np.log2(np.e)
+_LOG2E = math.log2(math.e)
 # what turns a distance in bandwidths into an exponent of two, or its root
 _SCALES = {
     "gaussian": np.sqrt(0.5 * _LOG2E), "laplace": _LOG2E,
