@@ -48,7 +48,9 @@ class Form(NamedTuple):
 
     axes: factors (f, 3) of (kind, first column, last column + 1); cross (1,) the factor of qᵀq' in
     the Gaussian's exponent, empty without it; constants (4,) = 0, 1, ln 2, 1/3 and exp2 (12,) its
-    coefficients, in the precision of the panels
+    coefficients, in the precision of the panels.  `linear` adds qᵀq' to the only kernel there is,
+    or to the Gaussian of `cross`; `plane` says that there is one Gaussian in three columns of X and
+    nothing else, no labels either
     """
 
     factors: Any
@@ -461,7 +463,8 @@ def _spread(block, V, i, out):
 def _row_sums(P, Q, form, strips, both, V, U, into_rows, into_columns):
     """K U for the rows of P and, if `both`, Kᵀ V for the rows of Q; K the kernel between them.
 
-    Each strip of columns has a slot for its share of the rows' sums.
+    Each strip of columns has a slot for its share of the rows' sums, which is added to what is
+    there; the columns' sums are overwritten.
 
     axes: strips (t, 2) int64 first and last column; V (e, S), U (e, S');
     into_rows (t, e, S), into_columns (e, S')
