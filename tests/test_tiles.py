@@ -6,12 +6,13 @@ import itertools
 import os
 from dataclasses import dataclass, replace
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibscale.kernels import elementary, tiles
+from calibscale.kernels import elementary, threads, tiles
 from calibscale.kernels.tiles import GAUSSIAN, LANES, LAPLACE, MATERN32, MATERN52
 
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
@@ -318,6 +319,42 @@ def test_pair_sums__the_plane_form_agrees_with_the_generic_one(rng, dtype):
     _assert_sums(_pair_sums(P, Q, _form(PLANE, dtype, plane=True), grid, True), dense, dtype)
     generic = _pair_sums(P, Q, _form(PLANE, dtype), grid, False)
     assert abs(plane - generic).max() <= _tolerance(dtype, dense[2])
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("far", [False, True])
+@both_precisions
+def test_pair_sums__near_and_far_points_of_a_plane(rng, dtype, far):
+    rows, other = _rows(rng, 32), _rows(rng, 16)
+    P, Q = (_panel(PLANE, part, dtype, False, far=far) for part in (rows, other))
+    form = _form(PLANE, dtype, plane=True)
+    out = _pair_sums(P, Q, form, _rectangle(32, 16, 32, 16), False)
+    _assert_sums(out, _dense(PLANE, rows, other, False), dtype, kernel_sums=False)
+    out = _pair_sums(P, P, form, _triangle(32, 16, 16), False)
+    _assert_sums(out, _upper(_dense(PLANE, rows, rows, False)), dtype, kernel_sums=False)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("label", [0, 2])
+@both_precisions
+def test_pair_sums__columns_of_one_label(rng, dtype, label):
+    kernel = KERNELS["cross"]
+    rows, other = _rows(rng, 32), replace(_rows(rng, 16), y=np.full(16, label))
+    P, Q = (_panel(kernel, part, dtype, True) for part in (rows, other))
+    out = _pair_sums(P, Q, _form(kernel, dtype), _rectangle(32, 16, 32, 16), False)
+    _assert_sums(out, _dense(kernel, rows, other, True), dtype, kernel_sums=False)
+    out = _pair_sums(P, P, _form(kernel, dtype), _triangle(32, 16, 16), False)
+    _assert_sums(out, _upper(_dense(kernel, rows, rows, True)), dtype, kernel_sums=False)
+
+
+@pytest.mark.kernels
+def test_threads__are_set_for_the_call_and_set_back():
+    before = numba.get_num_threads()
+    with threads.using(1):
+        assert numba.get_num_threads() == before
+    with threads.using(10_000):  # more than there are: all of them
+        assert numba.get_num_threads() >= before
+    assert numba.get_num_threads() == before
 
 
 @pytest.mark.parametrize("classes", [2, 5, 6, 12])
