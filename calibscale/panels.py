@@ -214,8 +214,9 @@ class Layout:
         found: list[tuple[int, int, int, int, int]] = []
         rows = P.s.size
         strips = self.strips(Q)
-        for i0 in range(0, rows, _TALL):
-            i1 = min(rows, i0 + _TALL)
+        tall = _SQUARE if same else _TALL
+        for i0 in range(0, rows, tall):
+            i1 = min(rows, i0 + tall)
             if same:
                 found.append((i0, i1, i0, i1, 1))
                 strips = self.strips(Q, i1)
@@ -223,7 +224,8 @@ class Layout:
         return np.array(found, np.int64).reshape(-1, 5)
 
 
-_TALL = 512  # rows of a sub-tile: what is fetched for its columns serves all of them
+_TALL = 1024  # rows of a sub-tile: what is fetched for its columns serves all of them
+_SQUARE = 512  # the same beside the diagonal, where sub-tiles are square
 _MANY = 256  # rows of a label from which on a strip of its own is worth its padding
 
 
