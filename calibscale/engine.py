@@ -213,19 +213,19 @@ def _run(task: Task, first: int, last: int) -> Any:
 
 
 class _Tree:
-    """Merges the states of runs as they come, in any order, always in the same shape."""
+    """Merges the states of runs as they come, in any order, always in the same shape.
+
+    What a checkpoint holds are nodes of runs of one block, as those of a `PairTask` are.
+    """
 
     def __init__(self, task: Any, length: int, checkpoint: Checkpoint | None = None) -> None:
         self._task = task
-        self._length = length
         self._runs = -(-task.blocks // length)
         self._waiting: dict[tuple[int, int], Any] = {}
         self._checkpoint = checkpoint
         if checkpoint is not None:
-            base = length.bit_length() - 1
-            for (level, index), arrays in checkpoint.load().items():
-                if level >= base:  # smaller ones, of an engine with shorter runs, are done again
-                    self._waiting[level - base, index] = task.unpack(arrays)
+            for node, arrays in checkpoint.load().items():
+                self._waiting[node] = task.unpack(arrays)
 
     def todo(self) -> list[int]:
         """The runs that are not in the tree yet."""
@@ -253,13 +253,7 @@ class _Tree:
         """Write what is in the tree to the checkpoint, if there is one."""
         if self._checkpoint is None:
             return
-        base = self._length.bit_length() - 1
-        self._checkpoint.save(
-            {
-                (level + base, index): self._task.pack(state)
-                for (level, index), state in self._waiting.items()
-            }
-        )
+        self._checkpoint.save({n: self._task.pack(state) for n, state in self._waiting.items()})
 
     def result(self) -> Any:
         (state,) = self._waiting.values()

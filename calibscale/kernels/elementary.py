@@ -46,8 +46,7 @@ def exp(x):
 
 # What `exp2` computes with: minimax polynomials of 2^f for |f| ≤ 1/2 that are 1 at 0, with relative
 # errors 1.1e-7 (degree 5; least in ulp, each coefficient fitted to the rounded ones before it) and
-# 3e-18 (degree 11); for float32 then 1.5·2^23, which rounds to an integer in the low bits when
-# added, and the least exponent.
+# 3e-18 (degree 11).
 EXP2_SINGLE = np.array(
     [
         1.0, 0.6931468, 0.24022238, 0.05550896,
