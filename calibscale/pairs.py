@@ -22,7 +22,7 @@ from calibscale.products import ProductKernel
 from calibscale.source import ArraySource
 from calibscale.views import width
 
-_PROBES = 8  # of all units, about so many or twice it, are probed: a small sub-tile in float64
+_PROBES = 8  # of all units, so many or half of it are probed: a small sub-tile in float64
 _PROBE_SIDE = 64
 
 
@@ -216,7 +216,7 @@ class _SumTask(_PairTask):
             sums = self._sums(held, held, double.form, grid)
             gap = (state.pairs - sums[:, 0].sum()) / max(state.area, 1.0)
         else:
-            if n * m == 0 or (same and n == 1) or block % max(1, self.blocks // _PROBES):
+            if n * m == 0 or (same and n == 1) or block % -(-self.blocks // _PROBES):
                 return
             rng = np.random.default_rng([block, len(self.panels)])
             half = n // 2 if same else 0  # no row with itself

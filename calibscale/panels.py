@@ -192,16 +192,23 @@ class Layout:
             lanes //= 2
         return tiles.LANES * lanes
 
-    def strips(self, panel: tiles.Panel, first: int = 0) -> list[tuple[int, int]]:
-        """The columns from `first` on in strips, of one label each where those are long."""
+    def strips(self, panel: tiles.Panel) -> list[tuple[int, int]]:
+        """The columns in strips, of one label each where those are long."""
+        return self._strips(self._cuts(panel), 0)
+
+    def _cuts(self, panel: tiles.Panel) -> list[int]:
+        """First and last column, and where another label begins if runs of one are long."""
         size = panel.s.size
-        cuts = [first, size]
         if len(panel.labels):
             ends = np.flatnonzero(panel.labels[1:] != panel.labels[:-1]) + 1
             if size >= _MANY * (len(ends) + 1):
-                cuts = [first, *ends[ends > first].tolist(), size]
+                return [0, *ends.tolist(), size]
+        return [0, size]
+
+    def _strips(self, cuts: list[int], first: int) -> list[tuple[int, int]]:
+        """Strips of the columns from `first` on."""
         found = []
-        for start, stop in pairwise(cuts):
+        for start, stop in pairwise([first, *(cut for cut in cuts if cut > first)]):
             count = max(1, -(-(stop - start) // self.strip))
             lanes = -(-(stop - start) // (count * tiles.LANES))
             lanes += 1 - lanes % 2
@@ -212,14 +219,14 @@ class Layout:
     def grid(self, P: tiles.Panel, Q: tiles.Panel, same: bool) -> NDArray[np.int64]:
         """Sub-tiles of a pair of panels; over i < j where both are the same."""
         found: list[tuple[int, int, int, int, int]] = []
-        rows = P.s.size
-        strips = self.strips(Q)
+        rows, cuts = P.s.size, self._cuts(Q)
+        strips = self._strips(cuts, 0)
         tall = _SQUARE if same else _TALL
         for i0 in range(0, rows, tall):
             i1 = min(rows, i0 + tall)
             if same:
                 found.append((i0, i1, i0, i1, 1))
-                strips = self.strips(Q, i1)
+                strips = self._strips(cuts, i1)
             found += [(i0, i1, j0, j1, 0) for j0, j1 in strips]
         return np.array(found, np.int64).reshape(-1, 5)
 
@@ -312,8 +319,6 @@ class _Kept:
         with self._lock:
             if key in self._panels:
                 return
-            for other in [other for other in self._panels if other[0] != key[0]]:
-                self._bytes -= self._panels.pop(other).nbytes  # of a run that has ended
             self._panels[key] = held
             self._bytes += held.nbytes
             while self._bytes > budget and len(self._panels) > 2:
