@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     )
     from calibscale.evaluation import evaluate
     from calibscale.features import OneHot, RandomFourier
+    from calibscale.intervals import Intervals
     from calibscale.landmarks import Gaussian, Laplacian
     from calibscale.planning import Plan, plan
-    from calibscale.results import Approximation, Estimate, Evaluation
+    from calibscale.results import Approximation, Estimate, Evaluation, Interval
     from calibscale.selection import (
         KDE,
         KKR,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     )
     from calibscale.source import ArraySource, from_arrays
     from calibscale.store import LogitStore, open_arrays
+    from calibscale.testing import TestResult, Tests, test
 
 # Names are imported when first used: `calibscale --help` must not wait for a compiler.
 _ROOMS = {
@@ -83,9 +85,10 @@ _ROOMS = {
     ),
     "evaluation": ("evaluate",),
     "features": ("OneHot", "RandomFourier"),
+    "intervals": ("Intervals",),
     "landmarks": ("Gaussian", "Laplacian"),
     "planning": ("Plan", "plan"),
-    "results": ("Approximation", "Estimate", "Evaluation"),
+    "results": ("Approximation", "Estimate", "Evaluation", "Interval"),
     "selection": (
         "KDE",
         "KKR",
@@ -103,6 +106,7 @@ _ROOMS = {
     ),
     "source": ("ArraySource", "from_arrays"),
     "store": ("LogitStore", "open_arrays"),
+    "testing": ("TestResult", "Tests", "test"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

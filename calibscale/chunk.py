@@ -156,16 +156,14 @@ class Chunk:
         delta = np.ascontiguousarray(self.delta[:, 1])
         return Event(p, rest, delta, p - delta)
 
-    def take(self, index: NDArray[Any]) -> Chunk:
-        """The rows that `index` (a boolean mask or positions) names."""
-        arrays = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(
-            self,
-            **{
-                name: array[index] if isinstance(array, np.ndarray) and len(array) else array
-                for name, array in arrays.items()
-            },
-        )
+    def take(self, index: NDArray[Any] | slice) -> Chunk:
+        """The rows that `index` (a boolean mask, positions or a slice) names."""
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        taken: dict[str, Any] = {
+            name: array[index] if isinstance(array, np.ndarray) and len(array) else array
+            for name, array in arrays.items()
+        }
+        return replace(self, **taken)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from calibscale.checkpoint import Checkpoint
 from calibscale.errors import OptionError
@@ -124,7 +125,15 @@ def session(scheduler: Any = None, memory_limit: int | str | None = None) -> Ite
 
 def one_thread() -> Any:
     """Context in which BLAS has one thread: more would change bits with the number of cores."""
-    return threadpool_limits(1)
+    return _libraries().limit(limits=1)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Looking for them takes milliseconds: once is enough, with SciPy's among them."""
+    import scipy.linalg  # noqa: F401
+
+    return ThreadpoolController()
 
 
 def workers(scheduler: Any = None) -> int:
@@ -319,7 +328,7 @@ def _fold_here(task: Task, report: Progress, checkpoint: Checkpoint | None) -> A
     done = task.blocks - len(todo)
     report(done, task.blocks)
     try:
-        with threadpool_limits(1):
+        with one_thread():
             for block in todo:
                 tree.add(block, task.state(block))
                 done += 1
@@ -336,7 +345,7 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
     todo = iter(range(len(runs)))
     done = 0
     failed: tuple[int, Exception] | None = None
-    with threadpool_limits(1), ThreadPoolExecutor(workers, "calibscale") as pool:
+    with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
         pending: dict[Future, int] = {}
         try:
             while True:
@@ -410,7 +419,7 @@ def _hold(shared: Any) -> Any:
 
 
 def _run_remote(part: Task, shared: Any, first: int, last: int) -> Any:
-    with threadpool_limits(1):
+    with one_thread():
         return _run(part.joined(shared), first, last)
 
 

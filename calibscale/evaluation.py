@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -14,17 +15,18 @@ import numpy as np
 from scipy.spatial.distance import pdist
 
 from calibscale import engine
-from calibscale.chunk import Chunk, Floats, Rules, chunks
+from calibscale.chunk import Chunk, Floats, RowCounts, Rules, chunks
 from calibscale.covariates import Column, summarise
 from calibscale.errors import OptionError
 from calibscale.estimators import CMMD, ESTIMATORS, JKCE, Estimator
 from calibscale.features import RandomFourier
+from calibscale.intervals import Intervals, parts_of, total
 from calibscale.pairs import Pairs
 from calibscale.products import HoldOut, Rows
 from calibscale.results import Estimate, Evaluation
-from calibscale.scan import States, scan
+from calibscale.scan import Pass, States, scan
 from calibscale.source import ArraySource
-from calibscale.statistics import Fingerprint, FingerprintState
+from calibscale.statistics import Fingerprint, FingerprintState, Statistic
 from calibscale.store import as_source
 
 BANDWIDTH_ROWS = 1000
@@ -124,6 +126,7 @@ def evaluate(
     on_invalid: str = "raise",
     tolerance: float = 1e-4,
     group_by: str | None = None,
+    interval: Intervals | str | None = None,
     block_rows: int | None = None,
     scheduler: Any = None,
     memory_limit: int | str | None = None,
@@ -149,6 +152,8 @@ def evaluate(
         How far from 1 a row of probabilities may sum.
     group_by : str, optional
         Name of a covariate; every estimator is also computed for each of its values.
+    interval : Intervals or {"jackknife", "bootstrap"}, optional
+        Confidence intervals of the estimates.
     block_rows : int, optional
         Rows of one unit of work.  Results of different sizes agree to 1e-12, relative.
     scheduler, memory_limit, progress
@@ -178,70 +183,138 @@ def evaluate(
     500
     """
     started = time.perf_counter()
-    data = as_source(source)
-    if group_by is not None:
-        data.covariate(group_by)  # an unknown one is told before anything is read
     unfit = unfit or ("report" if estimators is None else "raise")
-    rules = Rules(
-        data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance, on_invalid=on_invalid
-    )
-    with engine.session(scheduler, memory_limit) as opened:
-        where: dict[str, Any] = {
-            "scheduler": opened, "memory_limit": memory_limit, "progress": progress,
-        }  # fmt: skip
-        setup = DataSetup(data, rules, opened)
-        asked = default_estimators() if estimators is None else estimators
-        chosen = [resolved(estimator, setup, unfit) for estimator in asked]
-        fitting = [e for e in chosen if isinstance(e, Estimator)]
-        covariates = tuple(dict.fromkeys(name for e in fitting for name in e.covariates))
-        pairwise = any(e.pairwise for e in fitting)
-        needed = [s for e in fitting for s in e.needs] + [_FINGERPRINT] * pairwise
-        found = scan(
-            data,
-            tuple(dict.fromkeys(needed)),
-            on_invalid=on_invalid,
-            tolerance=tolerance,
-            group_by=group_by,
-            covariates=covariates,
-            block_rows=block_rows,
-            **where,
-        )
-        if None not in found.groups:  # every row was dropped or is not yet labelled
-            found.groups[None] = {s: s.zero(data.classes) for s in needed}
-        columns = setup.columns(covariates)
-        rules = replace(
-            rules,
-            group=None if group_by is None else data.covariate(group_by),
-            covariates=tuple(c.position for c in columns.values()),
-        )
+    if isinstance(interval, str):
+        interval = Intervals(interval)
+    asked = default_estimators() if estimators is None else estimators
+    with prepared(
+        source, asked, unfit=unfit, on_invalid=on_invalid, tolerance=tolerance, group_by=group_by,
+        block_rows=block_rows, scheduler=scheduler, memory_limit=memory_limit, progress=progress,
+    ) as run:  # fmt: skip
+        pairwise = any(e.pairwise for e in run.fitting)
+        needed: list[Statistic] = [_FINGERPRINT] * pairwise
+        for e in run.fitting:
+            needed += (interval.needs(e) if interval else ()) or e.needs
+        found = run.scan(needed)
         estimates = {}
         for key, states in found.groups.items():
             pairs = None
             if pairwise:
-                group = None if key is None else (data.covariate(group_by or ""), key)
-                identity = _identity(data, states[_FINGERPRINT], rules, columns)
-                pairs = Pairs(
-                    data, rules, **where, checkpoint=checkpoint, identity=identity, group=group
-                )
-            estimates[key] = tuple(_estimate(e, states, pairs) for e in chosen)
+                group = None if key is None else (run.data.covariate(group_by or ""), key)
+                identity = _identity(run, states[_FINGERPRINT])
+                pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
+            estimates[key] = tuple(_estimate(e, states, pairs, interval) for e in run.chosen)
     return Evaluation(
         estimates=estimates.pop(None),
-        n=found.counts.used,
-        n_unlabelled=found.counts.unlabelled,
-        dropped=found.counts.dropped,
-        source=data.describe(),
-        seconds=time.perf_counter() - started,
-        versions=versions(),
-        parameters={
-            "on_invalid": on_invalid,
-            "tolerance": tolerance,
-            "block_rows": block_rows or data.block_rows,
-            "scheduler": describe_scheduler(scheduler),
-            "memory_limit": engine.parse_bytes(memory_limit),
-        },
         group_by=group_by,
         groups={key: found for key, found in estimates.items() if key is not None},
+        **run.outcome(found.counts, started),
     )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A source, and estimators that fit it: what may be computed of them in one session.
+
+    Attributes
+    ----------
+    chosen : tuple
+        Resolved estimators; an `Estimate` without a value in the place of one that does not fit.
+    """
+
+    data: ArraySource
+    rules: Rules
+    setup: DataSetup
+    chosen: tuple[Estimator | Estimate, ...]
+    block_rows: int | None
+    group_by: str | None
+    where: dict[str, Any]
+    asked_scheduler: Any
+
+    @property
+    def fitting(self) -> list[Estimator]:
+        return [e for e in self.chosen if isinstance(e, Estimator)]
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """Names of those that must be finite."""
+        return tuple(dict.fromkeys(name for e in self.fitting for name in e.covariates))
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return self.setup.columns(self.covariates)
+
+    def scan(self, needed: Iterable[Statistic]) -> Pass:
+        """One pass; the state of all rows is there even if there are none."""
+        statistics = tuple(dict.fromkeys(needed))
+        found = scan(
+            self.data,
+            statistics,
+            on_invalid=self.rules.on_invalid,
+            tolerance=self.rules.tolerance,
+            group_by=self.group_by,
+            covariates=self.covariates,
+            block_rows=self.block_rows,
+            **self.where,
+        )
+        if None not in found.groups:  # every row was dropped or is not yet labelled
+            found.groups[None] = {s: s.zero(self.data.classes) for s in statistics}
+        return found
+
+    def pairs(self, **options: Any) -> Pairs:
+        """Sums over pairs of the rows; options as of `Pairs`."""
+        rules = replace(
+            self.rules,
+            group=None if self.group_by is None else self.data.covariate(self.group_by),
+            covariates=tuple(c.position for c in self.columns.values()),
+        )
+        return Pairs(self.data, rules, **self.where, **options)
+
+    def outcome(self, counts: RowCounts, started: float) -> dict[str, Any]:
+        """What `Outcome` says of this run."""
+        return {
+            "n": counts.used,
+            "n_unlabelled": counts.unlabelled,
+            "dropped": counts.dropped,
+            "source": self.data.describe(),
+            "seconds": time.perf_counter() - started,
+            "versions": versions(),
+            "parameters": {
+                "on_invalid": self.rules.on_invalid,
+                "tolerance": self.rules.tolerance,
+                "block_rows": self.block_rows or self.data.block_rows,
+                "scheduler": describe_scheduler(self.asked_scheduler),
+                "memory_limit": engine.parse_bytes(self.where["memory_limit"]),
+            },
+        }
+
+
+@contextmanager
+def prepared(
+    source: Any,
+    estimators: Iterable[Estimator],
+    *,
+    unfit: str = "raise",
+    on_invalid: str = "raise",
+    tolerance: float = 1e-4,
+    group_by: str | None = None,
+    block_rows: int | None = None,
+    scheduler: Any = None,
+    memory_limit: int | str | None = None,
+    progress: engine.Progress | None = None,
+) -> Iterator[Run]:
+    """The source and its estimators made ready; parameters as of `evaluate`."""
+    data = as_source(source)
+    if group_by is not None:
+        data.covariate(group_by)  # an unknown one is told before anything is read
+    rules = Rules(
+        data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance, on_invalid=on_invalid
+    )
+    with engine.session(scheduler, memory_limit) as opened:
+        setup = DataSetup(data, rules, opened)
+        chosen = tuple(resolved(estimator, setup, unfit) for estimator in estimators)
+        where = {"scheduler": opened, "memory_limit": memory_limit, "progress": progress}
+        yield Run(data, rules, setup, chosen, block_rows, group_by, where, scheduler)
 
 
 def resolved(estimator: Estimator, setup: DataSetup, unfit: str) -> Estimator | Estimate:
@@ -257,28 +330,41 @@ def resolved(estimator: Estimator, setup: DataSetup, unfit: str) -> Estimator | 
 _FINGERPRINT = Fingerprint()
 
 
-def _estimate(estimator: Estimator | Estimate, states: States, pairs: Pairs | None) -> Estimate:
+def _estimate(
+    estimator: Estimator | Estimate,
+    states: States,
+    pairs: Pairs | None,
+    interval: Intervals | None,
+) -> Estimate:
     if isinstance(estimator, Estimate):
         return estimator
+    grouped = interval.needs(estimator) if interval else ()
     with engine.one_thread():
         if estimator.pairwise:
             assert pairs is not None
-            return estimator.solve(pairs)
-        return estimator.finalize(*(states[s] for s in estimator.needs))
+            found = estimator.solve(pairs)
+        else:
+            found = estimator.finalize(
+                *((total(states[s]) for s in grouped) if grouped
+                  else (states[s] for s in estimator.needs))
+            )  # fmt: skip
+        if interval is None or found.value is None:
+            return found
+        parts = parts_of(estimator, interval, states, pairs, found.value)
+        covers = "the population" if estimator.unbiased else "the expectation at this n"
+        return replace(found, interval=None if parts is None else parts.interval(interval, covers))
 
 
-def _identity(
-    data: ArraySource, found: FingerprintState, rules: Rules, columns: dict[str, Column]
-) -> dict[str, Any]:
+def _identity(run: Run, found: FingerprintState) -> dict[str, Any]:
     """What tells these data from others."""
     return {
         "version": versions()["calibscale"],
-        "source": {key: value for key, value in data.describe().items() if key != "name"},
+        "source": {key: value for key, value in run.data.describe().items() if key != "name"},
         "rows": [int(found.n), f"{int(found.hashes[0]):016x}"],
-        "rules": [rules.tolerance, rules.on_invalid],
+        "rules": [run.rules.tolerance, run.rules.on_invalid],
         "covariates": [
             [c.name, *(f"{value:.10g}" for value in (c.mean, c.deviation, c.low, c.high))]
-            for c in columns.values()
+            for c in run.columns.values()
         ],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import gammaincinv, ndtri
@@ -20,9 +20,13 @@ from calibscale.spectral import Complexes, Factor, FourierSeries, modes_needed
 from calibscale.statistics import Statistic
 from calibscale.views import width
 
+if TYPE_CHECKING:
+    from calibscale.nulls import Replicates
+
 FEW_LEVELS = 16  # a continuous column of no more values is summed value by value
 MAX_COMBINATIONS = 1024
 MAX_NUMBERS = 2**23  # modes of all combinations of levels: 256 MB a state
+_DRAWN = 2**22  # residuals of replicates drawn at a time: 32 MB
 
 
 def local_kernel(
@@ -170,6 +174,8 @@ class Modes(Statistic):
     couplings: tuple[tuple[float, ...], ...] = ()
     hold_out: HoldOut | None = None
     large_chunks: ClassVar[bool] = True
+    drawn: ClassVar[tuple[str, ...]] = ("squares", "residuals")
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1, 1)
 
     @property
     def combinations(self) -> int:
@@ -215,6 +221,19 @@ class Modes(Statistic):
             state.residuals[code] += found[0]
             state.weights[code] += found[1]
         return state
+
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
+        squares, residuals = sums
+        rows = Rows.of(chunk, self.notion, self.hold_out)
+        points, codes = self.points(rows.points, rows.covariates), self.codes(rows.covariates)
+        p, delta = rows.points[:, 0], rows.delta[:, 0]
+        most = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
+        for here, drawn in replicates.some_scalars(self.notion, rows.rows, p, delta, most):
+            drawn *= rows.weights
+            squares[here] += np.einsum("ij,ij->i", drawn, drawn)
+            for code in np.unique(codes):
+                of_code = codes == code if self.combinations > 1 else slice(None)
+                residuals[here, code] += self.series.transform(points[of_code], drawn[:, of_code])
 
     def couple(self, F: Complexes) -> Complexes:
         """Σ_c' L_cc' F_c', what a point of combination c sees."""
@@ -320,6 +339,8 @@ class LocalFeatures(Statistic):
     notion: str
     n_features: int = 1000
     seed: int = 0
+    drawn: ClassVar[tuple[str, ...]] = ("squares", "sums")
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1)
 
     def size(self, classes: int) -> int:
         return 2 * self.n_features
@@ -350,10 +371,18 @@ class LocalFeatures(Statistic):
     def accumulate(self, state: LocalFeatureState, chunk: Chunk) -> LocalFeatureState:
         rows = Rows.of(chunk, self.notion, self.kernel.hold_out)
         w = rows.weights
-        d2 = np.einsum("ij,ij->i", rows.delta, rows.delta)
-        sums = (len(rows), w.sum(), w @ w, (w * w) @ d2)
-        for total, value in zip(state[:4], sums, strict=True):
+        for total, value in zip(state[:3], (len(rows), w.sum(), w @ w), strict=True):
             total += value
+        strengths = rows.delta * w[:, None]
+        state.squares[...] += np.vdot(strengths, strengths)
+        codes, phi = self.kernel.codes(rows.covariates), self._features(rows)
+        for code in np.unique(codes):
+            here = codes == code
+            state.sums[code] += strengths[here].T @ phi[here]
+        return state
+
+    def _features(self, rows: Rows) -> Floats:
+        """Cosines, then sines, (c, 2F)."""
         kernel = self.kernel
         parts = [kernel.continuous(rows.covariates)]
         if kernel.prediction != "none":
@@ -361,12 +390,27 @@ class LocalFeatures(Statistic):
         z = np.hstack(parts) @ self.frequencies(rows.points.shape[1]).T
         phi = np.empty((len(rows), 2 * self.n_features))
         elementary.fourier_features(z, 1.0, phi)
-        strengths = rows.delta * w[:, None]
-        codes = kernel.codes(rows.covariates)
-        for code in np.unique(codes):
-            here = codes == code
-            state.sums[code] += strengths[here].T @ phi[here]
-        return state
+        return phi
+
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
+        squares, out = sums
+        rows = Rows.of(chunk, self.notion, self.kernel.hold_out)
+        codes, phi = self.kernel.codes(rows.covariates), self._features(rows)
+        w = rows.weights
+        if out.shape[2] == 1:
+            p, delta = rows.points[:, 0], rows.delta[:, 0]
+            drawn = replicates.scalars(self.notion, rows.rows, p, delta) * w
+            squares += np.einsum("ij,ij->i", drawn, drawn)
+            for code in np.unique(codes):
+                here = codes == code
+                out[:, code, 0] += drawn[:, here] @ phi[here]
+            return
+        for b, vectors in replicates.vectors_of(rows.rows, rows.points, rows.delta):
+            strengths = vectors * w[:, None]
+            squares[b] += np.vdot(strengths, strengths)
+            for code in np.unique(codes):
+                here = codes == code
+                out[b, code] += strengths[here].T @ phi[here]
 
     def by_frequency(self, state: LocalFeatureState) -> Floats:
         """Each frequency's estimate of Σ_ij over all pairs (F,); their mean is unbiased."""

@@ -28,6 +28,8 @@ class Rows(NamedTuple):
     weights : (c,)
     covariates : (c, d)
         All columns of the source, or none.
+    rows : (c,) int64
+        Row numbers in the source.
     """
 
     points: Floats
@@ -35,6 +37,7 @@ class Rows(NamedTuple):
     labels: Ints
     weights: Floats
     covariates: Floats
+    rows: Ints
 
     def __len__(self) -> int:
         return len(self.points)
@@ -50,7 +53,7 @@ class Rows(NamedTuple):
             chunk = hold_out.rest(chunk)
         (view,) = views(chunk, notion)
         covariates = chunk.covariates if chunk.covariates is not None else np.empty((len(chunk), 0))
-        return Rows(view.points, view.delta, chunk.labels, view.weights, covariates)
+        return Rows(view.points, view.delta, chunk.labels, view.weights, covariates, chunk.rows)
 
     @staticmethod
     def join(parts: list[Rows]) -> Rows:

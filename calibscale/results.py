@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 EVALUATION_SCHEMA = "calibscale.evaluation/1"
@@ -41,6 +41,36 @@ EXACT = Approximation()
 
 
 @dataclass(frozen=True)
+class Interval:
+    """A confidence interval.
+
+    Attributes
+    ----------
+    low, high, level : float
+    method : str
+        ``jackknife`` or ``bootstrap``.
+    parts : int
+        Groups of rows, or rows, that were left out one at a time.
+    standard_error : float
+        Of the jackknife.
+    covers : str
+        What it covers: the population's value, or the expectation at this n of a biased estimate.
+    """
+
+    low: float
+    high: float
+    level: float
+    method: str
+    parts: int
+    standard_error: float
+    covers: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Estimate:
     """One number and what is needed to trust it.
 
@@ -59,6 +89,8 @@ class Estimate:
         decomposition.
     n : int
         Rows it was computed from.
+    interval : Interval or None
+        Of the value, where asked for.
     """
 
     estimator: str
@@ -70,6 +102,7 @@ class Estimate:
     details: dict[str, Any] = field(default_factory=dict)
     n: int = 0
     reason: str | None = None
+    interval: Interval | None = None
 
     @property
     def root(self) -> float | None:
@@ -86,7 +119,7 @@ class Estimate:
             "value": self.value,
             "squared": self.squared,
             "root": self.root,
-            "interval": None,
+            "interval": None if self.interval is None else self.interval.to_dict(),
             "approximation": self.approximation.to_dict(),
             "parameters": self.parameters,
             "n": self.n,
@@ -103,8 +136,45 @@ class Estimate:
         return finite(out)
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What every result says of the rows and the run that it comes from.
+
+    Attributes
+    ----------
+    n, n_dropped, n_unlabelled : int
+        Rows used, left out as invalid (by reason in `dropped`), and not yet labelled.
+    """
+
+    n: int
+    n_unlabelled: int
+    dropped: dict[str, int]
+    source: dict[str, Any]
+    seconds: float
+    versions: dict[str, str]
+    parameters: dict[str, Any]
+
+    @property
+    def n_dropped(self) -> int:
+        return sum(self.dropped.values())
+
+    def head(self, schema: str) -> dict[str, Any]:
+        """How the JSON object of a result begins."""
+        return {
+            "schema": schema,
+            "source": self.source,
+            "n": self.n,
+            "n_dropped": self.n_dropped,
+            "n_unlabelled": self.n_unlabelled,
+            "dropped": self.dropped,
+            "seconds": self.seconds,
+            "versions": self.versions,
+            "parameters": self.parameters,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Outcome):
     """All estimates of one pass over a source.
 
     Attributes
@@ -113,24 +183,11 @@ class Evaluation:
         In the order asked for.
     groups : dict
         With ``group_by``: the same by value of the column.
-    n, n_dropped, n_unlabelled : int
-        Rows used, left out as invalid (by reason in `dropped`), and not yet labelled.
     """
 
     estimates: tuple[Estimate, ...]
-    n: int
-    n_unlabelled: int
-    dropped: dict[str, int]
-    source: dict[str, Any]
-    seconds: float
-    versions: dict[str, str]
-    parameters: dict[str, Any]
     group_by: str | None = None
     groups: dict[float, tuple[Estimate, ...]] = field(default_factory=dict)
-
-    @property
-    def n_dropped(self) -> int:
-        return sum(self.dropped.values())
 
     def __getitem__(self, estimator: str) -> Estimate:
         """The first estimate of that name.
@@ -147,18 +204,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """The versioned JSON object of ``calibscale evaluate --json``."""
-        out: dict[str, Any] = {
-            "schema": EVALUATION_SCHEMA,
-            "source": self.source,
-            "n": self.n,
-            "n_dropped": self.n_dropped,
-            "n_unlabelled": self.n_unlabelled,
-            "dropped": self.dropped,
-            "seconds": self.seconds,
-            "versions": self.versions,
-            "parameters": self.parameters,
-            "results": [estimate.to_dict() for estimate in self.estimates],
-        }
+        results = [estimate.to_dict() for estimate in self.estimates]
+        out: dict[str, Any] = {**self.head(EVALUATION_SCHEMA), "results": results}
         if self.group_by is not None:
             out["groups"] = {
                 "column": self.group_by,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,23 @@ from scipy.special import xlogy
 from calibscale.chunk import NO_WEIGHTS, Chunk, Floats
 from calibscale.features import FeatureMap
 from calibscale.kernels import bins as kernel_bins
+from calibscale.kernels import draws as kernel_draws
+
+if TYPE_CHECKING:
+    from calibscale.nulls import Replicates
 
 
 class Statistic(ABC):
     """``zero`` is the state of no rows, ``accumulate`` adds a chunk, ``merge`` joins two states.
 
-    `large_chunks` says that a chunk has costs of its own, whatever its rows.
+    `large_chunks` says that a chunk has costs of its own, whatever its rows.  `drawn` names the
+    fields of a state that depend on the labels, and `powers` the power of the weights that every
+    field is a sum of: without them there are no tests, or no intervals by the bootstrap.
     """
 
     large_chunks: ClassVar[bool] = False
+    drawn: ClassVar[tuple[str, ...]] = ()
+    powers: ClassVar[tuple[int, ...]] = ()
 
     def size(self, classes: int) -> int:
         """Numbers of features it computes for a row."""
@@ -44,6 +52,41 @@ class Statistic(ABC):
         for x, y in zip(a, b, strict=True):
             np.add(x, y, out=x)
         return a
+
+    def zero_drawn(self, classes: int, count: int) -> tuple[Any, ...]:
+        """The fields `drawn`, for so many replicates of a null."""
+        zero = self.zero(classes)
+        fields = (getattr(zero, name) for name in self.drawn)
+        return tuple(np.zeros((count, *field.shape), field.dtype) for field in fields)
+
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
+        """Add a chunk with residuals drawn from a null to `zero_drawn`."""
+        raise NotImplementedError(type(self).__name__)
+
+    def with_drawn(self, state: Any, sums: tuple[Any, ...], index: int) -> Any:
+        """The state with a replicate in the place of what was observed."""
+        return state._replace(
+            **{name: field[index] for name, field in zip(self.drawn, sums, strict=True)}
+        )
+
+    def weighted_total(self, parts: Any, weights: Floats) -> Any:
+        """The merged state of parts of the rows, stacked, whose rows weigh so much more (G,)."""
+        return type(parts)(
+            *(
+                np.tensordot(_power(weights, power), field, 1)
+                for power, field in zip(self.powers, parts, strict=True)
+            )
+        )
+
+
+def _power(weights: Floats, power: int) -> Floats:
+    """Of the weights; rows of weight 0 do not count, so that 0⁰ is 0."""
+    return weights**power if power else (weights > 0).astype(np.float64)
+
+
+def weights_of(chunk: Chunk) -> Floats:
+    """The weights, ones where there are none."""
+    return chunk.weights if len(chunk.weights) else np.ones(len(chunk))
 
 
 def weighted_sum(values: Floats, weights: Floats) -> float:
@@ -66,6 +109,8 @@ class TotalsState(NamedTuple):
 @dataclass(frozen=True)
 class Totals(Statistic):
     """Row scores summed: accuracy, Brier, log loss, confidence."""
+
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 1, 1)
 
     def zero(self, classes: int) -> TotalsState:
         return TotalsState(*(np.zeros(()) for _ in range(7)))
@@ -134,6 +179,7 @@ class ScalarScores(Statistic):
     """Brier score and log loss of the scalar event that a notion predicts."""
 
     notion: str
+    powers: ClassVar[tuple[int, ...]] = (1, 1, 1)
 
     def zero(self, classes: int) -> ScalarState:
         return ScalarState(*(np.zeros(()) for _ in range(3)))
@@ -154,8 +200,35 @@ class BinState(NamedTuple):
     sums: Floats
 
 
+class _Counts(Statistic):
+    """What bins have in common: Σwδ alone depends on the labels."""
+
+    notion: str
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1)  # of the sums of a bin
+
+    def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
+        sums = np.moveaxis(self._sums(self.zero(classes)), 0, -1)
+        return (np.zeros((count, *sums.shape[:-1])),)
+
+    def with_drawn(self, state: BinState, sums: tuple[Floats, ...], index: int) -> BinState:
+        found = BinState(state.sums.copy())
+        self._sums(found)[4] = sums[0][index]
+        return found
+
+    def weighted_total(self, parts: BinState, weights: Floats) -> BinState:
+        found = BinState(np.empty(parts.sums.shape[1:]))
+        for s, (power, total) in enumerate(zip(self.powers, self._sums(found), strict=True)):
+            sums = parts.sums[..., s] if self.notion == "class_wise" else parts.sums[:, s]
+            total[...] = np.tensordot(_power(weights, power), sums, 1)
+        return found
+
+    def _sums(self, state: BinState) -> Floats:
+        """The sums of a state with the five of them first."""
+        return np.moveaxis(state.sums, -1, 0) if self.notion == "class_wise" else state.sums
+
+
 @dataclass(frozen=True)
-class BinCounts(Statistic):
+class BinCounts(_Counts):
     """Rows counted into bins of a scalar notion, or of every class.
 
     Parameters
@@ -178,17 +251,44 @@ class BinCounts(Statistic):
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
         edges = np.array(self.edges)
         if self.notion == "class_wise":
-            kernel_bins.bin_classes(
-                chunk.q, chunk.delta, chunk.weights, edges, self.left_closed, state.sums
-            )
+            self._bin_classes(state.sums, chunk, chunk.delta)
         else:
             p, _, delta, _ = chunk.event(self.notion)
             kernel_bins.bin_column(p, delta, chunk.weights, edges, self.left_closed, state.sums)
         return state
 
+    def _bin_classes(self, sums: Floats, chunk: Chunk, delta: Floats) -> None:
+        edges = np.array(self.edges)
+        kernel_bins.bin_classes(chunk.q, delta, chunk.weights, edges, self.left_closed, sums)
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
+        (out,) = sums
+        edges = np.array(self.edges)
+        if self.notion != "class_wise":
+            p, _, delta, _ = chunk.event(self.notion)
+            bins = np.empty(len(chunk), np.int64)
+            kernel_bins.bin_numbers(p, edges, self.left_closed, bins)
+            drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+            kernel_draws.add_bins(drawn * weights_of(chunk), bins, out)
+        elif replicates.null.kind == "labels":
+            whole = np.zeros((*out.shape[1:], 5))
+            self._bin_classes(whole, chunk, chunk.q)  # Σwq, from which drawn labels are taken
+            out += whole[..., 4]
+            bins = np.empty(chunk.q.shape, np.int64)
+            for k in range(chunk.classes):
+                kernel_bins.bin_numbers(
+                    np.ascontiguousarray(chunk.q[:, k]), edges, self.left_closed, bins[:, k]
+                )
+            kernel_draws.subtract_bins(replicates.labels(chunk), bins, weights_of(chunk), out)
+        else:
+            for b, delta in replicates.vectors(chunk):
+                whole = np.zeros((*out.shape[1:], 5))
+                self._bin_classes(whole, chunk, delta)
+                out[b] += whole[..., 4]
+
 
 @dataclass(frozen=True)
-class FineHistogram(Statistic):
+class FineHistogram(_Counts):
     """`BinCounts` of a scalar notion on 2^16 fixed cells, finer towards 0 and 1.
 
     Any coarser bins whose edges are cell borders follow from it exactly, equal-mass bins among
@@ -205,6 +305,13 @@ class FineHistogram(Statistic):
         p, _, delta, _ = chunk.event(self.notion)
         kernel_bins.fine_histogram(p, delta, chunk.weights, state.sums)
         return state
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
+        p, _, delta, _ = chunk.event(self.notion)
+        cells = np.empty(len(chunk), np.int64)
+        kernel_bins.fine_cells(p, cells)
+        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+        kernel_draws.add_bins(drawn * weights_of(chunk), cells, sums[0])
 
 
 class CellState(NamedTuple):
@@ -223,6 +330,9 @@ def simplex_cell_count(classes: int) -> int:
 class SimplexCells(Statistic):
     """Residuals summed over the cells of the simplex that three intervals per axis make."""
 
+    drawn: ClassVar[tuple[str, ...]] = ("delta",)
+    powers: ClassVar[tuple[int, ...]] = (1, 1)
+
     def zero(self, classes: int) -> CellState:
         cells = simplex_cell_count(classes)
         return CellState(np.zeros(cells), np.zeros((cells, classes)))
@@ -230,6 +340,20 @@ class SimplexCells(Statistic):
     def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
         kernel_bins.simplex_cells(chunk.q, chunk.delta, chunk.weights, state.weight, state.delta)
         return state
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
+        (out,) = sums
+        weight = np.zeros(out.shape[1])
+        if replicates.null.kind == "labels":
+            whole = np.zeros(out.shape[1:])
+            kernel_bins.simplex_cells(chunk.q, chunk.q, chunk.weights, weight, whole)
+            out += whole
+            cells = np.empty(len(chunk), np.int64)
+            kernel_bins.simplex_numbers(chunk.q, cells)
+            kernel_draws.subtract_cells(replicates.labels(chunk), cells, weights_of(chunk), out)
+        else:
+            for b, delta in replicates.vectors(chunk):
+                kernel_bins.simplex_cells(chunk.q, delta, chunk.weights, weight, out[b])
 
 
 class MomentState(NamedTuple):
@@ -249,6 +373,8 @@ class Moments(Statistic):
     """Second moments of features and residuals, from which every kernel estimator follows."""
 
     features: FeatureMap
+    drawn: ClassVar[tuple[str, ...]] = ("C", "d", "t")
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 2)
 
     def size(self, classes: int) -> int:
         return self.features.size(classes)
@@ -278,3 +404,23 @@ class Moments(Statistic):
         np.add(state.S, phi.T @ phi, out=state.S)  # NumPy hands AᵀA to syrk: half the work
         np.add(state.C, delta.T @ phi, out=state.C)
         return state
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
+        C, d, t = sums
+        phi, w = self.features(chunk), weights_of(chunk)
+        squares = w * w * np.einsum("ij,ij->i", phi, phi)
+        phi = phi * w[:, None]
+        if replicates.null.kind == "labels":
+            C += chunk.q.T @ phi  # from which drawn labels are taken
+            drawn = replicates.labels(chunk)
+            kernel_draws.subtract_features(drawn, phi, C)
+            found = np.zeros((2, len(d)))
+            kernel_draws.label_sums(drawn, chunk.q, w * w, squares, found)
+            d += found[0]
+            t += found[1]
+        else:
+            for b, delta in replicates.vectors(chunk):
+                C[b] += delta.T @ phi
+                d2 = np.einsum("ij,ij->i", delta, delta)
+                d[b] += (w * w) @ d2
+                t[b] += squares @ d2

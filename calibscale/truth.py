@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from calibscale.chunk import Block, Chunk, Floats, Rules, chunks
+from calibscale.engine import one_thread
 from calibscale.estimators import JKCE, TCE2, Estimator, JKCEBiased, TCE2Debiased
 from calibscale.evaluation import BANDWIDTH_ROWS, DataSetup
 from calibscale.results import Estimate
@@ -70,7 +70,7 @@ def truth(
     setup = DataSetup(from_arrays(logits=first.logits, labels=first.labels), rules)
     chosen = [_noiseless(estimator, rows).resolve(setup) for estimator in estimators]
     states = {s: s.zero(made.classes) for e in chosen for s in e.needs}
-    with threadpool_limits(1):  # as in the engine: the same bits whatever the machine's BLAS does
+    with one_thread():  # as in the engine: the same bits whatever the machine's BLAS does
         for draw in draws(made, seed, _FRESH, sample):
             for chunk in soft_chunks(draw, rules):
                 states = {s: s.accumulate(state, chunk) for s, state in states.items()}

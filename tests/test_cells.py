@@ -147,7 +147,9 @@ def test_shifted_exp__is_exp_less_its_largest(rng):
 
 def test_bin_numbers__are_open_below_and_closed_above():
     out = np.empty(6, np.int64)
-    bins.bin_numbers(np.array([0.0, 0.2, 0.2000001, 0.6, 0.99, 1.0]), np.linspace(0, 1, 6), out)
+    bins.bin_numbers(
+        np.array([0.0, 0.2, 0.2000001, 0.6, 0.99, 1.0]), np.linspace(0, 1, 6), False, out
+    )
     assert out.tolist() == [0, 0, 1, 2, 4, 4]
 
 

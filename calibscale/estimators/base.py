@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from calibscale.features import Setup
@@ -22,6 +23,8 @@ class Estimator(ABC):
 
     name: ClassVar[str]
     by_default: ClassVar[bool] = True  # computed where no estimator is named
+    testable: ClassVar[bool] = False  # the worse calibrated, the larger: fit for a test
+    unbiased: ClassVar[bool] = False  # its expectation does not depend on n
 
     def resolve(self, setup: Setup) -> Self:
         """The same estimator with defaults that depend on the data replaced by values.
@@ -51,6 +54,33 @@ class Estimator(ABC):
     @abstractmethod
     def finalize(self, *states: Any) -> Estimate:
         """The estimate, from the states of all rows."""
+
+    def value(self, *states: Any) -> float:
+        """The value alone, without errors and tables; NaN where it is not defined."""
+        found = self.finalize(*states).value
+        return float("nan") if found is None else found
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        """The value of each replicate, from states and what was drawn in the place of their parts.
+
+        None where a state does not depend on labels.
+        """
+        for index in range(count):
+            yield self.value(
+                *(
+                    state if drawn is None else statistic.with_drawn(state, drawn, index)
+                    for statistic, state, drawn in zip(self.needs, states, sums, strict=True)
+                )
+            )
+
+    def frozen(self, *states: Any) -> Self:
+        """The estimator with what it takes from the number of rows fixed to that of these states.
+
+        Parts of the rows are compared with the whole by this one.
+        """
+        return self
 
     def solve(self, pairs: Pairs) -> Estimate:
         """The estimate, from sums over pairs of rows."""

@@ -102,6 +102,8 @@ class _Binned(Estimator):
     notion: str = "top_label"
     name: ClassVar[str]
     notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
+    squared: ClassVar[bool] = True
+    testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.bins < 1:
@@ -149,6 +151,13 @@ class _Binned(Estimator):
             return equal_mass(state.sums, self.bins)
         return Bins(np.array(self.edge_values), *state.sums)
 
+    def value(self, *states: Any) -> float:
+        bins = self._bins(states[0])
+        return self._value(bins) if bins.weight.sum() > 0 else float("nan")
+
+    def _value(self, bins: Bins) -> float:
+        raise NotImplementedError
+
     def finalize(self, state: BinState, *others: Any) -> Estimate:
         bins = self._bins(state)
         if not bins.weight.sum() > 0:
@@ -159,14 +168,14 @@ class _Binned(Estimator):
         return self._estimate(bins, *others)
 
     def _estimate(self, bins: Bins, *others: Any) -> Estimate:
-        raise NotImplementedError
+        return self._result(bins)
 
-    def _result(self, bins: Bins, value: float, squared: bool, **details: Any) -> Estimate:
+    def _result(self, bins: Bins, **details: Any) -> Estimate:
         return Estimate(
             self.name,
             self.notion,
-            float(value),
-            squared,
+            self._value(bins),
+            self.squared,
             parameters=self.parameters,
             details={**details, "bins": bins.table()},
             n=int(bins.rows.sum()),
@@ -214,9 +223,10 @@ class ECE(_Binned):
     """
 
     name: ClassVar[str] = "ece"
+    squared: ClassVar[bool] = False
 
-    def _estimate(self, bins: Bins) -> Estimate:
-        return self._result(bins, np.abs(bins.delta).sum() / bins.weight.sum(), False)
+    def _value(self, bins: Bins) -> float:
+        return float(np.abs(bins.delta).sum() / bins.weight.sum())
 
 
 @dataclass(frozen=True)
@@ -224,9 +234,10 @@ class MCE(_Binned):
     """Maximum calibration error max_b |conf_b − acc_b| over the bins that hold rows."""
 
     name: ClassVar[str] = "mce"
+    squared: ClassVar[bool] = False
 
-    def _estimate(self, bins: Bins) -> Estimate:
-        return self._result(bins, np.abs(bins.gap).max(), False)
+    def _value(self, bins: Bins) -> float:
+        return float(np.abs(bins.gap).max())
 
 
 @dataclass(frozen=True)
@@ -239,8 +250,8 @@ class TCE2(_Binned):
 
     name: ClassVar[str] = "tce2"
 
-    def _estimate(self, bins: Bins) -> Estimate:
-        return self._result(bins, float(bins.share @ bins.gap**2), True)
+    def _value(self, bins: Bins) -> float:
+        return float(bins.share @ bins.gap**2)
 
 
 @dataclass(frozen=True)
@@ -251,15 +262,16 @@ class TCE2Debiased(_Binned):
     """
 
     name: ClassVar[str] = "tce2_debiased"
+    unbiased: ClassVar[bool] = True
 
-    def _estimate(self, bins: Bins) -> Estimate:
+    def _value(self, bins: Bins) -> float:
         several = bins.rows > 1
         with np.errstate(invalid="ignore", divide="ignore"):
             effective = bins.weight**2 / bins.weight2
             noise = bins.frequency * (1.0 - bins.frequency) / (effective - 1.0)
         several &= effective > 1.0
         terms = np.where(several, bins.gap**2 - noise, 0.0)
-        return self._result(bins, float(bins.share @ terms), True)
+        return float(bins.share @ terms)
 
 
 @dataclass(frozen=True)
@@ -272,20 +284,22 @@ class BrierDecomposition(_Binned):
     """
 
     name: ClassVar[str] = "brier_decomposition"
+    testable: ClassVar[bool] = False
+
+    def _value(self, bins: Bins) -> float:
+        return float(bins.share @ bins.gap**2)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         return (*super().needs, ScalarScores(self.notion))
 
     def _estimate(self, bins: Bins, scores: ScalarState) -> Estimate:
-        calibration = float(bins.share @ bins.gap**2)
+        calibration = self._value(bins)
         refinement = float(bins.share @ (bins.frequency * (1.0 - bins.frequency)))
         base = float(bins.share @ bins.frequency)
         score = float(scores.squared / scores.weight)
         return self._result(
             bins,
-            calibration,
-            True,
             score=score,
             calibration=calibration,
             refinement=refinement,
@@ -303,24 +317,32 @@ class NLLDecomposition(_Binned):
     """
 
     name: ClassVar[str] = "nll_decomposition"
+    squared: ClassVar[bool] = False
+    testable: ClassVar[bool] = False
+
+    def _value(self, bins: Bins) -> float:
+        return self._parts(bins)[0]
+
+    @staticmethod
+    def _parts(bins: Bins) -> tuple[float, float]:
+        """Calibration and refinement."""
+        acc, conf = bins.frequency, np.clip(bins.mean_p, 0.0, 1.0)
+        entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
+        refinement = float(bins.share @ entropy)
+        cross = float(bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, 1.0 - conf)))
+        return cross - refinement, refinement
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         return (*super().needs, ScalarScores(self.notion))
 
     def _estimate(self, bins: Bins, scores: ScalarState) -> Estimate:
-        acc, conf = bins.frequency, np.clip(bins.mean_p, 0.0, 1.0)
-        entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
-        refinement = float(bins.share @ entropy)
-        cross = float(bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, 1.0 - conf)))
-        calibration = cross - refinement
-        base = float(bins.share @ acc)
+        calibration, refinement = self._parts(bins)
+        base = float(bins.share @ bins.frequency)
         uncertainty = float(-xlogy(base, base) - xlogy(1.0 - base, 1.0 - base))
         score = float(scores.log_loss / scores.weight)
         return self._result(
             bins,
-            calibration,
-            False,
             score=score,
             calibration=calibration,
             refinement=refinement,
@@ -346,16 +368,24 @@ class CWCE2(_Binned):
             raise OptionError("cwce2 cannot have equal-mass bins: give edges as numbers")
         return self
 
-    def finalize(self, state: BinState, *others: Any) -> Estimate:
+    def value(self, *states: Any) -> float:
+        return float(self._by_class(states[0]).sum())
+
+    @staticmethod
+    def _by_class(state: BinState) -> Floats:
+        """TCE₂ of each class (K,); NaN without rows."""
         weight, delta = state.sums[:, :, 1], state.sums[:, :, 4]
-        total = weight[0].sum()
-        if not total > 0:
+        terms = np.divide(delta**2, weight, np.zeros_like(delta), where=weight > 0)
+        with np.errstate(invalid="ignore"):
+            return terms.sum(axis=1) / weight[0].sum()
+
+    def finalize(self, state: BinState, *others: Any) -> Estimate:
+        if not state.sums[0, :, 1].sum() > 0:
             return Estimate(
                 self.name, self.notion, None, parameters=self.parameters,
                 reason="no rows with a positive weight",
             )  # fmt: skip
-        terms = np.divide(delta**2, weight, np.zeros_like(delta), where=weight > 0)
-        by_class = terms.sum(axis=1) / total
+        by_class = self._by_class(state)
         return Estimate(
             self.name,
             self.notion,
@@ -380,6 +410,7 @@ class SimplexECE(Estimator):
 
     max_cells: int = 10_000
     name: ClassVar[str] = "simplex_ece"
+    testable: ClassVar[bool] = True
 
     def resolve(self, setup: Setup) -> Self:
         cells = simplex_cell_count(setup.classes)

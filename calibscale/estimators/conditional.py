@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -43,6 +44,7 @@ class CMMD(Estimator):
     ridge: float | None = None
     level: float = 1.0
     name: ClassVar[str] = "cmmd"
+    testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.ridge is not None and not 0 <= self.ridge < np.inf:
@@ -57,6 +59,30 @@ class CMMD(Estimator):
     def needs(self) -> tuple[Statistic, ...]:
         return (Moments(self.features),)
 
+    def frozen(self, *states: Any) -> Self:
+        if self.ridge is not None:
+            return self
+        (moments,) = states
+        return replace(self, ridge=float((moments.weight**2 / moments.weight2) ** -0.25))
+
+    def value(self, *states: Any) -> float:
+        (moments,) = states
+        if not moments.weight > 0:
+            return float("nan")
+        return float(self._values(moments, moments.C[None])[0])
+
+    def _values(self, moments: MomentState, C: Floats) -> Floats:
+        ridge = self.frozen(moments).ridge
+        assert ridge is not None
+        return _cmmd(moments, C, ridge, self.level)
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        (moments,), (drawn,) = states, sums
+        assert drawn is not None
+        return self._values(moments, drawn[0]).tolist()
+
     def finalize(self, moments: MomentState) -> Estimate:
         n = int(moments.n)
         parameters = {**feature_parameters(self.features), "level": self.level, "ridge": self.ridge}
@@ -65,48 +91,47 @@ class CMMD(Estimator):
                 self.name, "canonical", None, True, parameters=parameters,
                 reason="no rows with a positive weight",
             )  # fmt: skip
-        ridge = self.ridge
-        if ridge is None:
-            ridge = float((moments.weight**2 / moments.weight2) ** -0.25)
-
-        def value(part: MomentState) -> float:
-            return _cmmd(part, ridge, self.level)
-
+        known = self.frozen(moments)
         return Estimate(
             self.name,
             "canonical",
-            value(moments),
+            known.value(moments),
             True,
-            approximation=approximation(self.features, moments, value),
-            parameters={**parameters, "ridge": ridge},
+            approximation=approximation(self.features, moments, known.value),
+            parameters={**parameters, "ridge": known.ridge},
             n=n,
         )
 
 
-def _cmmd(moments: MomentState, ridge: float, level: float) -> float:
-    """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹; a pseudo-inverse where λ = 0 leaves S singular."""
+def _cmmd(moments: MomentState, C: Floats, ridge: float, level: float) -> Floats:
+    """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹, of each C (B, K, m), (B,).
+
+    A pseudo-inverse where λ = 0 leaves S singular.
+    """
     n = float(moments.weight)
     S = moments.S
+    B, K, m = C.shape
+    columns = C.reshape(B * K, m).T
     try:
-        factor = cho_factor(S + ridge * n * np.eye(len(S)), overwrite_a=True, check_finite=False)
-        W = cho_solve(factor, moments.C.T, check_finite=False)
-        if not (np.diag(factor[0]) ** 2 > len(S) * np.finfo(float).eps * np.trace(S)).all():
+        factor = cho_factor(S + ridge * n * np.eye(m), overwrite_a=True, check_finite=False)
+        W = cho_solve(factor, columns, check_finite=False)
+        if not (np.diag(factor[0]) ** 2 > m * np.finfo(float).eps * np.trace(S)).all():
             raise LinAlgError
     except LinAlgError:
         sigma, U = eigh(S)
-        damped = np.where(
-            sigma > len(S) * np.finfo(float).eps * sigma[-1], sigma + ridge * n, np.inf
-        )
-        W = U @ ((U.T @ moments.C.T) / damped[:, None])
+        damped = np.where(sigma > m * np.finfo(float).eps * sigma[-1], sigma + ridge * n, np.inf)
+        W = U @ ((U.T @ columns) / damped[:, None])
     if level == 0:
-        return float(np.vdot(W, W))
-    if level == 1:
-        return float(np.vdot(W, S @ W)) / n
-    if level == 2:
+        terms = np.einsum("ij,ij->j", W, W)
+    elif level == 1:
+        terms = np.einsum("ij,ij->j", W, S @ W) / n
+    elif level == 2:
         half = S @ W
-        return float(np.vdot(half, half)) / n**2
-    sigma, U = eigh(S)
-    return float(np.maximum(sigma / n, 0.0) ** level @ np.sum((U.T @ W) ** 2, axis=1))
+        terms = np.einsum("ij,ij->j", half, half) / n**2
+    else:
+        sigma, U = eigh(S)
+        terms = np.maximum(sigma / n, 0.0) ** level @ (U.T @ W) ** 2
+    return terms.reshape(B, K).sum(axis=1)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from calibscale.results import EXACT, Approximation, Estimate
 from calibscale.statistics import Moments, MomentState, Statistic
 
 if TYPE_CHECKING:
-    from calibscale.pairs import Pairs, PairState
+    from calibscale.pairs import Pairs, PairState, PairSum
 
 METHODS = ("features", "tiles", "blocks", "pairs")
 PRECISIONS = ("float64", "float32")
@@ -60,6 +60,8 @@ class JKCE(Estimator):
     n_pairs: int = 1_000_000
     seed: int = 0
     name: ClassVar[str] = "jkce"
+    testable: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.kernel not in ("linear+gaussian", "gaussian"):
@@ -110,28 +112,36 @@ class JKCE(Estimator):
         reason = self._undefined(moments)
         if reason:
             return self._without(reason, int(moments.n), parameters)
+        error = approximation(self.features, moments, self.value)
+        return self._estimate(self.value(moments), error, int(moments.n), parameters)
+
+    def value(self, *states: Any) -> float:
+        (moments,) = states
+        if self._undefined(moments):
+            return float("nan")
         linear = self.kernel == "linear+gaussian"
+        C = moments.C if linear else moments.C[:, len(moments.C) :]
+        return self.from_sums(float(np.vdot(C, C)), moments.t if linear else moments.d, moments)
 
-        def value(part: MomentState) -> float:
-            C = part.C if linear else part.C[:, len(part.C) :]
-            return self._value(float(np.vdot(C, C)), part.t if linear else part.d, part)
+    @property
+    def pair_sum(self) -> PairSum:
+        """The sum over pairs that it asks for."""
+        from calibscale.pairs import PairSum
 
-        error = approximation(self.features, moments, value)
-        return self._estimate(value(moments), error, int(moments.n), parameters)
-
-    def solve(self, pairs: Pairs) -> Estimate:
         assert isinstance(self.features, RandomFourier)
         assert self.features.bandwidth is not None
         kernel = ProductKernel(self.kernel, self.features.bandwidth)
+        block = self.block if self.method == "blocks" else None
+        return PairSum(kernel, self.notion, self.precision, block=block)
+
+    def solve(self, pairs: Pairs) -> Estimate:
+        kernel, block = self.pair_sum.kernel, self.pair_sum.block
         parameters: dict[str, Any] = {
-            "kernel": self.kernel, "bandwidth": self.features.bandwidth, "method": self.method,
+            "kernel": self.kernel, "bandwidth": kernel.prediction_bandwidth, "method": self.method,
         }  # fmt: skip
         if self.method == "pairs":
             return self._sampled(pairs, kernel, parameters)
-        from calibscale.pairs import PairSum
-
-        block = self.block if self.method == "blocks" else None
-        state = pairs.sum(PairSum(kernel, self.notion, self.precision, block=block))
+        state = pairs.sum(self.pair_sum)
         parameters["precision"] = self.precision
         n = int(state.n)
         reason = self._undefined(state)
@@ -143,8 +153,8 @@ class JKCE(Estimator):
             return self._without(reason, n, parameters)
         if block is not None:
             return self._from_blocks(state, parameters)
-        value = self._value(float(2 * state.pairs + state.diagonal), state.diagonal, state)
-        scale = self._value(2 * state.rounding, np.zeros(()), state)
+        value = self.from_sums(float(2 * state.pairs + state.diagonal), state.diagonal, state)
+        scale = self.from_sums(2 * state.rounding, np.zeros(()), state)
         error = Approximation("float32", abs(scale)) if self.precision == "float32" else EXACT
         return self._estimate(value, error, n, parameters)
 
@@ -187,8 +197,9 @@ class JKCE(Estimator):
             self.name, self.notion, None, True, parameters=parameters, n=n, reason=reason
         )
 
-    def _value(self, norm: float, diagonal: np.ndarray, state: MomentState | PairState) -> float:
-        return float((norm - diagonal) / (state.weight**2 - state.weight2))
+    def from_sums(self, whole: float, diagonal: Any, state: MomentState | PairState) -> float:
+        """The value, from Σ_ij over all pairs and over those of a row with itself."""
+        return float((whole - diagonal) / (state.weight**2 - state.weight2))
 
 
 @dataclass(frozen=True)
@@ -196,6 +207,7 @@ class JKCEBiased(JKCE):
     """The V-statistic ‖C‖²_F / n² ≥ 0; larger than `JKCE` by about the noise of one row over n."""
 
     name: ClassVar[str] = "jkce_biased"
+    unbiased: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,5 +217,5 @@ class JKCEBiased(JKCE):
     def _undefined(self, state: MomentState | PairState) -> str | None:
         return None if state.weight > 0 else "no rows with a positive weight"
 
-    def _value(self, norm: float, diagonal: np.ndarray, state: MomentState | PairState) -> float:
-        return float(norm / state.weight**2)
+    def from_sums(self, whole: float, diagonal: Any, state: MomentState | PairState) -> float:
+        return float(whole / state.weight**2)

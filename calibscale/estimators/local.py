@@ -28,7 +28,7 @@ from calibscale.results import EXACT, Approximation, Estimate
 from calibscale.statistics import Statistic
 
 if TYPE_CHECKING:
-    from calibscale.pairs import Pairs
+    from calibscale.pairs import Pairs, PairState, PairSum
 
 METHODS = ("auto", "spectral", "tiles", "features", "nystrom")
 NORMALIZATIONS = ("pairs", "kernel_sum")
@@ -97,6 +97,8 @@ class KLCE(Estimator):
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
     name: ClassVar[str] = "klce"
     by_default: ClassVar[bool] = False
+    testable: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for option in ("covariates", "categorical"):
@@ -201,13 +203,23 @@ class KLCE(Estimator):
             return self._from_landmarks(state)
         return self._from_modes(state)
 
-    def solve(self, pairs: Pairs) -> Estimate:
+    @property
+    def pair_sum(self) -> PairSum:
+        """The sum over pairs that it asks for."""
         from calibscale.pairs import PairSum
 
         assert self.product is not None
         assert self.notion is not None
         kernel_sums = self.normalization == "kernel_sum"
-        state = pairs.sum(PairSum(self.product, self.notion, self.precision, kernel_sums))
+        return PairSum(self.product, self.notion, self.precision, kernel_sums)
+
+    def from_sums(self, whole: float, diagonal: float, state: PairState) -> float:
+        """The value, from Σ_ij over all pairs and over those of a row with itself."""
+        kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
+        return (whole - diagonal) / self._scale(state, kernel_sum)
+
+    def solve(self, pairs: Pairs) -> Estimate:
+        state = pairs.sum(self.pair_sum)
         error = EXACT
         if self.precision == "float32":
             scale = self._scale(state, float(2 * state.kernel_pairs + state.kernel_diagonal))
@@ -215,22 +227,42 @@ class KLCE(Estimator):
         kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
         return self._estimate(float(2 * state.pairs), kernel_sum, state, error)
 
-    def _from_modes(self, state: ModeState) -> Estimate:
+    def value(self, *states: Any) -> float:
+        (state,) = states
+        if self._undefined(state):
+            return float("nan")
+        return self._sum(state) / self._scale(state, self._kernel_sum(state))
+
+    def _sum(self, state: Any) -> float:
+        """The sum over i ≠ j."""
+        if isinstance(self.statistic, Modes):
+            return self.statistic.quadratic(state.residuals) - float(state.squares)
+        if isinstance(self.statistic, LocalFeatures):
+            return float(self.statistic.by_frequency(state).mean()) - float(state.squares)
+        assert isinstance(self.statistic, Nystrom)
+        return self.statistic.value(state)[0]
+
+    def _kernel_sum(self, state: Any) -> float:
+        """Σ w_i w_j κ_ij over all pairs, where it is needed."""
+        if self.normalization == "pairs":
+            return 0.0
         assert isinstance(self.statistic, Modes)
-        pairs = self.statistic.quadratic(state.residuals) - float(state.squares)
-        kernel_sum = self.statistic.quadratic(state.weights)
+        return self.statistic.quadratic(state.weights)
+
+    def _from_modes(self, state: ModeState) -> Estimate:
+        kernel_sum = self._kernel_sum(state)
         scale = self._scale(state, kernel_sum)
         bound = self.tolerance * float(state.n) * float(state.squares)
         error = Approximation("spectral", bound / scale if scale else None)
-        return self._estimate(pairs, kernel_sum, state, error)
+        return self._estimate(self._sum(state), kernel_sum, state, error)
 
     def _from_features(self, state: LocalFeatureState) -> Estimate:
         assert isinstance(self.statistic, LocalFeatures)
-        values = self.statistic.by_frequency(state) - float(state.squares)
+        values = self.statistic.by_frequency(state)
         scale = self._scale(state, 0.0)
         spread = 2.3 * float(values.std(ddof=1)) / np.sqrt(len(values))
         error = Approximation("random_features", spread / scale if scale else None)
-        return self._estimate(float(values.mean()), 0.0, state, error)
+        return self._estimate(self._sum(state), 0.0, state, error)
 
     def _from_landmarks(self, state: NystromState) -> Estimate:
         assert isinstance(self.statistic, Nystrom)
@@ -247,6 +279,10 @@ class KLCE(Estimator):
             return 0.0
         # n(n−1) · ΣK/n²
         return float(state.weight**2 - state.weight2) * kernel_sum / float(state.weight) ** 2
+
+    def _undefined(self, state: Any) -> bool:
+        """Whether there are fewer than two rows with weight."""
+        return not state.weight**2 > state.weight2 * (1 + 1e-12)
 
     def _estimate(
         self, pairs: float, kernel_sum: float, state: Any, error: Approximation
@@ -274,7 +310,7 @@ class KLCE(Estimator):
             parameters["precision"] = self.precision
         else:
             parameters |= {"n_features": self.n_features, "seed": self.seed}
-        undefined = not state.weight**2 > state.weight2 * (1 + 1e-12)
+        undefined = self._undefined(state)
         scale = self._scale(state, kernel_sum)
         return Estimate(
             self.name,

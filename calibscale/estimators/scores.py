@@ -13,6 +13,7 @@ from calibscale.statistics import Statistic, Totals, TotalsState
 @dataclass(frozen=True)
 class _MeanScore(Estimator):
     notion: ClassVar[str] = "canonical"
+    unbiased: ClassVar[bool] = True
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

@@ -50,13 +50,13 @@ def bin_column(p, delta, weights, edges, left_closed, sums):
 
 
 @kernel
-def bin_numbers(p, edges, out):
-    """The bin (lo, hi] of each prediction.
+def bin_numbers(p, edges, left_closed, out):
+    """The bin of each prediction.
 
     axes: p, out (rows,); edges (B+1,)
     """
     for i in range(p.size):
-        out[i] = _bin(p[i], edges, False)
+        out[i] = _bin(p[i], edges, left_closed)
 
 
 @kernel
@@ -108,36 +108,62 @@ def fine_histogram(p, delta, weights, sums):
 
 
 @kernel
-def simplex_cells(q, delta, weights, totals, sums):
-    """Σw and Σwδ for each cell of three intervals (0, ⅓], (⅓, ⅔], (⅔, 1] per axis.
+def fine_cells(p, out):
+    """The cell of the fine histogram of each prediction.
+
+    axes: p, out (rows,)
+    """
+    for i in range(p.size):
+        out[i] = fine_cell(p[i])
+
+
+@inlined()
+def _simplex_cell(q):
+    """The cell of a point of the simplex, by the intervals (0, ⅓], (⅓, ⅔], (⅔, 1] per axis.
 
     At most one class lies above ⅔ and at most two above ⅓, so a cell is one of: none (0),
     k in the middle (1 + k), k on top (1 + K + k), or the pair a < b in the middle.
+    """
+    K = q.size
+    third = 1.0 / 3.0
+    two_thirds = 2.0 / 3.0
+    first = -1
+    second = -1
+    for k in range(K):
+        if q[k] > two_thirds:
+            return 1 + K + k
+        if q[k] > third:
+            if first < 0:
+                first = k
+            elif second < 0:
+                second = k
+    if first < 0:
+        return 0
+    if second < 0:
+        return 1 + first
+    return 1 + 2 * K + first * (2 * K - first - 1) // 2 + (second - first - 1)
+
+
+@kernel
+def simplex_numbers(q, out):
+    """The cell of each point of the simplex.
+
+    axes: q (rows, K); out (rows,)
+    """
+    for i in range(out.size):
+        out[i] = _simplex_cell(q[i])
+
+
+@kernel
+def simplex_cells(q, delta, weights, totals, sums):
+    """Σw and Σwδ for each cell of three intervals per axis.
 
     axes: q, delta (rows, K); weights (rows,) or empty; totals (cells,); sums (cells, K)
     """
     weighted = weights.size > 0
     rows, K = q.shape
-    third = 1.0 / 3.0
-    two_thirds = 2.0 / 3.0
     for i in range(rows):
-        first = -1
-        second = -1
-        cell = 0
-        for k in range(K):
-            if q[i, k] > two_thirds:
-                cell = 1 + K + k
-                first = -1
-                break
-            if q[i, k] > third:
-                if first < 0:
-                    first = k
-                elif second < 0:
-                    second = k
-        if first >= 0 and second < 0:
-            cell = 1 + first
-        elif first >= 0:
-            cell = 1 + 2 * K + first * (2 * K - first - 1) // 2 + (second - first - 1)
+        cell = _simplex_cell(q[i])
         w = weights[i] if weighted else 1.0
         totals[cell] += w
         for k in range(K):

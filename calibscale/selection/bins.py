@@ -38,7 +38,7 @@ class _FittedBins(Bilinear):
     def _positions(self, h: int, view: View) -> Ints:
         p = np.ascontiguousarray(view.points[:, 0])
         out = np.empty(len(p), np.int64)
-        bin_numbers(p, np.linspace(0.0, 1.0, self.d[h].shape[1] + 1), out)
+        bin_numbers(p, np.linspace(0.0, 1.0, self.d[h].shape[1] + 1), False, out)
         return out
 
     def diagonal(self, rows: Sequence[View]) -> Floats:
