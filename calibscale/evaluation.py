@@ -23,7 +23,7 @@ from calibscale.features import RandomFourier
 from calibscale.intervals import Intervals, parts_of, total
 from calibscale.pairs import Pairs
 from calibscale.products import HoldOut, Rows
-from calibscale.results import Estimate, Evaluation
+from calibscale.results import POPULATION, THIS_N, Estimate, Evaluation
 from calibscale.scan import Pass, States, scan
 from calibscale.source import ArraySource
 from calibscale.statistics import Fingerprint, FingerprintState, Statistic
@@ -351,7 +351,7 @@ def _estimate(
         if interval is None or found.value is None:
             return found
         parts = parts_of(estimator, interval, states, pairs, found.value)
-        covers = "the population" if estimator.unbiased else "the expectation at this n"
+        covers = POPULATION if estimator.unbiased else THIS_N
         return replace(found, interval=None if parts is None else parts.interval(interval, covers))
 
 

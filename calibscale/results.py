@@ -40,6 +40,9 @@ class Approximation:
 EXACT = Approximation()
 
 
+POPULATION, THIS_N = "the population", "the expectation at this n"  # what an interval covers
+
+
 @dataclass(frozen=True)
 class Interval:
     """A confidence interval.

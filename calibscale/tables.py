@@ -11,11 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from calibscale.results import Estimate, Evaluation
+from calibscale.results import POPULATION, Estimate, Evaluation, Outcome
 from calibscale.selection.results import Candidate, Selection
 
 if TYPE_CHECKING:
     from calibscale.planning import Plan
+    from calibscale.testing import TestResult, Tests
 
 _WIDE = 90  # columns that the words beside the numbers need
 
@@ -50,13 +51,18 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"
 
 
+def _wide(console: Console, numbers: Sequence[str]) -> bool:
+    """Whether there is room for words beside the columns of numbers."""
+    return console.width >= _WIDE + (28 if len(numbers) > 3 else 0)
+
+
 def _estimate_table(console: Console, *numbers: str) -> Table:
     """A table whose numbers are never cut; the last column is for words, if there is room."""
     table = Table(box=None, pad_edge=False)
     table.add_column("estimator", no_wrap=True)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
-    if console.width >= _WIDE:
+    if _wide(console, numbers):
         table.add_column("what it is", style="dim", no_wrap=True)
     return table
 
@@ -71,9 +77,14 @@ def evaluation_tables(result: Evaluation) -> None:
     )
     console.print(Text(head, style="bold"))
     _left_out(console, result)
-    table = _estimate_table(console, "value", "±", "root")
+    level = next((e.interval.level for e in result.estimates if e.interval is not None), None)
+    between = () if level is None else (f"{100 * level:g} % interval",)
+    columns = ("value", "±", *between, "root")
+    table = _estimate_table(console, *columns)
     for estimate in result.estimates:
         error = estimate.approximation.error
+        found = estimate.interval
+        covered = "" if found is None else f"{found.low:.3g} … {found.high:.3g}"
         words = _EXPLAINED.get(estimate.estimator, "")
         if estimate.notion == "positive":
             words = words.replace("top-label", "positive-class")
@@ -81,8 +92,9 @@ def evaluation_tables(result: Evaluation) -> None:
             estimate.estimator,
             number(estimate.value),
             number(error) if estimate.approximation.kind != "exact" else "",
+            *([] if level is None else [covered]),
             number(estimate.root) if estimate.squared else "",
-            *([words] if console.width >= _WIDE else []),
+            *([words] if _wide(console, columns) else []),
         )
     console.print(table)
     for estimate in result.estimates:
@@ -93,6 +105,10 @@ def evaluation_tables(result: Evaluation) -> None:
             console.print(Text(f"{estimate.estimator}: {estimate.reason}", style="yellow"))
     if any(e.approximation.kind != "exact" for e in result.estimates):
         console.print(Text("± is the error of the approximation, not of sampling", style="dim"))
+    biased = [e.estimator for e in result.estimates if e.interval and e.interval.covers != POPULATION]
+    if biased:
+        told = f"intervals of {', '.join(dict.fromkeys(biased))}: of the expectation at this n"
+        console.print(Text(f"{told}, which is biased", style="dim"))
     if result.groups:
         values = list(result.groups)
         fit = max(1, (console.width - 22) // 12)
@@ -201,7 +217,7 @@ def _at_end(result: Selection, estimator: str) -> str | None:
     return _hyperparameter(best) if value in (min(values), max(values)) else None
 
 
-def _left_out(console: Console, result: Evaluation | Selection) -> None:
+def _left_out(console: Console, result: Outcome | Selection) -> None:
     if result.n_unlabelled:
         console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
     for reason, count in result.dropped.items():
@@ -245,6 +261,53 @@ def info_table(found: dict[str, Any]) -> None:
     for key, value in found.items():
         table.add_row(key.replace("_", " "), escape(_describe(value)))
     _console().print(table)
+
+
+def test_table(result: Tests) -> None:
+    """Print tests: values, p-values, and what the null looks like."""
+    console = _console()
+    source = result.source
+    head = (
+        f"{source['name']}: {result.n:,} rows of {source['classes']} classes ({source['kind']}), "
+        f"{result.seconds:.2f} s"
+    )
+    console.print(Text(head, style="bold"))
+    _left_out(console, result)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("statistic", no_wrap=True)
+    for name in ("value", "95 % of the null below", "p-value"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for test in result.results:
+        p = test.p_value
+        style = "bold red" if p is not None and p <= 0.05 else ""
+        table.add_row(
+            test.statistic,
+            number(test.value),
+            number(test.critical_value),
+            Text(_p_value(test), style=style),
+        )
+    console.print(table)
+    for test in result.results:
+        if test.reason is not None:
+            console.print(Text(f"{test.statistic}: {test.reason}", style="yellow"))
+    first = result.results[0]
+    if first.null == "hoeffding":
+        console.print(Text("p-values are upper bounds, by Hoeffding's inequality", style="dim"))
+    else:
+        count = max(test.replicates for test in result.results)
+        told = f"null {first.null!r}, {count:,} replicates, seed {first.seed}"
+        if first.certain_rows:
+            told += f"; {first.certain_rows:,} rows of a prediction 0 or 1 draw the same every time"
+        console.print(Text(told, style="dim"))
+
+
+def _p_value(test: TestResult) -> str:
+    """A p-value; the least there can be has a sign before it."""
+    if test.p_value is None:
+        return "–"
+    if test.null != "hoeffding" and test.exceedances == 0:
+        return f"≤ {test.p_value:.3g}"
+    return f"{test.p_value:.3g}"
 
 
 def plan_table(found: Plan) -> None:

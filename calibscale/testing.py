@@ -130,7 +130,8 @@ class Tests(Outcome):
         found = [result.to_dict() for result in self.results]
         head = self.head(TEST_SCHEMA)
         if len(found) == 1:
-            return {**head, "run": head["parameters"], **found[0]}
+            schema, run = head.pop("schema"), head.pop("parameters")
+            return {"schema": schema, **found[0], **head, "run": run}
         return {**head, "tests": found}
 
 

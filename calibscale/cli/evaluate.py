@@ -25,6 +25,12 @@ from calibscale.progress import progress
     "--group-by", metavar="COLUMN", help="Also every estimate for each value of a covariate."
 )
 @click.option(
+    "--interval", type=click.Choice(["jackknife", "bootstrap"]),
+    help="Confidence intervals, of groups of rows left out or resampled.",
+)  # fmt: skip
+@click.option("--confidence", default=0.95, show_default=True, help="Of the intervals.")
+@click.option("--groups", default=20, show_default=True, help="Groups of rows for the intervals.")
+@click.option(
     "--checkpoint", metavar="DIR",
     help="Keep finished pairs there; the same command goes on from them after an interrupt.",
 )  # fmt: skip
@@ -36,6 +42,9 @@ def evaluate(
     json_path: str | None,
     quiet: bool,
     group_by: str | None,
+    interval: str | None,
+    confidence: float,
+    groups: int,
     checkpoint: str | None,
     on_invalid: str,
     tolerance: float,
@@ -53,7 +62,11 @@ def evaluate(
     """
     check_output(json_path)
     from calibscale.evaluation import evaluate as run
+    from calibscale.intervals import Intervals
 
+    asked_interval = None
+    if interval is not None:
+        asked_interval = Intervals(interval, confidence, groups, seed=options["seed"])
     source = open_source(store, options)
     asked = estimators(names, options)
     with progress("evaluating", "blocks", quiet) as report:
@@ -64,6 +77,7 @@ def evaluate(
             on_invalid=on_invalid,
             tolerance=tolerance,
             group_by=group_by,
+            interval=asked_interval,
             scheduler=scheduler,
             memory_limit=memory_limit,
             progress=report,
