@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from calibscale.intervals import Intervals
     from calibscale.landmarks import Gaussian, Laplacian
     from calibscale.planning import Plan, plan
+    from calibscale.power import Bias, Power, power
     from calibscale.results import Approximation, Estimate, Evaluation, Interval
     from calibscale.selection import (
         KDE,
@@ -88,6 +89,7 @@ _ROOMS = {
     "intervals": ("Intervals",),
     "landmarks": ("Gaussian", "Laplacian"),
     "planning": ("Plan", "plan"),
+    "power": ("Bias", "Power", "power"),
     "results": ("Approximation", "Estimate", "Evaluation", "Interval"),
     "selection": (
         "KDE",

@@ -16,6 +16,7 @@ from calibscale.selection.results import Candidate, Selection
 
 if TYPE_CHECKING:
     from calibscale.planning import Plan
+    from calibscale.power import Power
     from calibscale.testing import TestResult, Tests
 
 _WIDE = 90  # columns that the words beside the numbers need
@@ -105,7 +106,9 @@ def evaluation_tables(result: Evaluation) -> None:
             console.print(Text(f"{estimate.estimator}: {estimate.reason}", style="yellow"))
     if any(e.approximation.kind != "exact" for e in result.estimates):
         console.print(Text("± is the error of the approximation, not of sampling", style="dim"))
-    biased = [e.estimator for e in result.estimates if e.interval and e.interval.covers != POPULATION]
+    biased = [
+        e.estimator for e in result.estimates if e.interval and e.interval.covers != POPULATION
+    ]
     if biased:
         told = f"intervals of {', '.join(dict.fromkeys(biased))}: of the expectation at this n"
         console.print(Text(f"{told}, which is biased", style="dim"))
@@ -308,6 +311,32 @@ def _p_value(test: TestResult) -> str:
     if test.null != "hoeffding" and test.exceedances == 0:
         return f"≤ {test.p_value:.3g}"
     return f"{test.p_value:.3g}"
+
+
+def power_table(found: Power) -> None:
+    """Print how many rows a test needs, and its power by their number."""
+    console = _console()
+    bias = found.bias
+    parts = [f"a bias of {bias.shift:+g}"] if bias.shift else []
+    parts += [f"the temperature {bias.temperature:g}"] if bias.temperature != 1 else []
+    what = " and ".join(parts)
+    if bias.where is not None:
+        what += f" where {bias.where[0]} = {bias.where[1]:g}"
+    goal = f"to detect {what} with {found.statistic} in {100 * found.power:g} % of cases, "
+    goal += f"at the level {found.level:g}"
+    if found.rows is None:
+        text = f"more than {found.most:,} rows are needed {goal}"
+    else:
+        low, high = found.interval or (found.rows, found.rows)
+        text = f"{found.rows:,} rows ({low:,} … {high:,}) {goal}"
+    console.print(Text(text, style="bold"))
+    table = Table(box=None, pad_edge=False)
+    for name in ("rows", "detected", "power"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for trial in found.curve:
+        share = f"{trial.rejections} of {trial.trials}"
+        table.add_row(f"{trial.rows:,}", share, f"{100 * trial.power:.1f} %")
+    console.print(table)
 
 
 def plan_table(found: Plan) -> None:

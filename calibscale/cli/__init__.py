@@ -15,6 +15,7 @@ import click
 from calibscale.cli.bias import bias
 from calibscale.cli.evaluate import evaluate, plan
 from calibscale.cli.options import check_output, number, pairs, write_json
+from calibscale.cli.power import power
 from calibscale.cli.select import select
 from calibscale.cli.test import test
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError
@@ -227,5 +228,6 @@ def doctor(json_path: str | None) -> None:
 cli.add_command(bias)
 cli.add_command(evaluate)
 cli.add_command(plan)
+cli.add_command(power)
 cli.add_command(select)
 cli.add_command(test)

@@ -10,7 +10,7 @@ from calibscale.cli.estimators import estimator_options, estimators
 from calibscale.cli.options import check_output, open_source, source_options, write_json
 from calibscale.progress import progress
 
-_STATISTICS = (
+STATISTICS = (
     *("ece", "mce", "tce2", "tce2_debiased", "cwce2", "simplex_ece"),
     *("ckce", "cmmd", "jkce", "jkce_biased", "kce", "klce"),
 )
@@ -19,7 +19,7 @@ _STATISTICS = (
 @click.command()
 @click.argument("store", required=False)
 @click.option(
-    "--statistic", "-s", "names", multiple=True, type=click.Choice(_STATISTICS),
+    "--statistic", "-s", "names", multiple=True, type=click.Choice(STATISTICS),
     help="What to test (repeatable).  [default: klce with --covariates, else kce]",
 )  # fmt: skip
 @click.option(

@@ -11,6 +11,7 @@ import numpy as np
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.features import Setup
+from calibscale.kernel_choice import most_powerful
 from calibscale.local import (
     LocalFeatures,
     LocalFeatureState,
@@ -22,7 +23,6 @@ from calibscale.local import (
     spectral_statistic,
 )
 from calibscale.nystrom import Nystrom, NystromState, nystrom_statistic
-from calibscale.power import most_powerful
 from calibscale.products import PREDICTION_KERNELS, RADIAL, HoldOut, ProductKernel
 from calibscale.results import EXACT, Approximation, Estimate
 from calibscale.statistics import Statistic
