@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibscale.bias import BiasMap, local_bias
+    from calibscale.detection import Bias, Power, power
     from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
     from calibscale.estimators import (
         CKCE,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from calibscale.intervals import Intervals
     from calibscale.landmarks import Gaussian, Laplacian
     from calibscale.planning import Plan, plan
-    from calibscale.power import Bias, Power, power
     from calibscale.results import Approximation, Estimate, Evaluation, Interval
     from calibscale.selection import (
         KDE,
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 # Names are imported when first used: `calibscale --help` must not wait for a compiler.
 _ROOMS = {
     "bias": ("BiasMap", "local_bias"),
+    "detection": ("Bias", "Power", "power"),
     "errors": ("CalibscaleError", "InvalidDataError", "OptionError", "StoreError"),
     "estimators": (
         "CKCE",
@@ -89,7 +90,6 @@ _ROOMS = {
     "intervals": ("Intervals",),
     "landmarks": ("Gaussian", "Laplacian"),
     "planning": ("Plan", "plan"),
-    "power": ("Bias", "Power", "power"),
     "results": ("Approximation", "Estimate", "Evaluation", "Interval"),
     "selection": (
         "KDE",

@@ -15,8 +15,8 @@ from calibscale.results import POPULATION, Estimate, Evaluation, Outcome
 from calibscale.selection.results import Candidate, Selection
 
 if TYPE_CHECKING:
+    from calibscale.detection import Power
     from calibscale.planning import Plan
-    from calibscale.power import Power
     from calibscale.testing import TestResult, Tests
 
 _WIDE = 90  # columns that the words beside the numbers need

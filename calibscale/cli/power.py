@@ -71,8 +71,8 @@ def power(
     set is tested.  The labels of STORE are not used.
     """
     check_output(json_path)
-    from calibscale.power import Bias
-    from calibscale.power import power as run
+    from calibscale.detection import Bias
+    from calibscale.detection import power as run
 
     group = None
     if where is not None:

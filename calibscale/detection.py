@@ -23,7 +23,7 @@ from calibscale.testing import test
 POWER_SCHEMA = "calibscale.power/1"
 POOL = 100_000  # rows that simulated data sets are drawn from
 
-_FIRST = 100  # rows of the smallest data set tried
+_FIRST, _LEAST = 100, 10  # rows of the first and of the smallest data set tried
 _REFINEMENTS = 4
 _CLOSE = 0.1  # of the number of rows, at which refining ends
 
@@ -205,14 +205,18 @@ def power(
             curve.append(Trial(rows, rejections, trials))
             return curve[-1]
 
-        rows = _FIRST
-        while tried(rows).power < power and rows < most:
-            rows = min(most, 4 * rows)
+        last = tried(min(_FIRST, most))
+        if last.power >= power:
+            while last.power >= power and last.rows > _LEAST:
+                last = tried(max(_LEAST, last.rows // 2))
+        else:
+            while last.power < power and last.rows < most:
+                last = tried(min(most, 4 * last.rows))
         found, interval = None, None
-        if curve[-1].power >= power:
+        if max(curve).power >= power:
             for _ in range(_REFINEMENTS):
                 found, interval = _needed(curve, power)
-                found = min(max(found, _FIRST), most)
+                found = min(max(found, _LEAST), most)
                 if any(abs(math.log(t.rows / found)) < _CLOSE for t in curve):
                     break
                 tried(found)
@@ -304,7 +308,10 @@ def _needed(curve: list[Trial], power: float) -> tuple[int, tuple[int, int]]:
 
     def loss(ab: Floats) -> float:
         z = ab[0] + np.exp(ab[1]) * (x - centre)
-        return -float(k @ norm.logcdf(z) + (n - k) @ norm.logcdf(-z))
+        steep = ab[1] - math.log(
+            1.5
+        )  # a weak prior: where all or none are rejected there is no fit
+        return 0.5 * steep**2 - float(k @ norm.logcdf(z) + (n - k) @ norm.logcdf(-z))
 
     fit = minimize(loss, np.array([0.0, 0.0]), method="BFGS")
     a, b = float(fit.x[0]), float(np.exp(fit.x[1]))
