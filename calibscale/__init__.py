@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calibscale.bias import BiasMap, local_bias
     from calibscale.detection import Bias, Power, power
+    from calibscale.diagram import Reliability, consistency_interval, reliability, wilson_interval
     from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
     from calibscale.estimators import (
         CKCE,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "bias": ("BiasMap", "local_bias"),
     "detection": ("Bias", "Power", "power"),
+    "diagram": ("Reliability", "consistency_interval", "reliability", "wilson_interval"),
     "errors": ("CalibscaleError", "InvalidDataError", "OptionError", "StoreError"),
     "estimators": (
         "CKCE",

@@ -1,0 +1,171 @@
+"""``calibscale reliability``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.cli.estimators import EDGES, bin_edges
+from calibscale.cli.options import check_output, open_source, source_options, write_json
+from calibscale.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.diagram import Reliability
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option(
+    "--output", "-o", metavar="PATH",
+    help="Draw the diagram (png, svg, pdf); needs calibscale[plots].",
+)  # fmt: skip
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
+)
+@click.option("--bins", default=15, show_default=True, help="Number of bins.")
+@click.option(
+    "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
+    help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
+)  # fmt: skip
+@click.option(
+    "--notion", type=click.Choice(["top_label", "positive", "class_wise"]),
+    help="Which probability is judged.  [default: top_label; class_wise with --class]",
+)  # fmt: skip
+@click.option("--class", "class_index", type=int, metavar="K", help="The class judged, 0, 1, ...")
+@click.option("--group-by", metavar="COLUMN", help="Also a diagram for each value of a covariate.")
+@click.option(
+    "--level", default=0.95, show_default=True, help="Of the intervals and of the shaded band."
+)
+@source_options
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
+def reliability(
+    store: str | None,
+    output: str | None,
+    json_path: str | None,
+    bins: int,
+    edges: str,
+    notion: str | None,
+    class_index: int | None,
+    group_by: str | None,
+    level: float,
+    quiet: bool,
+    on_invalid: str,
+    tolerance: float,
+    scheduler: str | None,
+    memory_limit: str | None,
+    **options: Any,
+) -> None:
+    """How often the predictions of STORE came true, by what they were.
+
+    Every bin has the confidence interval of its frequency, and the band in which the frequency
+    would lie were the model calibrated.
+    """
+    if output is None and json_path is None:
+        raise click.UsageError("give --output PICTURE, or --json PATH")
+    check_output(output, "--output")
+    check_output(json_path)
+    if output is not None:
+        from calibscale.plots import check_format
+
+        check_format(output)
+    from calibscale.diagram import reliability as run
+
+    source = open_source(store, options)
+    with progress("counting", "blocks", quiet) as report:
+        result = run(
+            source,
+            bins=bins,
+            edges=bin_edges(edges),
+            notion=notion or ("top_label" if class_index is None else "class_wise"),
+            class_index=class_index,
+            group_by=group_by,
+            level=level,
+            on_invalid=on_invalid,
+            tolerance=tolerance,
+            scheduler=scheduler,
+            memory_limit=memory_limit,
+            progress=report,
+        )
+    if json_path != "-" and not quiet:
+        _print(result)
+    if output is not None:
+        from calibscale.plots import save_reliability
+
+        save_reliability(result, output)
+    write_json(json_path, result.to_dict())
+
+
+def _print(result: Reliability) -> None:
+    """The bins of all rows, and one line for each group."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from calibscale.tables import number
+
+    console = Console(highlight=False, soft_wrap=False)
+    head = f"{result.source['name']}: {result.n:,} rows, {result.judged}, {result.seconds:.2f} s"
+    console.print(Text(head, style="bold"))
+    if result.n_unlabelled:
+        console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
+    for reason, count in result.dropped.items():
+        why = reason.replace("_", " ")
+        console.print(Text(f"{count:,} rows were dropped: {why}", style="yellow"))
+    if not result.overall.filled:
+        console.print(Text(f"no diagram: {result.overall.reason}", style="yellow"))
+        return
+    console.print(_bins_table(result))
+    console.print(Text(f"ECE {number(result.ece)}; {result.verdict}"))
+    words = f"band: {100 * result.level:g} % of frequencies, were the model calibrated"
+    console.print(Text(words, style="dim"))
+    if result.groups:
+        console.print()
+        console.print(_groups_table(result))
+
+
+def _bins_table(result: Reliability) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    level = f"{100 * result.level:g} %"
+    for name in ("bin", "rows", "mean p", "frequency", f"{level} interval", "band", "p is"):
+        table.add_column(name, justify="left" if name == "p is" else "right", no_wrap=True)
+    for b in result.overall.filled:
+        assert b.interval is not None
+        assert b.consistency is not None
+        assert b.gap is not None
+        table.add_row(
+            f"{b.lower:.4f}–{b.upper:.4f}",
+            f"{b.count:,}",
+            f"{b.mean_p:.4f}",
+            f"{b.frequency:.4f}",
+            _range(*b.interval),
+            _range(*b.consistency),
+            "" if not b.outside else "too high" if b.gap > 0 else "too low",
+            style="bold" if b.outside else None,
+        )
+    return table
+
+
+def _range(lower: float, upper: float) -> str:
+    return f"{lower:.3f}–{upper:.3f}"
+
+
+def _groups_table(result: Reliability) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from calibscale.tables import number
+
+    table = Table(box=None, pad_edge=False)
+    for name in (f"{result.group_by} =", "rows", "ECE", "bins", "outside"):
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for value, curve in result.groups.items():
+        table.add_row(
+            f"{value:g}",
+            f"{curve.n:,}",
+            number(curve.ece),
+            str(len(curve.filled)),
+            str(len(curve.outside)),
+        )
+    return table
