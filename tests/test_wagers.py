@@ -1,0 +1,111 @@
+"""Bets against calibration: what they sum, that they are fair, and that they find drifts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit, softmax
+
+import calibscale as cs
+from calibscale.scan import scan
+from calibscale.wagers import Wagers, log_evidence, mean_evidence
+
+
+def _logs(source, wagers, **options):
+    return scan(source, (wagers,), **options).groups[None][wagers]
+
+
+def _dirichlet(rng, n, temperature=1.0, classes=10, concentration=0.1):
+    """Predictions sharpened by a temperature, labels of those that are not."""
+    f = np.maximum(rng.dirichlet(np.full(classes, concentration), n), 1e-300)
+    labels = (f.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, classes - 1)
+    return cs.from_arrays(logits=temperature * np.log(f), labels=labels)
+
+
+def test_wagers__are_sums_of_log_ratios(rng):
+    p, y = rng.random(60), rng.integers(0, 2, 60)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    found = _logs(source, Wagers("positive", ((0.8, 0.0), (1.0, 0.3))), block_rows=7)
+    for k, (a, b) in enumerate(((0.8, 0.0), (1.0, 0.3))):
+        g = expit(a * logit(p) + b)
+        expected = np.log(np.where(y == 1, g / p, (1 - g) / (1 - p))).sum()
+        assert found.logs[k] == pytest.approx(expected, rel=1e-12)
+    q = rng.dirichlet(np.ones(4), 50)
+    y = rng.integers(0, 4, 50)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    found = _logs(source, Wagers("canonical", ((1.3, 0.0),)))
+    g = softmax(1.3 * np.log(q), axis=1)
+    rows = np.arange(50)
+    assert found.logs[0] == pytest.approx(np.log(g[rows, y] / q[rows, y]).sum(), rel=1e-12)
+    found = _logs(source, Wagers("top_label", ((1.3, 0.0),)))
+    p, hit = q.max(axis=1), q.argmax(axis=1) == y
+    g = expit(1.3 * logit(p))
+    expected = np.log(np.where(hit, g / p, (1 - g) / (1 - p))).sum()
+    assert found.logs[0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("notion", ["canonical", "top_label", "positive"])
+def test_wagers__leave_certain_rows_alone(notion):
+    q = np.array([[1.0, 0.0], [0.0, 1.0], [0.3, 0.7]])
+    for labels in ([0, 1, 1], [1, 0, 1]):  # right, and impossible
+        source = cs.from_arrays(probabilities=q, labels=np.array(labels))
+        alone = cs.from_arrays(probabilities=q[2:], labels=np.array(labels[2:]))
+        found, one = (_logs(s, Wagers(notion)) for s in (source, alone))
+        assert (found.n, found.certain) == (3, 2)
+        np.testing.assert_allclose(found.logs, one.logs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("notion", ["canonical", "top_label"])
+def test_wagers__are_fair(notion):
+    """The factor of a row has mean 1 under its prediction: summed over labels, exactly."""
+    rng = np.random.default_rng(3)
+    q = rng.dirichlet(np.full(3, 0.5), 20)
+    wagers = Wagers(notion)
+    for i in range(20):
+        mean = np.zeros(len(wagers.bets))
+        for y in range(3):
+            one = cs.from_arrays(probabilities=q[i : i + 1], labels=np.array([y]))
+            mean += q[i, y] * np.exp(_logs(one, wagers).logs)
+        np.testing.assert_allclose(mean, 1.0, rtol=1e-9)
+
+
+def test_log_evidence__is_the_mixture_over_restarts_and_bets(rng):
+    L = rng.normal(size=(9, 4))
+    found = log_evidence(L)
+    for t in range(9):
+        E = 1.0 / (t + 2)  # Σ_{s>t} w_s
+        for s in range(t + 1):
+            E += np.exp(L[s : t + 1].sum(axis=0)).mean() / ((s + 1) * (s + 2))
+        assert found[t] == pytest.approx(np.log(E), rel=1e-12)
+    np.testing.assert_allclose(log_evidence(np.zeros((400, 3))), 0.0, atol=1e-12)
+    np.testing.assert_allclose(mean_evidence(np.log([[1.0, 4.0], [3.0, 2.0]])), np.log([2.0, 3.0]))
+
+
+def test_log_evidence__does_not_overflow():
+    L = np.full((365, 3), 1e4)
+    assert np.isfinite(log_evidence(L)).all()
+    L[:] = -1e4
+    np.testing.assert_allclose(log_evidence(L)[-1], -np.log(366.0))
+
+
+def test_drift__is_found_in_a_few_nights_and_calibration_is_left_alone():
+    delays, alarms = [], 0
+    for seed in range(8):
+        rng = np.random.default_rng([11, seed])
+        wagers = Wagers("top_label")
+        L = np.array([
+            _logs(_dirichlet(rng, 2000, 1.0 if t < 20 else 1.3), wagers, scheduler="serial").logs
+            for t in range(26)
+        ])  # fmt: skip
+        alarm = np.flatnonzero(log_evidence(L) >= np.log(20))
+        alarms += bool(len(alarm)) and alarm[0] < 20
+        delays.append(alarm[0] - 19 if len(alarm) else 99)
+    assert alarms == 0  # each has probability at most 5 %
+    assert np.median(delays) <= 2
+
+
+def test_bad_settings__are_told():
+    with pytest.raises(cs.OptionError, match="notion must be"):
+        Wagers("class_wise")
+    with pytest.raises(cs.OptionError, match="slopes alone"):
+        Wagers("canonical", ((1.0, 0.1),))
