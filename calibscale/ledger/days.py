@@ -1,0 +1,282 @@
+"""A folder of daily states: zarr arrays, and an index that is the commit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from calibscale.chunk import Floats
+from calibscale.errors import OptionError, StoreError
+from calibscale.ledger.recipe import Recipe
+from calibscale.store.direct import DirectArray
+from calibscale.store.places import complaints, local_path, put_in_place, write_lock
+
+FORMAT = 1
+KEY = "calibscale_ledger"
+_SLOTS = 2**24  # more than any ledger fills: its arrays never change their shape
+_INDEX = "index.json"
+_STATES = "states"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One state: of a day, a model version, and of a group or of all rows.
+
+    Attributes
+    ----------
+    info : dict
+        What the day's run says of its rows: used, unlabelled, dropped, source, versions, time.
+    """
+
+    day: str
+    model: str
+    slot: int
+    group: float | None = None
+    n: int = 0
+    info: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+class Ledger:
+    """The states of many days of a model's predictions, which merge into any window.
+
+    Every day is written aside and appears with the rename of the index: a kill leaves the day as
+    it was, or as it is now.  Slots that the index does not name are free.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe, group: zarr.Group) -> None:
+        self.path = path
+        self.recipe = recipe
+        self._group = group
+        self._read_index()
+
+    # ---------------------------------------------------------------- life
+
+    @classmethod
+    def create(cls, path: str | Path, recipe: Recipe) -> Ledger:
+        """An empty ledger, which appears as a whole.
+
+        Raises
+        ------
+        StoreError
+            If something stands there, or the place cannot be written.
+        """
+        place = local_path(path)
+        text = json.dumps(recipe.to_dict(), allow_nan=False)  # before anything is made
+
+        def fill(address: str) -> None:
+            group = zarr.open_group(address, mode="w-", zarr_format=3)
+            group.create_array(
+                _STATES,
+                shape=(_SLOTS, recipe.size),
+                chunks=(1, recipe.size),
+                dtype=np.float64,
+                fill_value=np.nan,
+                compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
+                dimension_names=("slot", "number"),
+            )
+            _write_whole(Path(address) / _INDEX, {"revision": 0, "entries": []})
+            group.attrs[KEY] = {"format": FORMAT, "recipe": json.loads(text)}
+
+        with complaints(path):
+            put_in_place(place, fill, False)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Ledger:
+        """An existing ledger.
+
+        Raises
+        ------
+        StoreError
+            If there is none, if it is damaged, or if a newer calibscale wrote it.
+        """
+        place = local_path(path)
+        with complaints(path):
+            try:
+                group = zarr.open_group(str(place), mode="r+")
+            except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
+                raise StoreError(f"{path}: there is no ledger") from error
+            meta: Any = group.attrs.get(KEY)
+            if not isinstance(meta, dict):
+                raise StoreError(f"{path}: a zarr group, but not a ledger")
+            if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT:
+                raise StoreError(
+                    f"{path}: written in format {meta.get('format')} by a newer calibscale; this "
+                    f"one reads up to format {FORMAT}: upgrade it"
+                )
+            return cls(place, Recipe.from_dict(meta["recipe"]), group)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """The only writer, until the context ends.
+
+        Raises
+        ------
+        StoreError
+            If another process writes.
+        """
+        lock = write_lock(self.path)
+        try:
+            self._read_index()
+            yield
+        finally:
+            lock.release()
+
+    # ---------------------------------------------------------------- days
+
+    def days(self, model: str | None = None) -> list[str]:
+        """The days that are there, in order."""
+        return sorted({e.day for e in self.entries if model in (None, e.model)})
+
+    @property
+    def models(self) -> list[str]:
+        """The model versions, in the order of their first day."""
+        first: dict[str, str] = {}
+        for entry in sorted(self.entries, key=lambda e: (e.day, e.model)):
+            first.setdefault(entry.model, entry.day)
+        return list(first)
+
+    def select(
+        self,
+        first: str | None = None,
+        last: str | None = None,
+        model: str | None = None,
+        group: float | None = None,
+    ) -> list[Entry]:
+        """Entries of a range of days, its ends among them, in the order of days and models."""
+        found = [
+            e
+            for e in self.entries
+            if (first is None or e.day >= first)
+            and (last is None or e.day <= last)
+            and model in (None, e.model)
+            and e.group == group
+        ]
+        return sorted(found, key=lambda e: (e.day, e.model))
+
+    def write(
+        self, day: str, model: str, states: dict[float | None, tuple[int, Floats]],
+        info: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Put the states of a day in the place of what was there; call within `writing`.
+
+        Parameters
+        ----------
+        states : dict
+            By group (None: all rows) its number of rows and its packed state.
+        """
+        _check_day(day)
+        taken = {e.slot for e in self.entries}
+        free = (slot for slot in range(_SLOTS) if slot not in taken)
+        array: Any = self._group[_STATES]
+        fresh = []
+        with complaints(self.path):
+            for group, (n, vector) in states.items():
+                if not np.isfinite(vector).all():
+                    raise OptionError(f"the state of {day} is not finite")
+                slot = next(free)
+                array[slot] = vector
+                _flush(self.path / _STATES / "c" / str(slot) / "0")
+                fresh.append(Entry(day, model, slot, group, n, info if group is None else {}))
+            others = [e for e in self.entries if (e.day, e.model) != (day, model)]
+            self._write_index([*others, *fresh])
+
+    def remove(self, day: str, model: str) -> None:
+        """Forget a day; call within `writing`."""
+        with complaints(self.path):
+            self._write_index([e for e in self.entries if (e.day, e.model) != (day, model)])
+
+    def read(self, entry: Entry) -> Floats:
+        """The packed state of an entry.
+
+        Raises
+        ------
+        StoreError
+            If it is damaged: names the day.
+        """
+        try:
+            vector = self._states[entry.slot : entry.slot + 1][0]
+            if np.isnan(vector).any():
+                raise ValueError("it is missing")
+        except Exception as error:
+            raise StoreError(
+                f"{self.path}: the state of {entry.day} ({entry.model}) is damaged: {error}. Run "
+                "that day again; other days can be used"
+            ) from error
+        return vector
+
+    def check(self) -> list[str]:
+        """Every damaged entry, as an error names it; empty if all is well."""
+        found = []
+        for entry in self.entries:
+            try:
+                self.read(entry)
+            except StoreError as error:
+                found.append(str(error))
+        return found
+
+    # ---------------------------------------------------------------- the index
+
+    @property
+    def _states(self) -> DirectArray:
+        array: Any = self._group[_STATES]
+        return DirectArray(self.path / _STATES, array)
+
+    def _read_index(self) -> None:
+        with complaints(self.path):
+            try:
+                written = json.loads((self.path / _INDEX).read_text())
+                self.revision = int(written["revision"])
+                self.entries: Sequence[Entry] = [Entry(**entry) for entry in written["entries"]]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise StoreError(f"{self.path}: its index is damaged: {error}") from error
+
+    def _write_index(self, entries: list[Entry]) -> None:
+        ordered = sorted(entries, key=lambda e: (e.day, e.model, e.group is not None, e.group or 0))
+        value = {"revision": self.revision + 1, "entries": [asdict(e) for e in ordered]}
+        _write_whole(self.path / _INDEX, value)
+        self.revision += 1
+        self.entries = ordered
+
+
+def _check_day(day: str) -> None:
+    """Raise unless the text is a day, such as 2026-11-21."""
+    try:
+        if date.fromisoformat(day).isoformat() == day:
+            return
+    except ValueError:
+        pass
+    raise OptionError(f"a day is written like 2026-11-21, not {day!r}")
+
+
+def _flush(path: Path) -> None:
+    """Have a file reach the disk before the index names it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_whole(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON aside and rename it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "w") as file:
+            json.dump(value, file, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        with suppress(OSError):
+            aside.unlink()

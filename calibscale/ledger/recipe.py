@@ -1,0 +1,140 @@
+"""What a ledger freezes when it is made, so that the states of its days add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from calibscale import local, products, spectral, statistics, wagers
+from calibscale.chunk import Floats
+from calibscale.errors import OptionError
+from calibscale.estimators import ESTIMATORS, Estimator
+from calibscale.features import OneHot, RandomFourier
+from calibscale.statistics import Statistic
+
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *ESTIMATORS.values(), RandomFourier, OneHot, products.ProductKernel, products.HoldOut,
+        spectral.Factor, spectral.FourierSeries, local.Modes, local.LocalFeatures,
+        statistics.Totals, statistics.ScalarScores, statistics.BinCounts, statistics.FineHistogram,
+        statistics.SimplexCells, statistics.Moments, wagers.Wagers,
+    )
+}  # fmt: skip
+
+
+def encode(value: Any) -> Any:
+    """Settings as JSON: frozen dataclasses by name, tuples as lists.
+
+    Raises
+    ------
+    OptionError
+        If a setting is of a kind that no ledger knows.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        name = type(value).__name__
+        if name not in _KINDS:
+            raise OptionError(f"a ledger cannot keep {name}")
+        settings = {f.name: encode(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {"kind": name, "settings": settings}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise OptionError(f"a ledger cannot keep {type(value).__name__}")
+
+
+def decode(value: Any) -> Any:
+    """The settings again; lists come back as tuples."""
+    if isinstance(value, list):
+        return tuple(decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if set(value) != {"kind", "settings"}:
+        return {key: decode(item) for key, item in value.items()}
+    if value["kind"] not in _KINDS:
+        raise OptionError(f"a newer calibscale wrote {value['kind']!r}; upgrade this one")
+    return _KINDS[value["kind"]](**{name: decode(item) for name, item in value["settings"].items()})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that must be the same for the states of two days to merge.
+
+    Parameters
+    ----------
+    classes : int
+    estimators : tuple of Estimator
+        Resolved and frozen: bandwidths, λ, edges, series and feature maps are values.
+    wagers : tuple of Wagers
+    covariates : tuple of str
+        Names of the columns, in the order of the source.
+    group_by : str, optional
+        Column whose values have states of their own.
+    seed : int
+        Of the replicates; that of a day is a hash of it and the day.
+    """
+
+    classes: int
+    estimators: tuple[Estimator, ...]
+    wagers: tuple[wagers.Wagers, ...] = ()
+    covariates: tuple[str, ...] = ()
+    group_by: str | None = None
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+
+    @staticmethod
+    def from_dict(value: dict[str, Any]) -> Recipe:
+        return Recipe(**{name: decode(item) for name, item in value.items()})
+
+    @cached_property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """What a day's state holds, in order."""
+        needed = (*(s for e in self.estimators for s in e.needs), *self.wagers)
+        return tuple(dict.fromkeys(needed))
+
+    @cached_property
+    def _zeros(self) -> list[Any]:
+        return [s.zero(self.classes) for s in self.statistics]
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers a state is."""
+        return sum(_count(field) for zero in self._zeros for field in zero)
+
+    def pack(self, states: dict[Statistic, Any]) -> Floats:
+        """The states as one vector (size,)."""
+        parts = [
+            np.ascontiguousarray(field).reshape(-1).view(np.float64)
+            for s in self.statistics
+            for field in states[s]
+        ]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def unpack(self, vector: Floats) -> dict[Statistic, Any]:
+        """The states of a vector, or of a sum of vectors."""
+        found, at = {}, 0
+        for s, zero in zip(self.statistics, self._zeros, strict=True):
+            arrays = []
+            for field in zero:
+                part = vector[at : at + _count(field)]
+                at += _count(field)
+                arrays.append(part.view(field.dtype).reshape(field.shape))
+            found[s] = type(zero)(*arrays)
+        return found
+
+
+def _count(field: Any) -> int:
+    """float64 numbers of an array."""
+    return int(field.size * field.dtype.itemsize // 8)

@@ -1,0 +1,242 @@
+"""The ledger's folder: what it keeps, and what survives a kill, damage and two writers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from calibscale.evaluation import prepared
+from calibscale.ledger.days import KEY, Ledger
+from calibscale.ledger.recipe import Recipe, decode, encode
+from calibscale.wagers import Wagers
+
+ESTIMATORS = (
+    cs.ECE(bins=7, notion="positive"),
+    cs.TCE2Debiased(edges="equal-mass", notion="positive"),
+    cs.CWCE2(edges="netcal"),
+    cs.SimplexECE(),
+    cs.CKCE(cs.RandomFourier(10, seed=3)),
+    cs.JKCE(cs.RandomFourier(10, bandwidth=0.4)),
+    cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="spectral"),
+    cs.KLCE(("age",), method="features", n_features=20),
+    cs.Brier(),
+)
+
+
+def _source(rng, n=300):
+    p = rng.random(n)
+    x = np.column_stack([rng.uniform(20, 80, n), rng.integers(0, 2, n)])
+    x[:2, 0] = 20, 80  # the box of the series
+    return cs.from_arrays(
+        probabilities=p, labels=(rng.random(n) < p).astype(int), covariates=x, binary=True,
+        covariate_names=("age", "sex"),
+    )  # fmt: skip
+
+
+def _recipe(source, estimators=ESTIMATORS):
+    with prepared(source, estimators) as run:
+        states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
+        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in run.fitting)
+    return Recipe(2, frozen, (Wagers("positive"),), ("age", "sex"), seed=5)
+
+
+def _state(recipe, source):
+    with prepared(source, recipe.estimators) as run:
+        return recipe.pack(run.scan(recipe.statistics).groups[None])
+
+
+@pytest.fixture
+def recipe(rng):
+    return _recipe(_source(rng))
+
+
+@pytest.fixture
+def small(rng):
+    return _recipe(_source(rng), (cs.ECE(notion="positive"),))
+
+
+def test_recipe__comes_back_from_json(recipe):
+    text = json.dumps(recipe.to_dict(), allow_nan=False)
+    back = Recipe.from_dict(json.loads(text))
+    assert back == recipe
+    assert [e.needs for e in back.estimators] == [e.needs for e in recipe.estimators]
+    assert back.statistics == recipe.statistics
+    for estimator in (cs.CMMD(level=1.5), cs.OneHot(((0.5, 0.5),))):
+        assert decode(json.loads(json.dumps(encode(estimator)))) == estimator
+
+
+def test_recipe__refuses_what_it_does_not_know():
+    with pytest.raises(cs.OptionError, match="cannot keep object"):
+        encode(object())
+    with pytest.raises(cs.OptionError, match="upgrade"):
+        decode({"kind": "Tomorrow", "settings": {}})
+
+
+def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path):
+    p, x = rng.random(700), np.column_stack([rng.uniform(20, 80, 700), rng.integers(0, 2, 700)])
+    y = (rng.random(700) < p).astype(int)
+
+    def rows(part):
+        return cs.from_arrays(
+            probabilities=p[part], labels=y[part], covariates=x[part], binary=True,
+            covariate_names=("age", "sex"),
+        )  # fmt: skip
+
+    ledger = Ledger.create(tmp_path / "ledger", recipe)
+    with ledger.writing():
+        for k, start in enumerate(range(0, 700, 100)):
+            vector = _state(recipe, rows(slice(start, start + 100)))
+            ledger.write(f"2026-02-{k + 1:02}", "v1", {None: (100, vector)}, {"source": "test"})
+    ledger = Ledger.open(tmp_path / "ledger")
+    assert ledger.days() == [f"2026-02-0{k}" for k in range(1, 8)]
+    assert ledger.models == ["v1"]
+    assert [e.day for e in ledger.select("2026-02-03", "2026-02-04")] == [
+        "2026-02-03",
+        "2026-02-04",
+    ]
+    total = sum(ledger.read(entry) for entry in ledger.select())
+    found = ledger.recipe.unpack(total)
+    whole = recipe.unpack(_state(recipe, rows(slice(None))))
+    for estimator in ledger.recipe.estimators:
+        of_days = estimator.value(*(found[s] for s in estimator.needs))
+        of_rows = estimator.value(*(whole[s] for s in estimator.needs))
+        # the unbiased ones are differences of sums ten times as large
+        assert of_days == pytest.approx(of_rows, rel=1e-12, abs=1e-14), estimator.name
+
+
+def test_day__is_replaced_as_a_whole_and_its_slots_are_used_again(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.size)
+    for turn in range(4):
+        with ledger.writing():
+            states = {None: (turn, turn * one), 1.0: (1, one), 2.0: (2, 2 * one)}
+            ledger.write("2026-01-01", "v1", states, {"turn": turn})
+        ledger = Ledger.open(tmp_path / "ledger")
+        assert len(ledger.entries) == 3
+        (entry,) = ledger.select()
+        assert (entry.n, entry.info) == (turn, {"turn": turn})
+        np.testing.assert_array_equal(ledger.read(entry), turn * one)
+        np.testing.assert_array_equal(ledger.read(ledger.select(group=2.0)[0]), 2 * one)
+    assert max(e.slot for e in ledger.entries) < 6
+    with ledger.writing():
+        ledger.remove("2026-01-01", "v1")
+    assert Ledger.open(tmp_path / "ledger").entries == []
+
+
+def test_two_writers__one_gets_an_error(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    other = Ledger.open(tmp_path / "ledger")
+    with (
+        ledger.writing(),
+        pytest.raises(cs.StoreError, match="another writer"),
+        other.writing(),
+    ):
+        pass
+    with other.writing():
+        pass
+
+
+def test_damage__names_the_day_and_leaves_the_others(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    with ledger.writing():
+        for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+            ledger.write(day, "v1", {None: (1, np.ones(small.size))}, {})
+    assert ledger.check() == []
+    slots = {e.day: e.slot for e in ledger.entries}
+    place = tmp_path / "ledger" / "states" / "c"
+    file = place / str(slots["2026-01-02"]) / "0"
+    stored = bytearray(file.read_bytes())
+    stored[len(stored) // 2] ^= 4
+    file.write_bytes(bytes(stored))
+    (place / str(slots["2026-01-03"]) / "0").unlink()
+    found = Ledger.open(tmp_path / "ledger")
+    complaints = found.check()
+    assert ["2026-01-02" in complaints[0], "2026-01-03" in complaints[1]] == [True, True]
+    first, second, _ = found.select()
+    np.testing.assert_array_equal(found.read(first), 1.0)
+    with pytest.raises(cs.StoreError, match=r"2026-01-02 .*Run that day again"):
+        found.read(second)
+
+
+def test_open__says_what_is_wrong(small, tmp_path):
+    with pytest.raises(cs.StoreError, match="no ledger"):
+        Ledger.open(tmp_path / "nothing")
+    store = tmp_path / "store.zarr"
+    cs.LogitStore.create(store, classes=3)
+    with pytest.raises(cs.StoreError, match="not a ledger"):
+        Ledger.open(store)
+    with pytest.raises(cs.StoreError, match="stands there"):
+        Ledger.create(store, small)
+    Ledger.create(tmp_path / "ledger", small)
+    meta = tmp_path / "ledger" / "zarr.json"
+    written = json.loads(meta.read_text())
+    written["attributes"][KEY]["format"] = 2
+    meta.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match="newer calibscale"):
+        Ledger.open(tmp_path / "ledger")
+    (tmp_path / "ledger" / "index.json").write_text("{")
+    written["attributes"][KEY]["format"] = 1
+    meta.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match="index is damaged"):
+        Ledger.open(tmp_path / "ledger")
+
+
+@pytest.mark.parametrize("day", ["2026-1-1", "20260101", "yesterday", "2026-02-30"])
+def test_day__must_be_one(small, tmp_path, day):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    with ledger.writing(), pytest.raises(cs.OptionError, match="a day is written like"):
+        ledger.write(day, "v1", {None: (1, np.ones(small.size))}, {})
+
+
+_WRITER = """
+import sys
+import numpy as np
+from calibscale.ledger.days import Ledger
+ledger = Ledger.open(sys.argv[1])
+print("start", flush=True)
+for turn in range(1, 10_000):
+    with ledger.writing():
+        value = float(turn)
+        states = {None: (turn, np.full(ledger.recipe.size, value)),
+                  1.0: (turn, np.full(ledger.recipe.size, value))}
+        ledger.write("2026-01-01", "v1", states, {"turn": turn})
+"""
+
+
+def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
+    """Of a process that does nothing but replace one day; each time both states are of one run."""
+    path = tmp_path / "ledger"
+    ledger = Ledger.create(path, small)
+    with ledger.writing():
+        zero = np.zeros(small.size)
+        ledger.write("2026-01-01", "v1", {None: (0, zero), 1.0: (0, zero)}, {"turn": 0})
+    rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
+    turns = []
+    for moment in rng.uniform(0, 0.05, 12):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(path)],
+            stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "start\n"
+        time.sleep(moment)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        found = Ledger.open(path)
+        whole, part = found.select()[0], found.select(group=1.0)[0]
+        assert len(found.entries) == 2
+        assert whole.n == part.n == whole.info["turn"]
+        for entry in (whole, part):
+            np.testing.assert_array_equal(found.read(entry), float(whole.n))
+        turns.append(whole.n)
+    assert max(turns) > 0
+    assert len(list((path / "states" / "c").iterdir())) <= 6
