@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from calibscale.intervals import Intervals
     from calibscale.landmarks import Gaussian, Laplacian
     from calibscale.planning import Plan, plan
+    from calibscale.ranking import Agreement, Difference, RankedModel, Ranking, rank
     from calibscale.results import Approximation, Estimate, Evaluation, Interval
     from calibscale.selection import (
         KDE,
@@ -92,6 +93,7 @@ _ROOMS = {
     "intervals": ("Intervals",),
     "landmarks": ("Gaussian", "Laplacian"),
     "planning": ("Plan", "plan"),
+    "ranking": ("Agreement", "Difference", "RankedModel", "Ranking", "rank"),
     "results": ("Approximation", "Estimate", "Evaluation", "Interval"),
     "selection": (
         "KDE",

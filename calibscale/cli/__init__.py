@@ -16,6 +16,7 @@ from calibscale.cli.bias import bias
 from calibscale.cli.evaluate import evaluate, plan
 from calibscale.cli.options import check_output, number, pairs, write_json
 from calibscale.cli.power import power
+from calibscale.cli.rank import rank
 from calibscale.cli.reliability import reliability
 from calibscale.cli.select import select
 from calibscale.cli.test import test
@@ -230,6 +231,7 @@ cli.add_command(bias)
 cli.add_command(evaluate)
 cli.add_command(plan)
 cli.add_command(power)
+cli.add_command(rank)
 cli.add_command(reliability)
 cli.add_command(select)
 cli.add_command(test)

@@ -171,8 +171,8 @@ def _check_used(names: tuple[str, ...]) -> None:
         if source is None or source.name != "COMMANDLINE":
             continue
         settings = {_SETTINGS.get(option, option)}
-        if option in ("features", "seed"):
-            settings |= {"features", "n_features", "seed"}
+        if option == "features":
+            settings.add("n_features")
         if not settings & known:
             flag = "--" + _FLAGS.get(option, option).replace("_", "-")
             raise click.UsageError(f"{flag} is for none of: {', '.join(names)}")
@@ -181,7 +181,7 @@ def _check_used(names: tuple[str, ...]) -> None:
 _FLAGS = {"covariate_bandwidths": "covariate-bandwidth", "choose": "choose-bandwidths"}
 _OPTIONS_OF_ESTIMATORS = (
     *("bins", "edges", "notion", "method", "bandwidth", "ridge", "level", "kernel", "covariates"),
-    *("categorical", "prediction_bandwidth", "covariate_bandwidths", "choose", "seed", "block"),
+    *("categorical", "prediction_bandwidth", "covariate_bandwidths", "choose", "block"),
     *("prediction_kernel", "covariate_kernel", "normalization", "within", "precision", "n_pairs"),
     *("series_tolerance", "features", "max_cells"),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.chunk import Floats
 from calibscale.features import FeatureMap, OneHot, RandomFourier
 from calibscale.results import EXACT, Approximation
 from calibscale.statistics import MomentState
@@ -42,8 +43,21 @@ def approximation(
         return EXACT
     if features.n_features < 2:
         return Approximation("random_features", None)
-    whole = value(moments)
-    left_out = np.array([value(part) for part in _leave_group_out(features, moments)])
+    return from_left_out(value(moments), frequencies_left_out(features, moments, value))
+
+
+def frequencies_left_out(
+    features: RandomFourier, moments: MomentState, value: Callable[[MomentState], float]
+) -> Floats:
+    """The value without each group of frequencies (groups,); of F ≥ 2."""
+    return np.array([value(part) for part in _leave_group_out(features, moments)])
+
+
+def from_left_out(whole: float, left_out: Floats) -> Approximation:
+    """The error of a value, from those without each group of frequencies.
+
+    Differences of values with the same frequencies have the differences of these.
+    """
     groups = len(left_out)
     bias = (groups - 1) * (left_out.mean() - whole)
     spread = np.sqrt((groups - 1) * np.mean((left_out - left_out.mean()) ** 2))
