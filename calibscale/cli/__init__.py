@@ -35,9 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):  # λ and ± on a terminal that has none
             stream.reconfigure(errors="replace")
     try:
-        cli.main(args=arguments, prog_name="calibscale", standalone_mode=False)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+        code = cli.main(args=arguments, prog_name="calibscale", standalone_mode=False)
+        if code:  # of `click.exceptions.Exit`
+            sys.exit(code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -1,0 +1,202 @@
+"""``calibscale test``, ``power``, and intervals, as people and scripts meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from calibscale.detection import Bias, _needed
+from tests.test_cli import run  # noqa: F401
+
+ROWS = 900
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Calibrated, but for the rows of group 1, whose predictions are too low."""
+    rng = np.random.default_rng(4)
+    p, group = rng.uniform(0.1, 0.7, ROWS), rng.integers(0, 2, ROWS)
+    y = rng.random(ROWS) < p + 0.2 * group
+    path = tmp_path_factory.mktemp("test") / "loans.zarr"
+    made = cs.LogitStore.create(
+        path, classes=2, kind="probabilities", binary=True, dtype=np.float64,
+        covariate_names=["group", "age"],
+    )  # fmt: skip
+    with made.writer() as writer:
+        ages = rng.uniform(20, 80, ROWS)
+        writer.append(p, y.astype(int), covariates=np.column_stack([group, ages]))
+    return path
+
+
+def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:  # noqa: F811
+    options = ("--covariates", "group", "--categorical", "group", "--seed", 3, "-b", 99)
+    found = run("test", store, "--json", "-", *options).json
+    klce = cs.KLCE(("group",), categorical=("group",), seed=3)
+    made = cs.test(store, klce, replicates=99, seed=3).to_dict()
+    for changing in ("seconds", "run"):
+        found.pop(changing), made.pop(changing)
+    assert found == json.loads(json.dumps(made))
+    assert list(found)[:4] == ["schema", "statistic", "notion", "value"]
+    assert (found["schema"], found["statistic"]) == ("calibscale.test/1", "klce")
+    assert (found["p_value"], found["replicates"], found["null"]) == (0.01, 99, "labels")
+
+
+def test_test__several_statistics_are_a_list(run: Any, store: Path) -> None:  # noqa: F811
+    options = ("-s", "ece", "-s", "ckce", "--notion", "positive", "-b", 19)
+    found = run("test", store, "--json", "-", *options).json
+    assert [test["statistic"] for test in found["tests"]] == ["ece", "ckce"]
+    assert found["n"] == ROWS
+
+
+def test_test__exit_code_says_whether_a_threshold_is_breached(run: Any, store: Path) -> None:  # noqa: F811
+    options = ("--covariates", "group", "--categorical", "group", "-b", 99)
+    assert run("test", store, *options).code == 0
+    assert run("test", store, *options, "--alpha", 0.05).code == 3
+    assert run("test", store, *options, "--alpha", 0.001).code == 0
+    wrong = run("test", store, "--alpha", 5)
+    assert wrong.code == 2
+    assert "--alpha" in wrong.err
+
+
+def test_test__table_has_the_p_value(run: Any, store: Path, monkeypatch: Any) -> None:  # noqa: F811
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = run("test", store, "-b", 99, "--covariates", "group", "--categorical", "group")
+    assert "≤ 0.01" in ran.out
+    assert "null 'labels', 99 replicates, seed 0" in ran.out
+    assert "…" not in ran.out
+    bound = run("test", store, "--null", "hoeffding")
+    assert "upper bounds" in bound.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-s", "accuracy"), "accuracy"),
+        (("-s", "klce"), "--covariates"),
+        (("-s", "ece", "--ridge", 0.1), "--ridge is for none of"),
+        (("-b", 0), "replicates"),
+        (("-s", "ece", "--null", "hoeffding"), "hoeffding"),
+        (("-s", "ckce", "--method", "exact"), "method"),
+        (("--covariates", "height"), "height"),
+        (("--json", "/nowhere/at/all.json"), "cannot be written"),
+    ],
+)
+def test_test__bad_options_are_told(
+    run: Any,  # noqa: F811
+    store: Path,
+    options: Any,
+    message: str,
+) -> None:
+    ran = run("test", store, *options)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_evaluate__intervals_arrive(run: Any, store: Path, monkeypatch: Any) -> None:  # noqa: F811
+    options = (
+        "--interval",
+        "bootstrap",
+        "--confidence",
+        0.9,
+        "--groups",
+        10,
+        "-e",
+        "tce2_debiased",
+    )
+    (found,) = run("evaluate", store, "--json", "-", *options).json["results"]
+    asked = cs.Intervals("bootstrap", 0.9, 10)
+    made = cs.evaluate(store, [cs.TCE2Debiased()], interval=asked).estimates[0].interval
+    assert found["interval"] == made.to_dict()
+    assert found["interval"]["covers"] == "the population"
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = run("evaluate", store, *options, "-e", "ece")
+    assert "90 % interval" in ran.out
+    assert "intervals of ece: of the expectation at this n" in ran.out
+
+
+# ---------------------------------------------------------------- rows that a test needs
+
+
+def test_power__finds_the_rows_that_a_bias_needs(run: Any, store: Path) -> None:  # noqa: F811
+    options = (
+        *("--bias", 0.25, "--where", "group=1", "--covariates", "group", "--categorical", "group"),
+        *("--trials", 40, "-b", 39),
+    )
+    found = run("power", store, "--json", "-", *options).json
+    low, high = found["interval"]
+    assert low < found["rows"] < high
+    assert found["bias"] == {
+        "shift": 0.25, "temperature": 1.0, "where": {"covariate": "group", "value": 1.0},
+    }  # fmt: skip
+    powers = [trial["power"] for trial in found["curve"]]
+    assert powers[0] < 0.8 <= powers[-1]
+
+
+def test_power__says_when_the_rows_are_too_few(run: Any, store: Path) -> None:  # noqa: F811
+    ran = run("power", store, "--bias", 0.001, "--most", 200, "--trials", 10, "-b", 19)
+    assert "more than 200 rows are needed" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "what is to be detected"),
+        (("--bias", 2), "bias must be"),
+        (("--bias", 0.1, "--where", "group"), "--where"),
+        (("--bias", 0.1, "--where", "group=7"), "no row has group = 7"),
+        (("--bias", 0.1, "--alpha", 0.01, "-b", 19), "cannot reach the level"),
+        (("--bias", 0.1, "--power", 0.01), "level < power"),
+    ],
+)
+def test_power__bad_options_are_told(
+    run: Any,  # noqa: F811
+    store: Path,
+    options: Any,
+    message: str,
+) -> None:
+    ran = run("power", store, *options)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_bias__changes_the_event_and_keeps_the_rest_in_proportion(rng: Any) -> None:
+    from calibscale.chunk import Block, Rules, chunks
+
+    q = np.vstack([rng.dirichlet(np.ones(4), 30), [[1.0, 0, 0, 0]], [[0.25] * 4]])
+    x = np.repeat([[0.0], [1.0]], 16, axis=0)
+    block = Block(0, q, np.zeros(32, int), None, x)
+    ((chunk, _),) = chunks(block, Rules("probabilities", 4, 32))
+    found = Bias(-0.3, where=("x0", 1.0)).probabilities(chunk, 0)
+    np.testing.assert_array_equal(found[:16], q[:16])
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
+    top = q.argmax(axis=1)
+    rows = np.arange(32)
+    p = q[rows, top]
+    np.testing.assert_allclose(found[rows, top][16:], np.maximum(p - 0.3, 0)[16:], atol=1e-12)
+    for i in range(16, 30):
+        others = [k for k in range(4) if k != top[i]]
+        ratio = found[i, others] / q[i, others]
+        np.testing.assert_allclose(ratio, ratio[0], rtol=1e-9)
+    np.testing.assert_allclose(found[30], [0.7, 0.1, 0.1, 0.1], atol=1e-12)
+    hot = Bias(temperature=2.0).probabilities(chunk, None)
+    root = np.sqrt(q[:30])
+    np.testing.assert_allclose(hot[:30], root / root.sum(axis=1, keepdims=True), rtol=1e-9)
+
+
+def test_needed__recovers_a_known_curve() -> None:
+    from scipy.stats import norm
+
+    from calibscale.detection import Trial
+
+    rows = np.array([100, 200, 400, 800, 1600])
+    power = norm.cdf(-1.0 + 1.2 * np.log(rows / 200))
+    curve = [Trial(int(n), round(10_000 * p), 10_000) for n, p in zip(rows, power, strict=True)]
+    found, (low, high) = _needed(curve, 0.8)
+    truth = 200 * np.exp((norm.ppf(0.8) + 1.0) / 1.2)
+    assert low < truth < high
+    assert found == pytest.approx(truth, rel=0.03)
