@@ -116,7 +116,8 @@ class Parts:
     ----------
     value : float
     left_out : (parts,)
-        With each group, or row, left out; NaN for one without rows.
+        With each group, or row with a weight, left out; NaN for a group without rows, or where
+        what is left has no value.
     resampled : (resamples,)
         With groups resampled; empty for the jackknife.
     """
@@ -166,6 +167,8 @@ def parts_of(
 
     `states` has those of `Intervals.needs`.
     """
+    if not np.isfinite(value):
+        return None
     if estimator.pairwise:
         if pairs is None or not isinstance(estimator, JKCE | KLCE):
             return None
@@ -183,7 +186,8 @@ def parts_of(
         rng = np.random.default_rng(asked.seed)
         even = np.full(asked.groups, 1 / asked.groups)
         for counts in rng.multinomial(asked.groups, even, asked.resamples).astype(np.float64):
-            drawn = (s.statistic.weighted_total(states[s], counts) for s in needed)
+            with np.errstate(invalid="ignore"):  # an infinite log loss, drawn not at all
+                drawn = [s.statistic.weighted_total(states[s], counts) for s in needed]
             resampled.append(known.value(*drawn))
     return Parts(value, left_out, np.array(resampled))
 
@@ -209,24 +213,23 @@ def _rows_left_out(estimator: JKCE | KLCE, pairs: Pairs, value: float) -> Parts 
         w = rows.weights
         vectors = np.hstack([rows.delta * w[:, None], w[:, None]])
         cuts = np.cumsum([len(part) for part in held])[:-1]
-        sums = np.concatenate(pairs.product(panels, np.split(vectors, cuts), "rows"))
+        name = pairs.name("rows")
+        sums = np.concatenate(pairs.product(panels, np.split(vectors, cuts), name))
     by_row = np.einsum("ij,ij->i", vectors[:, :-1], sums[:, :-1])
     kernels = w * sums[:, -1]
     kappa = spec.kernel.diagonal(rows)
     own, own_kernel = (w * w * kappa) * np.einsum("ij,ij->i", rows.delta, rows.delta), w * w * kappa
     whole, diagonal, kernel_sum = by_row.sum(), own.sum(), kernels.sum()
-    left_out = [
-        estimator.from_sums(
-            float(whole - 2 * by_row[i] + own[i]),
-            float(diagonal - own[i]),
-            state._replace(
-                weight=state.weight - w[i],
-                weight2=state.weight2 - w[i] ** 2,
-                kernel_pairs=np.zeros(()),
-                kernel_diagonal=kernel_sum - 2 * kernels[i] + own_kernel[i],
-            ),
+    left_out = np.full(len(rows), np.nan)
+    for i in range(len(rows)):
+        rest = state._replace(
+            weight=state.weight - w[i],
+            weight2=state.weight2 - w[i] ** 2,
+            kernel_pairs=np.zeros(()),
+            kernel_diagonal=kernel_sum - 2 * kernels[i] + own_kernel[i],
         )
-        for i in range(len(rows))
-        if len(rows) > 2
-    ]
-    return Parts(value, np.array(left_out), np.empty(0))
+        if not estimator._undefined(rest):
+            left_out[i] = estimator.from_sums(
+                float(whole - 2 * by_row[i] + own[i]), float(diagonal - own[i]), rest
+            )
+    return Parts(value, left_out[w > 0], np.empty(0))

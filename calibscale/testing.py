@@ -24,10 +24,11 @@ from calibscale.statistics import Statistic
 
 TEST_SCHEMA = "calibscale.test/1"
 TIE = 1e-9  # of the larger of two values: rounding does not decide between them
+ROUNDING = 1e-12  # an error in probability that is no more than rounding of the predictions
 
 _STATE_BYTES = 2**26  # of the replicates of one statistic in one pass
 _MOST = 256  # replicates of one pass
-_DRAWN = 2**23  # residuals of replicates over all pairs: 64 MB
+_DRAWN = 2**21  # residuals of replicates of all rows at a time: 16 MB; 64 MB take twice the time
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)
 
 
@@ -53,7 +54,8 @@ class TestResult:
     stopped : bool
         Whether it stopped early.
     critical_value : float or None
-        What the value must exceed for a p-value of 5 %.
+        What the value must exceed for a p-value of 5 %; None where the replicates are too few for
+        that, or the test stopped early.
     """
 
     __test__ = False  # for pytest
@@ -267,6 +269,9 @@ def _drawable(estimator: Estimator, run: Run) -> Estimator:
         raise OptionError(
             f"{estimator.name} by method={method!r} has no test; use method='features'"
         )
+    if getattr(estimator, "precision", "") == "float32":  # replicates are in float64: no ties
+        assert isinstance(estimator, JKCE | KLCE)
+        return replace(estimator, precision="float64")
     return estimator
 
 
@@ -297,6 +302,7 @@ class _Trial:
     n: int
     parameters: dict[str, Any]
     reason: str | None
+    squared: bool = False
     weighted: bool = False
     values: list[float] = field(default_factory=list)
     exceedances: int = 0
@@ -310,16 +316,23 @@ class _Trial:
 
     def add(self, values: Iterable[float], stop_after: int | None) -> None:
         """Count values of the null, up to where the test stops."""
+        if self.reason is not None:
+            return
         for drawn in values:
-            if self.done:
-                return
             self.values.append(drawn)
-            slack = TIE * max(abs(self.value), abs(drawn))
-            self.exceedances += drawn >= self.value - slack
-            self.stopped = self.exceedances == stop_after
+            self.exceedances += not drawn < self.value - self._slack(drawn)
+            if self.exceedances == stop_after:
+                self.stopped = True
+                break
         B = len(self.values)
         self.p_value = self.exceedances / B if self.stopped else (1 + self.exceedances) / (B + 1)
-        self.critical = float(np.quantile(self.values, 0.95, method="higher"))
+        self.critical = None if self.stopped else _largest(self.values, (B + 1) // 20)
+
+    def _slack(self, drawn: float) -> float:
+        """How much smaller than the value a replicate may be and still count as a tie."""
+        larger = max(abs(self.value), abs(drawn))
+        rounding = ROUNDING * (2 * math.sqrt(larger) + ROUNDING) if self.squared else ROUNDING
+        return TIE * larger + rounding
 
     def centre(self) -> None:
         """Count as KiTE does."""
@@ -328,7 +341,8 @@ class _Trial:
             centred = values - values.mean()
             self.exceedances = int(np.count_nonzero(centred > self.value))
             self.p_value = max(1, self.exceedances) / len(values)
-            self.critical = float(np.quantile(centred, 0.95, method="higher"))
+            few = len(values) // 20
+            self.critical = _largest(centred, few + 1) if few else None
 
     def bound(self) -> None:
         """The p-value that Hoeffding's inequality bounds."""
@@ -364,19 +378,32 @@ class _Trial:
         )
 
 
+def _largest(values: Any, count: int) -> float | None:
+    """The smallest of so many of the largest values; None of none."""
+    return float(np.sort(values)[len(values) - count]) if count else None
+
+
 def _trial(estimator: Estimator, run: Run, states: States) -> _Trial:
+    parts: list[Any]
     if estimator.pairwise:
-        found = estimator.solve(run.pairs())
-        weighted = False
+        assert isinstance(estimator, JKCE | KLCE)
+        pairs = run.pairs()
+        found = estimator.solve(pairs)
+        parts = [pairs.sum(estimator.pair_sum)]  # made before
     else:
         parts = [states[s] for s in estimator.needs]
-        estimator = estimator.frozen(*parts)
         found = estimator.finalize(*parts)
-        weighted = any(
-            float(part.weight) != float(part.n) for part in parts if hasattr(part, "weight2")
-        )
+        if found.value is not None:
+            estimator = estimator.frozen(*parts)
+    weighted = any(
+        not math.isclose(part.weight**2, part.n * part.weight2)
+        for part in parts
+        if hasattr(part, "weight2")
+    )
     value = float("nan") if found.value is None else found.value
-    return _Trial(estimator, value, found.n, found.parameters, found.reason, weighted)
+    return _Trial(
+        estimator, value, found.n, found.parameters, found.reason, found.squared, weighted
+    )
 
 
 # ---------------------------------------------------------------- replicates
@@ -395,13 +422,19 @@ def _pools(run: Run, kind: str) -> dict[str, Any]:
 
 def _batch(run: Run) -> int:
     """How many replicates one pass draws; even, so that a counter serves two of one pass."""
-    limit = engine.parse_bytes(run.where["memory_limit"])
-    budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)
-    largest = 1
-    for statistic in {s for e in run.fitting for s in e.needs if _redraws(s)}:
-        zero = statistic.zero_drawn(run.data.classes, 1)
-        largest = max(largest, sum(array.nbytes for array in zero))
-    return max(2, min(_MOST, budget // largest) // 2 * 2)
+    redrawn = {s for e in run.fitting for s in e.needs if _redraws(s)}
+    zeros = [s.zero_drawn(run.data.classes, 1) for s in redrawn]
+    sizes = [sum(array.nbytes for array in zero) for zero in zeros]
+    most = _STATE_BYTES // max(sizes, default=1)
+    where = run.where
+    limit = getattr(where["scheduler"], "worker_limit", None) or engine.parse_bytes(
+        where["memory_limit"]
+    )
+    if limit is not None and sizes:
+        blocks = -(-run.data.rows // (run.block_rows or run.data.block_rows))
+        alive = blocks.bit_length() + 3  # states of one worker at a time
+        most = min(most, (limit - engine.resident_bytes()) // (2 * alive * sum(sizes)))
+    return max(2, min(_MOST, most) // 2 * 2)
 
 
 def _redraws(statistic: Statistic) -> bool:

@@ -124,11 +124,12 @@ def resampled(seed, rows, first, n, out):
 def permuted(seed, ranks, first, n, out):
     """Where n positions go under a permutation of its own for each replicate.
 
-    A Feistel network on the next power of four, walked until it is back among n.
+    A Feistel network on the next power of four, 256 or more as smaller ones favour some
+    permutations, walked until it is back among n.
 
     axes: ranks (c,) in 0..n−1; out (B, c) int64, replicates from `first` on
     """
-    half = 1
+    half = 4
     while (np.int64(1) << (2 * half)) < n:
         half += 1
     mask = (np.uint64(1) << np.uint64(half)) - np.uint64(1)
@@ -173,15 +174,23 @@ def subtract_features(drawn, phi, out):
 def label_sums(drawn, q, a, t, out):
     """out[0, b] += Σ a|δ*|², out[1, b] += Σ t|δ*|², with |q − e_y|² = |q|² + 1 − 2 q_y.
 
+    That of the largest q_y apart, as it loses its digits where q_y is nearly 1.
+
     axes: drawn (B, c) int32; q (c, K); a, t (c,); out (2, B)
     """
     rows, K = q.shape
     for i in range(rows):
-        square = 1.0
+        top = 0
+        for k in range(1, K):
+            top = k if q[i, k] > q[i, top] else top
+        others = 0.0
         for k in range(K):
-            square += q[i, k] * q[i, k]
+            others += q[i, k] * q[i, k] if k != top else 0.0
+        square = 1.0 + others + q[i, top] * q[i, top]
+        least = others + (1.0 - q[i, top]) ** 2
         for b in range(drawn.shape[0]):
-            d = square - 2.0 * q[i, drawn[b, i]]
+            y = drawn[b, i]
+            d = least if y == top else square - 2.0 * q[i, y]
             out[0, b] += a[i] * d
             out[1, b] += t[i] * d
 
