@@ -104,7 +104,7 @@ class DataSetup:
 def median_distance(points: Floats) -> float:
     """Median of the positive distances between points; 1 if there are none."""
     distances = pdist(points)
-    positive = distances[distances > 0]
+    positive = distances[distances > 1e-12]  # what is less is rounding
     return float(np.median(positive)) if positive.size else 1.0
 
 

@@ -272,14 +272,15 @@ class BinCounts(_Counts):
             kernel_draws.add_bins(drawn * weights_of(chunk), bins, out)
         elif replicates.null.kind == "labels":
             whole = np.zeros((*out.shape[1:], 5))
-            self._bin_classes(whole, chunk, chunk.q)  # Σwq, from which drawn labels are taken
+            self._bin_classes(whole, chunk, chunk.delta)
             out += whole[..., 4]
             bins = np.empty(chunk.q.shape, np.int64)
             for k in range(chunk.classes):
                 kernel_bins.bin_numbers(
                     np.ascontiguousarray(chunk.q[:, k]), edges, self.left_closed, bins[:, k]
                 )
-            kernel_draws.subtract_bins(replicates.labels(chunk), bins, weights_of(chunk), out)
+            drawn, weights = replicates.labels(chunk), weights_of(chunk)
+            kernel_draws.move_bins(drawn, chunk.labels, bins, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
                 whole = np.zeros((*out.shape[1:], 5))
@@ -346,11 +347,12 @@ class SimplexCells(Statistic):
         weight = np.zeros(out.shape[1])
         if replicates.null.kind == "labels":
             whole = np.zeros(out.shape[1:])
-            kernel_bins.simplex_cells(chunk.q, chunk.q, chunk.weights, weight, whole)
+            kernel_bins.simplex_cells(chunk.q, chunk.delta, chunk.weights, weight, whole)
             out += whole
             cells = np.empty(len(chunk), np.int64)
             kernel_bins.simplex_numbers(chunk.q, cells)
-            kernel_draws.subtract_cells(replicates.labels(chunk), cells, weights_of(chunk), out)
+            drawn, weights = replicates.labels(chunk), weights_of(chunk)
+            kernel_draws.move_cells(drawn, chunk.labels, cells, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
                 kernel_bins.simplex_cells(chunk.q, delta, chunk.weights, weight, out[b])
@@ -411,9 +413,9 @@ class Moments(Statistic):
         squares = w * w * np.einsum("ij,ij->i", phi, phi)
         phi = phi * w[:, None]
         if replicates.null.kind == "labels":
-            C += chunk.q.T @ phi  # from which drawn labels are taken
+            C += chunk.delta.T @ phi
             drawn = replicates.labels(chunk)
-            kernel_draws.subtract_features(drawn, phi, C)
+            kernel_draws.move_features(drawn, chunk.labels, phi, C)
             found = np.zeros((2, len(d)))
             kernel_draws.label_sums(drawn, chunk.q, w * w, squares, found)
             d += found[0]

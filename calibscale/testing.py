@@ -169,8 +169,9 @@ def test(
         ``labels``: exact (above).  ``wild``: residuals with random signs, right as n grows.
         ``residual``: residuals resampled from all rows [VF, Algorithm 1].  ``permute``: residuals
         permuted; for KLCE and KCE the null draws are centred and p = max(1/B, #{T* − mean T* >
-        T}/B), as KiTE has it.  The last two ignore that a residual's variance depends on its
-        prediction, and lose power.
+        T}/B), as KiTE has it.  The last two draw residuals of the same mean: they are blind to
+        predictions that are too high, or too low, everywhere (but for KiTE's centring), and lose
+        power where a residual's variance depends on its prediction.
         ``hoeffding``: no draws; p = exp(−⌊n/2⌋T²/2b²) for kernel statistics of size at most b, a
         bound [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
     replicates : int

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.estimators import CKCE, ECE, JKCE
+from calibscale.estimators import CKCE, CWCE2, ECE, JKCE, SimplexECE
 from calibscale.evaluation import default_estimators, evaluate
 from calibscale.selection import select
 from calibscale.simulate import GENERATORS
 from calibscale.source import from_arrays
+from calibscale.testing import test
 
 
 def warm_up() -> None:
@@ -25,6 +26,10 @@ def warm_up() -> None:
     every_pair = [JKCE(method="tiles"), JKCE(method="tiles", precision="float32")]
     for scheduler in ("serial", "threads:2"):  # compiled for one thread, and for many
         evaluate(source, [*every_pair, CKCE(method="exact")], scheduler=scheduler)
+    for null in ("labels", "wild", "residual", "permute"):
+        tested = [CKCE(), ECE(), ECE(edges="equal-mass"), CWCE2(), SimplexECE()]
+        test(source, tested, null=null, replicates=2, scheduler="serial")
+    evaluate(source, [ECE()], interval="jackknife", scheduler="serial")
     GENERATORS["ms-over"].draw(0, 0, 2)
     p = np.linspace(0.01, 0.99, 40)
     source = from_arrays(probabilities=p, labels=np.arange(40) % 2, binary=True)

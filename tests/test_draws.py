@@ -256,11 +256,14 @@ def _one_hot(y, K):
     return np.eye(K)[y]
 
 
-def test_subtract_features__is_the_sum_by_label(drawn):
-    out = np.ones((4, 3, 6))
-    draws.subtract_features(drawn["y"], drawn["phi"], out)
-    for found, y in zip(out, drawn["y"], strict=True):
-        np.testing.assert_allclose(found, 1.0 - _one_hot(y, 3).T @ drawn["phi"], rtol=1e-12)
+def test_move_features__starts_from_the_observed_labels(drawn):
+    y, phi = drawn["y"][0].astype(np.int64), drawn["phi"]
+    start = np.broadcast_to(-_one_hot(y, 3).T @ phi, (4, 3, 6)).copy()
+    out = start.copy()
+    draws.move_features(drawn["y"], y, phi, out)
+    np.testing.assert_array_equal(out[0], start[0])  # the same labels: the same bits
+    for found, z in zip(out, drawn["y"], strict=True):
+        np.testing.assert_allclose(found, -_one_hot(z, 3).T @ phi, rtol=1e-12, atol=1e-12)
 
 
 def test_label_sums__are_those_of_squares(drawn, rng):
@@ -285,24 +288,26 @@ def test_label_sums__keep_the_digits_of_small_residuals():
             np.testing.assert_allclose(out[:, 0], (d**2).sum(), rtol=1e-14)
 
 
-def test_subtract_cells__is_the_sum_by_cell_and_label(drawn, rng):
-    cells = rng.integers(0, 5, len(drawn["w"]))
-    out = np.ones((4, 5, 3))
-    draws.subtract_cells(drawn["y"], cells, drawn["w"], out)
-    for found, y in zip(out, drawn["y"], strict=True):
-        expected = np.ones((5, 3))
-        np.subtract.at(expected, (cells, y), drawn["w"])
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+def test_move_cells__starts_from_the_observed_labels(drawn, rng):
+    cells, y, w = rng.integers(0, 5, len(drawn["w"])), drawn["y"][0].astype(np.int64), drawn["w"]
+    expected = np.zeros((4, 5, 3))
+    for sums, z in zip(expected, drawn["y"], strict=True):
+        np.subtract.at(sums, (cells, z), w)
+    out = np.broadcast_to(expected[0], expected.shape).copy()
+    draws.move_cells(drawn["y"], y, cells, w, out)
+    np.testing.assert_array_equal(out[0], expected[0])
+    np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
-def test_subtract_bins__is_the_sum_by_label_and_its_bin(drawn, rng):
-    bins = rng.integers(0, 7, drawn["q"].shape)
-    out = np.ones((4, 3, 7))
-    draws.subtract_bins(drawn["y"], bins, drawn["w"], out)
-    for found, y in zip(out, drawn["y"], strict=True):
-        expected = np.ones((3, 7))
-        np.subtract.at(expected, (y, bins[np.arange(len(y)), y]), drawn["w"])
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+def test_move_bins__starts_from_the_observed_labels(drawn, rng):
+    bins, y, w = rng.integers(0, 7, drawn["q"].shape), drawn["y"][0].astype(np.int64), drawn["w"]
+    expected = np.zeros((4, 3, 7))
+    for sums, z in zip(expected, drawn["y"], strict=True):
+        np.subtract.at(sums, (z, bins[np.arange(len(z)), z]), w)
+    out = np.broadcast_to(expected[0], expected.shape).copy()
+    draws.move_bins(drawn["y"], y, bins, w, out)
+    np.testing.assert_array_equal(out[0], expected[0])
+    np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
 def test_add_bins__is_the_sum_by_bin(drawn, rng):

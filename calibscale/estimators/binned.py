@@ -152,20 +152,20 @@ class _Binned(Estimator):
         return Bins(np.array(self.edge_values), *state.sums)
 
     def value(self, *states: Any) -> float:
-        bins = self._bins(states[0])
-        return self._value(bins) if bins.weight.sum() > 0 else float("nan")
+        if not states[0].sums[1].sum() > 0:
+            return float("nan")
+        return self._value(self._bins(states[0]))
 
     def _value(self, bins: Bins) -> float:
         raise NotImplementedError
 
     def finalize(self, state: BinState, *others: Any) -> Estimate:
-        bins = self._bins(state)
-        if not bins.weight.sum() > 0:
+        if not state.sums[1].sum() > 0:
             return Estimate(
                 self.name, self.notion, None, parameters=self.parameters,
                 reason="no rows with a positive weight",
             )  # fmt: skip
-        return self._estimate(bins, *others)
+        return self._estimate(self._bins(state), *others)
 
     def _estimate(self, bins: Bins, *others: Any) -> Estimate:
         return self._result(bins)

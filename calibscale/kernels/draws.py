@@ -152,22 +152,26 @@ def permuted(seed, ranks, first, n, out):
 
 
 # ---------------------------------------------------------------- sums over drawn labels
+# They start from the sums of the observed labels, and follow the rows that change.
 
 
 @kernel
-def subtract_features(drawn, phi, out):
-    """out[b, y] −= Σ φ over the rows of drawn label y.
+def move_features(drawn, labels, phi, out):
+    """out[b, y] += φ and out[b, y*] −= φ for the rows whose drawn label y* is another.
 
-    axes: drawn (B, c) int32; phi (c, m) with weights; out (B, K, m)
+    axes: drawn (B, c) int32; labels (c,); phi (c, m) with weights; out (B, K, m)
     """
     rows, m = phi.shape
     for start in range(0, rows, _ROWS):
         stop = min(rows, start + _ROWS)
         for b in range(drawn.shape[0]):
             for i in range(start, stop):
-                sums, mine = out[b, drawn[b, i]], phi[i]
+                if drawn[b, i] == labels[i]:
+                    continue
+                old, new, mine = out[b, labels[i]], out[b, drawn[b, i]], phi[i]
                 for j in range(m):
-                    sums[j] -= mine[j]
+                    old[j] += mine[j]
+                    new[j] -= mine[j]
 
 
 @kernel
@@ -196,26 +200,30 @@ def label_sums(drawn, q, a, t, out):
 
 
 @kernel
-def subtract_cells(drawn, cells, weights, out):
-    """out[b, cell, y] −= Σ w over the rows of drawn label y in a cell.
+def move_cells(drawn, labels, cells, weights, out):
+    """out[b, cell, y] += w and out[b, cell, y*] −= w for the rows whose drawn label is another.
 
-    axes: drawn (B, c) int32; cells (c,); weights (c,); out (B, cells, K)
+    axes: drawn (B, c) int32; labels, cells, weights (c,); out (B, cells, K)
     """
     for b in range(drawn.shape[0]):
         for i in range(cells.size):
-            out[b, cells[i], drawn[b, i]] -= weights[i]
+            if drawn[b, i] != labels[i]:
+                out[b, cells[i], labels[i]] += weights[i]
+                out[b, cells[i], drawn[b, i]] -= weights[i]
 
 
 @kernel
-def subtract_bins(drawn, bins, weights, out):
-    """out[b, y, bin] −= Σ w over the rows of drawn label y, whose q_y is in a bin.
+def move_bins(drawn, labels, bins, weights, out):
+    """out[b, y, bin of q_y] += w, and −= w for y*, of the rows whose drawn label is another.
 
-    axes: drawn (B, c) int32; bins (c, K); weights (c,); out (B, K, bins)
+    axes: drawn (B, c) int32; labels (c,); bins (c, K); weights (c,); out (B, K, bins)
     """
     for b in range(drawn.shape[0]):
         for i in range(weights.size):
-            y = drawn[b, i]
-            out[b, y, bins[i, y]] -= weights[i]
+            y, z = labels[i], drawn[b, i]
+            if y != z:
+                out[b, y, bins[i, y]] += weights[i]
+                out[b, z, bins[i, z]] -= weights[i]
 
 
 @kernel
