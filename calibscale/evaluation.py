@@ -120,7 +120,7 @@ def default_estimators(seed: int = 0) -> tuple[Estimator, ...]:
 
 def evaluate(
     source: Any,
-    estimators: Iterable[Estimator] | None = None,
+    estimators: Estimator | Iterable[Estimator] | None = None,
     *,
     unfit: str | None = None,
     on_invalid: str = "raise",
@@ -141,7 +141,7 @@ def evaluate(
     ----------
     source : path, URL, LogitStore or ArraySource
         See `LogitStore` and `from_arrays`.
-    estimators : iterable of Estimator, optional
+    estimators : Estimator or several, optional
         Default: every one of them.
     unfit : {"raise", "report"}, optional
         What becomes of an estimator that does not fit the data (too many classes, say): an error,
@@ -187,6 +187,7 @@ def evaluate(
     if isinstance(interval, str):
         interval = Intervals(interval)
     asked = default_estimators() if estimators is None else estimators
+    asked = [asked] if isinstance(asked, Estimator) else asked
     with prepared(
         source, asked, unfit=unfit, on_invalid=on_invalid, tolerance=tolerance, group_by=group_by,
         block_rows=block_rows, scheduler=scheduler, memory_limit=memory_limit, progress=progress,

@@ -399,9 +399,10 @@ class Pairs:
     def product(self, panels: Panels, vectors: list[Floats], name: str) -> list[Floats]:
         """K V, panel by panel (rows, e)."""
         task = _RowTask(panels, vectors=tuple(vectors))
-        checkpoint = self.checkpoint(
-            name, {"kernel": asdict(panels.layout.kernel), "vectors": digest(*vectors)}
-        )
+        checkpoint = None
+        if self._folder is not None:  # hashing takes its time
+            work = {"kernel": asdict(panels.layout.kernel), "vectors": digest(*vectors)}
+            checkpoint = self.checkpoint(name, work)
         found = engine.fold(task, checkpoint=checkpoint, **self._fold)
         return [found[index] for index in range(len(panels))]
 

@@ -268,8 +268,8 @@ class BinCounts(_Counts):
             p, _, delta, _ = chunk.event(self.notion)
             bins = np.empty(len(chunk), np.int64)
             kernel_bins.bin_numbers(p, edges, self.left_closed, bins)
-            drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
-            kernel_draws.add_bins(drawn * weights_of(chunk), bins, out)
+            residuals = replicates.scalars(self.notion, chunk.rows, p, delta)
+            kernel_draws.add_bins(residuals * weights_of(chunk), bins, out)
         elif replicates.null.kind == "labels":
             whole = np.zeros((*out.shape[1:], 5))
             self._bin_classes(whole, chunk, chunk.delta)

@@ -49,6 +49,7 @@ class TestResult:
     exceedances : int
         Of them, those counted as at least as large as the value.
     null_values : (replicates,)
+        As drawn, never centred.
     certain_rows : int
         Rows with a prediction of exactly 0 or 1, which draw the same label every time.
     stopped : bool
@@ -171,7 +172,7 @@ def test(
         permuted; for KLCE and KCE the null draws are centred and p = max(1/B, #{T* − mean T* >
         T}/B), as KiTE has it.  The last two draw residuals of the same mean: they are blind to
         predictions that are too high, or too low, everywhere (but for KiTE's centring), and lose
-        power where a residual's variance depends on its prediction.
+        power with wide kernels and where a residual's variance depends on its prediction.
         ``hoeffding``: no draws; p = exp(−⌊n/2⌋T²/2b²) for kernel statistics of size at most b, a
         bound [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
     replicates : int
