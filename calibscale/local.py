@@ -163,6 +163,8 @@ class Modes(Statistic):
         The kernel between the values of each of them, row by row.
     hold_out : HoldOut, optional
         Rows that are left out.
+    clipped : bool
+        Points beyond the series' box count as at its edge, instead of being an error.
     """
 
     notion: str
@@ -173,6 +175,7 @@ class Modes(Statistic):
     levels: tuple[tuple[float, ...], ...] = ()
     couplings: tuple[tuple[float, ...], ...] = ()
     hold_out: HoldOut | None = None
+    clipped: bool = False
     large_chunks: ClassVar[bool] = True
     drawn: ClassVar[tuple[str, ...]] = ("squares", "residuals")
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1, 1)
@@ -200,7 +203,9 @@ class Modes(Statistic):
         """Predictions (c, 1) and covariates (c, d) as points of the series' box."""
         parts = [predictions] if self.predictions else []
         points = np.hstack([*parts, covariates[:, self.columns]])
-        return points if points.shape[1] else np.zeros((len(points), 1))  # nothing continuous
+        if not points.shape[1]:
+            return np.zeros((len(points), 1))  # nothing continuous
+        return np.clip(points, *self.series.box) if self.clipped else points
 
     def codes(self, covariates: Floats) -> Any:
         """The combination of levels of each row (c,)."""

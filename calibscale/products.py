@@ -187,9 +187,16 @@ def radial(kernel: str, r: Floats) -> Floats:
 def combine(
     covariates: Floats, columns: tuple[int, ...], levels: tuple[tuple[float, ...], ...]
 ) -> Ints:
-    """The position of each row's values among all combinations of the columns' levels (c,)."""
+    """The position of each row's values among all combinations of the columns' levels (c,).
+
+    A last level of infinity is that of all values that are none of the others.
+    """
     code = np.zeros(len(covariates), np.int64)
     for column, values in zip(columns, levels, strict=True):
+        known, found = np.array(values), covariates[:, column]
+        position = np.searchsorted(known, found)
+        if np.isinf(known[-1]):
+            position[known[position] != found] = len(known) - 1
         code *= len(values)
-        code += np.searchsorted(np.array(values), covariates[:, column])
+        code += position
     return code

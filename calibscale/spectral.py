@@ -112,6 +112,11 @@ class FourierSeries:
         """Low, high and bandwidth of each dimension, (3, d)."""
         return np.hstack([(f.low, f.high, f.bandwidths) for f in self.factors]).astype(np.float64)
 
+    @property
+    def box(self) -> tuple[Floats, Floats]:
+        """Lowest and highest coordinates (d,)."""
+        return self._box[0], self._box[1]
+
     @cached_property
     def _periods(self) -> tuple[float, ...]:
         """T of each dimension in units of its bandwidth."""

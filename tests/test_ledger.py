@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 import calibscale as cs
 from calibscale.evaluation import prepared
 from calibscale.ledger.days import KEY, Ledger
-from calibscale.ledger.recipe import Recipe, decode, encode
+from calibscale.ledger.recipe import Recipe, decode, encode, open_ended
 from calibscale.wagers import Wagers
 
 ESTIMATORS = (
@@ -72,6 +73,44 @@ def test_recipe__comes_back_from_json(recipe):
     assert back.statistics == recipe.statistics
     for estimator in (cs.CMMD(level=1.5), cs.OneHot(((0.5, 0.5),))):
         assert decode(json.loads(json.dumps(encode(estimator)))) == estimator
+
+
+def test_open_ended__takes_rows_that_nobody_has_seen(rng):
+    """An age beyond the box counts as at its edge, a third sex as a category of its own."""
+    source = _source(rng)
+    estimators = (
+        cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="spectral"),
+        cs.KLCE(("sex",), 0.2, {"sex": 0.7}, method="spectral"),
+        cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="features"),
+    )
+    frozen = _recipe(source, tuple(estimators)).estimators
+    opened = tuple(open_ended(e) for e in frozen)
+    recipe = Recipe.from_dict(json.loads(json.dumps(Recipe(2, opened).to_dict())))
+    assert recipe == Recipe(2, opened)
+
+    def values(estimators, made):
+        with prepared(made, ()) as run:
+            run = replace(run, chosen=estimators)
+            states = run.scan(s for e in estimators for s in e.needs).groups[None]
+        return [e.value(*(states[s] for s in e.needs)) for e in estimators]
+
+    np.testing.assert_allclose(values(opened, source), values(frozen, source), rtol=1e-7)
+    p, y = rng.random(50), rng.integers(0, 2, 50)
+    x = np.column_stack([rng.uniform(20, 80, 50), rng.integers(0, 2, 50)])
+    x[:3] = [[1e6, 1], [-300, 0], [50, 7]]
+
+    def made(x):
+        return cs.from_arrays(
+            probabilities=p, labels=y, covariates=x, binary=True, covariate_names=("age", "sex")
+        )
+
+    found = values(opened[:1], made(x))
+    low, high = opened[0].statistic.series.box
+    x[:3] = [[high[1], 1], [low[1], 0], [50, 7]]
+    same = values(opened[:1], made(x))
+    np.testing.assert_allclose(found, same, rtol=1e-12)
+    x[2, 1] = -5  # any other unknown value is of the same category
+    np.testing.assert_allclose(values(opened[:1], made(x)), same, rtol=1e-12)
 
 
 def test_recipe__refuses_what_it_does_not_know():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from calibscale import local, products, spectral, statistics, wagers
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, Estimator
+from calibscale.estimators import ESTIMATORS, KLCE, Estimator
 from calibscale.features import OneHot, RandomFourier
 from calibscale.statistics import Statistic
 
@@ -46,7 +47,9 @@ def encode(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise OptionError(f"a ledger cannot keep {type(value).__name__}")
@@ -58,6 +61,8 @@ def decode(value: Any) -> Any:
         return tuple(decode(item) for item in value)
     if not isinstance(value, dict):
         return value
+    if set(value) == {"number"}:
+        return float(value["number"])
     if set(value) != {"kind", "settings"}:
         return {key: decode(item) for key, item in value.items()}
     if value["kind"] not in _KINDS:
@@ -133,6 +138,53 @@ class Recipe:
                 arrays.append(part.view(field.dtype).reshape(field.shape))
             found[s] = type(zero)(*arrays)
         return found
+
+
+def open_ended(estimator: Estimator) -> Estimator:
+    """The estimator fit for rows that nobody has seen yet.
+
+    The box of a Fourier series is widened, and rows beyond it count as at its edge; values of a
+    category that were never seen are one more category.
+    """
+    if not isinstance(estimator, KLCE):
+        return estimator
+    kernel, statistic = estimator.product, estimator.statistic
+    assert kernel is not None
+    kernel = replace(kernel, levels=tuple((*values, math.inf) for values in kernel.levels))
+    if isinstance(statistic, local.LocalFeatures):
+        return replace(estimator, product=kernel, statistic=replace(statistic, kernel=kernel))
+    if not isinstance(statistic, local.Modes):
+        raise OptionError(
+            f"{estimator.name} by method={estimator.method!r} has no state that merges; use "
+            "method='spectral' or 'features'"
+        )
+    first, *others = statistic.series.factors
+    wide = [_widened(f) for f in others]
+    kept = first if statistic.predictions else _widened(first)
+    levels = tuple((*values, math.inf) for values in statistic.levels)
+    couplings = tuple(_coupling(c) for c in statistic.couplings)
+    series = replace(statistic.series, factors=(kept, *wide))
+    statistic = replace(statistic, series=series, levels=levels, couplings=couplings, clipped=True)
+    return replace(estimator, product=kernel, statistic=statistic)
+
+
+def _widened(factor: spectral.Factor) -> spectral.Factor:
+    """Half of its extent, and three bandwidths, more on either side."""
+    margins = [
+        (high - low) / 2 + 3 * bandwidth
+        for low, high, bandwidth in zip(factor.low, factor.high, factor.bandwidths, strict=True)
+    ]
+    low = tuple(a - m for a, m in zip(factor.low, margins, strict=True))
+    high = tuple(b + m for b, m in zip(factor.high, margins, strict=True))
+    return replace(factor, low=low, high=high)
+
+
+def _coupling(flat: tuple[float, ...]) -> tuple[float, ...]:
+    """The kernel between levels, and one more that is like none of them."""
+    size = math.isqrt(len(flat))
+    out = np.eye(size + 1)
+    out[:size, :size] = np.reshape(flat, (size, size))
+    return tuple(out.ravel().tolist())
 
 
 def _count(field: Any) -> int:
