@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calibscale.auditing import Audit, audit
     from calibscale.bias import BiasMap, local_bias
     from calibscale.detection import Bias, Power, power
     from calibscale.diagram import Reliability, consistency_interval, reliability, wilson_interval
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 # Names are imported when first used: `calibscale --help` must not wait for a compiler.
 _ROOMS = {
+    "auditing": ("Audit", "audit"),
     "bias": ("BiasMap", "local_bias"),
     "detection": ("Bias", "Power", "power"),
     "diagram": ("Reliability", "consistency_interval", "reliability", "wilson_interval"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from calibscale.cli.audit import audit
 from calibscale.cli.bias import bias
 from calibscale.cli.evaluate import evaluate, plan
 from calibscale.cli.options import check_output, number, pairs, write_json
@@ -227,6 +228,7 @@ def doctor(json_path: str | None) -> None:
     write_json(json_path, found)
 
 
+cli.add_command(audit)
 cli.add_command(bias)
 cli.add_command(evaluate)
 cli.add_command(plan)

@@ -1,0 +1,147 @@
+"""``calibscale audit``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from calibscale.cli.options import (
+    bandwidths,
+    check_output,
+    open_source,
+    source_options,
+    split,
+    write_json,
+)
+from calibscale.progress import progress
+
+METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option(
+    "--covariates", metavar="A,B", required=True, help="Columns to audit for local calibration."
+)
+@click.option(
+    "--categorical", multiple=True, metavar="NAME",
+    help="A covariate whose values must be equal (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--figure", metavar="PATH",
+    help="Draw bias along each covariate, and the groups (png, svg, pdf); needs calibscale[plots].",
+)  # fmt: skip
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
+)
+@click.option(
+    "--alpha", type=float, metavar="LEVEL",
+    help="Exit with code 3 if the p-value on all covariates together is at most this.",
+)  # fmt: skip
+@click.option("--replicates", "-b", default=999, show_default=True, help="Draws of the null.")
+@click.option("--seed", default=0, show_default=True, help="Of all random draws.")
+@click.option(
+    "--level", default=0.95, show_default=True,
+    help="Of the intervals of groups; verdicts are at 1 - LEVEL.",
+)  # fmt: skip
+@click.option(
+    "--bins", default=5, show_default=True, help="Quantile groups of a covariate of many values."
+)
+@click.option(
+    "--min-rows", default=30, show_default=True, help="Rows that a group must have to be listed."
+)
+@click.option(
+    "--recalibrate", multiple=True, type=click.Choice(METHODS),
+    help="Also after recalibration by this (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--hold-out", default=0.5, show_default=True, metavar="SHARE",
+    help="Rows that recalibration is not fitted to, and judged on.",
+)  # fmt: skip
+@click.option(
+    "--against", metavar="STORE2",
+    help="Compare with the predictions in another store, of the same rows.",
+)  # fmt: skip
+@click.option(
+    "--notion", type=click.Choice(["positive", "top_label"]),
+    help="Which probability is judged.  [default: positive for two classes, else top_label]",
+)  # fmt: skip
+@click.option(
+    "--prediction-bandwidth", type=float,
+    help="Bandwidth on predictions.  [default: median distance]",
+)  # fmt: skip
+@click.option(
+    "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
+    help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
+    "[default: standard deviation x median standardised distance]",
+)  # fmt: skip
+@click.option(
+    "--choose-bandwidths", "choose", type=float, metavar="SHARE",
+    help="Choose the bandwidths by power on this share of the rows, which the tests leave out.",
+)  # fmt: skip
+@click.option(
+    "--method", type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom"]),
+    default="auto", show_default=True, help="How the tests are computed.",
+)  # fmt: skip
+@click.option("--top", default=10, show_default=True, help="Lines of a table.")
+@source_options
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no tables.")
+def audit(
+    store: str | None,
+    covariates: str,
+    figure: str | None,
+    json_path: str | None,
+    alpha: float | None,
+    covariate_bandwidths: tuple[str, ...],
+    top: int,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Is STORE calibrated for every value of the covariates, and if not, where not?
+
+    Tests of local calibration on all covariates and on each, with labels drawn from the
+    predictions; the groups with the largest bias; the most biased regions of the map of local
+    bias; and what recalibration or another model would change.
+    """
+    check_output(figure, "--figure")
+    check_output(json_path)
+    if alpha is not None and not 0 < alpha < 1:
+        raise click.BadParameter("must be between 0 and 1", param_hint="--alpha")
+    if figure is not None:
+        from calibscale.plots import check_format
+
+        check_format(figure)
+    from calibscale.auditing import audit as run
+
+    settings = {name: options.pop(name) for name in _SETTINGS}
+    settings["categorical"] = tuple(
+        name for text in settings["categorical"] for name in split(text)
+    )
+    source = open_source(store, options)
+    with progress("auditing", "blocks", quiet) as report:
+        result = run(
+            source,
+            split(covariates),
+            covariate_bandwidth=bandwidths(covariate_bandwidths),
+            progress=report,
+            **settings,
+        )
+    if json_path != "-" and not quiet:
+        from calibscale.auditing.tables import audit_tables
+
+        audit_tables(result, top)
+    if figure is not None:
+        from calibscale.auditing.figure import save_audit
+
+        save_audit(result, figure)
+    write_json(json_path, result.to_dict() if json_path is not None else {})
+    if alpha is not None and result.p_value is not None and result.p_value <= alpha:
+        raise click.exceptions.Exit(3)
+
+
+_SETTINGS = (
+    *("categorical", "replicates", "seed", "level", "bins", "min_rows", "recalibrate", "hold_out"),
+    *("against", "notion", "prediction_bandwidth", "choose", "method", "on_invalid", "tolerance"),
+    *("scheduler", "memory_limit"),
+)

@@ -1,0 +1,211 @@
+"""Groups of an audit: their sums, p-values and intervals, against NumPy and the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from calibscale import from_arrays
+from calibscale.auditing import Where, holm
+from calibscale.auditing.groups import Axis, GroupSums, axis_of, found_groups
+from calibscale.chunk import Rules, chunks
+from calibscale.covariates import Column
+
+N = 1400
+NAMES = ("age", "sex", "site")
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, np.ndarray]:
+    """Predictions that are 0.15 too low where sex = 1."""
+    rng = np.random.default_rng(3)
+    x = np.column_stack([rng.normal(50, 10, N), rng.integers(0, 2, N), rng.integers(1, 4, N)])
+    p = rng.uniform(0.1, 0.8, N)
+    y = (rng.random(N) < p + 0.15 * x[:, 1]).astype(int)
+    return {"p": p, "y": y, "x": x.astype(float), "w": rng.uniform(0.5, 2.0, N)}
+
+
+def _source(data, **changes):
+    return from_arrays(**{
+        "probabilities": data["p"], "labels": data["y"], "covariates": data["x"],
+        "covariate_names": NAMES, "binary": True, **changes,
+    })  # fmt: skip
+
+
+def _rows(group, x, names):
+    """Which rows a group is, by its conditions."""
+    here = np.ones(len(x), bool)
+    for where in group.where:
+        column = x[:, names.index(where.covariate)]
+        if where.value is not None:
+            here &= column == where.value
+        here &= column > (-np.inf if where.above is None else where.above)
+        here &= column <= (np.inf if where.up_to is None else where.up_to)
+    return here
+
+
+def _groups(statistic, source, min_rows=2, level=0.95, cuts=1):
+    state = statistic.zero(2)
+    step = -(-source.rows // cuts)
+    for low in range(0, source.rows, step):
+        block = source.read(low, min(low + step, source.rows), True)
+        part = statistic.zero(2)
+        for chunk, _ in chunks(block, Rules("probabilities", 2, 1, covariates=(0, 1))):
+            part = statistic.accumulate(part, chunk)
+        state = statistic.merge(state, part)
+    return found_groups(statistic, state, min_rows, level)
+
+
+# ---------------------------------------------------------------- the formulas
+
+
+def test_holm__is_the_step_down_of_bonferroni(rng):
+    p = rng.random(9) ** 3
+    for alpha in (0.01, 0.05, 0.2, 0.5):
+        rejected = set()
+        for j, i in enumerate(np.argsort(p)):
+            if p[i] > alpha / (9 - j):
+                break
+            rejected.add(int(i))
+        adjusted = holm(p.tolist())
+        assert {i for i, value in enumerate(adjusted) if value <= alpha} == rejected
+    assert holm([]) == []
+    assert holm([None, 0.7]) == [None, 0.7]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("cuts", [1, 7])
+def test_groups__are_what_numpy_says(data, weighted, cuts):
+    w = data["w"] if weighted else np.ones(N)
+    source = _source(data, weights=data["w"] if weighted else None)
+    axes = (Axis("age", 0, None, (45.0, 55.0)), Axis("sex", 1, (0.0, 1.0)))
+    found = _groups(GroupSums(axes, "positive"), source, cuts=cuts)
+    assert len(found.listed) == 3 + 2 + 6
+    p, y = data["p"], data["y"]
+    for group in (found.overall, *found.listed):
+        here = _rows(group, data["x"], NAMES)
+        v, r = w[here], (y - p)[here]
+        bias = np.average(r, weights=v)
+        f = np.average(y[here], weights=v)
+        assert group.n == here.sum()
+        assert group.effective_rows == pytest.approx(v.sum() ** 2 / (v @ v))
+        assert group.mean_prediction == pytest.approx(np.average(p[here], weights=v))
+        assert group.frequency == pytest.approx(f)
+        assert group.bias == pytest.approx(bias)
+        null = np.sqrt(np.sum(v**2 * (p * (1 - p))[here])) / v.sum()
+        assert group.null_error == pytest.approx(null)
+        rows = np.sum(v**2 * (r - bias) ** 2) + v.mean() ** 2 * (f**2 + (1 - f) ** 2)
+        assert group.standard_error == pytest.approx(np.sqrt(rows) / v.sum())
+        assert group.z == pytest.approx(bias / null / math.sqrt(found.dispersion))
+        if abs(group.z) < 3:  # the skewness of hundreds of rows moves the far tails alone
+            assert group.p_value == pytest.approx(2 * norm.sf(abs(group.z)), rel=0.1, abs=0.01)
+    residual = w * (y - p - found.overall.bias)
+    spread = residual @ residual / (w**2 @ (p * (1 - p)))
+    assert found.dispersion == pytest.approx(max(1.0, spread))
+
+
+def test_groups__scaling_all_weights_changes_nothing(data):
+    axes = (Axis("age", 0, None, (45.0, 55.0)), Axis("sex", 1, (0.0, 1.0)))
+    one, other = (
+        _groups(GroupSums(axes, "positive"), _source(data, weights=scale * data["w"]))
+        for scale in (1.0, 1e4)
+    )
+    for a, b in zip(one.listed, other.listed, strict=True):
+        assert (a.name, a.n) == (b.name, b.n)
+        assert a.z == pytest.approx(b.z)
+        assert a.low == pytest.approx(b.low)
+
+
+def test_groups__of_one_label_have_an_interval_and_certain_ones_no_error():
+    source = from_arrays(
+        probabilities=np.repeat([0.02, 1.0], 50), labels=np.repeat([0, 1], 50), binary=True,
+        covariates=np.repeat([[0.0, 0.0], [1.0, 0.0]], 50, axis=0),
+    )  # fmt: skip
+    found = _groups(GroupSums((Axis("g", 0, (0.0, 1.0)),), "positive"), source)
+    by = {group.name: group for group in found.listed}
+    rare, certain = by["g = 0"], by["g = 1"]
+    assert rare.bias == pytest.approx(-0.02)
+    assert rare.low < 0.0 < rare.high < 0.06
+    assert (certain.bias, certain.null_error, certain.z, certain.p_value) == (0.0, 0.0, 0.0, 1.0)
+    wrong = from_arrays(
+        probabilities=np.ones(50), labels=np.r_[0, np.ones(49, int)], binary=True,
+        covariates=np.zeros((50, 2)),
+    )  # fmt: skip
+    (group,) = _groups(GroupSums((Axis("g", 0, (0.0,)),), "positive"), wrong).listed
+    assert (group.z, group.p_value) == (-math.inf, 0.0)
+    assert group.to_dict()["z"] is None
+
+
+def test_axes__are_levels_or_readable_quantiles(rng):
+    sample = rng.normal(50, 10, 1000)
+    column = Column("age", 0, 50.0, 10.0, sample.min(), sample.max(), None)
+    axis = axis_of(column, False, sample, 5)
+    np.testing.assert_allclose(axis.edges, np.quantile(sample, [0.2, 0.4, 0.6, 0.8]), atol=0.06)
+    assert all(edge == round(edge, 1) for edge in axis.edges)
+    tied = np.repeat([0.0, 7.0], [900, 100])
+    few = Column("dose", 0, 0.7, 2.1, 0.0, 7.0, (0.0, 7.0))
+    assert axis_of(few, False, tied, 5).levels == (0.0, 7.0)
+    many = Column("dose", 0, 0.7, 2.1, 0.0, 7.0, None)
+    assert axis_of(many, False, tied, 5).edges == (0.0,)
+    names = [str(axis_of(many, False, tied, 5).where(i)) for i in range(2)]
+    assert names == ["dose ≤ 0", "dose > 0"]
+    assert str(Where("x", above=-1.5, up_to=2.0)) == "-1.5 < x ≤ 2"
+
+
+# ---------------------------------------------------------------- what they promise
+
+
+@pytest.mark.parametrize("law", [(1.0, 1.0), (0.3, 9.0)], ids=["uniform", "rare"])
+def test_groups__family_wise_error_is_kept(law):
+    wrong, runs = 0, 250
+    statistic = GroupSums((Axis("x", 0, None, (-0.5, 0.5)), Axis("g", 1, (0.0, 1.0))), "positive")
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        p = rng.beta(*law, 500)
+        x = np.column_stack([rng.normal(size=500), rng.integers(0, 2, 500)])
+        source = from_arrays(
+            probabilities=p, labels=(rng.random(500) < p).astype(int), binary=True, covariates=x
+        )
+        groups = _groups(statistic, source, 20).listed
+        wrong += min(group.adjusted for group in groups) <= 0.05
+    assert wrong <= binom.ppf(0.999, runs, 0.05)
+
+
+def test_groups__intervals_cover_all_biases_at_once():
+    axes = (Axis("x", 0, None, (-0.5, 0.5)), Axis("g", 1, (0.0, 1.0)))
+    statistic, runs, covered = GroupSums(axes, "positive"), 200, 0
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        p = rng.beta(0.5, 4.0, 600)
+        x = np.column_stack([rng.normal(size=600), rng.integers(0, 2, 600)])
+        truth = np.clip(p + 0.1 * x[:, 1] - 0.02, 0.0, 1.0)
+        source = from_arrays(
+            probabilities=p, labels=(rng.random(600) < truth).astype(int), binary=True,
+            covariates=x,
+        )  # fmt: skip
+        groups = _groups(statistic, source, 20).listed
+        covered += all(g.low <= (truth - p)[_rows(g, x, ("x", "g"))].mean() <= g.high
+                       for g in groups)  # fmt: skip
+    assert covered >= binom.ppf(0.001, runs, 0.95)
+
+
+def test_groups__predictions_that_are_too_extreme_do_not_make_groups_biased():
+    """p is 0.02 or 0.98, y happens in 30 % and 70 %: y − p varies ten times as much as p says."""
+    rng = np.random.default_rng(6)
+    wrong = 0
+    for _ in range(200):
+        high = rng.random(500) < 0.5
+        source = from_arrays(
+            probabilities=np.where(high, 0.98, 0.02), binary=True,
+            labels=(rng.random(500) < np.where(high, 0.7, 0.3)).astype(int),
+            covariates=rng.integers(0, 2, (500, 2)).astype(float),
+        )  # fmt: skip
+        axes = (Axis("a", 0, (0.0, 1.0)), Axis("b", 1, (0.0, 1.0)))
+        found = _groups(GroupSums(axes, "positive"), source)
+        assert found.dispersion > 5
+        wrong += min(group.adjusted for group in found.listed) <= 0.05
+    assert wrong <= binom.ppf(0.999, 200, 0.05)
