@@ -12,7 +12,10 @@ from pathlib import Path
 
 from measure import RESULTS, Settings, usable_cores
 
-NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs")
+NAMES = (
+    "golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs",
+    "levels",
+)  # fmt: skip
 CORES = 2
 
 

@@ -52,6 +52,18 @@ def pairs(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def levels(rows: list[dict[str, Any]]) -> list[list[str]]:
+    nulls = ("labels", "wild", "residual", "permute", "hoeffding")
+    lines = [["predictions", "statistic", *nulls]]
+    powers = {(r["law"], r["statistic"]): r for r in rows if r["what"] == "power"}
+    for row in rows:
+        if row["what"] == "level":
+            power = powers[row["law"], row["statistic"]]
+            cells = (f"{row[n]:.1f} ({power[n]:.0f})" if n in row else "–" for n in nulls)
+            lines.append([row["law"], row["statistic"], *cells])
+    return lines
+
+
 def markdown(lines: list[list[str]], environment: dict[str, Any]) -> str:
     head, *body = ["| " + " | ".join(cells) + " |" for cells in lines]
     rule = "|" + " --- |" * len(lines[0])
@@ -71,7 +83,9 @@ def rewrite(text: str, name: str, table: str) -> str:
 
 def main(readme: Path = README, results: Path = RESULTS) -> None:
     text = readme.read_text()
-    tables = {"peers": peers, "scale": scale, "selection": selection, "pairs": pairs}
+    tables = {
+        "peers": peers, "scale": scale, "selection": selection, "pairs": pairs, "levels": levels,
+    }  # fmt: skip
     for name, lines in tables.items():
         result = json.loads((results / f"{name}.json").read_text())
         text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-NAMES = ("golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs")
+NAMES = (
+    "golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs",
+    "levels",
+)  # fmt: skip
 
 pytestmark = [
     pytest.mark.benchmarks,
@@ -41,7 +44,7 @@ def test_benchmark__small_run_meets_its_bounds(name: str, folder: Path) -> None:
 
 
 def test_table__stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
-    names = ("peers", "scale", "selection", "pairs")
+    names = ("peers", "scale", "selection", "pairs", "levels")
     if not {f"{name}.json" for name in names} <= {p.name for p in (folder / "results").glob("*")}:
         pytest.skip(f"needs the results of {', '.join(names)}")
     readme = tmp_path / "README.md"

@@ -481,7 +481,7 @@ def test_command__is_silent_where_asked(store):
         (["-o", "/"], "is a folder"),
         (["-o", "day.jpeg"], "pictures end in"),
         (["--json", "-", "--edges", "wide"], "neither numbers nor one of"),
-        (["--json", "-", "--level", "95"], "level must be between 0 and 1"),
+        (["--json", "-", "--confidence", "95"], "level must be between 0 and 1"),
         (["--json", "-", "--class", "3"], "no class 3"),
         (["--json", "-", "--group-by", "age"], "age"),
     ],

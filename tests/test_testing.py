@@ -743,7 +743,8 @@ def test_pool__too_large_is_told(monkeypatch):
         _test(source, cs.CKCE(FOURIER), null=null)
 
 
-UNDEFINED = (cs.ECE(), cs.ECE(edges="equal-mass"), cs.MCE(), cs.TCE2Debiased(), cs.CWCE2(), cs.SimplexECE(), cs.CKCE(FOURIER),
+UNDEFINED = (cs.ECE(), cs.ECE(edges="equal-mass"), cs.MCE(), cs.TCE2Debiased(), cs.CWCE2(),
+             cs.SimplexECE(), cs.CKCE(FOURIER),
              cs.CMMD(FOURIER), cs.JKCE(FOURIER), cs.JKCEBiased(FOURIER),
              cs.JKCE(FOURIER, method="tiles"), cs.JKCEBiased(FOURIER, method="tiles"),
              cs.KLCE(method="tiles", **MIXED),

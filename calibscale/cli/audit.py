@@ -9,6 +9,7 @@ import click
 from calibscale.cli.options import (
     bandwidths,
     check_output,
+    local_options,
     open_source,
     source_options,
     split,
@@ -25,10 +26,6 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
     "--covariates", metavar="A,B", required=True, help="Columns to audit for local calibration."
 )
 @click.option(
-    "--categorical", multiple=True, metavar="NAME",
-    help="A covariate whose values must be equal (repeatable).",
-)  # fmt: skip
-@click.option(
     "--figure", metavar="PATH",
     help="Draw bias along each covariate, and the groups (png, svg, pdf); needs calibscale[plots].",
 )  # fmt: skip
@@ -42,8 +39,8 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
 @click.option("--replicates", "-b", default=999, show_default=True, help="Draws of the null.")
 @click.option("--seed", default=0, show_default=True, help="Of all random draws.")
 @click.option(
-    "--level", default=0.95, show_default=True,
-    help="Of the intervals of groups; verdicts are at 1 - LEVEL.",
+    "--confidence", "level", default=0.95, show_default=True,
+    help="Of the intervals of groups; verdicts are at 1 less that.",
 )  # fmt: skip
 @click.option(
     "--bins", default=5, show_default=True, help="Quantile groups of a covariate of many values."
@@ -67,15 +64,7 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
     "--notion", type=click.Choice(["positive", "top_label"]),
     help="Which probability is judged.  [default: positive for two classes, else top_label]",
 )  # fmt: skip
-@click.option(
-    "--prediction-bandwidth", type=float,
-    help="Bandwidth on predictions.  [default: median distance]",
-)  # fmt: skip
-@click.option(
-    "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
-    help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
-    "[default: standard deviation x median standardised distance]",
-)  # fmt: skip
+@local_options
 @click.option(
     "--choose-bandwidths", "choose", type=float, metavar="SHARE",
     help="Choose the bandwidths by power on this share of the rows, which the tests leave out.",

@@ -13,6 +13,7 @@ import click
 from calibscale.cli.options import (
     bandwidths,
     check_output,
+    local_options,
     open_source,
     source_options,
     split,
@@ -34,19 +35,7 @@ _RADIAL = ("gaussian", "laplace", "matern32", "matern52")
     help="The points: every row, or a grid of predictions and covariates.",
 )  # fmt: skip
 @click.option("--points", default=25, show_default=True, help="Values of each axis of the grid.")
-@click.option(
-    "--categorical", multiple=True, metavar="NAME",
-    help="A covariate whose values must be equal (repeatable).",
-)  # fmt: skip
-@click.option(
-    "--prediction-bandwidth", type=float,
-    help="Bandwidth on predictions.  [default: median distance]",
-)  # fmt: skip
-@click.option(
-    "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
-    help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
-    "[default: standard deviation x median standardised distance]",
-)  # fmt: skip
+@local_options
 @click.option(
     "--prediction-kernel", type=click.Choice([*_RADIAL, "linear+gaussian", "none"]),
     default="gaussian", show_default=True, help="none: predictions need not be near.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.cli.options import bandwidths, split
+from calibscale.cli.options import bandwidths, local_options, split
 
 if TYPE_CHECKING:
     from calibscale.estimators import Estimator
@@ -55,19 +55,6 @@ _OPTIONS = (
         "--covariates", metavar="A,B", help="Columns that klce asks for local calibration on."
     ),
     click.option(
-        "--categorical", multiple=True, metavar="NAME",
-        help="One of them whose values must be equal (repeatable).",
-    ),
-    click.option(
-        "--prediction-bandwidth", type=float,
-        help="Bandwidth of kce and klce on predictions.  [default: median distance]",
-    ),
-    click.option(
-        "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
-        help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
-        "[default: standard deviation x median standardised distance]",
-    ),
-    click.option(
         "--choose-bandwidths", "choose", type=float, metavar="SHARE",
         help="Choose the bandwidths of kce and klce by power on this share of the rows, which the "
         "estimate leaves out.",
@@ -111,7 +98,7 @@ def estimator_options(command: Callable) -> Callable:
     """The settings of estimators, as options."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
+    return local_options(command)
 
 
 def estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:

@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from calibscale.cli.estimators import NAMES, estimator_options, estimators
-from calibscale.cli.options import check_output, open_source, source_options, write_json
+from calibscale.cli.options import (
+    check_output,
+    open_source,
+    scan_settings,
+    source_options,
+    write_json,
+)
 from calibscale.progress import progress
 
 
@@ -46,10 +52,6 @@ def evaluate(
     confidence: float,
     groups: int,
     checkpoint: str | None,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
     **options: Any,
 ) -> None:
     """Calibration errors of STORE, all from one pass over it.
@@ -61,6 +63,7 @@ def evaluate(
     will take.
     """
     check_output(json_path)
+    scan = scan_settings(options)
     from calibscale.evaluation import evaluate as run
     from calibscale.intervals import Intervals
 
@@ -74,14 +77,11 @@ def evaluate(
             source,
             asked,
             unfit="raise" if names else "report",
-            on_invalid=on_invalid,
-            tolerance=tolerance,
             group_by=group_by,
             interval=asked_interval,
-            scheduler=scheduler,
-            memory_limit=memory_limit,
             progress=report,
             checkpoint=checkpoint,
+            **scan,
         )
     if json_path != "-" and not quiet:
         from calibscale.tables import evaluation_tables
@@ -105,10 +105,6 @@ def plan(
     store: str | None,
     names: tuple[str, ...],
     json_path: str | None,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
     **options: Any,
 ) -> None:
     """What `calibscale evaluate` with the same estimators will cost, without doing it.
@@ -116,16 +112,14 @@ def plan(
     Pairs, time (measured on a few rows of STORE), memory, and bytes read.
     """
     check_output(json_path)
+    scan = scan_settings(options)
     from calibscale.planning import plan as run
 
     found = run(
         open_source(store, options),
         estimators(names, options),
         unfit="raise" if names else "report",
-        on_invalid=on_invalid,
-        tolerance=tolerance,
-        scheduler=scheduler,
-        memory_limit=memory_limit,
+        **scan,
     )
     if json_path != "-":
         from calibscale.tables import plan_table

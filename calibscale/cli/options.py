@@ -48,6 +48,37 @@ _OPTIONS = (
 )
 
 
+_LOCAL = (
+    click.option(
+        "--categorical", multiple=True, metavar="NAME",
+        help="A covariate whose values must be equal (repeatable).",
+    ),
+    click.option(
+        "--prediction-bandwidth", type=float,
+        help="Bandwidth of kernels of local calibration on predictions.  [default: median "
+        "distance]",
+    ),
+    click.option(
+        "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
+        help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
+        "[default: standard deviation x median standardised distance]",
+    ),
+)  # fmt: skip
+_SCAN = ("on_invalid", "tolerance", "scheduler", "memory_limit")
+
+
+def local_options(command: Callable) -> Callable:
+    """Options of every command that compares rows by their covariates."""
+    for option in reversed(_LOCAL):
+        command = option(command)
+    return command
+
+
+def scan_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of `source_options` that say how a pass is made, taken out of the options."""
+    return {name: options.pop(name) for name in _SCAN}
+
+
 def source_options(command: Callable) -> Callable:
     """Options of every command that reads a store."""
     for option in reversed(_OPTIONS):

@@ -12,6 +12,7 @@ from calibscale.cli.options import (
     number,
     open_source,
     pairs,
+    scan_settings,
     source_options,
     write_json,
 )
@@ -59,10 +60,6 @@ def power(
     replicates: int,
     json_path: str | None,
     quiet: bool,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
     **options: Any,
 ) -> None:
     """How many rows like those of STORE a test needs to detect a bias.
@@ -71,6 +68,7 @@ def power(
     set is tested.  The labels of STORE are not used.
     """
     check_output(json_path)
+    scan = scan_settings(options)
     from calibscale.detection import Bias
     from calibscale.detection import power as run
 
@@ -92,10 +90,7 @@ def power(
             trials=trials,
             replicates=replicates,
             seed=options["seed"],
-            on_invalid=on_invalid,
-            tolerance=tolerance,
-            scheduler=scheduler,
-            memory_limit=memory_limit,
+            **scan,
             progress=report,
         )
     if json_path != "-" and not quiet:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli.estimators import NAMES, estimator_options, estimators
-from calibscale.cli.options import check_output, open_source, source_options, write_json
+from calibscale.cli.options import (
+    check_output,
+    open_source,
+    scan_settings,
+    source_options,
+    write_json,
+)
 from calibscale.progress import progress
 
 if TYPE_CHECKING:
@@ -57,10 +63,6 @@ def rank(
     trials: int,
     json_path: str | None,
     quiet: bool,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
     **options: Any,
 ) -> None:
     """Rank models by calibration: every STORE has the predictions of one for the same rows.
@@ -69,6 +71,7 @@ def rank(
     which are not of the same rows and labels is taken as that of independent samples.
     """
     check_output(json_path)
+    scan = scan_settings(options)
     if called and len(called) != len(stores):
         raise click.UsageError(f"{len(stores)} stores, but {len(called)} times --name")
     if len(set(called)) < len(called):
@@ -88,10 +91,7 @@ def rank(
             level=confidence,
             groups=groups,
             seed=options["seed"],
-            on_invalid=on_invalid,
-            tolerance=tolerance,
-            scheduler=scheduler,
-            memory_limit=memory_limit,
+            **scan,
             progress=report,
         )
     if json_path != "-" and not quiet:

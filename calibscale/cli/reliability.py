@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli.estimators import EDGES, bin_edges
-from calibscale.cli.options import check_output, open_source, source_options, write_json
+from calibscale.cli.options import (
+    check_output,
+    open_source,
+    scan_settings,
+    source_options,
+    write_json,
+)
 from calibscale.progress import progress
 
 if TYPE_CHECKING:
@@ -35,7 +41,11 @@ if TYPE_CHECKING:
 @click.option("--class", "class_index", type=int, metavar="K", help="The class judged, 0, 1, ...")
 @click.option("--group-by", metavar="COLUMN", help="Also a diagram for each value of a covariate.")
 @click.option(
-    "--level", default=0.95, show_default=True, help="Of the intervals and of the shaded band."
+    "--confidence",
+    "level",
+    default=0.95,
+    show_default=True,
+    help="Of the intervals and of the shaded band.",
 )
 @source_options
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
@@ -50,10 +60,6 @@ def reliability(
     group_by: str | None,
     level: float,
     quiet: bool,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
     **options: Any,
 ) -> None:
     """How often the predictions of STORE came true, by what they were.
@@ -65,6 +71,7 @@ def reliability(
         raise click.UsageError("give --output PICTURE, or --json PATH")
     check_output(output, "--output")
     check_output(json_path)
+    scan = scan_settings(options)
     if output is not None:
         from calibscale.plots import check_format
 
@@ -81,10 +88,7 @@ def reliability(
             class_index=class_index,
             group_by=group_by,
             level=level,
-            on_invalid=on_invalid,
-            tolerance=tolerance,
-            scheduler=scheduler,
-            memory_limit=memory_limit,
+            **scan,
             progress=report,
         )
     if json_path != "-" and not quiet:

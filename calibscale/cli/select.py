@@ -11,6 +11,7 @@ from calibscale.cli.options import (
     number,
     open_source,
     pairs,
+    scan_settings,
     source_options,
     write_json,
 )
@@ -96,10 +97,6 @@ def select(
     json_path: str | None,
     plot_path: str | None,
     quiet: bool,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
     **options: Any,
 ) -> None:
     """Choose the calibration estimator of STORE by its validated risk, and estimate with it.
@@ -109,6 +106,7 @@ def select(
     [Gruber & Bach 2025].
     """
     check_output(json_path)
+    scan = scan_settings(options)
     check_output(plot_path, "--plot")
     if plot_path is not None:
         from calibscale.plots import check_format
@@ -131,10 +129,7 @@ def select(
             rank=rank,
             subset_rows=subset_rows,
             nested=nested,
-            on_invalid=on_invalid,
-            tolerance=tolerance,
-            scheduler=scheduler,
-            memory_limit=memory_limit,
+            **scan,
             progress=report,
         )
     if json_path != "-" and not quiet:

@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from calibscale.cli.estimators import estimator_options, estimators
-from calibscale.cli.options import check_output, open_source, source_options, write_json
+from calibscale.cli.options import (
+    check_output,
+    open_source,
+    scan_settings,
+    source_options,
+    write_json,
+)
 from calibscale.progress import progress
 
 STATISTICS = (
@@ -52,10 +58,6 @@ def test(
     alpha: float | None,
     json_path: str | None,
     quiet: bool,
-    on_invalid: str,
-    tolerance: float,
-    scheduler: str | None,
-    memory_limit: str | None,
     **options: Any,
 ) -> None:
     """Is STORE miscalibrated, or could its calibration error be chance?
@@ -65,6 +67,7 @@ def test(
     covariates together with the prediction.
     """
     check_output(json_path)
+    scan = scan_settings(options)
     if alpha is not None and not 0 < alpha < 1:
         raise click.BadParameter("must be between 0 and 1", param_hint="--alpha")
     from calibscale.testing import test as run
@@ -79,10 +82,7 @@ def test(
             replicates=replicates,
             seed=options["seed"],
             stop_after=stop_after,
-            on_invalid=on_invalid,
-            tolerance=tolerance,
-            scheduler=scheduler,
-            memory_limit=memory_limit,
+            **scan,
             progress=report,
         )
     if json_path != "-" and not quiet:
