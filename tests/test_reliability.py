@@ -428,7 +428,7 @@ def without_time(found: dict[str, Any]) -> dict[str, Any]:
     ("options", "settings"),
     [
         ("", {}),
-        ("--bins 7 --level 0.8", {"bins": 7, "level": 0.8}),
+        ("--bins 7 --confidence 0.8", {"bins": 7, "level": 0.8}),
         ("--edges equal-mass", {"edges": "equal-mass"}),
         ("--edges 0,0.5,1 --group-by site", {"edges": (0, 0.5, 1), "group_by": "site"}),
         (
