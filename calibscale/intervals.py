@@ -34,7 +34,8 @@ class Intervals:
         ``jackknife``: groups left out one at a time, value ± t·standard error, with t of
         groups − 1 degrees of freedom; sums over pairs leave out one row at a time.  ``bootstrap``:
         the value and the quantiles of what groups resampled with replacement deviate from their
-        mean; how often a row is drawn is its weight, so that no row is paired with itself.
+        mean, in the units of the jackknife's standard error; how often a row is drawn is its
+        weight, so that no row is paired with itself.
     level : float
     groups : int
     resamples : int
@@ -154,7 +155,9 @@ class Parts:
         else:
             tails = [0.5 - asked.level / 2, 0.5 + asked.level / 2]
             spread = self.resampled - np.nanmean(self.resampled)  # its bias is not of the data
-            spread *= np.sqrt(count / (count - 1))  # as few groups vary too little
+            deviation = float(np.nanstd(spread))
+            if deviation > 0:  # that of few groups, and of squares of noise, is not the value's
+                spread *= error / deviation
             low, high = (self.value + np.nanquantile(spread, tails)).tolist()
             method = "bootstrap"
         return Interval(low, high, asked.level, method, count, error, covers)

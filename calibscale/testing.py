@@ -167,12 +167,14 @@ def test(
         The error estimates to test: ECE, MCE, TCE2, TCE2Debiased, CWCE2, SimplexECE, CKCE, CMMD,
         JKCE, JKCEBiased, KCE, KLCE.
     null : {"labels", "wild", "residual", "permute", "hoeffding"}
-        ``labels``: exact (above).  ``wild``: residuals with random signs, right as n grows.
-        ``residual``: residuals resampled from all rows [VF, Algorithm 1].  ``permute``: residuals
-        permuted; for KLCE and KCE the null draws are centred and p = max(1/B, #{T* − mean T* >
-        T}/B), as KiTE has it.  The last two draw residuals of the same mean: they are blind to
-        predictions that are too high, or too low, everywhere (but for KiTE's centring), and lose
-        power with wide kernels and where a residual's variance depends on its prediction.
+        ``labels``: exact (above).  ``wild``: residuals with random signs; right as n grows, but
+        rejects too often where events are rare.  ``residual``: residuals resampled from all rows
+        [VF, Algorithm 1].  ``permute``: residuals permuted; for KLCE and KCE the null draws are
+        centred and p = max(1/B, #{T* − mean T* > T}/B), as KiTE has it.  The last two are there to
+        reproduce published numbers.  They take the residuals' mean for granted, so that KLCE, KCE
+        and JKCE by ``residual`` hardly ever reject, and KLCE and KCE by ``permute`` reject twice
+        as often as they should; biased statistics (ECE, TCE2, CKCE …) reject most calibrated data
+        where the variance of a residual depends on its prediction.
         ``hoeffding``: no draws; p = exp(−⌊n/2⌋T²/2b²) for kernel statistics of size at most b, a
         bound [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
     replicates : int

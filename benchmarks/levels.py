@@ -1,0 +1,390 @@
+"""Tests and intervals: levels, power, coverage; their time and memory; KiTE's p-values."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import Report, Settings, measure
+from pair_work import BANDWIDTH, binary, dirichlet, klce
+from scipy.special import expit, logit
+from scipy.stats import binom
+
+SEED = 20261121  # of every data set of this file, fixed before the first run
+PROCESSES = 2
+
+# ---- tests
+ROWS, REPLICATES, LEVEL = 200, 199, 0.05
+LAWS: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "uniform": lambda rng, n: rng.random(n),
+    "Beta(0.2, 0.2)": lambda rng, n: rng.beta(0.2, 0.2, n),
+    "sigmoid of a normal": lambda rng, n: expit(rng.standard_normal(n)),
+    "rare events, Beta(0.3, 9)": lambda rng, n: rng.beta(0.3, 9.0, n),
+}
+STATISTICS = ("klce", "kce", "jkce", "ckce", "ece", "tce2", "cwce2")
+NULLS = ("labels", "wild", "residual", "permute", "hoeffding")
+BOUNDED = ("klce", "kce", "jkce")  # what Hoeffding's inequality is for
+SHARPNESS, BIAS = 1.5, 0.5  # of the alternative: log-odds times, and plus so much times x
+
+# ---- intervals
+MANY_ROWS, BINS, CLASSES = 2000, 15, 10
+METHODS = ("jackknife", "bootstrap")
+
+
+def run(settings: Settings) -> Report:
+    report = Report("levels", settings)
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        for simulated in (levels, power, coverage):
+            simulated(report, pool)
+    times(report)
+    kite(report)
+    return report
+
+
+def _within(
+    report: Report, what: str, value: float, low: float, high: float, unit: str = "%",
+    full_only: bool = False,
+) -> None:  # fmt: skip
+    """Judge a number on the side of the middle on which it lies."""
+    below = bool(value < (low + high) / 2)
+    report.check(what, value, low if below else high, unit, at_least=below, full_only=full_only)
+
+
+# ---------------------------------------------------------------- levels and power of tests
+
+
+def levels(report: Report, pool: Executor) -> None:
+    """How often calibrated data are rejected: 5 % with `labels`, judged over all cells at once."""
+    count = 20 if report.settings.small else 2000
+    cells = len(LAWS) * len(STATISTICS)
+    tail = 0.01 / cells / 2  # Bonferroni, two-sided
+    low, high = (100 * binom.ppf(q, count, LEVEL) / count for q in (tail, 1 - tail))
+    report.note(f"{count} data sets; 99 % band of {cells} cells: {low:.2f} to {high:.2f} %")
+    for law, rejected, ties in _by_law(report, pool, False, count):
+        for s, statistic in enumerate(STATISTICS):
+            _row(report, "level", law, statistic, rejected[s], ties=100 * ties[s])
+            percent = 100 * rejected[s, 0]
+            _within(report, f"{law}, {statistic}, labels, rejected", percent, low, high)
+
+
+def power(report: Report, pool: Executor) -> None:
+    """How often predictions are rejected that are over-confident and biased along x."""
+    count = 5 if report.settings.small else 200
+    for law, rejected, _ in _by_law(report, pool, True, count):
+        for s, statistic in enumerate(STATISTICS):
+            _row(report, "power", law, statistic, rejected[s])
+
+
+def _row(report: Report, what: str, law: str, statistic: str, rejected: Any, **more: Any) -> None:
+    """Shares of rejections in percent by null; `labels_at_random`: ties broken by lot."""
+    names = (*NULLS, "labels_at_random")
+    found = {n: float(100 * r) for n, r in zip(names, rejected, strict=True) if np.isfinite(r)}
+    report.row(what=what, law=law, statistic=statistic, **found, **more)
+
+
+def _by_law(
+    report: Report, pool: Executor, miscalibrated: bool, count: int
+) -> Iterator[tuple[str, Any, Any]]:
+    """Shares of data sets rejected (statistics, nulls + 1), and of replicates that tie."""
+    replicates = 19 if report.settings.small else REPLICATES  # both can say 5 % exactly
+    for law in LAWS:
+        found = np.concatenate(_shared(pool, count, _p_values, law, miscalibrated, replicates))
+        p, ties = found[..., :-1], found[..., -1]
+        rejected = np.where(np.isnan(p), np.nan, p <= LEVEL + 1e-12)
+        yield law, rejected.mean(axis=0), ties.mean(axis=0)
+
+
+def _shared(pool: Executor, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """The work on 0..count−1, cut for the processes; it takes first and last after the rest."""
+    step = max(1, min(20, count // PROCESSES))
+    cuts = [(a, min(a + step, count)) for a in range(0, count, step)]
+    return [f.result() for f in [pool.submit(work, *arguments, *cut) for cut in cuts]]
+
+
+def _p_values(law: str, miscalibrated: bool, replicates: int, first: int, last: int) -> Any:
+    """Of data sets first..last−1: (data set, statistic, null), ties broken by lot, and ties."""
+    from calibscale import CKCE, CWCE2, ECE, JKCE, KCE, KLCE, TCE2, test
+
+    statistics = (KLCE(("x0",)), KCE(), JKCE(), CKCE(), ECE(notion="positive"),
+                  TCE2(notion="positive"), CWCE2())  # fmt: skip
+    assert tuple(s.name for s in statistics) == STATISTICS
+    out = np.full((last - first, len(STATISTICS), len(NULLS) + 2), np.nan)
+    for number, found in zip(range(first, last), out, strict=True):
+        rng = np.random.default_rng((SEED, list(LAWS).index(law), miscalibrated, number))
+        source = _data(rng, law, ROWS, miscalibrated)
+        seed = int(rng.integers(2**63))
+        for k, null in enumerate(NULLS):
+            bounded = null == "hoeffding"
+            asked = [s for s in statistics if not bounded or s.name in BOUNDED]
+            results = test(source, asked, null=null, replicates=replicates, seed=seed,
+                           scheduler="serial").results  # fmt: skip
+            for result in results:
+                row = found[STATISTICS.index(result.statistic)]
+                row[k] = result.p_value
+                if null == "labels":
+                    row[-2], row[-1] = _by_lot(result, rng)
+    return out
+
+
+def _by_lot(result: Any, rng: np.random.Generator) -> tuple[float, float]:
+    """The p-value with ties broken by lot, whose level is exact, and the share of ties."""
+    values = result.null_values
+    near = np.abs(values - result.value) <= 1e-9 * np.maximum(np.abs(values), abs(result.value))
+    ties = int(near.sum())
+    above = result.exceedances - ties
+    return (1 + above + rng.integers(ties + 1)) / (len(values) + 1), ties / len(values)
+
+
+def _data(rng: np.random.Generator, law: str, n: int, miscalibrated: bool) -> Any:
+    """Binary predictions, and a covariate that tells of them, but of the label only beyond them.
+
+    Calibrated: labels drawn from predictions.  Else from the law, which predictions exaggerate,
+    shifted along the covariate.
+    """
+    from calibscale import from_arrays
+
+    p = LAWS[law](rng, n)
+    z = rng.standard_normal(n)
+    true, shown = p, p
+    if miscalibrated:
+        true, shown = expit(logit(p) + BIAS * z), _sharpened(p)
+    labels = (rng.random(n) < true).astype(np.int64)
+    covariates = (p + 0.3 * z)[:, None]
+    return from_arrays(probabilities=shown, labels=labels, covariates=covariates, binary=True)
+
+
+def _sharpened(p: Any) -> Any:
+    return expit(SHARPNESS * logit(p))
+
+
+# ---------------------------------------------------------------- coverage of intervals
+
+
+def coverage(report: Report, pool: Executor) -> None:
+    """How often 95 % intervals hold what they are for."""
+    count, resamples = (8, 49) if report.settings.small else (1000, 999)
+    truths = {law: _binned_error(law, report.settings.rows(20_000_000)) for law in LAWS}
+    over, under, ckce, limit = _limits(report.settings.rows(2_000_000))
+    binned, joint = (
+        np.concatenate(_shared(pool, count, work, resamples), axis=1)
+        for work in (_binned_intervals, _joint_intervals)
+    )
+    for law, found in zip(LAWS, binned, strict=True):
+        for method, percent, _ in _covered(report, f"TCE2, debiased, {law}", found, truths[law]):
+            what = f"TCE2, debiased, {law}, {method}, covered"
+            # the noise of rare events is nearly all squares: intervals are longer than need be
+            most = 100 if "rare" in law else 97
+            _within(report, what, percent, 93, most, full_only=True)
+    cases = (("JKCE, unbiased", over), ("JKCE, difference of two models", over - under))
+    for (name, truth), found in zip(cases, joint[:2], strict=True):
+        for method, percent, length in _covered(report, name, found, truth):
+            what = f"{name}, {method}"
+            report.check(f"{what}, covered", percent, 93, "%", at_least=True, full_only=True)
+            report.check(f"{what}, mean length / 3.92 deviations", length, 1.5, full_only=True)
+    for of, truth in (
+        ("its expectation at this n", joint[2][:, 0].mean()),
+        ("its limit at this ridge", ckce),
+        ("its value of very many rows, their ridge", limit),
+    ):
+        list(_covered(report, f"CKCE, {of}", joint[2], truth, METHODS[:1]))
+
+
+def _covered(
+    report: Report, what: str, found: Any, truth: float, methods: tuple[str, ...] = METHODS
+) -> Iterator[tuple[str, float, float]]:
+    """Share of intervals in percent that hold the truth; mean length in 3.92 deviations."""
+    values = found[:, 0]
+    for k, method in enumerate(methods):
+        low, high = found[:, 1 + 2 * k], found[:, 2 + 2 * k]
+        percent = float(100 * np.mean((low <= truth) & (truth <= high)))
+        length = float(np.mean(high - low) / (3.92 * values.std(ddof=1)))
+        report.row(what=what, method=method, covered=percent, length=length, truth=float(truth),
+                   mean=float(values.mean()), deviation=float(values.std(ddof=1)))  # fmt: skip
+        yield method, percent, length
+
+
+def _binned_error(law: str, rows: int) -> float:
+    """Σ_b P(b) E[p − P(y=1) | b]² of exaggerated predictions, from so many of them."""
+    rng = np.random.default_rng((SEED, list(LAWS).index(law)))
+    edges = np.linspace(0, 1, BINS + 1)
+    counts, gaps = np.zeros(BINS), np.zeros(BINS)
+    for start in range(0, rows, 1_000_000):
+        true = LAWS[law](rng, min(1_000_000, rows - start))
+        p = _sharpened(true)
+        b = np.clip(np.searchsorted(edges, p) - 1, 0, BINS - 1)  # (lo, hi]
+        counts += np.bincount(b, minlength=BINS)
+        gaps += np.bincount(b, p - true, minlength=BINS)
+    full = counts > 0
+    return float(np.sum(gaps[full] ** 2 / counts[full]) / rows)
+
+
+def _binned_intervals(resamples: int, first: int, last: int) -> Any:
+    """Value, jackknife's interval, bootstrap's: (law, repetition, 5)."""
+    from calibscale import Intervals, TCE2Debiased, evaluate, from_arrays
+
+    out = np.empty((len(LAWS), last - first, 5))
+    for k, law in enumerate(LAWS):
+        for row, number in zip(out[k], range(first, last), strict=True):
+            rng = np.random.default_rng((SEED, k, 2, number))
+            true = LAWS[law](rng, MANY_ROWS)
+            labels = (rng.random(MANY_ROWS) < true).astype(np.int64)
+            source = from_arrays(probabilities=_sharpened(true), labels=labels, binary=True)
+            for m, method in enumerate(METHODS):
+                (found,) = evaluate(
+                    source, [TCE2Debiased(BINS, notion="positive")], scheduler="serial",
+                    interval=Intervals(method, resamples=resamples),
+                ).estimates  # fmt: skip
+                row[0], row[1 + 2 * m : 3 + 2 * m] = found.value, _ends(found.interval)
+    return out
+
+
+def _joint_intervals(resamples: int, first: int, last: int) -> Any:
+    """The same of JKCE, of its difference of two models, and of CKCE: (3, repetition, 5)."""
+    from calibscale import CKCE, JKCE, Intervals
+
+    out = np.empty((3, last - first, 5))
+    for i, number in enumerate(range(first, last)):
+        over, under = (_many_classes(name, number, MANY_ROWS) for name in ("ms-over", "ms-under"))
+        asked = Intervals("bootstrap", resamples=resamples)
+        joint, conditional = _parts(
+            over, {JKCE(_features()): asked, CKCE(_features()): Intervals()}
+        )  # CKCE's jackknife alone: resamples are dear
+        (other,) = _parts(under, {JKCE(_features()): asked})
+        for row, parts in zip(out[:, i], (joint, joint - other, conditional), strict=True):
+            row[0] = parts.value
+            for m, method in enumerate(METHODS):
+                row[1 + 2 * m : 3 + 2 * m] = _ends(parts.interval(Intervals(method), ""))
+    return out
+
+
+def _parts(source: Any, estimators: dict[Any, Any]) -> list[Any]:
+    """Values of parts of the rows, of which intervals are made, by what is asked of each."""
+    from calibscale import engine
+    from calibscale.evaluation import prepared
+    from calibscale.intervals import parts_of, total
+
+    with prepared(source, estimators, scheduler="serial") as opened:
+        asked = list(zip(opened.fitting, estimators.values(), strict=True))
+        states = opened.scan([s for e, how in asked for s in how.needs(e)]).groups[None]
+        found = []
+        with engine.one_thread():
+            for e, how in asked:
+                value = e.value(*(total(states[s]) for s in how.needs(e)))
+                found.append(parts_of(e, how, states, None, value))
+    return found
+
+
+def _ends(interval: Any) -> tuple[float, float]:
+    return interval.low, interval.high
+
+
+def _features() -> Any:
+    """Of one bandwidth, so that every sample estimates the same number."""
+    from calibscale import RandomFourier
+
+    return RandomFourier(bandwidth=BANDWIDTH)
+
+
+def _many_classes(name: str, seed: int, rows: int) -> Any:
+    """Dirichlet(0.1) of 10 classes, exaggerated or played down; rows of a seed are the same."""
+    from calibscale import from_arrays
+    from calibscale.simulate import configured, draws
+
+    parts = list(draws(configured(name, CLASSES, None, seed), seed, 0, rows))
+    return from_arrays(
+        logits=np.concatenate([part.logits for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+    )
+
+
+def _limits(rows: int) -> tuple[float, float, float, float]:
+    """Of very many rows: JKCE of both models, CKCE with the ridge of MANY_ROWS, and theirs."""
+    from calibscale import CKCE, JKCE, evaluate
+
+    over = [JKCE(_features()), CKCE(_features(), ridge=MANY_ROWS**-0.25), CKCE(_features())]
+    found = evaluate(_many_classes("ms-over", SEED, rows), over).estimates
+    (under,) = evaluate(_many_classes("ms-under", SEED, rows), over[:1]).estimates
+    return found[0].value, under.value, found[1].value, found[2].value
+
+
+# ---------------------------------------------------------------- time and memory
+
+
+def times(report: Report) -> None:
+    n = report.settings.rows(1_000_000)
+    m = measure("levels:klce_test", n, 999, runs=1)
+    what = f"KLCE test, prediction and one covariate, {n:,} rows, 999 replicates"
+    report.row(what=what, seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=m.peak / 1e6,
+               before_mb=m.before / 1e6, **m.value)  # fmt: skip
+    report.check(what, m.median, 480.0, "s", full_only=True)
+    report.check(f"{what}, peak memory", m.peak / 1e6, 2000.0, "MB", full_only=True)
+    m = measure("levels:ckce_test", n, CLASSES, 199, runs=report.settings.runs)
+    what = f"CKCE test, {n:,} x {CLASSES}, 199 replicates"
+    report.row(what=what, seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=m.peak / 1e6,
+               before_mb=m.before / 1e6, **m.value)  # fmt: skip
+    report.check(what, m.median, 60.0, "s", full_only=True)
+
+
+def klce_test(n: int, replicates: int) -> Callable[[], Any]:
+    return _test(klce(1), binary(n, 1), binary(20_000, 1), replicates)
+
+
+def ckce_test(n: int, classes: int, replicates: int) -> Callable[[], Any]:
+    from calibscale import CKCE
+
+    return _test(CKCE(), dirichlet(n, classes), dirichlet(1000, classes), replicates)
+
+
+def _test(statistic: Any, source: Any, few: Any, replicates: int) -> Callable[[], Any]:
+    """The test, compiled by one of few rows."""
+    from calibscale import test
+
+    test(few, [statistic], replicates=19, scheduler="threads:2")
+
+    def work() -> dict[str, Any]:
+        (found,) = test(source, [statistic], replicates=replicates, scheduler="threads:2").results
+        return {"value": found.value, "p_value": found.p_value}
+
+    return work
+
+
+# ---------------------------------------------------------------- KiTE's p-values
+
+
+def kite(report: Report) -> None:
+    """Real data with KiTE's normalisation and permutations."""
+    from calibscale import KLCE, from_arrays, test
+
+    folder = os.environ.get("CALIBSCALE_DATA")
+    if not folder:
+        report.note("no real data: CALIBSCALE_DATA names no folder with data/ and golden/")
+        return
+    golden = json.loads((Path(folder) / "golden" / "klce.json").read_text())
+    cases = {"heart_lr": 999, "compas_rf": 199, "homeownership_lr": 199}
+    for name, replicates in cases.items():
+        if report.settings.small and name != "heart_lr":
+            continue
+        expected = golden[name]
+        with np.load(Path(folder) / "data" / f"{name}.npz") as data:
+            names = tuple(map(str, data["x_names"]))
+            source = from_arrays(
+                probabilities=data["p"], labels=data["y"].astype(np.int64),
+                covariates=data["x"], covariate_names=names, binary=True,
+            )  # fmt: skip
+        # exp(−((p − p')/w)²)·exp(−gamma·|x − x'|²)
+        widths = expected["prob_width"] / np.sqrt(2), 1 / np.sqrt(2 * expected["gamma"])
+        statistic = KLCE(names, *widths, normalization="kernel_sum")
+        (found,) = test(source, [statistic], null="permute", replicates=replicates, seed=0).results
+        report.row(what=f"{name}, KiTE", value=found.value, p_value=found.p_value,
+                   replicates=replicates, kite_p=expected["kite_p"])  # fmt: skip
+        if name == "heart_lr":
+            report.check(f"{name}, value, distance from 0.0033", abs(found.value - 0.0033), 5e-5)
+            _within(report, f"{name}, p", found.p_value, 0.22, 0.31, "")
+        else:
+            report.check(f"{name}, p", found.p_value, 1 / replicates)
