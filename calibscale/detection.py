@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import norm
 
+from calibscale import engine
 from calibscale.chunk import Chunk, Floats, RowCounts, chunks
 from calibscale.errors import OptionError
 from calibscale.estimators import KCE, KLCE, Estimator
@@ -25,6 +26,7 @@ POOL = 100_000  # rows that simulated data sets are drawn from
 
 _FIRST, _LEAST = 100, 10  # rows of the first and of the smallest data set tried
 _REFINEMENTS = 4
+_ENDLESS = math.log(1e15)  # rows: where the power does not grow, the interval has no end
 _CLOSE = 0.1  # of the number of rows, at which refining ends
 
 
@@ -103,7 +105,8 @@ class Power(Outcome):
     rows : int or None
         Needed for the power asked for; None where `most` rows are too few.
     interval : (int, int) or None
-        95 % of what the number may be, as the simulation is of finitely many data sets.
+        95 % of what the number may be, as the simulation is of finitely many data sets; None
+        where all of them were rejected, or too few.
     curve : tuple of Trial
     """
 
@@ -157,13 +160,14 @@ def power(
 
     Data sets are drawn: rows of the source (with replacement, from a sample of 100,000), and labels
     from their biased predictions.  Each is tested with drawn labels; the share that is rejected is
-    the power.  Sizes double until it is enough; then Φ(a + b log n) is fitted to all of them, and
-    the size where it is the power asked for is tried, until it stays.
+    the power.  Sizes grow fourfold until it is enough; then Φ(a + b log n) is fitted to all of
+    them, and the size where it is the power asked for is tried, until it stays.  A bias that 10
+    rows show every time is said to need 10.
 
     Parameters
     ----------
     source : path, URL, LogitStore or ArraySource
-        Its labels are not used.
+        Its labels are not used, but for bandwidths that are chosen by power.
     bias : Bias
     statistic : Estimator, optional
         Default: KCE.  Bandwidths that are not given are those of the source, the same for all
@@ -182,13 +186,17 @@ def power(
         raise OptionError(f"{replicates} replicates cannot reach the level {level:g}")
     if trials < 10 or most < _FIRST:
         raise OptionError(f"trials must be at least 10, most at least {_FIRST}")
-    with prepared(
-        source, [statistic or KCE()], on_invalid=on_invalid, tolerance=tolerance,
-        scheduler=scheduler, memory_limit=memory_limit,
-    ) as run:  # fmt: skip
+    asked = statistic or KCE()
+    with (
+        engine.session(scheduler, memory_limit) as opened,
+        prepared(
+            source, [asked], on_invalid=on_invalid, tolerance=tolerance, scheduler=opened,
+            memory_limit=memory_limit,
+        ) as run,
+    ):  # fmt: skip
         position = None if bias.where is None else run.data.covariate(bias.where[0])
         pool = _Pool(run, bias, position)
-        settled = _settled(run.fitting[0])
+        settled = _settled(run.fitting[0], asked)
         curve: list[Trial] = []
 
         def tried(rows: int) -> Trial:
@@ -197,7 +205,7 @@ def power(
                 rng = np.random.default_rng([seed, rows, number])
                 found = test(
                     pool.draw(rows, rng), settled, replicates=replicates, seed=number,
-                    scheduler=scheduler, memory_limit=memory_limit,
+                    scheduler=opened, memory_limit=memory_limit,
                 ).results[0]  # fmt: skip
                 rejections += found.p_value is not None and found.p_value <= level + 1e-12
                 if progress is not None:
@@ -205,7 +213,7 @@ def power(
             curve.append(Trial(rows, rejections, trials))
             return curve[-1]
 
-        last = tried(min(_FIRST, most))
+        last = tried(_FIRST)
         if last.power >= power:
             while last.power >= power and last.rows > _LEAST:
                 last = tried(max(_LEAST, last.rows // 2))
@@ -215,12 +223,11 @@ def power(
         found, interval = None, None
         if max(curve).power >= power:
             for _ in range(_REFINEMENTS):
-                found, interval = _needed(curve, power)
-                found = min(max(found, _LEAST), most)
+                found, interval = _needed(curve, power, most)
                 if any(abs(math.log(t.rows / found)) < _CLOSE for t in curve):
                     break
                 tried(found)
-            found, interval = _needed(curve, power)
+            found, interval = _needed(curve, power, most)
     settings = {"trials": trials, "replicates": replicates, "seed": seed, "null": "labels"}
     return Power(
         statistic=settled.name,
@@ -258,12 +265,14 @@ class _Pool:
                 )
                 weights.append(chunk.weights if len(chunk.weights) else np.ones(len(chunk)))
         self.q, self.covariates = np.concatenate(q), np.concatenate(x) if x else None
-        if not len(self.q):
+        w = np.concatenate(weights)
+        if not w.any():
             raise OptionError("there are no rows to draw from")
         self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
-        if bias.where is not None and not (self.covariates[:, position] == bias.where[1]).any():  # type: ignore[index]
-            raise OptionError(f"no row has {bias.where[0]} = {bias.where[1]:g}")
-        w = np.concatenate(weights)
+        if bias.where is not None:
+            assert self.covariates is not None
+            if not w[self.covariates[:, position] == bias.where[1]].any():
+                raise OptionError(f"no row has {bias.where[0]} = {bias.where[1]:g}")
         self.shares = w / w.sum()
         self.uniform = bool(np.all(w == w[0]))
         self.names = run.data.covariate_names
@@ -281,9 +290,9 @@ class _Pool:
         )
 
 
-def _settled(estimator: Estimator) -> Estimator:
-    """The estimator with the bandwidths that it has for the source."""
-    if not isinstance(estimator, KLCE):
+def _settled(estimator: Estimator, asked: Estimator) -> Estimator:
+    """The estimator asked for, with the bandwidths that it has for the source."""
+    if not isinstance(estimator, KLCE) or not isinstance(asked, KLCE):
         return estimator
     kernel = estimator.product
     assert kernel is not None
@@ -292,18 +301,23 @@ def _settled(estimator: Estimator) -> Estimator:
         estimator,
         prediction_bandwidth=kernel.prediction_bandwidth,
         covariate_bandwidth=dict(zip(continuous, kernel.bandwidths, strict=True)) or None,
-        method="auto",
+        method=asked.method,
         choose=None,
         product=None,
         statistic=None,
     )
 
 
-def _needed(curve: list[Trial], power: float) -> tuple[int, tuple[int, int]]:
-    """Where Φ(a + b log n), fitted to rejections, reaches a power; and 95 % of where it may."""
+def _needed(curve: list[Trial], power: float, most: int) -> tuple[int, tuple[int, int] | None]:
+    """Where Φ(a + b log n), fitted to rejections, reaches a power; and 95 % of where it may.
+
+    The number itself is one that could be tried.
+    """
     x = np.log([t.rows for t in curve])
     k = np.array([t.rejections for t in curve])
     n = np.array([t.trials for t in curve])
+    if (k == n).all():  # nothing to fit
+        return _LEAST, None
     centre = x.mean()
 
     def loss(ab: Floats) -> float:
@@ -318,5 +332,6 @@ def _needed(curve: list[Trial], power: float) -> tuple[int, tuple[int, int]]:
     at = (norm.ppf(power) - a) / b
     slope = np.array([-1 / b, -at])  # of `at` in a and log b
     error = 1.96 * float(np.sqrt(max(slope @ fit.hess_inv @ slope, 0.0)))
-    low, middle, high = (math.ceil(math.exp(centre + v)) for v in (at - error, at, at + error))
-    return middle, (low, high)
+    logs = (centre + at + v for v in (-error, 0.0, error))
+    low, middle, high = (math.ceil(math.exp(min(v, _ENDLESS))) for v in logs)
+    return min(max(middle, _LEAST), most), (max(low, 1), high)

@@ -90,8 +90,10 @@ def weights_of(chunk: Chunk) -> Floats:
 
 
 def weighted_sum(values: Floats, weights: Floats) -> float:
-    """Σ w·v, or Σ v where there are no weights."""
-    return float(values.sum()) if len(weights) == 0 else float(weights @ values)
+    """Σ w·v, or Σ v where there are no weights; a row of weight 0 adds nothing, not 0·∞."""
+    if len(weights) == 0:
+        return float(values.sum())
+    return float(weights @ np.where(weights > 0, values, 0.0))
 
 
 class TotalsState(NamedTuple):

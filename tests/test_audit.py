@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 from calibscale import KLCE, LogitStore, evaluate, from_arrays, test
 from calibscale.auditing import Audit, Where, audit
-from calibscale.auditing.figure import plot_audit
+from calibscale.auditing.figure import plot_audit, save_audit
 from calibscale.auditing.tables import audit_tables
 from calibscale.cli.audit import audit as command
 from calibscale.errors import InvalidDataError, OptionError
@@ -180,7 +180,21 @@ def test_audit__a_covariate_that_is_no_number_stops_or_is_dropped(data):
     found = audit(_source(data, covariates=x), NAMES, on_invalid="drop", **FAST)
     assert (found.n, found.dropped) == (N - 1, {"covariate_not_finite": 1})
     assert found.overall.n == N - 1
-    assert "1 rows" not in found.verdict
+    assert sum(group.where[0].covariate == "age" for group in found.groups) > 5
+
+
+def test_audit__scores_are_of_the_rows_that_are_tested(data):
+    x = data["x"].copy()
+    x[::5, 0] = np.nan
+    found = audit(_source(data, covariates=x), ("age", "sex"), on_invalid="drop", replicates=19,
+                  against=_source(data, probabilities=data["p"] ** 2),
+                  recalibrate="temperature")  # fmt: skip
+    for scores in (found.against.first, found.against.second, *found.recalibration):
+        assert scores.n == scores.test.n
+    assert found.against.first.n == found.n == N - N // 5
+    brier = next(one for one in found.against.differences if one.estimator == "brier")
+    assert found.against.first.brier == pytest.approx(brier.first, rel=1e-12)
+    assert found.against.second.brier == pytest.approx(brier.second, rel=1e-12)
 
 
 def test_audit__a_bad_prediction_is_named(data):
@@ -220,6 +234,26 @@ def test_audit__a_constant_covariate_makes_no_groups(data):
     assert len(found.groups) == 5
     assert any("site is constant" in note for note in found.notes)
     plot_audit(found)
+
+
+def test_audit__regions_tell_large_codes_of_categories_apart(data):
+    x = data["x"].copy()
+    plain = audit(_source(data), NAMES, **FAST).regions
+    x[:, 2] += 9e8
+    found = audit(_source(data, covariates=x), NAMES, **FAST).regions
+    assert [one.covariates["site"] - 9e8 for one in found] == [
+        one.covariates["site"] for one in plain
+    ]
+    assert len({one.covariates["site"] for one in found}) == 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_audit__of_a_row_or_two_is_drawn(data, rows):
+    few = {key: column[:rows] for key, column in data.items()}
+    found = audit(_source(few), ("age", "sex"), replicates=19)
+    assert found.groups == ()
+    plot_audit(found)
+    audit_tables(found)
 
 
 def test_audit__of_many_classes_judges_the_top_label(arrays):
@@ -380,6 +414,27 @@ def test_audit_tables__fit_and_say_which_predictions_are_off(found, monkeypatch,
     assert any(line.startswith("local_bias") for line in lines)
 
 
+def test_audit_tables__show_names_as_they_are_and_cut_no_number(data, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("[red]age[/red]", ":smile:", "a rather long name that ends in a back\\")
+    found = audit(_source(data, covariate_names=names), names, replicates=19)
+    audit_tables(found)
+    out = capsys.readouterr().out
+    assert not any("…" in line.replace(" … ", "") for line in out.splitlines())
+    assert ":smile: = 1" in out
+    assert "[red]age[/red] alone" in out
+    assert "back\\ alone" in " ".join(out.split())
+    assert "\\\\" not in out
+    assert f"{found.regions[0].bias:+.4f}" in out
+
+
+def test_audit__names_are_no_formulas(data, tmp_path):
+    names = ("age", r"a$\foo$", "b$_$")
+    found = audit(_source(data, covariate_names=names), names, replicates=19)
+    save_audit(found, tmp_path / "a.svg")
+    assert r"a$\foo$ = 1" in (tmp_path / "a.svg").read_text()
+
+
 def _run(*arguments: Any):
     return CliRunner().invoke(command, [str(a) for a in arguments])
 
@@ -407,6 +462,7 @@ def test_audit__command_refuses_before_the_work(store, tmp_path):
     assert _run(store, "--covariates", "age", "--json", missing).exit_code == 2
     assert _run(store, "--covariates", "age", "--figure", missing).exit_code == 2
     assert _run(store, "--covariates", "age", "--alpha", 2).exit_code == 2
+    assert _run(store, "--covariates", "age", "--top", -1).exit_code == 2
     assert _run(store).exit_code == 2
     ran = _run(store, "--covariates", "age", "--figure", tmp_path / "a.bmp")
     assert isinstance(ran.exception, OptionError)

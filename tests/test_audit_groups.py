@@ -98,7 +98,7 @@ def test_groups__are_what_numpy_says(data, weighted, cuts):
         assert group.bias == pytest.approx(bias)
         null = np.sqrt(np.sum(v**2 * (p * (1 - p))[here])) / v.sum()
         assert group.null_error == pytest.approx(null)
-        rows = np.sum(v**2 * (r - bias) ** 2) + v.mean() ** 2 * (f**2 + (1 - f) ** 2)
+        rows = np.sum(v**2 * (r - bias) ** 2) + (v @ v / v.sum()) ** 2 * (f**2 + (1 - f) ** 2)
         assert group.standard_error == pytest.approx(np.sqrt(rows) / v.sum())
         assert group.z == pytest.approx(bias / null / math.sqrt(found.dispersion))
         if abs(group.z) < 3:  # the skewness of hundreds of rows moves the far tails alone
@@ -156,6 +156,19 @@ def test_axes__are_levels_or_readable_quantiles(rng):
     assert str(Where("x", above=-1.5, up_to=2.0)) == "-1.5 < x ≤ 2"
 
 
+def test_axes__have_all_their_bins_where_tails_are_heavy_and_rows_are_bad(rng):
+    sample = np.exp(4 * rng.normal(size=1000))
+    column = Column("income", 0, sample.mean(), sample.std(), sample.min(), sample.max(), None)
+    axis = axis_of(column, False, sample, 5)
+    assert len(axis) == 5
+    np.testing.assert_allclose(axis.edges, np.quantile(sample, [0.2, 0.4, 0.6, 0.8]), rtol=0.5)
+    sample[::9] = np.nan  # of rows that are dropped
+    assert len(axis_of(column, False, sample, 5)) == 5
+    tiny = rng.normal(size=1000) * 1e-200  # whose squares are 0
+    column = Column("tiny", 0, 0.0, 0.0, tiny.min(), tiny.max(), None)
+    assert len(axis_of(column, False, tiny, 5)) == 5
+
+
 # ---------------------------------------------------------------- what they promise
 
 
@@ -175,33 +188,81 @@ def test_groups__family_wise_error_is_kept(law):
     assert wrong <= binom.ppf(0.999, runs, 0.05)
 
 
-def test_groups__intervals_cover_all_biases_at_once():
+@pytest.mark.parametrize("rare", [0.01, 1e-3, 1e-8, 1e-220])
+def test_groups__rare_events_that_do_not_happen_are_no_surprise(rare):
+    source = from_arrays(
+        probabilities=np.full(100, rare), labels=np.zeros(100, int), binary=True,
+        covariates=np.zeros((100, 2)),
+    )  # fmt: skip
+    (group,) = _groups(GroupSums((Axis("g", 0, (0.0,)),), "positive"), source).listed
+    assert group.p_value > 0.3  # exactly 1 − (1 − rare)^100 or more
+
+
+@pytest.mark.parametrize("rare", [0.01, 1e-4])
+def test_groups__one_rare_event_is_as_likely_as_it_is(rare):
+    # beside many ordinary rows, whose dispersion is 1
+    p = np.r_[np.full(10_000, 0.5), np.full(100, rare)]
+    y = np.r_[np.arange(10_000) % 2, 1, np.zeros(99, int)]
+    group = np.repeat([0.0, 1.0], [10_000, 100])
+    source = from_arrays(
+        probabilities=p, labels=y, binary=True, covariates=np.column_stack([group, group])
+    )
+    listed = _groups(GroupSums((Axis("g", 0, (0.0, 1.0)),), "positive"), source).listed
+    found = next(g for g in listed if g.name == "g = 1")
+    assert found.p_value == pytest.approx(min(1.0, 2 * (1 - (1 - rare) ** 100)), rel=0.3)
+
+
+@pytest.mark.parametrize("both", [0.05, 0.5])
+def test_groups__nearly_certain_rows_beside_others_are_not_called_biased(both):
+    """In one of two groups p is 0.001, or 0.999 for some: an event is rare, and far."""
+    axes = (Axis("a", 0, (0.0, 1.0)), Axis("b", 1, (0.0, 1.0)))
+    wrong, runs = 0, 200
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        x = rng.integers(0, 2, (500, 2)).astype(float)
+        sure = np.where(rng.random(500) < both, 0.999, 0.001)
+        p = np.where(x[:, 0] == 0, rng.random(500), sure)
+        source = from_arrays(
+            probabilities=p, labels=(rng.random(500) < p).astype(int), binary=True, covariates=x
+        )
+        listed = _groups(GroupSums(axes, "positive"), source).listed
+        wrong += min(group.adjusted for group in listed) <= 0.05
+    assert wrong <= binom.ppf(0.999, runs, 0.05)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_groups__intervals_cover_all_biases_at_once(weighted):
     axes = (Axis("x", 0, None, (-0.5, 0.5)), Axis("g", 1, (0.0, 1.0)))
     statistic, runs, covered = GroupSums(axes, "positive"), 200, 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
         p = rng.beta(0.5, 4.0, 600)
         x = np.column_stack([rng.normal(size=600), rng.integers(0, 2, 600)])
+        w = np.exp(rng.normal(size=600)) if weighted else np.ones(600)
         truth = np.clip(p + 0.1 * x[:, 1] - 0.02, 0.0, 1.0)
         source = from_arrays(
             probabilities=p, labels=(rng.random(600) < truth).astype(int), binary=True,
-            covariates=x,
+            covariates=x, weights=w,
         )  # fmt: skip
         groups = _groups(statistic, source, 20).listed
-        covered += all(g.low <= (truth - p)[_rows(g, x, ("x", "g"))].mean() <= g.high
-                       for g in groups)  # fmt: skip
+        parts = [_rows(g, x, ("x", "g")) for g in groups]
+        biases = [np.average((truth - p)[part], weights=w[part]) for part in parts]
+        covered += all(g.low <= b <= g.high for g, b in zip(groups, biases, strict=True))
     assert covered >= binom.ppf(0.001, runs, 0.95)
 
 
-def test_groups__predictions_that_are_too_extreme_do_not_make_groups_biased():
-    """p is 0.02 or 0.98, y happens in 30 % and 70 %: y − p varies ten times as much as p says."""
+@pytest.mark.parametrize(
+    ("share", "low", "truth"), [(0.5, 0.02, (0.3, 0.7)), (0.1, 1e-3, (0.1, 0.1))]
+)
+def test_groups__predictions_that_are_too_extreme_do_not_make_groups_biased(share, low, truth):
+    """p is low or 1 − low, y happens more and less often: y − p varies more than p says."""
     rng = np.random.default_rng(6)
     wrong = 0
     for _ in range(200):
-        high = rng.random(500) < 0.5
+        high = rng.random(500) < share
         source = from_arrays(
-            probabilities=np.where(high, 0.98, 0.02), binary=True,
-            labels=(rng.random(500) < np.where(high, 0.7, 0.3)).astype(int),
+            probabilities=np.where(high, 1 - low, low), binary=True,
+            labels=(rng.random(500) < np.where(high, *truth[::-1])).astype(int),
             covariates=rng.integers(0, 2, (500, 2)).astype(float),
         )  # fmt: skip
         axes = (Axis("a", 0, (0.0, 1.0)), Axis("b", 1, (0.0, 1.0)))

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 import psutil
 import pytest
@@ -34,6 +35,7 @@ from calibscale import (
     from_arrays,
 )
 from calibscale.cli import main
+from calibscale.cli.options import check_output
 
 NAMES = [
     *("accuracy", "brier", "nll", "confidence_gap", "ece", "mce", "tce2", "tce2_debiased"),
@@ -373,7 +375,7 @@ def test_evaluate__arrays_by_their_paths(run, arrays, everything):
 def test_evaluate__arrays_by_names_inside_a_store(run, arrays, numbers):
     found = run(
         *("evaluate", arrays, "--probabilities", "q", "--labels", "run/labels", "--weights", "w"),
-        *("--covariate-array", "run/covariates", "--covariate-names", "site,age"),
+        *("--covariate-array", "run/covariates", "--covariate-names", "site , age"),
         *("--group-by", "site", "--json", "-", "-e", "accuracy"),
     ).json
     y, w = numbers["labels"], numbers["covariates"][:, 1]
@@ -384,6 +386,19 @@ def test_evaluate__arrays_by_names_inside_a_store(run, arrays, numbers):
     assert found["source"]["kind"] == "probabilities"
     assert found["source"]["weighted"]
     assert len(found["groups"]["values"]) == 3
+
+
+def test_json__may_go_to_a_pipe_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    """Such as /dev/fd/63 of a shell's >(…)."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == pipe)
+    check_output(str(pipe))
+    with pytest.raises(click.BadParameter, match="cannot be written"):
+        check_output(str(tmp_path / "file.json"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(click.BadParameter, match="cannot be written"):
+        check_output(str(pipe))
 
 
 def test_evaluate__a_binary_array(run, arrays, numbers):
@@ -869,7 +884,7 @@ def test_info__describes_a_store(run, store):
     assert found["provenance"] == {"model": "m7", "nested": {"x": [1, 2]}}
     table = run("info", store)
     assert table.code == 0
-    for text in ("3,000", "float64", "site, age", "m7"):
+    for text in ("3,000", "float64", "site , age", "m7"):
         assert text in table.out
 
 

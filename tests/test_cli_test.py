@@ -53,11 +53,22 @@ def test_test__several_statistics_are_a_list(run: Any, store: Path) -> None:  # 
     assert found["n"] == ROWS
 
 
-def test_test__exit_code_says_whether_a_threshold_is_breached(run: Any, store: Path) -> None:  # noqa: F811
+def test_test__exit_code_says_whether_a_threshold_is_breached(
+    run: Any,  # noqa: F811
+    store: Path,
+    tmp_path: Path,
+) -> None:
     options = ("--covariates", "group", "--categorical", "group", "-b", 99)
     assert run("test", store, *options).code == 0
     assert run("test", store, *options, "--alpha", 0.05).code == 3
     assert run("test", store, *options, "--alpha", 0.001).code == 0
+    none = tmp_path / "none.zarr"  # a gate must not pass on no data
+    with cs.LogitStore.create(none, classes=2).writer() as writer:
+        writer.append(np.zeros((3, 2), np.float32), np.full(3, -1))
+    assert run("test", none, "-b", 19).code == 0
+    without = run("test", none, "-b", 19, "--alpha", 0.05)
+    assert without.code == 4
+    assert "no p-value" in without.err
     wrong = run("test", store, "--alpha", 5)
     assert wrong.code == 2
     assert "--alpha" in wrong.err
@@ -73,6 +84,16 @@ def test_test__table_has_the_p_value(run: Any, store: Path, monkeypatch: Any) ->
     assert "upper bounds" in bound.out
 
 
+def test_test__without_alpha_no_p_value_is_a_breach(run: Any, tmp_path: Path) -> None:  # noqa: F811
+    """Hoeffding's bound of so clear a case is 0 in floating point."""
+    made = cs.LogitStore.create(tmp_path / "s.zarr", classes=2, kind="probabilities", binary=True)
+    with made.writer() as writer:
+        writer.append(np.full(20_000, 0.9), np.zeros(20_000, int))
+    found = run("test", tmp_path / "s.zarr", "--null", "hoeffding", "--json", "-")
+    assert (found.code, found.json["p_value"]) == (0, 0.0)
+    assert run("test", tmp_path / "s.zarr", "--null", "hoeffding", "--alpha", 0.01).code == 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -81,6 +102,8 @@ def test_test__table_has_the_p_value(run: Any, store: Path, monkeypatch: Any) ->
         (("-s", "ece", "--ridge", 0.1), "--ridge is for none of"),
         (("-b", 0), "replicates"),
         (("-s", "ece", "--null", "hoeffding"), "hoeffding"),
+        (("--null", "hoeffding", "-b", 99), "--replicates is for draws"),
+        (("--null", "hoeffding", "--stop-after", 5), "--stop-after is for draws"),
         (("-s", "ckce", "--method", "exact"), "method"),
         (("--covariates", "height"), "height"),
         (("--json", "/nowhere/at/all.json"), "cannot be written"),
@@ -164,6 +187,40 @@ def test_power__bad_options_are_told(
     assert message in ran.err
 
 
+def test_power__is_of_the_method_asked_for(monkeypatch: Any, rng: Any) -> None:
+    from calibscale import detection
+
+    p = rng.random(200)
+    source = cs.from_arrays(probabilities=p, labels=(rng.random(200) < p).astype(int), binary=True)
+    tested = []
+
+    def spy(source: Any, statistic: Any, **settings: Any) -> Any:
+        tested.append((statistic.method, settings["scheduler"]))
+        return cs.test(source, statistic, **settings)
+
+    monkeypatch.setattr(detection, "test", spy)
+    small = {"trials": 10, "replicates": 19, "most": 100, "scheduler": "serial"}
+    found = detection.power(source, Bias(0.9), cs.KCE(method="tiles"), **small)
+    assert {method for method, _ in tested} == {"tiles"}
+    assert len({id(scheduler) for _, scheduler in tested}) == 1  # no cluster for every data set
+    assert found.rows == 10
+
+
+def test_power__rows_of_no_weight_are_none(rng: Any) -> None:
+    from calibscale.detection import power
+
+    arrays = {"probabilities": rng.random(60), "labels": np.zeros(60, int), "binary": True}
+    group = np.repeat([[0.0], [1.0]], 30, axis=0)
+    nothing = cs.from_arrays(**arrays, weights=np.zeros(60))
+    with pytest.raises(cs.OptionError, match="no rows to draw from"):
+        power(nothing, Bias(0.1))
+    half = cs.from_arrays(
+        **arrays, weights=1 - group[:, 0], covariates=group, covariate_names=["group"]
+    )
+    with pytest.raises(cs.OptionError, match="no row has group = 1"):
+        power(half, Bias(0.1, where=("group", 1.0)))
+
+
 def test_bias__changes_the_event_and_keeps_the_rest_in_proportion(rng: Any) -> None:
     from calibscale.chunk import Block, Rules, chunks
 
@@ -196,7 +253,10 @@ def test_needed__recovers_a_known_curve() -> None:
     rows = np.array([100, 200, 400, 800, 1600])
     power = norm.cdf(-1.0 + 1.2 * np.log(rows / 200))
     curve = [Trial(int(n), round(10_000 * p), 10_000) for n, p in zip(rows, power, strict=True)]
-    found, (low, high) = _needed(curve, 0.8)
+    found, interval = _needed(curve, 0.8, 10_000)
     truth = 200 * np.exp((norm.ppf(0.8) + 1.0) / 1.2)
-    assert low < truth < high
+    assert interval is not None
+    assert interval[0] < truth < interval[1]
     assert found == pytest.approx(truth, rel=0.03)
+    assert _needed(curve, 0.8, 300)[0] == 300  # no more than can be tried
+    assert _needed([Trial(10, 20, 20), Trial(100, 20, 20)], 0.8, 100) == (10, None)

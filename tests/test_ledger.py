@@ -71,7 +71,12 @@ def test_recipe__comes_back_from_json(recipe):
     assert back == recipe
     assert [e.needs for e in back.estimators] == [e.needs for e in recipe.estimators]
     assert back.statistics == recipe.statistics
-    for estimator in (cs.CMMD(level=1.5), cs.OneHot(((0.5, 0.5),))):
+    called = {"number": 5.0}  # a covariate that is called as JSON's infinity is kept
+    for estimator in (
+        cs.CMMD(level=1.5), cs.OneHot(((0.5, 0.5),)),
+        cs.KLCE(("number",), covariate_bandwidth=called),
+        cs.KLCE(("kind", "settings"), covariate_bandwidth={"kind": 1.0, "settings": 2.0}),
+    ):  # fmt: skip
         assert decode(json.loads(json.dumps(encode(estimator)))) == estimator
 
 
@@ -227,6 +232,69 @@ def test_open__says_what_is_wrong(small, tmp_path):
     meta.write_text(json.dumps(written))
     with pytest.raises(cs.StoreError, match="index is damaged"):
         Ledger.open(tmp_path / "ledger")
+
+
+def test_read__of_a_day_that_was_replaced_is_refused(small, tmp_path):
+    """The slot that an old entry names may hold another day by now."""
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.size)
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", {None: (1, one)}, {})
+        ledger.write("2026-01-02", "v1", {None: (1, one)}, {})
+    reader = Ledger.open(tmp_path / "ledger")
+    old, kept = reader.select()
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", {None: (5, 5 * one)}, {})
+        ledger.write("2026-01-03", "v1", {None: (7, 7 * one)}, {})
+    assert ledger.select("2026-01-03")[0].slot == old.slot
+    with pytest.raises(cs.StoreError, match=r"2026-01-01 .*was replaced"):
+        reader.read(old)
+    np.testing.assert_array_equal(reader.read(kept), 1.0)
+    np.testing.assert_array_equal(reader.read(reader.select()[0]), 5.0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"day": 5}, {"day": None}, {"model": 3}, {"slot": "0"}, {"slot": -1}, {"slot": 2**30},
+        {"slot": 1}, {"group": "x"}, {"n": None}, {"info": None},
+    ],
+)  # fmt: skip
+def test_index__of_other_types_is_damaged(small, tmp_path, damage):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    with ledger.writing():
+        for day in ("2026-01-01", "2026-01-02"):
+            ledger.write(day, "v1", {None: (1, np.ones(small.size))}, {})
+    index = tmp_path / "ledger" / "index.json"
+    written = json.loads(index.read_text())
+    written["entries"][0].update(damage)
+    index.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match="index is damaged"):
+        Ledger.open(tmp_path / "ledger")
+    index.write_text(json.dumps({**written, "entries": {}}))  # the next day would be the only one
+    with pytest.raises(cs.StoreError, match="index is damaged"):
+        Ledger.open(tmp_path / "ledger")
+
+
+@pytest.mark.parametrize("change", [{"bins": 3}, {"bins": -3}])
+def test_open__a_recipe_must_fit_the_states(small, tmp_path, change):
+    Ledger.create(tmp_path / "ledger", small)
+    meta = tmp_path / "ledger" / "zarr.json"
+    written = json.loads(meta.read_text())
+    written["attributes"][KEY]["recipe"]["estimators"][0]["settings"].update(change)
+    meta.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match="ledger"):
+        Ledger.open(tmp_path / "ledger")
+
+
+def test_day__may_have_an_infinite_log_loss(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    endless = np.r_[np.inf, np.ones(small.size - 1)]
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", {None: (1, endless)}, {})
+        with pytest.raises(cs.OptionError, match="not a number"):
+            ledger.write("2026-01-02", "v1", {None: (1, endless * np.nan)}, {})
+    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), endless)
 
 
 @pytest.mark.parametrize("day", ["2026-1-1", "20260101", "yesterday", "2026-02-30"])

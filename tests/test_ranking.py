@@ -451,6 +451,8 @@ def test_rank__subsets_are_rows_of_a_hash(data):
     models, y = data
     by = CKCE(RandomFourier(5, 0.8))
     found = rank(_sources(models, y), by, subset_size=[100, 250], trials=9, seed=4)
+    single = rank(_sources(models, y), by, subset_size=np.int64(250), trials=9, seed=4)
+    np.testing.assert_array_equal(single.agreement[0].values, found.agreement[1].values)
     for part in found.agreement:
         values = np.empty((9, 3))
         disjoint = N // part.size
@@ -708,6 +710,16 @@ def test_cli__says_what_is_wrong(run, stores, tmp_path, data):
     assert "different numbers of classes" in err
 
 
+def test_cli__one_rank_is_no_order(run, stores, tmp_path):
+    empty = LogitStore.create(tmp_path / "empty.zarr", classes=3, dtype=np.float64)
+    with empty.writer() as writer:
+        writer.append(np.zeros((5, 3)), np.full(5, -1))
+    code, out, _ = run(stores[0], tmp_path / "empty.zarr", "--by", "ece")
+    assert code == 0
+    assert "empty has no rank" in out
+    assert "whole order" not in out
+
+
 def test_cli__says_that_rows_differ(run, stores, data):
     with LogitStore.open(stores[1]).writer() as writer:
         writer.append(data[0]["true"][:3], np.array([0, -1, 1]))
@@ -715,6 +727,10 @@ def test_cli__says_that_rows_differ(run, stores, data):
     assert code == 0
     assert "600 to 602 rows" in out
     assert "1 rows without a label" in out
+    names = ("--name", "a", "--name", "b[/x][red]")  # to be told, not obeyed
+    code, out, _ = run(*stores, "--by", "ece", *names)
+    assert code == 0
+    assert "b[/x][red]: 1 rows without a label" in out
     assert "independent samples" in out.replace("\n", " ")
 
 

@@ -202,6 +202,16 @@ def test_part_of__a_label_out_of_range_stays_so(two):
         Platt().fit(part_of(_two(two, labels=y), HALF))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("classes", [3, 7])
+def test_part_of__rows_left_out_are_valid_in_every_type(dtype, classes):
+    labels = np.arange(200) % classes
+    q = 0.5 * np.eye(classes)[labels] + 0.5 * np.eye(classes)[0]  # exact
+    part = part_of(from_arrays(probabilities=q.astype(dtype), labels=labels), HALF)
+    found = evaluate(part, [Brier()], tolerance=0.0)
+    assert found.n == HALF.holds(np.arange(200)).sum()
+
+
 # ---------------------------------------------------------------- everywhere the same
 
 

@@ -13,7 +13,7 @@ from calibscale.auditing.local import LocalTests, local_tests
 from calibscale.chunk import Block
 from calibscale.errors import OptionError
 from calibscale.estimators import ECE, KLCE, NLL, Brier, Estimator
-from calibscale.evaluation import Run, evaluate, prepared
+from calibscale.evaluation import Run, prepared
 from calibscale.intervals import Intervals, Parts, parts_of, total
 from calibscale.products import HoldOut
 from calibscale.recalibration import METHODS, LocalBias, Method, part_of, recalibrated
@@ -91,13 +91,15 @@ def scores(
     tested: TestResult | None = None,
     **options: Any,
 ) -> Scores:
-    """Scores of a source; `tested` is its test where that is known."""
-    notion = estimator.notion or "top_label"
-    found = evaluate(source, [ECE(notion=notion), Brier(), NLL()], **options)
+    """Scores of the rows that the test is of; `tested` is the test where that is known."""
+    asked = [ECE(notion=estimator.notion or "top_label"), Brier(), NLL(), estimator]
+    with prepared(source, asked, **options) as run:
+        scored = run.fitting[:3]
+        states = run.scan(s for e in scored for s in e.needs).groups[None]
+        ece, brier, loss = (e.finalize(*(states[s] for s in e.needs)) for e in scored)
     if tested is None:
         tested = test(source, estimator, replicates=replicates, seed=seed, **options).results[0]
-    ece, brier, loss = (found[key].value for key in ("ece", "brier", "nll"))
-    return Scores(name, found["brier"].n, ece, brier, loss, tested)
+    return Scores(name, brier.n, ece.value, brier.value, loss.value, tested)
 
 
 # ---------------------------------------------------------------- recalibration
@@ -106,7 +108,7 @@ def scores(
 def methods_named(
     names: Sequence[str], classes: int, covariates: tuple[str, ...], estimator: KLCE
 ) -> tuple[Method, ...]:
-    """The methods, ``all`` standing for each that fits; settings are those of the test.
+    """The methods, ``all`` standing for each that fits; settings are those asked of the test.
 
     Raises
     ------

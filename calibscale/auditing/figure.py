@@ -55,7 +55,7 @@ def plot_audit(result: Audit) -> Any:
     by, levels = _colours(result)
     panels, listed = _panels(result)[:_MOST_PANELS], result.groups[:_MOST_GROUPS]
     columns = max(1, len(panels) if len(panels) < 5 else 3 if len(panels) < 7 else 4)
-    rows = -(-len(panels) // columns)
+    rows = max(1, -(-len(panels) // columns))
     heights = [2.9 * rows, 0.9 + 0.26 * max(len(listed), 2)]
     size = (min(max(3.1 * columns, 8.4), 12.4), sum(heights) + 1.0)
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.08))
@@ -154,7 +154,7 @@ def _curve(axis: Any, curve: BiasCurve, color: str) -> None:
 
 def _density(axis: Any, shown: Histogram) -> None:
     """Where rows lie, along the lower edge."""
-    edges, most = np.array(shown.edges), max(shown.counts)
+    edges, most = np.array(shown.edges), max(*shown.counts, 1)
     axis.bar(
         edges[:-1], 0.14 * np.array(shown.counts) / most, np.diff(edges), align="edge",
         color=_HISTOGRAM, linewidth=0, zorder=0, transform=axis.get_xaxis_transform(),
@@ -247,7 +247,9 @@ def _legend(figure: Any, result: Audit, by: str | None, levels: dict[float | Non
     if result.biased_groups:
         dot = Line2D([], [], color=_CHOSEN, **line)
         entries.append((dot, f"group with adjusted p ≤ {1 - result.level:.2g}"))
-    figure.legend(
+    legend = figure.legend(
         *zip(*entries, strict=True), loc="outside lower center", ncols=min(len(entries), 6),
         columnspacing=1.4, fontsize=8, frameon=False, labelcolor=_INK,
     )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)

@@ -18,6 +18,7 @@ from calibscale.covariates import Column
 from calibscale.results import finite
 from calibscale.statistics import Statistic, weights_of
 
+_MOST_SKEWED = 1e4  # events of probability 1e-8: SciPy's distribution is right up to there
 MOST_LEVELS = 10  # a continuous covariate of no more values is grouped value by value
 
 
@@ -96,11 +97,15 @@ def axis_of(column: Column, categorical: bool, sample: Floats, bins: int) -> Axi
     """Levels where there are few, else quantiles of a sample, rounded to readable numbers."""
     if column.levels is not None and (categorical or len(column.levels) <= MOST_LEVELS):
         return Axis(column.name, column.position, column.levels)
+    sample = sample[np.isfinite(sample)]
     if not len(sample):
         return Axis(column.name, column.position)
-    cuts = np.quantile(sample, np.arange(1, bins) / bins)
-    decimals = 2 - math.floor(math.log10(column.deviation))
-    edges = {round(float(cut), decimals) for cut in cuts}
+    cuts = np.unique(np.quantile(sample, np.arange(1, bins) / bins))
+    gaps = np.diff(cuts)
+    # finer than the gaps too, which are far below the deviation where tails are heavy
+    scales = [column.deviation, *10 * gaps[gaps > 1e-9 * np.abs(cuts).max()]]
+    known = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
+    edges = {round(float(cut), max(known)) if known else float(cut) for cut in cuts}
     inside = sorted(edge for edge in edges if column.low <= edge < column.high)
     return Axis(column.name, column.position, None, tuple(inside))
 
@@ -109,8 +114,8 @@ def axis_of(column: Column, categorical: bool, sample: Floats, bins: int) -> Axi
 
 
 class GroupState(NamedTuple):
-    """Of every group (9, G): rows of a weight above 0, then Σ of w, w², wp, wδ, w²δ, w²δ²,
-    w²v, w³v(1 − 2p), where v = p(1 − p).
+    """Of every group (10, G): rows of a weight above 0, then Σ of w, w², wp, wδ, w²δ, w²δ²,
+    w²v, w³v(1 − 2p) of rows of p < 1/2 and of the others, where v = p(1 − p).
     """
 
     sums: Floats
@@ -133,15 +138,16 @@ class GroupSums(Statistic):
 
     def zero(self, classes: int) -> GroupState:
         count = sum(math.prod(map(len, axes)) for axes in self.crossed)
-        return GroupState(np.zeros((9, count)))
+        return GroupState(np.zeros((10, count)))
 
     def accumulate(self, state: GroupState, chunk: Chunk) -> GroupState:
         p, rest, delta, _ = chunk.event(self.notion)
         w = weights_of(chunk)
         spread = w * w * p * rest
+        third = w * spread * (rest - p)
         values = np.stack([
             w > 0, w, w * w, w * p, w * delta, w * w * delta, (w * delta) ** 2, spread,
-            w * spread * (rest - p),
+            np.maximum(third, 0.0), np.minimum(third, 0.0),
         ])  # fmt: skip
         codes = {}
         if self.axes:
@@ -185,14 +191,15 @@ class Group:
         frequency − mean_prediction: positive where predictions are too low.
     standard_error : float
         Of the bias, from the spread of y − p in the group, as if it had one row more of either
-        label at the mean prediction: a group of equal labels has an error too.
+        label, of weight Σw²/Σw, at the mean prediction: a group of equal labels has an error too.
     null_error : float
         Of the bias if the group is calibrated, √(Σw²p(1 − p))/Σw.
     z : float
         bias in units of null_error·√dispersion, see `Groups`.
     p_value : float
-        Two-sided, of z under calibration: by a Pearson III distribution of the skewness that the
-        predictions give, as a few rare events are far from normal.
+        Two-sided, of z under calibration.  A few rare events are far from normal: each tail is
+        that of a Pearson III distribution, of the skewness that the events rare on its side give,
+        half an event nearer to 0.
     adjusted : float or None
         Holm's, over the groups listed.
     low, high : float or None
@@ -269,26 +276,36 @@ def found_groups(statistic: GroupSums, state: GroupState, min_rows: float, level
 def _dispersion(sums: Floats) -> float:
     w, w2, d, w2d, w2d2, spread = map(float, sums[[1, 2, 4, 5, 6, 7]])
     gap = d / w
-    return max(1.0, (w2d2 - 2 * gap * w2d + gap * gap * w2) / spread) if spread > 0 else 1.0
+    if not spread > 1e-300:  # every prediction is certain, or all but certain
+        return 1.0
+    return max(1.0, (w2d2 - 2 * gap * w2d + gap * gap * w2) / spread)
 
 
 def _group(where: tuple[Where, ...], sums: Floats, dispersion: float) -> Group:
-    n, w, w2, p, d, w2d, w2d2, spread, third = map(float, sums)
+    n, w, w2, p, d, w2d, w2d2, spread, rare, frequent = map(float, sums)
     mean_p, gap = p / w, d / w
     f = min(max(mean_p - gap, 0.0), 1.0)
-    # Σw²(δ − δ̄)², and a row of the mean weight and prediction with either label
+    # Σw²(δ − δ̄)², and a row of the weight that counts and the mean prediction with either label
     squares = max(w2d2 - 2 * gap * w2d + gap * gap * w2, 0.0)
-    squares += (w / n) ** 2 * (f * f + (1 - f) ** 2)
+    squares += (w2 / w) ** 2 * (f * f + (1 - f) ** 2)
     null = math.sqrt(max(spread, 0.0)) / w
     if null > 0:
-        z, skewness = -gap / (null * math.sqrt(dispersion)), third / spread**1.5
-        p_value = 2 * min(pearson3.sf(z, skewness), pearson3.cdf(z, skewness))
+        z = -gap / (null * math.sqrt(dispersion))
+        # third moments grow with the dispersion as variances do
+        unit = math.sqrt(spread * dispersion)
+        p_value = 2 * min(_tail(z, rare / spread / unit), _tail(-z, -frequent / spread / unit))
     else:  # every prediction is certain
         z, p_value = (0.0, 1.0) if gap == 0 else (math.copysign(math.inf, -gap), 0.0)
     return Group(
         where, int(n), w * w / w2, mean_p, f, -gap, math.sqrt(squares) / w, null, z,
         min(1.0, float(p_value)),
     )  # fmt: skip
+
+
+def _tail(z: float, skewness: float) -> float:
+    """P(Z ≥ z); of rare events, the skewness is how far one of them is."""
+    skewness = min(skewness, _MOST_SKEWED)
+    return float(pearson3.sf(z - skewness / 2, skewness))
 
 
 def _listed(group: Group, adjusted: float | None, level: float, count: int) -> Group:

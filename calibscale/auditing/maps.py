@@ -120,7 +120,7 @@ def curves(
         values = sample.points[:, 0] if axis is None else sample.covariates[:, axis.position]
         values = values[np.isfinite(values)]
         name = None if axis is None else axis.name
-        low, high = np.percentile(values, [1, 99])
+        low, high = np.percentile(values, [1, 99]) if len(values) else (0.0, 0.0)
         if not high > low:
             continue
         bandwidth = _bandwidth(values, rows // (len(by) if by else 1))
@@ -204,18 +204,20 @@ def local_map(
 
 def regions(found: BiasMap, min_rows: float, count: int) -> tuple[Region, ...]:
     """The points of largest |bias|/error, each two bandwidths or a level from those before it."""
-    scales = [float(found.parameters["prediction_bandwidth"])]
-    for name in found.covariates:
-        # another level of a category is infinitely far
-        scales.append(float(found.parameters["covariate_bandwidth"].get(name, 1e-300)))
-    places = np.column_stack([found.predictions, found.values]) / np.array(scales)
+    places = [found.predictions / found.parameters["prediction_bandwidth"]]
+    for name, column in zip(found.covariates, found.values.T, strict=True):
+        bandwidth = found.parameters["covariate_bandwidth"].get(name)
+        if bandwidth is None:  # another level of a category is far
+            column, bandwidth = np.unique(column, return_inverse=True)[1], 1 / _APART
+        places.append(column / bandwidth)
+    points = np.column_stack(places)
     taken: list[int] = []
     for i in map(int, found.most_biased(len(found))):
         if len(taken) == count:
             break
         if found.effective_rows[i] < min_rows or not found.standard_error[i] > 0:
             continue
-        apart = (math.dist(places[i], places[j]) >= _APART for j in taken)
+        apart = (math.dist(points[i], points[j]) >= _APART for j in taken)
         opposite = (found.bias[i] * found.bias[j] < 0 for j in taken)
         if all(a or b for a, b in zip(apart, opposite, strict=True)):
             taken.append(i)

@@ -246,7 +246,10 @@ def _check(
 
 def _notes(axes: tuple[Axis, ...], notion: str, classes: int) -> list[str]:
     """What a reader should know."""
-    notes = [f"{axis.name} is constant: it makes no groups" for axis in axes if len(axis) < 2]
+    notes = [
+        f"{axis.name} is {'nearly ' if axis.levels is None else ''}constant: it makes no groups"
+        for axis in axes if len(axis) < 2
+    ]  # fmt: skip
     if notion == "top_label":
         what = f"{classes} classes" if classes > 2 else "notion top_label"
         notes.append(f"{what}: judged is the confidence in the predicted class (top_label)")

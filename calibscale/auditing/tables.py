@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -102,9 +101,9 @@ def _p(test: TestResult) -> str:
 
 def _table(first: str, *numbers: str) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column(escape(first), overflow="fold")
+    table.add_column(first, overflow="fold")
     for name in numbers:
-        table.add_column(escape(name), justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -125,7 +124,7 @@ def _tests(result: Audit) -> Table:
     rows.append(("no covariate (KCE)", tests.plain, None))
     for name, test, adjusted in rows:
         table.add_row(
-            escape(name),
+            Text(name),
             number(test.value),
             number(test.critical_value),
             _small(_p_value(test), test.p_value, result),
@@ -144,7 +143,7 @@ def _groups(result: Audit, top: int, wide: bool) -> Table:
     for group in shown:
         listed = group.adjusted is not None
         table.add_row(
-            escape(group.name),
+            Text(group.name),
             f"{group.n:,}",
             *((f"{group.mean_prediction:.4f}", f"{group.frequency:.4f}") if wide else ()),
             f"{group.bias:+.4f}",
@@ -156,11 +155,14 @@ def _groups(result: Audit, top: int, wide: bool) -> Table:
 
 
 def _regions(result: Audit, regions: Iterable[Region]) -> Table:
-    table = _table("near p", *result.covariates, "bias", "±", "bias/±", "rows near")
+    table = _table("near", "bias", "±", "bias/±", "rows near")
     for region in regions:
+        place = [f"p = {region.prediction:.3f}"]
+        for name, value in region.covariates.items():
+            text = f"{value:.10g}" if name in result.categorical else number(value)
+            place.append(f"{name} = {text}")
         table.add_row(
-            f"{region.prediction:.3f}",
-            *(f"{value:.4g}" for value in region.covariates.values()),
+            Text(", ".join(place)),
             f"{region.bias:+.4f}",
             f"{region.standard_error:.4f}",
             f"{region.z:+.1f}",
@@ -174,7 +176,7 @@ def _scores(first: str, found: Iterable[Scores]) -> Table:
     for one in found:
         values = (one.ece, one.brier, one.log_loss, one.klce)
         table.add_row(
-            escape(one.name),
+            Text(one.name),
             *("–" if one.reason else number(value).replace("inf", "∞") for value in values),
             "–" if one.test is None else _p_value(one.test),
         )

@@ -73,7 +73,9 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
     "--method", type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom"]),
     default="auto", show_default=True, help="How the tests are computed.",
 )  # fmt: skip
-@click.option("--top", default=10, show_default=True, help="Lines of a table.")
+@click.option(
+    "--top", type=click.IntRange(0), default=10, show_default=True, help="Lines of a table."
+)
 @source_options
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables.")
 def audit(

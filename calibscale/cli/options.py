@@ -101,11 +101,10 @@ def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:
         return as_source(store)
     if options["labels"] is None or not ("logits" in named or "probabilities" in named):
         raise click.UsageError("give STORE, or --labels and one of --logits and --probabilities")
-    split = options["covariate_names"]
     return open_arrays(
         store=store,
         labels=options["labels"],
-        covariate_names=split.split(",") if split else None,
+        covariate_names=split(options["covariate_names"]) or None,
         binary=options["binary"],
         **named,
     )
@@ -152,6 +151,10 @@ def check_output(path: str | None, option: str = "--json") -> None:
         return
     if Path(path).is_dir():
         raise click.BadParameter(f"{path} is a folder", param_hint=option)
+    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+        if not os.access(path, os.W_OK):
+            raise click.BadParameter(f"{path} cannot be written", param_hint=option)
+        return
     folder = Path(path).absolute().parent
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise click.BadParameter(f"the folder {folder} cannot be written", param_hint=option)

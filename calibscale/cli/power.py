@@ -65,7 +65,7 @@ def power(
     """How many rows like those of STORE a test needs to detect a bias.
 
     By simulation: rows are drawn from STORE, labels from its biased predictions, and every data
-    set is tested.  The labels of STORE are not used.
+    set is tested.  The labels of STORE are not used, but for --choose-bandwidths.
     """
     check_output(json_path)
     scan = scan_settings(options)

@@ -108,12 +108,13 @@ def _print(result: Ranking) -> None:
     console.print(Text(_head(result), style="bold"))
     for model in result.models:
         if model.n_unlabelled:
-            console.print(f"{model.name}: {model.n_unlabelled:,} rows without a label yet")
+            told = f"{model.name}: {model.n_unlabelled:,} rows without a label yet were left out"
+            console.print(Text(told))
         for reason, count in model.dropped.items():
             why = reason.replace("_", " ")
             console.print(Text(f"{model.name}: {count:,} rows were dropped: {why}", style="yellow"))
     console.print(_models_table(result, console))
-    if result.p_order is not None and len(result.models) > 1:
+    if result.p_order is not None and result.differences:
         console.print(f"the whole order is right with probability {_probability(result.p_order)}")
     if result.differences:
         console.print()

@@ -14,6 +14,7 @@ from calibscale.cli.options import (
     source_options,
     write_json,
 )
+from calibscale.errors import InvalidDataError
 from calibscale.progress import progress
 
 STATISTICS = (
@@ -70,6 +71,14 @@ def test(
     scan = scan_settings(options)
     if alpha is not None and not 0 < alpha < 1:
         raise click.BadParameter("must be between 0 and 1", param_hint="--alpha")
+    if null == "hoeffding":
+        context = click.get_current_context()
+        for option in ("replicates", "stop_after"):
+            source_of = context.get_parameter_source(option)
+            if source_of is not None and source_of.name == "COMMANDLINE":
+                raise click.UsageError(
+                    f"--{option.replace('_', '-')} is for draws; hoeffding has none"
+                )
     from calibscale.testing import test as run
 
     asked = names or (("klce",) if options["covariates"] else ("kce",))
@@ -90,6 +99,12 @@ def test(
 
         test_table(result)
     write_json(json_path, result.to_dict())
-    small = [r for r in result.results if r.p_value is not None and r.p_value <= (alpha or 0)]
-    if small:
+    if alpha is None:
+        return
+    breached = False
+    for found in result.results:
+        if found.p_value is None:  # a gate must not pass on no data
+            raise InvalidDataError(f"{found.statistic} has no p-value: {found.reason}")
+        breached |= found.p_value <= alpha
+    if breached:
         raise click.exceptions.Exit(3)

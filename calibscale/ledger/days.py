@@ -114,7 +114,17 @@ class Ledger:
                     f"{path}: written in format {meta.get('format')} by a newer calibscale; this "
                     f"one reads up to format {FORMAT}: upgrade it"
                 )
-            return cls(place, Recipe.from_dict(meta["recipe"]), group)
+            try:
+                recipe = Recipe.from_dict(meta["recipe"])
+            except OptionError as error:
+                raise StoreError(f"{path}: {error}") from error
+            states: Any = group[_STATES]
+            if states.shape[1] != recipe.size:
+                raise StoreError(
+                    f"{path}: its states have {states.shape[1]} numbers, its recipe {recipe.size}: "
+                    "it is damaged, or another calibscale wrote it"
+                )
+            return cls(place, recipe, group)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -182,8 +192,8 @@ class Ledger:
         fresh = []
         with complaints(self.path):
             for group, (n, vector) in states.items():
-                if not np.isfinite(vector).all():
-                    raise OptionError(f"the state of {day} is not finite")
+                if np.isnan(vector).any():  # an infinite log loss is one
+                    raise OptionError(f"the state of {day} is not a number")
                 slot = next(free)
                 array[slot] = vector
                 _flush(self.path / _STATES / "c" / str(slot) / "0")
@@ -202,7 +212,7 @@ class Ledger:
         Raises
         ------
         StoreError
-            If it is damaged: names the day.
+            If it is damaged, or was replaced since the index was read: names the day.
         """
         try:
             vector = self._states[entry.slot : entry.slot + 1][0]
@@ -213,6 +223,13 @@ class Ledger:
                 f"{self.path}: the state of {entry.day} ({entry.model}) is damaged: {error}. Run "
                 "that day again; other days can be used"
             ) from error
+        if self._seen != _identity(self.path / _INDEX):  # a writer may use its slot again
+            self._read_index()
+        if self._named.get(entry.slot) != entry:
+            raise StoreError(
+                f"{self.path}: the state of {entry.day} ({entry.model}) was replaced since its "
+                "entry was selected: select it again"
+            )
         return vector
 
     def check(self) -> list[str]:
@@ -235,18 +252,46 @@ class Ledger:
     def _read_index(self) -> None:
         with complaints(self.path):
             try:
-                written = json.loads((self.path / _INDEX).read_text())
+                with open(self.path / _INDEX) as file:
+                    self._seen = _identity(file.fileno())
+                    written = json.load(file)
                 self.revision = int(written["revision"])
-                self.entries: Sequence[Entry] = [Entry(**entry) for entry in written["entries"]]
+                if not isinstance(written["entries"], list):
+                    raise ValueError("it has no list of entries")
+                self._keep([_entry(e) for e in written["entries"]])
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise StoreError(f"{self.path}: its index is damaged: {error}") from error
+
+    def _keep(self, entries: list[Entry]) -> None:
+        self.entries: Sequence[Entry] = entries
+        self._named = {e.slot: e for e in entries}
+        if len(self._named) < len(entries):
+            raise ValueError("two entries have one slot")
 
     def _write_index(self, entries: list[Entry]) -> None:
         ordered = sorted(entries, key=lambda e: (e.day, e.model, e.group is not None, e.group or 0))
         value = {"revision": self.revision + 1, "entries": [asdict(e) for e in ordered]}
         _write_whole(self.path / _INDEX, value)
+        self._seen = _identity(self.path / _INDEX)
         self.revision += 1
-        self.entries = ordered
+        self._keep(ordered)
+
+
+def _entry(written: Any) -> Entry:
+    """An entry of the index; raises what a damaged one raises."""
+    entry = Entry(**written)
+    kinds = {"day": str, "model": str, "slot": int, "n": int, "info": dict}
+    if not all(isinstance(getattr(entry, name), kind) for name, kind in kinds.items()) or not (
+        0 <= entry.slot < _SLOTS and isinstance(entry.group, float | int | None)
+    ):
+        raise ValueError(f"{written} is no entry")
+    return entry
+
+
+def _identity(index: Path | int) -> tuple[int, int]:
+    """Of the index file, which every write replaces by another."""
+    found = os.stat(index)
+    return found.st_ino, found.st_mtime_ns
 
 
 def _check_day(day: str) -> None:

@@ -45,7 +45,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
+        return {"mapping": {str(key): encode(item) for key, item in value.items()}}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -63,8 +63,8 @@ def decode(value: Any) -> Any:
         return value
     if set(value) == {"number"}:
         return float(value["number"])
-    if set(value) != {"kind", "settings"}:
-        return {key: decode(item) for key, item in value.items()}
+    if set(value) == {"mapping"}:
+        return {key: decode(item) for key, item in value["mapping"].items()}
     if value["kind"] not in _KINDS:
         raise OptionError(f"a newer calibscale wrote {value['kind']!r}; upgrade this one")
     return _KINDS[value["kind"]](**{name: decode(item) for name, item in value["settings"].items()})

@@ -108,7 +108,7 @@ def rank(
     started = time.perf_counter()
     estimator = CKCE() if by is None else by
     asked = Intervals("jackknife", level, groups, seed=seed)
-    sizes = [subset_size] if isinstance(subset_size, int) else list(subset_size or ())
+    sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
     _check(estimator, sizes, trials)
     named = _named(sources)
     with ExitStack() as stack:

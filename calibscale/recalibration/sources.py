@@ -90,10 +90,12 @@ class _Part(_Made):
         labels = labels.astype(np.int64)
         labels[out] = -1
         # whatever else those rows hold is no matter of this part: nothing that would be invalid
-        uniform = 0.0 if self.kind == "logits" else 1.0 / self.classes
+        values = _filled(block.values, out, 0.0)
+        if self.kind == "probabilities":  # all on one class: exact in every type
+            values.reshape(len(labels), -1)[out, 0] = 1.0
         return Block(
             block.start,
-            _filled(block.values, out, uniform),
+            values,
             labels,
             _filled(block.weights, out, 1.0),
             _filled(block.covariates, out, 0.0),
@@ -227,7 +229,8 @@ def recalibrated(source: Any, fitted: Fitted) -> ArraySource:
     Labels, weights, covariates and row numbers are those of `source`; predictions are
     probabilities (rows, K) in float64, of two columns for a binary source.  Nothing is computed
     before it is read.  Rows that are no predictions (not finite, or further from the simplex than
-    the tolerance of the fit) are handed on as they are, so that they are still found invalid.
+    the tolerance of the fit) are handed on as they are, so that who reads them with no larger
+    tolerance still finds them invalid.
 
     Parameters
     ----------
