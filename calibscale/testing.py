@@ -396,7 +396,7 @@ def _trial(estimator: Estimator, run: Run, states: States) -> _Trial:
         parts = [pairs.sum(estimator.pair_sum)]  # made before
     else:
         parts = [states[s] for s in estimator.needs]
-        found = estimator.finalize(*parts)
+        found = estimator.bare(*parts)
         if found.value is not None:
             estimator = estimator.frozen(*parts)
     weighted = any(

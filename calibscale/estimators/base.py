@@ -60,6 +60,10 @@ class Estimator(ABC):
         found = self.finalize(*states).value
         return float("nan") if found is None else found
 
+    def bare(self, *states: Any) -> Estimate:
+        """The estimate without the error of its approximation, which takes longer than the rest."""
+        return self.finalize(*states)
+
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
     ) -> Iterable[float]:

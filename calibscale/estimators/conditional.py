@@ -84,7 +84,14 @@ class CMMD(Estimator):
         return self._values(moments, drawn[0]).tolist()
 
     def finalize(self, moments: MomentState) -> Estimate:
-        n = int(moments.n)
+        found = self.bare(moments)
+        if found.value is None:
+            return found
+        error = approximation(self.features, moments, self.frozen(moments).value)
+        return replace(found, approximation=error)
+
+    def bare(self, *states: Any) -> Estimate:
+        (moments,) = states
         parameters = {**feature_parameters(self.features), "level": self.level, "ridge": self.ridge}
         if not moments.weight > 0:
             return Estimate(
@@ -97,9 +104,8 @@ class CMMD(Estimator):
             "canonical",
             known.value(moments),
             True,
-            approximation=approximation(self.features, moments, known.value),
             parameters={**parameters, "ridge": known.ridge},
-            n=n,
+            n=int(moments.n),
         )
 
 

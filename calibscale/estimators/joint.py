@@ -105,6 +105,13 @@ class JKCE(Estimator):
         return () if self.pairwise else (Moments(self.features),)
 
     def finalize(self, moments: MomentState) -> Estimate:
+        found = self.bare(moments)
+        if found.value is None:
+            return found
+        return replace(found, approximation=approximation(self.features, moments, self.value))
+
+    def bare(self, *states: Any) -> Estimate:
+        (moments,) = states
         parameters = feature_parameters(self.features)
         if isinstance(self.features, RandomFourier):
             parameters["kernel"] = self.kernel
@@ -112,8 +119,7 @@ class JKCE(Estimator):
         reason = self._undefined(moments)
         if reason:
             return self._without(reason, int(moments.n), parameters)
-        error = approximation(self.features, moments, self.value)
-        return self._estimate(self.value(moments), error, int(moments.n), parameters)
+        return self._estimate(self.value(moments), EXACT, int(moments.n), parameters)
 
     def value(self, *states: Any) -> float:
         (moments,) = states
