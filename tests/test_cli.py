@@ -375,7 +375,7 @@ def test_evaluate__arrays_by_their_paths(run, arrays, everything):
 def test_evaluate__arrays_by_names_inside_a_store(run, arrays, numbers):
     found = run(
         *("evaluate", arrays, "--probabilities", "q", "--labels", "run/labels", "--weights", "w"),
-        *("--covariate-array", "run/covariates", "--covariate-names", "site , age"),
+        *("--covariate-array", "run/covariates", "--covariate-names", "site, age"),
         *("--group-by", "site", "--json", "-", "-e", "accuracy"),
     ).json
     y, w = numbers["labels"], numbers["covariates"][:, 1]
@@ -884,7 +884,7 @@ def test_info__describes_a_store(run, store):
     assert found["provenance"] == {"model": "m7", "nested": {"x": [1, 2]}}
     table = run("info", store)
     assert table.code == 0
-    for text in ("3,000", "float64", "site , age", "m7"):
+    for text in ("3,000", "float64", "site, age", "m7"):
         assert text in table.out
 
 
