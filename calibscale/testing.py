@@ -200,38 +200,32 @@ def test(
     ) as run:  # fmt: skip
         run = replace(run, chosen=tuple(_drawable(e, run) for e in run.fitting))
         draws = None if null == "hoeffding" else Null(null, seed, _pools(run, null))
-        first = 0
         batch = min(replicates, _batch(run))
-        drawn = {} if draws is None else _drawn(run.fitting, draws, 0, batch)
+        drawn = _drawn(run.fitting, draws, 0, batch)
         found = run.scan([*(s for e in run.fitting for s in e.needs), *drawn.values(), _CERTAIN])
         states = found.groups[None]
         with engine.one_thread():
             trials = [_trial(e, run, states) for e in run.fitting]
-        if draws is None:
-            for trial in trials:
+        for trial in trials:
+            if draws is None:
                 trial.bound()
-        else:
-            for trial in trials:
-                if trial.estimator.pairwise:
-                    trial.add(pair_values(run, trial.estimator, draws, replicates), stop_after)
-            while first < replicates:
-                todo = [t for t in trials if not (t.done or t.estimator.pairwise)]
-                if not todo:
-                    break
+            elif trial.estimator.pairwise:
+                trial.add(pair_values(run, trial.estimator, draws, replicates), stop_after)
+        for first in range(0, 0 if draws is None else replicates, batch):
+            todo = [t for t in trials if not (t.done or t.estimator.pairwise)]
+            if first and todo:  # the first batch came with the data
                 last = min(replicates, first + batch)
-                if first:
-                    drawn = _drawn([t.estimator for t in todo], draws, first, last)
-                    states |= run.scan(drawn.values()).groups[None]
-                with engine.one_thread():
-                    for trial in todo:
-                        trial.add(_values(trial.estimator, states, drawn), stop_after)
-                first = last
-                for replicated in drawn.values():
-                    del states[replicated]
-            if null == "permute":
-                for trial in trials:
-                    if isinstance(trial.estimator, KLCE):
-                        trial.centre()
+                drawn = _drawn([t.estimator for t in todo], draws, first, last)
+                states |= run.scan(drawn.values()).groups[None]
+            with engine.one_thread():
+                for trial in todo:
+                    trial.add(_values(trial.estimator, states, drawn), stop_after)
+            for replicated in drawn.values():
+                states.pop(replicated, None)
+        if null == "permute":
+            for trial in trials:
+                if isinstance(trial.estimator, KLCE):
+                    trial.centre()
     certain = int(states[_CERTAIN][0][0]) if null == "labels" else 0
     return Tests(
         results=tuple(trial.result(null, seed, certain) for trial in trials),
@@ -446,9 +440,11 @@ def _redraws(statistic: Statistic) -> bool:
 
 
 def _drawn(
-    estimators: Iterable[Estimator], null: Null, first: int, last: int
+    estimators: Iterable[Estimator], null: Null | None, first: int, last: int
 ) -> dict[Statistic, Replicates]:
-    """The replicates of every statistic that depends on the labels."""
+    """The replicates of every statistic that depends on the labels; none of no null."""
+    if null is None:
+        return {}
     needed = dict.fromkeys(s for e in estimators for s in e.needs if _redraws(s))
     return {s: Replicates(s, null, first, last) for s in needed}
 
