@@ -71,13 +71,7 @@ def _estimate_table(console: Console, *numbers: str) -> Table:
 def evaluation_tables(result: Evaluation) -> None:
     """Print an evaluation: its head, its estimates, its groups."""
     console = _console()
-    source = result.source
-    head = (
-        f"{source['name']}: {result.n:,} rows of {source['classes']} classes ({source['kind']}), "
-        f"{result.seconds:.2f} s"
-    )
-    console.print(Text(head, style="bold"))
-    _left_out(console, result)
+    _head(console, result, f"({result.source['kind']})")
     level = next((e.interval.level for e in result.estimates if e.interval is not None), None)
     between = () if level is None else (f"{100 * level:g} % interval",)
     columns = ("value", "±", *between, "root")
@@ -139,14 +133,8 @@ def _groups_table(result: Evaluation, values: list[float]) -> Table:
 def selection_tables(result: Selection) -> None:
     """Print a selection: the best of every estimator by its risk, and the estimate."""
     console = _console()
-    source = result.source
-    head = (
-        f"{source['name']}: {result.n:,} rows of {source['classes']} classes, "
-        f"{result.notion.replace('_', '-')}, {result.parameters['folds']} folds, "
-        f"{result.seconds:.2f} s"
-    )
-    console.print(Text(head, style="bold"))
-    _left_out(console, result)
+    folds = result.parameters["folds"]
+    _head(console, result, f"({result.notion.replace('_', '-')}, {folds} folds)")
     table = Table(box=None, pad_edge=False)
     table.add_column("estimator", no_wrap=True)
     for name in ("chosen", "√risk·100", "risk − best", "√estimate"):
@@ -220,6 +208,15 @@ def _at_end(result: Selection, estimator: str) -> str | None:
     return _hyperparameter(best) if value in (min(values), max(values)) else None
 
 
+def _head(console: Console, result: Outcome | Selection, what: str) -> None:
+    """Print what the result is of, and the rows that were left out."""
+    source = result.source
+    rows = f"{result.n:,} rows of {source['classes']} classes"
+    head = f"{source['name']}: {rows} {what}, {result.seconds:.2f} s"
+    console.print(Text(head, style="bold"))
+    _left_out(console, result)
+
+
 def _left_out(console: Console, result: Outcome | Selection) -> None:
     if result.n_unlabelled:
         console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
@@ -269,13 +266,7 @@ def info_table(found: dict[str, Any]) -> None:
 def test_table(result: Tests) -> None:
     """Print tests: values, p-values, and what the null looks like."""
     console = _console()
-    source = result.source
-    head = (
-        f"{source['name']}: {result.n:,} rows of {source['classes']} classes ({source['kind']}), "
-        f"{result.seconds:.2f} s"
-    )
-    console.print(Text(head, style="bold"))
-    _left_out(console, result)
+    _head(console, result, f"({result.source['kind']})")
     table = Table(box=None, pad_edge=False)
     table.add_column("statistic", no_wrap=True)
     for name in ("value", "95 % of the null below", "p-value"):
