@@ -432,8 +432,8 @@ def without_time(found: dict[str, Any]) -> dict[str, Any]:
         ("--edges equal-mass", {"edges": "equal-mass"}),
         ("--edges 0,0.5,1 --group-by site", {"edges": (0, 0.5, 1), "group_by": "site"}),
         (
-            "--on-invalid drop --tolerance 0.01 --scheduler serial --memory-limit 1GB",
-            dict(on_invalid="drop", tolerance=0.01, scheduler="serial", memory_limit="1GB"),
+            "--on-invalid drop --tolerance 0.01 --scheduler serial --memory-limit 20GB",
+            dict(on_invalid="drop", tolerance=0.01, scheduler="serial", memory_limit="20GB"),
         ),
         ("--class 2", {"notion": "class_wise", "class_index": 2}),
         ("--notion class_wise --class 0", {"notion": "class_wise", "class_index": 0}),
