@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -15,31 +15,12 @@ from scipy.stats import t as student
 
 from calibscale.chunk import Chunk, Floats, Ints
 from calibscale.covariates import Column
+from calibscale.multiplicity import holm
 from calibscale.results import finite
 from calibscale.statistics import Statistic, weights_of
 
 _MOST_SKEWED = 1e4  # events of probability 1e-8: SciPy's distribution is right up to there
 MOST_LEVELS = 10  # a continuous covariate of no more values is grouped value by value
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's (1979) adjusted p-values: max over p_(j) ≤ p of min(1, (m − j + 1) p_(j)).
-
-    Those at most α are a family of rejections of which any is wrong with probability at most α.
-    None stays None and is not counted.
-
-    Examples
-    --------
-    >>> holm([0.01, 0.04, None, 0.03])
-    [0.03, 0.06, None, 0.06]
-    """
-    known = [(p, i) for i, p in enumerate(p_values) if p is not None]
-    adjusted: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for j, (p, i) in enumerate(sorted(known)):
-        largest = max(largest, min(1.0, (len(known) - j) * p))
-        adjusted[i] = largest
-    return adjusted
 
 
 # ---------------------------------------------------------------- what a group is

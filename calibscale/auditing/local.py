@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from calibscale.auditing.groups import holm
 from calibscale.estimators import KCE, KLCE
+from calibscale.multiplicity import holm
 from calibscale.testing import TestResult, Tests, test
 
 

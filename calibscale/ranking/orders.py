@@ -10,6 +10,7 @@ from scipy.stats import t as student
 
 from calibscale.chunk import Floats
 from calibscale.intervals import Intervals, Parts
+from calibscale.multiplicity import holm
 from calibscale.ranking.results import Difference
 from calibscale.results import Interval
 
@@ -74,13 +75,11 @@ def _difference(
 
 
 def _adjusted(found: list[Difference], error: float) -> tuple[Difference, ...]:
-    """With p-values for all pairs together, by Holm's steps."""
-    tested = sorted((d.p_value, i) for i, d in enumerate(found) if d.p_value is not None)
-    largest = 0.0
-    for step, (p, i) in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - step) * p))
-        found[i] = replace(found[i], p_adjusted=largest, distinguishable=largest <= error)
-    return tuple(found)
+    """With p-values for all pairs together."""
+    return tuple(
+        d if p is None else replace(d, p_adjusted=p, distinguishable=p <= error)
+        for d, p in zip(found, holm([d.p_value for d in found]), strict=True)
+    )
 
 
 def rank_probabilities(
