@@ -13,11 +13,12 @@ from scipy.special import betaincc, ndtri
 from calibscale import engine
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators import ECE, TCE2Debiased
-from calibscale.estimators.binned import SCALAR_NOTIONS, Bins
+from calibscale.estimators import ECE, Estimator, TCE2Debiased
+from calibscale.estimators.binned import SCALAR_NOTIONS, Binned, Bins
 from calibscale.evaluation import evaluate
 from calibscale.features import Setup
 from calibscale.results import Estimate, finite
+from calibscale.scan import States
 from calibscale.statistics import BinState
 
 RELIABILITY_SCHEMA = "calibscale.reliability/1"
@@ -437,6 +438,14 @@ def _quantile(n: Floats, p: Floats, q: float) -> Floats:
         below = (betaincc(k + 1.0, n - k, p) < q) & (k < n)
         low, high = np.where(below, k, low), np.where(below, high, k)
     return low
+
+
+def curve_of(estimator: Estimator, states: States, level: float) -> Curve | None:
+    """The bins of a binned error of a scalar notion, from states; None of other estimators."""
+    if not isinstance(estimator, Binned) or estimator.notion not in SCALAR_NOTIONS:
+        return None
+    diagram = _Diagram(estimator.bins, estimator.edges, estimator.notion)
+    return _curve(diagram.finalize(*(states[s] for s in diagram.needs)), level)
 
 
 def _check_level(level: float) -> None:

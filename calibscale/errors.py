@@ -30,3 +30,7 @@ class InvalidDataError(CalibscaleError, ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
         return type(self), (str(self), self.row)
+
+
+class NoRowsError(InvalidDataError):
+    """The data have no rows at all."""

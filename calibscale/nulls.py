@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from calibscale.errors import OptionError
 from calibscale.kernels import draws as kernel_draws
 from calibscale.statistics import Statistic
 from calibscale.views import views, width
+
+if TYPE_CHECKING:
+    from calibscale.estimators import Estimator
 
 NULLS = ("labels", "wild", "residual", "permute", "hoeffding")
 MAX_POOL = 2**27  # residuals kept in memory: 1 GB
@@ -185,3 +188,18 @@ class Replicates(Statistic):
     def vectors_of(self, rows: Ints, q: Floats, delta: Floats) -> Iterator[tuple[int, Floats]]:
         """δ* (c, K) of each replicate, from predictions and residuals."""
         return enumerate(self.null.vectors(rows, q, delta, self.first, self.last))
+
+
+def redraws(statistic: Statistic) -> bool:
+    """Whether a statistic depends on the labels."""
+    return type(statistic).draw is not Statistic.draw
+
+
+def replicates_of(
+    estimators: Iterable[Estimator], null: Null | None, first: int, last: int
+) -> dict[Statistic, Replicates]:
+    """The replicates of every statistic that depends on the labels; none of no null."""
+    if null is None:
+        return {}
+    needed = dict.fromkeys(s for e in estimators for s in e.needs if redraws(s))
+    return {s: Replicates(s, null, first, last) for s in needed}

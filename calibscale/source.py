@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.chunk import Block
-from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 from calibscale.kernels import random
 
 KINDS = ("logits", "probabilities")
@@ -289,7 +289,7 @@ def _check(
                 f"{name}: {shape[0]} rows of {kind}, but {int(column.shape[0])} of {what}"
             )
     if shape[0] == 0:
-        raise InvalidDataError(f"{name}: there are no rows")
+        raise NoRowsError(f"{name}: there are no rows")
     return shape[0]
 
 

@@ -43,7 +43,7 @@ _EXPLAINED = {
 }
 
 
-def _console() -> Console:
+def terminal() -> Console:
     return Console(highlight=False, soft_wrap=False)
 
 
@@ -70,7 +70,7 @@ def _estimate_table(console: Console, *numbers: str) -> Table:
 
 def evaluation_tables(result: Evaluation) -> None:
     """Print an evaluation: its head, its estimates, its groups."""
-    console = _console()
+    console = terminal()
     _head(console, result, f"({result.source['kind']})")
     level = next((e.interval.level for e in result.estimates if e.interval is not None), None)
     between = () if level is None else (f"{100 * level:g} % interval",)
@@ -132,7 +132,7 @@ def _groups_table(result: Evaluation, values: list[float]) -> Table:
 
 def selection_tables(result: Selection) -> None:
     """Print a selection: the best of every estimator by its risk, and the estimate."""
-    console = _console()
+    console = terminal()
     folds = result.parameters["folds"]
     _head(console, result, f"({result.notion.replace('_', '-')}, {folds} folds)")
     table = Table(box=None, pad_edge=False)
@@ -227,7 +227,7 @@ def _left_out(console: Console, result: Outcome | Selection) -> None:
 
 def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
     """Estimates beside the truth."""
-    console = _console()
+    console = terminal()
     console.print(
         Text(
             f"An overconfident classifier, simulated: {result.n:,} rows of "
@@ -260,12 +260,12 @@ def info_table(found: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     for key, value in found.items():
         table.add_row(key.replace("_", " "), escape(_describe(value)))
-    _console().print(table)
+    terminal().print(table)
 
 
 def test_table(result: Tests) -> None:
     """Print tests: values, p-values, and what the null looks like."""
-    console = _console()
+    console = terminal()
     _head(console, result, f"({result.source['kind']})")
     table = Table(box=None, pad_edge=False)
     table.add_column("statistic", no_wrap=True)
@@ -304,9 +304,20 @@ def _p_value(test: TestResult) -> str:
     return f"{test.p_value:.3g}"
 
 
+def days_table(days: list[dict[str, Any]]) -> None:
+    """The days of a ledger."""
+    table = Table("day", "model", box=None, header_style="bold", pad_edge=False)
+    for name in ("rows", "without a label", "left out"):
+        table.add_column(name, justify="right")
+    for d in days:
+        counts = (d["n"], d["n_unlabelled"], d["n_dropped"])
+        table.add_row(d["day"], escape(d["model"]), *(f"{count:,}" for count in counts))
+    terminal().print(table)
+
+
 def power_table(found: Power) -> None:
     """Print how many rows a test needs, and its power by their number."""
-    console = _console()
+    console = terminal()
     bias = found.bias
     parts = [f"a bias of {bias.shift:+g}"] if bias.shift else []
     parts += [f"the temperature {bias.temperature:g}"] if bias.temperature != 1 else []
@@ -332,7 +343,7 @@ def power_table(found: Power) -> None:
 
 def plan_table(found: Plan) -> None:
     """Print what a run will cost."""
-    console = _console()
+    console = terminal()
     source = found.source
     cores = "core" if found.workers == 1 else "cores"
     head = (

@@ -16,7 +16,7 @@ from calibscale.errors import OptionError
 from calibscale.estimators import JKCE, KLCE, Estimator, JKCEBiased
 from calibscale.estimators.binned import SCALAR_NOTIONS
 from calibscale.evaluation import Run, prepared
-from calibscale.nulls import NULLS, Null, Replicates, Residuals
+from calibscale.nulls import NULLS, Null, Replicates, Residuals, redraws, replicates_of
 from calibscale.products import Rows
 from calibscale.results import Outcome, finite
 from calibscale.scan import States
@@ -201,8 +201,8 @@ def test(
         run = replace(run, chosen=tuple(_drawable(e, run) for e in run.fitting))
         draws = None if null == "hoeffding" else Null(null, seed, _pools(run, null))
         batch = min(replicates, _batch(run))
-        drawn = _drawn(run.fitting, draws, 0, batch)
-        found = run.scan([*(s for e in run.fitting for s in e.needs), *drawn.values(), _CERTAIN])
+        drawn = replicates_of(run.fitting, draws, 0, batch)
+        found = run.scan([*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN])
         states = found.groups[None]
         with engine.one_thread():
             trials = [_trial(e, run, states) for e in run.fitting]
@@ -215,7 +215,7 @@ def test(
             todo = [t for t in trials if not (t.done or t.estimator.pairwise)]
             if first and todo:  # the first batch came with the data
                 last = min(replicates, first + batch)
-                drawn = _drawn([t.estimator for t in todo], draws, first, last)
+                drawn = replicates_of([t.estimator for t in todo], draws, first, last)
                 states |= run.scan(drawn.values()).groups[None]
             with engine.one_thread():
                 for trial in todo:
@@ -226,7 +226,7 @@ def test(
             for trial in trials:
                 if isinstance(trial.estimator, KLCE):
                     trial.centre()
-    certain = int(states[_CERTAIN][0][0]) if null == "labels" else 0
+    certain = int(states[CERTAIN][0][0]) if null == "labels" else 0
     return Tests(
         results=tuple(trial.result(null, seed, certain) for trial in trials),
         **run.outcome(found.counts, started),
@@ -274,7 +274,7 @@ def _drawable(estimator: Estimator, run: Run) -> Estimator:
 
 
 @dataclass(frozen=True)
-class _Certain(Statistic):
+class Certain(Statistic):
     """How many rows predict a class with certainty, (1,)."""
 
     def zero(self, classes: int) -> tuple[Floats]:
@@ -285,7 +285,7 @@ class _Certain(Statistic):
         return state
 
 
-_CERTAIN = _Certain()
+CERTAIN = Certain()
 
 
 # ---------------------------------------------------------------- one statistic at a time
@@ -381,9 +381,10 @@ def _largest(values: Any, count: int) -> float | None:
     return float(np.sort(values)[len(values) - count]) if count else None
 
 
-def _trial(estimator: Estimator, run: Run, states: States) -> _Trial:
+def _trial(estimator: Estimator, run: Run | None, states: States) -> _Trial:
     parts: list[Any]
     if estimator.pairwise:
+        assert run is not None
         assert isinstance(estimator, JKCE | KLCE)
         pairs = run.pairs()
         found = estimator.solve(pairs)
@@ -404,6 +405,20 @@ def _trial(estimator: Estimator, run: Run, states: States) -> _Trial:
     )
 
 
+def result_of(
+    estimator: Estimator,
+    states: States,
+    drawn: dict[Statistic, Replicates],
+    null: Null,
+    certain: int = 0,
+) -> TestResult:
+    """The test of an estimator whose states, and those of all its replicates, are known."""
+    trial = _trial(estimator, None, states)
+    if not trial.done:
+        trial.add(_values(trial.estimator, states, drawn), None)
+    return trial.result(null.kind, null.seed, certain)
+
+
 # ---------------------------------------------------------------- replicates
 
 
@@ -420,7 +435,7 @@ def _pools(run: Run, kind: str) -> dict[str, Any]:
 
 def _batch(run: Run) -> int:
     """How many replicates one pass draws; even, so that a counter serves two of one pass."""
-    redrawn = {s for e in run.fitting for s in e.needs if _redraws(s)}
+    redrawn = {s for e in run.fitting for s in e.needs if redraws(s)}
     zeros = [s.zero_drawn(run.data.classes, 1) for s in redrawn]
     sizes = [sum(array.nbytes for array in zero) for zero in zeros]
     most = _STATE_BYTES // max(sizes, default=1)
@@ -433,20 +448,6 @@ def _batch(run: Run) -> int:
         alive = blocks.bit_length() + 3  # states of one worker at a time
         most = min(most, (limit - engine.resident_bytes()) // (2 * alive * sum(sizes)))
     return max(2, min(_MOST, most) // 2 * 2)
-
-
-def _redraws(statistic: Statistic) -> bool:
-    return type(statistic).draw is not Statistic.draw
-
-
-def _drawn(
-    estimators: Iterable[Estimator], null: Null | None, first: int, last: int
-) -> dict[Statistic, Replicates]:
-    """The replicates of every statistic that depends on the labels; none of no null."""
-    if null is None:
-        return {}
-    needed = dict.fromkeys(s for e in estimators for s in e.needs if _redraws(s))
-    return {s: Replicates(s, null, first, last) for s in needed}
 
 
 def _values(

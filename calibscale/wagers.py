@@ -2,7 +2,9 @@
 
 A bet is a recalibrated prediction g, fixed before the labels are seen.  Under calibration the
 product of g_y / q_y over rows is a nonnegative martingale that starts at 1, so that it ever
-reaches 1/α with probability at most α (Ville's inequality; design.md, section 5).
+reaches 1/α with probability at most α (Ville's inequality).  Bets of fixed strengths find a drift
+of the temperature or of the base rate in a night or two; bets learned from earlier days find any
+shape that lasts.
 """
 
 from __future__ import annotations
@@ -22,29 +24,50 @@ SLOPES = (1 / 1.8, 1 / 1.4, 1 / 1.2, 1 / 1.1, 1 / 1.05, 1 / 1.025, 1.025, 1.05, 
 SHIFTS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
 
 
+STRENGTHS = (0.5, 1.0)  # of the learned bets
+CELLS = 18  # of log-odds, that scalar bets are learned in
+_WIDTH = 0.75  # of a cell; those at the ends are open
+_LARGEST = 1.0  # learned shift of log-odds
+
+Learned = tuple[tuple[float | None, tuple[float, ...]], ...]
+
+
 class WagerState(NamedTuple):
-    """Rows, and those no bet touches, as q_y is 0 or 1 (0-d); Σ log(g_y/q_y) (k,)."""
+    """What bets gained, and what later ones may learn.
+
+    Rows, and those no bet touches, as q_y is 0 or 1 (0-d); Σ log(g_y/q_y) (bets,), fixed ones and
+    then learned ones; Σp, Σ1{event} and Σp(1−p) by cell or class (cells, 3).
+    """
 
     n: Floats
     certain: Floats
     logs: Floats
+    sums: Floats
 
 
 @dataclass(frozen=True)
 class Wagers(Statistic):
     """Σ log(g_y/q_y) of every bet of a family; weights do not count.
 
-    Scalar notions: logit g = a·logit p + b.  Canonical: g ∝ q^a.
+    Scalar notions: logit g = a·logit p + b, and logit p + s·shift of the cell of logit p.
+    Canonical: g ∝ q^a, and q_k·exp(s·shift of k).
 
     Parameters
     ----------
     notion : {"canonical", "top_label", "positive"}
     bets : tuple of (a, b)
         Default: slopes from 1/1.8 to 1.8 and, for scalar notions, shifts from −0.5 to 0.5.
+    learned : tuple of (group, shifts)
+        By value of `column` (None: all rows) what `learn` found on earlier days; groups that are
+        not in it are not bet on.
+    column : int, optional
+        Position of the covariate that tells groups; all rows of a chunk have the same value.
     """
 
     notion: str
     bets: tuple[tuple[float, float], ...] = ()
+    learned: Learned = ()
+    column: int | None = None
     powers: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -58,33 +81,80 @@ class Wagers(Statistic):
             raise OptionError("bets on all classes have slopes alone")
 
     def zero(self, classes: int) -> WagerState:
-        return WagerState(np.zeros(()), np.zeros(()), np.zeros(len(self.bets)))
+        cells = classes if self.notion == "canonical" else CELLS
+        bets = len(self.bets) + len(STRENGTHS)
+        return WagerState(np.zeros(()), np.zeros(()), np.zeros(bets), np.zeros((cells, 3)))
 
     def accumulate(self, state: WagerState, chunk: Chunk) -> WagerState:
         state.n[...] += len(chunk)
-        if self.notion == "canonical":
-            self._all_classes(state, chunk)
-            return state
+        add = self._all_classes if self.notion == "canonical" else self._events
+        add(state, chunk)
+        return state
+
+    def _events(self, state: WagerState, chunk: Chunk) -> None:
         p, rest, _, event = chunk.event(self.notion)
         open_ = (p > 0) & (rest > 0)
         state.certain[...] += len(chunk) - np.count_nonzero(open_)
-        x = np.log(p[open_]) - np.log(rest[open_])
-        sign = np.where(event[open_] > 0.5, -1.0, 1.0)
+        p, rest, happened = p[open_], rest[open_], event[open_] > 0.5
+        x = np.log(p) - np.log(rest)
+        sign = np.where(happened, -1.0, 1.0)
         base = np.logaddexp(0.0, sign * x)  # −log of the event's probability
         for k, (a, b) in enumerate(self.bets):
             state.logs[k] += np.sum(base - np.logaddexp(0.0, sign * (a * x + b)))
-        return state
+        cells = np.clip(np.floor(x / _WIDTH) + CELLS // 2, 0, CELLS - 1).astype(np.int64)
+        for column, values in enumerate((p, happened, p * rest)):
+            state.sums[:, column] += np.bincount(cells, values, CELLS)
+        shifts = self._shifts(chunk)
+        if shifts is not None:
+            for k, strength in enumerate(STRENGTHS, len(self.bets)):
+                moved = x + strength * shifts[cells]
+                state.logs[k] += np.sum(base - np.logaddexp(0.0, sign * moved))
 
     def _all_classes(self, state: WagerState, chunk: Chunk) -> None:
         mine = chunk.log_q[np.arange(len(chunk)), chunk.labels]
         open_ = (chunk.rest > 0) & (mine > LOG_SMALLEST)
         state.certain[...] += len(chunk) - np.count_nonzero(open_)
-        log_q, mine = chunk.log_q[open_], mine[open_]
+        log_q, mine, labels = chunk.log_q[open_], mine[open_], chunk.labels[open_]
         for k, (a, _) in enumerate(self.bets):
-            scaled = a * log_q
-            top = scaled.max(axis=1)
-            total = top + np.log(np.exp(scaled - top[:, None]).sum(axis=1))
-            state.logs[k] += np.sum((a - 1.0) * mine - total)
+            state.logs[k] += np.sum((a - 1.0) * mine - _log_sums(a * log_q))
+        q = chunk.q[open_]
+        events = np.bincount(labels, minlength=chunk.classes)
+        state.sums[...] += np.column_stack([q.sum(axis=0), events, (q * (1.0 - q)).sum(axis=0)])
+        shifts = self._shifts(chunk)
+        if shifts is not None:
+            for k, strength in enumerate(STRENGTHS, len(self.bets)):
+                moved = strength * shifts
+                state.logs[k] += np.sum(moved[labels] - _log_sums(log_q + moved))
+
+    def _shifts(self, chunk: Chunk) -> Floats | None:
+        """What was learned for the group of a chunk."""
+        if not self.learned or not len(chunk):
+            return None
+        key = None
+        if self.column is not None:
+            assert chunk.covariates is not None
+            key = float(chunk.covariates[0, self.column])
+        found = dict(self.learned).get(key)
+        return None if found is None else np.array(found)
+
+
+def _log_sums(x: Floats) -> Floats:
+    """log Σ exp of every row."""
+    top = x.max(axis=1)
+    return top + np.log(np.exp(x - top[:, None]).sum(axis=1))
+
+
+def learn(sums: Floats) -> tuple[float, ...]:
+    """Shifts of log-odds by cell or class, from the sums (cells, 3) of earlier days.
+
+    One Newton step (Σy − Σp) / Σp(1−p), shrunk by what it has of noise: 1 − 1/z², 0 for |z| ≤ 1.
+    """
+    surplus, variance = sums[:, 1] - sums[:, 0], sums[:, 2]
+    known = variance > 0
+    z2 = np.divide(surplus**2, variance, out=np.zeros_like(variance), where=known)
+    step = np.divide(surplus, variance, out=np.zeros_like(variance), where=known)
+    shrunk = np.where(z2 > 1, step * (1 - 1 / np.maximum(z2, 1)), 0.0)
+    return tuple(np.clip(shrunk, -_LARGEST, _LARGEST).tolist())
 
 
 def log_evidence(increments: Floats) -> Floats:

@@ -16,7 +16,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.evaluation import prepared
-from calibscale.ledger.days import KEY, Ledger
+from calibscale.ledger.days import KEY, Ledger, Record
 from calibscale.ledger.recipe import Recipe, decode, encode, open_ended
 from calibscale.wagers import Wagers
 
@@ -52,7 +52,16 @@ def _recipe(source, estimators=ESTIMATORS):
 
 def _state(recipe, source):
     with prepared(source, recipe.estimators) as run:
-        return recipe.pack(run.scan(recipe.statistics).groups[None])
+        states = run.scan(recipe.statistics).groups[None]
+        return recipe.pack(states[s] for s in recipe.statistics)
+
+
+def _records(states, info):
+    """Of a number of rows and a vector of states by group."""
+    return {
+        group: Record(n, {"states": vector}, info if group is None else {})
+        for group, (n, vector) in states.items()
+    }
 
 
 @pytest.fixture
@@ -139,7 +148,8 @@ def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path
     with ledger.writing():
         for k, start in enumerate(range(0, 700, 100)):
             vector = _state(recipe, rows(slice(start, start + 100)))
-            ledger.write(f"2026-02-{k + 1:02}", "v1", {None: (100, vector)}, {"source": "test"})
+            records = _records({None: (100, vector)}, {"source": "test"})
+            ledger.write(f"2026-02-{k + 1:02}", "v1", records)
     ledger = Ledger.open(tmp_path / "ledger")
     assert ledger.days() == [f"2026-02-0{k}" for k in range(1, 8)]
     assert ledger.models == ["v1"]
@@ -148,8 +158,8 @@ def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path
         "2026-02-04",
     ]
     total = sum(ledger.read(entry) for entry in ledger.select())
-    found = ledger.recipe.unpack(total)
-    whole = recipe.unpack(_state(recipe, rows(slice(None))))
+    found = ledger.recipe.states(total)
+    whole = recipe.states(_state(recipe, rows(slice(None))))
     for estimator in ledger.recipe.estimators:
         of_days = estimator.value(*(found[s] for s in estimator.needs))
         of_rows = estimator.value(*(whole[s] for s in estimator.needs))
@@ -159,11 +169,11 @@ def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path
 
 def test_day__is_replaced_as_a_whole_and_its_slots_are_used_again(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.size)
+    one = np.ones(small.sizes["states"])
     for turn in range(4):
         with ledger.writing():
             states = {None: (turn, turn * one), 1.0: (1, one), 2.0: (2, 2 * one)}
-            ledger.write("2026-01-01", "v1", states, {"turn": turn})
+            ledger.write("2026-01-01", "v1", _records(states, {"turn": turn}))
         ledger = Ledger.open(tmp_path / "ledger")
         assert len(ledger.entries) == 3
         (entry,) = ledger.select()
@@ -193,7 +203,7 @@ def test_damage__names_the_day_and_leaves_the_others(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
     with ledger.writing():
         for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
-            ledger.write(day, "v1", {None: (1, np.ones(small.size))}, {})
+            ledger.write(day, "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
     assert ledger.check() == []
     slots = {e.day: e.slot for e in ledger.entries}
     place = tmp_path / "ledger" / "states" / "c"
@@ -223,7 +233,7 @@ def test_open__says_what_is_wrong(small, tmp_path):
     Ledger.create(tmp_path / "ledger", small)
     meta = tmp_path / "ledger" / "zarr.json"
     written = json.loads(meta.read_text())
-    written["attributes"][KEY]["format"] = 2
+    written["attributes"][KEY]["format"] = 9
     meta.write_text(json.dumps(written))
     with pytest.raises(cs.StoreError, match="newer calibscale"):
         Ledger.open(tmp_path / "ledger")
@@ -237,15 +247,15 @@ def test_open__says_what_is_wrong(small, tmp_path):
 def test_read__of_a_day_that_was_replaced_is_refused(small, tmp_path):
     """The slot that an old entry names may hold another day by now."""
     ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.size)
+    one = np.ones(small.sizes["states"])
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", {None: (1, one)}, {})
-        ledger.write("2026-01-02", "v1", {None: (1, one)}, {})
+        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
+        ledger.write("2026-01-02", "v1", _records({None: (1, one)}, {}))
     reader = Ledger.open(tmp_path / "ledger")
     old, kept = reader.select()
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", {None: (5, 5 * one)}, {})
-        ledger.write("2026-01-03", "v1", {None: (7, 7 * one)}, {})
+        ledger.write("2026-01-01", "v1", _records({None: (5, 5 * one)}, {}))
+        ledger.write("2026-01-03", "v1", _records({None: (7, 7 * one)}, {}))
     assert ledger.select("2026-01-03")[0].slot == old.slot
     with pytest.raises(cs.StoreError, match=r"2026-01-01 .*was replaced"):
         reader.read(old)
@@ -264,7 +274,7 @@ def test_index__of_other_types_is_damaged(small, tmp_path, damage):
     ledger = Ledger.create(tmp_path / "ledger", small)
     with ledger.writing():
         for day in ("2026-01-01", "2026-01-02"):
-            ledger.write(day, "v1", {None: (1, np.ones(small.size))}, {})
+            ledger.write(day, "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
     index = tmp_path / "ledger" / "index.json"
     written = json.loads(index.read_text())
     written["entries"][0].update(damage)
@@ -289,11 +299,11 @@ def test_open__a_recipe_must_fit_the_states(small, tmp_path, change):
 
 def test_day__may_have_an_infinite_log_loss(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
-    endless = np.r_[np.inf, np.ones(small.size - 1)]
+    endless = np.r_[np.inf, np.ones(small.sizes["states"] - 1)]
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", {None: (1, endless)}, {})
+        ledger.write("2026-01-01", "v1", _records({None: (1, endless)}, {}))
         with pytest.raises(cs.OptionError, match="not a number"):
-            ledger.write("2026-01-02", "v1", {None: (1, endless * np.nan)}, {})
+            ledger.write("2026-01-02", "v1", _records({None: (1, endless * np.nan)}, {}))
     np.testing.assert_array_equal(ledger.read(ledger.select()[0]), endless)
 
 
@@ -301,21 +311,21 @@ def test_day__may_have_an_infinite_log_loss(small, tmp_path):
 def test_day__must_be_one(small, tmp_path, day):
     ledger = Ledger.create(tmp_path / "ledger", small)
     with ledger.writing(), pytest.raises(cs.OptionError, match="a day is written like"):
-        ledger.write(day, "v1", {None: (1, np.ones(small.size))}, {})
+        ledger.write(day, "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
 
 
 _WRITER = """
 import sys
 import numpy as np
-from calibscale.ledger.days import Ledger
+from calibscale.ledger.days import Ledger, Record
 ledger = Ledger.open(sys.argv[1])
 print("start", flush=True)
 for turn in range(1, 10_000):
     with ledger.writing():
         value = float(turn)
-        states = {None: (turn, np.full(ledger.recipe.size, value)),
-                  1.0: (turn, np.full(ledger.recipe.size, value))}
-        ledger.write("2026-01-01", "v1", states, {"turn": turn})
+        states = {"states": np.full(ledger.recipe.sizes["states"], value)}
+        records = {None: Record(turn, states, {"turn": turn}), 1.0: Record(turn, states, {})}
+        ledger.write("2026-01-01", "v1", records)
 """
 
 
@@ -324,8 +334,8 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = Ledger.create(path, small)
     with ledger.writing():
-        zero = np.zeros(small.size)
-        ledger.write("2026-01-01", "v1", {None: (0, zero), 1.0: (0, zero)}, {"turn": 0})
+        zero = np.zeros(small.sizes["states"])
+        ledger.write("2026-01-01", "v1", _records({None: (0, zero), 1.0: (0, zero)}, {"turn": 0}))
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     turns = []
     for moment in rng.uniform(0, 0.05, 12):

@@ -8,7 +8,7 @@ from scipy.special import expit, logit, softmax
 
 import calibscale as cs
 from calibscale.scan import scan
-from calibscale.wagers import Wagers, log_evidence, mean_evidence
+from calibscale.wagers import Wagers, learn, log_evidence, mean_evidence
 
 
 def _logs(source, wagers, **options):
@@ -60,13 +60,66 @@ def test_wagers__are_fair(notion):
     """The factor of a row has mean 1 under its prediction: summed over labels, exactly."""
     rng = np.random.default_rng(3)
     q = rng.dirichlet(np.full(3, 0.5), 20)
-    wagers = Wagers(notion)
+    shifts = tuple(rng.normal(size=3 if notion == "canonical" else 18).tolist())
+    wagers = Wagers(notion, learned=((None, shifts),))
     for i in range(20):
-        mean = np.zeros(len(wagers.bets))
+        mean = np.zeros(len(wagers.bets) + 2)
         for y in range(3):
             one = cs.from_arrays(probabilities=q[i : i + 1], labels=np.array([y]))
             mean += q[i, y] * np.exp(_logs(one, wagers).logs)
         np.testing.assert_allclose(mean, 1.0, rtol=1e-9)
+
+
+def test_learned_bets__are_of_the_cell_or_class(rng):
+    p, y = rng.random(60), rng.integers(0, 2, 60)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    shifts = rng.normal(size=18)
+    found = _logs(source, Wagers("positive", learned=((None, tuple(shifts)),)))
+    cells = np.clip(np.floor(logit(p) / 0.75) + 9, 0, 17).astype(int)
+    for k, strength in enumerate((0.5, 1.0), start=-2):
+        g = expit(logit(p) + strength * shifts[cells])
+        expected = np.log(np.where(y == 1, g / p, (1 - g) / (1 - p))).sum()
+        assert found.logs[k] == pytest.approx(expected, rel=1e-9)
+    for cell in range(18):
+        here = cells == cell
+        expected = [p[here].sum(), y[here].sum(), (p * (1 - p))[here].sum()]
+        np.testing.assert_allclose(found.sums[cell], expected, atol=1e-12)
+    q, y = rng.dirichlet(np.ones(4), 50), rng.integers(0, 4, 50)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    shifts = rng.normal(size=4)
+    found = _logs(source, Wagers("canonical", learned=((None, tuple(shifts)),)))
+    g = softmax(np.log(q) + shifts, axis=1)
+    rows = np.arange(50)
+    expected = np.log(g[rows, y] / q[rows, y]).sum()
+    assert found.logs[-1] == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(found.sums[:, 0], q.sum(axis=0))
+    np.testing.assert_allclose(found.sums[:, 1], np.bincount(y, minlength=4))
+
+
+def test_learned_bets__are_of_the_group_of_the_rows(rng):
+    """Groups that were not there before are not bet on."""
+    p, y, group = rng.random(90), rng.integers(0, 2, 90), np.repeat([0.0, 1.0, 2.0], 30)
+    shifts = {0.0: tuple(rng.normal(size=18)), 1.0: tuple(rng.normal(size=18))}
+    source = cs.from_arrays(
+        probabilities=p, labels=y, binary=True, covariates=group[:, None], covariate_names=["g"]
+    )
+    wagers = Wagers("positive", learned=tuple(shifts.items()), column=0)
+    found = scan(source, (wagers,), group_by="g").groups
+    for g in (0.0, 1.0):
+        here = group == g
+        one = cs.from_arrays(probabilities=p[here], labels=y[here], binary=True)
+        alone = _logs(one, Wagers("positive", learned=((None, shifts[g]),)))
+        np.testing.assert_allclose(found[g][wagers].logs, alone.logs, rtol=1e-12)
+    np.testing.assert_array_equal(found[2.0][wagers].logs[-2:], 0.0)
+
+
+def test_learn__shrinks_what_may_be_noise():
+    variance = 100.0
+    surplus = np.array([0.0, 5.0, 10.0, 20.0, -20.0, 400.0])
+    sums = np.column_stack([np.full(6, 500.0), 500.0 + surplus, np.full(6, variance)])
+    found = learn(sums)  # z = 0, 0.5, 1, 2, −2, 40
+    np.testing.assert_allclose(found, [0, 0, 0, 0.2 * 0.75, -0.2 * 0.75, 1.0], rtol=1e-12)
+    assert learn(np.zeros((3, 3))) == (0.0, 0.0, 0.0)
 
 
 def test_log_evidence__is_the_mixture_over_restarts_and_bets(rng):

@@ -9,10 +9,10 @@ import pytest
 
 import calibscale as cs
 from calibscale.evaluation import prepared
-from calibscale.ledger.days import Ledger
+from calibscale.ledger.days import Ledger, Record
 from calibscale.ledger.recipe import Recipe
-from calibscale.ledger.windows import drifts, evidence, window
-from calibscale.wagers import Wagers, log_evidence
+from calibscale.ledger.windows import drifts, evidence, learned_bets, window
+from calibscale.wagers import Wagers, learn, log_evidence
 
 ESTIMATORS = (
     cs.ECE(notion="positive"),
@@ -43,13 +43,17 @@ def _ledger(path, days, model="v1"):
     ledger = Ledger.create(path, RECIPE)
     with ledger.writing():
         for k, day in enumerate(days):
-            ledger.write(_name(k), model, {None: (ROWS, _vector([day]))}, {})
+            ledger.write(_name(k), model, {None: Record(ROWS, _vectors([day]))})
     return Ledger.open(path)
 
 
-def _vector(days):
+def _vectors(days):
     with prepared(_source(days), ESTIMATORS) as run:
-        return RECIPE.pack(run.scan(RECIPE.statistics).groups[None])
+        states = run.scan([*RECIPE.statistics, *RECIPE.wagers]).groups[None]
+    return {
+        "states": RECIPE.pack(states[s] for s in RECIPE.statistics),
+        "wagers": RECIPE.pack(states[w] for w in RECIPE.wagers),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +118,40 @@ def test_drifts__are_seen_and_only_where_there_are_some(ledger):
 
 
 def test_evidence__is_that_of_the_days_in_their_order(ledger, days):
-    wagers = RECIPE.wagers[0]
-    found, logs = evidence(ledger, wagers)
+    found, (process,) = evidence(ledger, _name(39))
     assert found == [_name(k) for k in range(40)]
-    L = np.array([RECIPE.unpack(_vector([day]))[wagers].logs for day in days])
-    np.testing.assert_allclose(logs, log_evidence(L), rtol=1e-12, atol=1e-12)
-    assert logs[:20].max() < np.log(20)
-    assert logs[22] > np.log(20)  # the third biased night
+    L = np.array([_logs(day) for day in days])
+    np.testing.assert_allclose(process.log_evidence, log_evidence(L), rtol=1e-12, atol=1e-12)
+    assert process.since(found, np.log(20)) in (_name(21), _name(22))  # biased from day 20 on
+
+
+def test_evidence__does_not_depend_on_the_order_in_which_days_come(days, tmp_path):
+    """A day that is missing has the factor 1, and moves no other when it comes."""
+    ledger = _ledger(tmp_path / "ledger", days[:1])
+    with ledger.writing():
+        ledger.write(_name(3), "v1", {None: Record(ROWS, _vectors([days[3]]))})
+    L = np.zeros((4, len(_logs(days[0]))))
+    L[0], L[3] = _logs(days[0]), _logs(days[3])
+    np.testing.assert_allclose(evidence(ledger, _name(3))[1][0].log_evidence, log_evidence(L))
+    with ledger.writing():
+        ledger.write(_name(1), "v1", {None: Record(ROWS, _vectors([days[1]]))})
+    L[1] = _logs(days[1])
+    np.testing.assert_allclose(evidence(ledger, _name(3))[1][0].log_evidence, log_evidence(L))
+
+
+def test_learned_bets__know_earlier_days_alone(ledger, days):
+    (bets,) = learned_bets(ledger, _name(25), "v1", days=5)
+    total = sum(_wager_states(day).sums for day in days[20:25])
+    ((group, shifts),) = bets.learned
+    assert group is None
+    assert shifts == pytest.approx(learn(total), rel=1e-9)
+    assert np.mean(shifts) > 0.2  # 0.15 more events than predicted
+    assert learned_bets(ledger, _name(0), "v1", days=5)[0].learned == ()
+
+
+def _wager_states(day):
+    return RECIPE.unpack("wagers", _vectors([day])["wagers"])[0]
+
+
+def _logs(day):
+    return _wager_states(day).logs

@@ -15,6 +15,7 @@ import click
 from calibscale.cli.audit import audit
 from calibscale.cli.bias import bias
 from calibscale.cli.evaluate import evaluate, plan
+from calibscale.cli.nightly import ledger, nightly
 from calibscale.cli.options import check_output, number, pairs, write_json
 from calibscale.cli.power import power
 from calibscale.cli.rank import rank
@@ -231,6 +232,8 @@ def doctor(json_path: str | None) -> None:
 cli.add_command(audit)
 cli.add_command(bias)
 cli.add_command(evaluate)
+cli.add_command(ledger)
+cli.add_command(nightly)
 cli.add_command(plan)
 cli.add_command(power)
 cli.add_command(rank)

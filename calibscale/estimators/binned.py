@@ -80,7 +80,7 @@ class Bins(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Binned(Estimator):
+class Binned(Estimator):
     """What all binned estimators share.
 
     Parameters
@@ -209,7 +209,7 @@ def equal_mass(sums: Floats, bins: int) -> Bins:
 
 
 @dataclass(frozen=True)
-class ECE(_Binned):
+class ECE(Binned):
     """Expected calibration error Σ_b (n_b/n) |conf_b − acc_b| (an L1 error, not squared).
 
     Examples
@@ -230,7 +230,7 @@ class ECE(_Binned):
 
 
 @dataclass(frozen=True)
-class MCE(_Binned):
+class MCE(Binned):
     """Maximum calibration error max_b |conf_b − acc_b| over the bins that hold rows."""
 
     name: ClassVar[str] = "mce"
@@ -241,7 +241,7 @@ class MCE(_Binned):
 
 
 @dataclass(frozen=True)
-class TCE2(_Binned):
+class TCE2(Binned):
     """Squared binned error Σ_b (n_b/n) (conf_b − acc_b)² [GB, eq. 6 with p = 2].
 
     Biased upwards by the sampling noise of acc_b; `debiased` subtracts acc_b (1 − acc_b)/(n_b − 1)
@@ -255,7 +255,7 @@ class TCE2(_Binned):
 
 
 @dataclass(frozen=True)
-class TCE2Debiased(_Binned):
+class TCE2Debiased(Binned):
     """`TCE2` less its sampling bias: Σ_b (n_b/n) [(conf_b − acc_b)² − acc_b (1 − acc_b)/(n_b − 1)].
 
     A bin of one row contributes 0.  With weights n_b is (Σw)²/Σw² of the bin.  May be negative.
@@ -275,7 +275,7 @@ class TCE2Debiased(_Binned):
 
 
 @dataclass(frozen=True)
-class BrierDecomposition(_Binned):
+class BrierDecomposition(Binned):
     """Brier score of the event = calibration + refinement + what binning hides (Murphy 1973).
 
     The value is the calibration part Σ_b (n_b/n)(conf_b − acc_b)²; `details` has refinement
@@ -310,7 +310,7 @@ class BrierDecomposition(_Binned):
 
 
 @dataclass(frozen=True)
-class NLLDecomposition(_Binned):
+class NLLDecomposition(Binned):
     """Log loss of the event = calibration + refinement + what binning hides, in nats.
 
     Calibration is Σ_b (n_b/n) KL(acc_b ‖ conf_b), refinement Σ_b (n_b/n) H(acc_b).
@@ -353,7 +353,7 @@ class NLLDecomposition(_Binned):
 
 
 @dataclass(frozen=True)
-class CWCE2(_Binned):
+class CWCE2(Binned):
     """Class-wise squared error: `TCE2` of each class's own column, summed over the classes.
 
     `details` has the vector over the classes and its mean.

@@ -1,15 +1,18 @@
-"""A folder of daily states: zarr arrays, and an index that is the commit."""
+"""A folder of days: zarr arrays of their states, and an index that is the commit."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import zarr
@@ -17,6 +20,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError, StoreError
+from calibscale.files import write_whole
 from calibscale.ledger.recipe import Recipe
 from calibscale.store.direct import DirectArray
 from calibscale.store.places import complaints, local_path, put_in_place, write_lock
@@ -25,17 +29,32 @@ FORMAT = 1
 KEY = "calibscale_ledger"
 _SLOTS = 2**24  # more than any ledger fills: its arrays never change their shape
 _INDEX = "index.json"
-_STATES = "states"
+_KEY = re.compile(r"\d{4}-\d{2}-\d{2}(T[0-2]\d(:[0-5]\d)?)?")
+
+
+class Record(NamedTuple):
+    """What is to be kept of a group of a day's rows: their number, vectors by section, and facts.
+
+    `vectors` has those of `Recipe.sizes`, or fewer: a group needs no replicates.
+    """
+
+    n: int
+    vectors: Mapping[str, Floats]
+    info: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One state: of a day, a model version, and of a group or of all rows.
+    """One record: of a day, a model version, and of a group or of all rows.
 
     Attributes
     ----------
+    day : str
+        Its key: a date, such as 2026-11-21, or a part of it, such as 2026-11-21T06.
+    sections : tuple of str
+        Which vectors there are.
     info : dict
-        What the day's run says of its rows: used, unlabelled, dropped, source, versions, time.
+        What the run said of it.
     """
 
     day: str
@@ -43,7 +62,13 @@ class Entry:
     slot: int
     group: float | None = None
     n: int = 0
+    sections: tuple[str, ...] = ("states",)
     info: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def date(self) -> str:
+        """The day that the key is of, or of a part of."""
+        return self.day[:10]
 
 
 class Ledger:
@@ -62,8 +87,8 @@ class Ledger:
     # ---------------------------------------------------------------- life
 
     @classmethod
-    def create(cls, path: str | Path, recipe: Recipe) -> Ledger:
-        """An empty ledger, which appears as a whole.
+    def create(cls, path: str | Path, recipe: Recipe, **notes: Any) -> Ledger:
+        """An empty ledger, which appears as a whole; notes are kept with it.
 
         Raises
         ------
@@ -75,17 +100,18 @@ class Ledger:
 
         def fill(address: str) -> None:
             group = zarr.open_group(address, mode="w-", zarr_format=3)
-            group.create_array(
-                _STATES,
-                shape=(_SLOTS, recipe.size),
-                chunks=(1, recipe.size),
-                dtype=np.float64,
-                fill_value=np.nan,
-                compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
-                dimension_names=("slot", "number"),
-            )
-            _write_whole(Path(address) / _INDEX, {"revision": 0, "entries": []})
-            group.attrs[KEY] = {"format": FORMAT, "recipe": json.loads(text)}
+            for section, size in recipe.sizes.items():
+                group.create_array(
+                    section,
+                    shape=(_SLOTS, size),
+                    chunks=(1, size),
+                    dtype=np.float64,
+                    fill_value=np.nan,
+                    compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
+                    dimension_names=("slot", "number"),
+                )
+            _write_json(Path(address) / _INDEX, {"revision": 0, "entries": []})
+            group.attrs[KEY] = {"format": FORMAT, "recipe": json.loads(text), **notes}
 
         with complaints(path):
             put_in_place(place, fill, False)
@@ -118,13 +144,26 @@ class Ledger:
                 recipe = Recipe.from_dict(meta["recipe"])
             except OptionError as error:
                 raise StoreError(f"{path}: {error}") from error
-            states: Any = group[_STATES]
-            if states.shape[1] != recipe.size:
-                raise StoreError(
-                    f"{path}: its states have {states.shape[1]} numbers, its recipe {recipe.size}: "
-                    "it is damaged, or another calibscale wrote it"
-                )
+            for section, size in recipe.sizes.items():
+                array: Any = group[section]
+                if array.shape[1] != size:
+                    raise StoreError(
+                        f"{path}: its {section} have {array.shape[1]} numbers, its recipe {size}: "
+                        "it is damaged, or another calibscale wrote it"
+                    )
             return cls(place, recipe, group)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What `create` was told to keep."""
+        meta: Any = self._group.attrs[KEY]
+        return {key: value for key, value in meta.items() if key not in ("format", "recipe")}
+
+    def result_path(self, model: str, day: str) -> Path:
+        """Where the result of a night is kept."""
+        name = quote(model, safe="")
+        name = "%2E" + name[1:] if name.startswith(".") else name
+        return self.path / "results" / name / f"{day}.json"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -145,7 +184,7 @@ class Ledger:
     # ---------------------------------------------------------------- days
 
     def days(self, model: str | None = None) -> list[str]:
-        """The days that are there, in order."""
+        """The keys that are there, in order."""
         return sorted({e.day for e in self.entries if model in (None, e.model)})
 
     @property
@@ -163,41 +202,42 @@ class Ledger:
         model: str | None = None,
         group: float | None = None,
     ) -> list[Entry]:
-        """Entries of a range of days, its ends among them, in the order of days and models."""
+        """Entries of a range of dates, its ends among them, in the order of keys and models."""
         found = [
             e
             for e in self.entries
-            if (first is None or e.day >= first)
-            and (last is None or e.day <= last)
+            if (first is None or e.date >= first[:10])
+            and (last is None or e.date <= last[:10])
             and model in (None, e.model)
             and e.group == group
         ]
         return sorted(found, key=lambda e: (e.day, e.model))
 
-    def write(
-        self, day: str, model: str, states: dict[float | None, tuple[int, Floats]],
-        info: dict[str, Any],
-    ) -> None:  # fmt: skip
-        """Put the states of a day in the place of what was there; call within `writing`.
+    def write(self, day: str, model: str, records: Mapping[float | None, Record]) -> None:
+        """Put the records of a day, by group, in the place of its old ones; within `writing`.
 
-        Parameters
-        ----------
-        states : dict
-            By group (None: all rows) its number of rows and its packed state.
+        Raises
+        ------
+        OptionError
+            If the key is none, or a state is not a number.
+        StoreError
+            If the disk is full, or the like; the ledger is as it was.
         """
-        _check_day(day)
+        check_key(day)
         taken = {e.slot for e in self.entries}
         free = (slot for slot in range(_SLOTS) if slot not in taken)
-        array: Any = self._group[_STATES]
         fresh = []
         with complaints(self.path):
-            for group, (n, vector) in states.items():
-                if np.isnan(vector).any():  # an infinite log loss is one
-                    raise OptionError(f"the state of {day} is not a number")
+            for group, record in records.items():
                 slot = next(free)
-                array[slot] = vector
-                _flush(self.path / _STATES / "c" / str(slot) / "0")
-                fresh.append(Entry(day, model, slot, group, n, info if group is None else {}))
+                for section, vector in record.vectors.items():
+                    if np.isnan(vector).any():  # an infinite log loss is one
+                        raise OptionError(f"the state of {day} is not a number")
+                    array: Any = self._group[section]
+                    array[slot] = vector
+                    _flush(self.path / section / "c" / str(slot) / "0")
+                sections = tuple(record.vectors)
+                fresh.append(Entry(day, model, slot, group, record.n, sections, record.info))
             others = [e for e in self.entries if (e.day, e.model) != (day, model)]
             self._write_index([*others, *fresh])
 
@@ -206,8 +246,8 @@ class Ledger:
         with complaints(self.path):
             self._write_index([e for e in self.entries if (e.day, e.model) != (day, model)])
 
-    def read(self, entry: Entry) -> Floats:
-        """The packed state of an entry.
+    def read(self, entry: Entry, section: str = "states") -> Floats:
+        """The vector of a section of an entry.
 
         Raises
         ------
@@ -215,19 +255,19 @@ class Ledger:
             If it is damaged, or was replaced since the index was read: names the day.
         """
         try:
-            vector = self._states[entry.slot : entry.slot + 1][0]
+            vector = self._arrays[section][entry.slot : entry.slot + 1][0]
             if np.isnan(vector).any():
-                raise ValueError("it is missing")
+                raise ValueError(f"its {section} are missing")
         except Exception as error:
             raise StoreError(
-                f"{self.path}: the state of {entry.day} ({entry.model}) is damaged: {error}. Run "
+                f"{self.path}: the record of {entry.day} ({entry.model}) is damaged: {error}. Run "
                 "that day again; other days can be used"
             ) from error
         if self._seen != _identity(self.path / _INDEX):  # a writer may use its slot again
             self._read_index()
         if self._named.get(entry.slot) != entry:
             raise StoreError(
-                f"{self.path}: the state of {entry.day} ({entry.model}) was replaced since its "
+                f"{self.path}: the record of {entry.day} ({entry.model}) was replaced since its "
                 "entry was selected: select it again"
             )
         return vector
@@ -237,17 +277,21 @@ class Ledger:
         found = []
         for entry in self.entries:
             try:
-                self.read(entry)
+                for section in entry.sections:
+                    self.read(entry, section)
             except StoreError as error:
                 found.append(str(error))
         return found
 
     # ---------------------------------------------------------------- the index
 
-    @property
-    def _states(self) -> DirectArray:
-        array: Any = self._group[_STATES]
-        return DirectArray(self.path / _STATES, array)
+    @cached_property
+    def _arrays(self) -> dict[str, DirectArray]:
+        found: dict[str, DirectArray] = {}
+        for section in self.recipe.sizes:
+            array: Any = self._group[section]
+            found[section] = DirectArray(self.path / section, array)
+        return found
 
     def _read_index(self) -> None:
         with complaints(self.path):
@@ -271,7 +315,7 @@ class Ledger:
     def _write_index(self, entries: list[Entry]) -> None:
         ordered = sorted(entries, key=lambda e: (e.day, e.model, e.group is not None, e.group or 0))
         value = {"revision": self.revision + 1, "entries": [asdict(e) for e in ordered]}
-        _write_whole(self.path / _INDEX, value)
+        _write_json(self.path / _INDEX, value)
         self._seen = _identity(self.path / _INDEX)
         self.revision += 1
         self._keep(ordered)
@@ -279,7 +323,7 @@ class Ledger:
 
 def _entry(written: Any) -> Entry:
     """An entry of the index; raises what a damaged one raises."""
-    entry = Entry(**written)
+    entry = Entry(**{**written, "sections": tuple(written.get("sections", ("states",)))})
     kinds = {"day": str, "model": str, "slot": int, "n": int, "info": dict}
     if not all(isinstance(getattr(entry, name), kind) for name, kind in kinds.items()) or not (
         0 <= entry.slot < _SLOTS and isinstance(entry.group, float | int | None)
@@ -294,14 +338,14 @@ def _identity(index: Path | int) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _check_day(day: str) -> None:
-    """Raise unless the text is a day, such as 2026-11-21."""
+def check_key(day: str) -> None:
+    """Raise unless the text is a day, such as 2026-11-21, or a part of one."""
     try:
-        if date.fromisoformat(day).isoformat() == day:
+        if _KEY.fullmatch(day) and date.fromisoformat(day[:10]):
             return
     except ValueError:
         pass
-    raise OptionError(f"a day is written like 2026-11-21, not {day!r}")
+    raise OptionError(f"a day is written like 2026-11-21, or 2026-11-21T06, not {day!r}")
 
 
 def _flush(path: Path) -> None:
@@ -313,15 +357,5 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _write_whole(path: Path, value: dict[str, Any]) -> None:
-    """Write JSON aside and rename it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "w") as file:
-            json.dump(value, file, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(value, allow_nan=False).encode())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from calibscale.chunk import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, KLCE, Estimator
 from calibscale.features import OneHot, RandomFourier
+from calibscale.nulls import Null, Replicates, replicates_of
 from calibscale.statistics import Statistic
 
 _KINDS: dict[str, Any] = {
@@ -80,10 +82,17 @@ class Recipe:
     estimators : tuple of Estimator
         Resolved and frozen: bandwidths, λ, edges, series and feature maps are values.
     wagers : tuple of Wagers
+        Without what was learned, which is a day's own.
     covariates : tuple of str
         Names of the columns, in the order of the source.
     group_by : str, optional
         Column whose values have states of their own.
+    tested : tuple of str
+        Names of the estimators that are tested.
+    replicates : int
+        Of every test.
+    keep : bool
+        Whether the states of replicates are kept, so that windows can be tested.
     seed : int
         Of the replicates; that of a day is a hash of it and the day.
     """
@@ -93,6 +102,9 @@ class Recipe:
     wagers: tuple[wagers.Wagers, ...] = ()
     covariates: tuple[str, ...] = ()
     group_by: str | None = None
+    tested: tuple[str, ...] = ()
+    replicates: int = 0
+    keep: bool = False
     seed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,38 +118,57 @@ class Recipe:
     @cached_property
     def statistics(self) -> tuple[Statistic, ...]:
         """What a day's state holds, in order."""
-        needed = (*(s for e in self.estimators for s in e.needs), *self.wagers)
-        return tuple(dict.fromkeys(needed))
+        return tuple(dict.fromkeys(s for e in self.estimators for s in e.needs))
+
+    def replicated(self, day: str = "") -> dict[Statistic, Replicates]:
+        """The replicates of a day of every statistic that is tested."""
+        text = f"{self.seed} {day}".encode()
+        null = Null("labels", int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
+        asked = [e for e in self.estimators if e.name in self.tested]
+        return replicates_of(asked, null, 0, self.replicates) if self.replicates else {}
 
     @cached_property
-    def _zeros(self) -> list[Any]:
-        return [s.zero(self.classes) for s in self.statistics]
+    def _zeros(self) -> dict[str, list[Any]]:
+        sections = {
+            "states": self.statistics,
+            "wagers": self.wagers,
+            "replicates": tuple(self.replicated().values()) if self.keep else (),
+        }
+        return {name: [s.zero(self.classes) for s in kinds] for name, kinds in sections.items()}
 
     @cached_property
-    def size(self) -> int:
-        """How many numbers a state is."""
-        return sum(_count(field) for zero in self._zeros for field in zero)
+    def sizes(self) -> dict[str, int]:
+        """How many numbers each section of a day's record is; those that are empty are left out."""
+        sizes = {
+            name: sum(_count(field) for zero in zeros for field in zero)
+            for name, zeros in self._zeros.items()
+        }
+        return {name: size for name, size in sizes.items() if size}
 
-    def pack(self, states: dict[Statistic, Any]) -> Floats:
-        """The states as one vector (size,)."""
+    def pack(self, states: Iterable[Any]) -> Floats:
+        """The states of a section as one vector."""
         parts = [
             np.ascontiguousarray(field).reshape(-1).view(np.float64)
-            for s in self.statistics
-            for field in states[s]
+            for state in states
+            for field in state
         ]
         return np.concatenate(parts) if parts else np.empty(0)
 
-    def unpack(self, vector: Floats) -> dict[Statistic, Any]:
-        """The states of a vector, or of a sum of vectors."""
-        found, at = {}, 0
-        for s, zero in zip(self.statistics, self._zeros, strict=True):
+    def unpack(self, section: str, vector: Floats) -> list[Any]:
+        """The states of a vector, or of a sum of vectors, of a section."""
+        found, at = [], 0
+        for zero in self._zeros[section]:
             arrays = []
             for field in zero:
                 part = vector[at : at + _count(field)]
                 at += _count(field)
                 arrays.append(part.view(field.dtype).reshape(field.shape))
-            found[s] = type(zero)(*arrays)
+            found.append(zero._make(arrays) if hasattr(zero, "_make") else tuple(arrays))
         return found
+
+    def states(self, vector: Floats) -> dict[Statistic, Any]:
+        """Of a vector, or of a sum of vectors, of the section of states."""
+        return dict(zip(self.statistics, self.unpack("states", vector), strict=True))
 
 
 def open_ended(estimator: Estimator) -> Estimator:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
 
 import numpy as np
 from scipy.stats import t as student
 
+from calibscale import engine
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError, StoreError
+from calibscale.estimators import Estimator
 from calibscale.intervals import Intervals, Parts
 from calibscale.ledger.days import Entry, Ledger
+from calibscale.ledger.recipe import Recipe
 from calibscale.results import POPULATION, THIS_N, Estimate
-from calibscale.wagers import Wagers, log_evidence
+from calibscale.scan import States
+from calibscale.testing import TestResult, result_of
+from calibscale.wagers import STRENGTHS, Wagers, learn, log_evidence
 
 MAX_GROUPS = 20  # of consecutive days, that an interval leaves out one at a time
+_READ_AHEAD = 8  # records in memory at a time
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,10 @@ class Window:
     estimates : tuple of Estimate
         With intervals where there are two days or more: days are the groups of the jackknife, up to
         20 runs of consecutive ones.
+    tests : tuple of TestResult
+        Where every day has replicates.
+    states : dict
+        Of the statistics: their sums over the days.
     damaged : tuple of str
         Days that could not be read, and why.
     """
@@ -42,18 +54,9 @@ class Window:
     n: int
     estimates: tuple[Estimate, ...]
     parts: tuple[Parts, ...]
+    tests: tuple[TestResult, ...] = ()
+    states: States = field(default_factory=dict, repr=False, compare=False)
     damaged: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object."""
-        return {
-            "first": self.first,
-            "last": self.last,
-            "days": list(self.days),
-            "n": self.n,
-            "results": [estimate.to_dict() for estimate in self.estimates],
-            "damaged": list(self.damaged),
-        }
 
 
 @dataclass(frozen=True)
@@ -84,48 +87,107 @@ def window(
     model: str | None = None,
     group: float | None = None,
     level: float = 0.95,
+    only: Collection[str] | None = None,
 ) -> Window:
-    """The estimates of a range of days, its ends among them.
+    """The estimates of a range of days, its ends among them, or of some of its days.
 
     Raises
     ------
     StoreError
-        If no day of it can be read.
+        If no day of it has rows, or none can be read.
     """
     recipe = ledger.recipe
-    found: list[tuple[Entry, Floats]] = []
+    selected = ledger.select(first, last, model, group)
+    entries = [e for e in selected if e.n and (only is None or e.day in only)]
+    days = sorted({entry.day for entry in entries})
+    runs = np.array_split(np.array(days), min(len(days), MAX_GROUPS)) if days else []
+    run_of = {day: g for g, run in enumerate(runs) for day in run.tolist()}
+    sums = [np.zeros(recipe.sizes.get("states", 0)) for _ in runs]
+    drawn = np.zeros(recipe.sizes.get("replicates", 0))
+    read: list[Entry] = []
     damaged = []
-    for entry in ledger.select(first, last, model, group):
-        try:
-            found.append((entry, ledger.read(entry)))
-        except StoreError as error:
-            damaged.append(str(error))
-    if not found:
-        raise StoreError(f"{ledger.path}: no day from {first} to {last} can be read")
-    days = sorted({entry.day for entry, _ in found})
-    total = np.sum([vector for _, vector in found], axis=0)
-    states = recipe.unpack(total)
-    runs = np.array_split(np.array(days), min(len(days), MAX_GROUPS))
+    with_draws = 0
+    for entry, vectors in _vectors(ledger, entries):
+        if isinstance(vectors, StoreError):
+            damaged.append(str(vectors))
+            continue
+        sums[run_of[entry.day]] += vectors[0]
+        if len(vectors) > 1:
+            drawn += vectors[1]
+            with_draws += 1
+        read.append(entry)
+    if not read:
+        why = "can be read" if damaged else "has rows"
+        raise StoreError(f"{ledger.path}: no day from {first} to {last} {why}{_told(damaged)}")
+    there = {run_of[entry.day] for entry in read}
+    sums = [part for g, part in enumerate(sums) if g in there]
+    states = recipe.states(np.sum(sums, axis=0))
     asked = Intervals(level=level)
-    frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
-    left_out = np.full((len(frozen), len(runs)), np.nan)
-    for g, run in enumerate(runs if len(runs) > 1 else ()):
-        kept = [vector for entry, vector in found if entry.day not in run]
-        rest = recipe.unpack(np.sum(kept, axis=0))  # a difference would lose digits
-        for k, e in enumerate(frozen):
-            left_out[k, g] = e.value(*(rest[s] for s in e.needs))
-    estimates, parts = [], []
-    for e, without in zip(frozen, left_out, strict=True):
-        estimate = e.finalize(*(states[s] for s in e.needs))
-        value = float("nan") if estimate.value is None else estimate.value
-        part = Parts(value, without, np.empty(0))
-        covers = POPULATION if e.unbiased else THIS_N
-        estimates.append(replace(estimate, interval=part.interval(asked, covers)))
-        parts.append(part)
+    with engine.one_thread():
+        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
+        left_out = np.full((len(frozen), len(sums)), np.nan)
+        for g, rest in enumerate(_left_out(sums) if len(sums) > 1 else ()):
+            found = recipe.states(rest)
+            for k, e in enumerate(frozen):
+                left_out[k, g] = e.value(*(found[s] for s in e.needs))
+        estimates, parts = [], []
+        for e, without in zip(frozen, left_out, strict=True):
+            estimate = e.finalize(*(states[s] for s in e.needs))
+            value = float("nan") if estimate.value is None else estimate.value
+            part = Parts(value, without, np.empty(0))
+            covers = POPULATION if e.unbiased else THIS_N
+            estimates.append(replace(estimate, interval=part.interval(asked, covers)))
+            parts.append(part)
+        tests = _tests(recipe, frozen, states, drawn) if with_draws == len(read) else ()
     return Window(
-        first, last, tuple(days), sum(entry.n for entry, _ in found), tuple(estimates),
-        tuple(parts), tuple(damaged),
+        first, last, tuple(sorted({entry.day for entry in read})), sum(e.n for e in read),
+        tuple(estimates), tuple(parts), tests, states, tuple(damaged),
     )  # fmt: skip
+
+
+def _told(damaged: list[str]) -> str:
+    return "".join(f"; {message}" for message in damaged[:3])
+
+
+def _vectors(
+    ledger: Ledger, entries: Sequence[Entry]
+) -> Iterator[tuple[Entry, list[Floats] | StoreError]]:
+    """Each entry with its states, and its replicates where it has some; a few at a time."""
+
+    def read(entry: Entry) -> list[Floats] | StoreError:
+        try:
+            return [ledger.read(entry, s) for s in ("states", "replicates") if s in entry.sections]
+        except StoreError as error:
+            return error
+
+    with ThreadPoolExecutor(min(4, engine.available_cpus()), "calibscale") as pool:
+        for at in range(0, len(entries), _READ_AHEAD):
+            some = entries[at : at + _READ_AHEAD]
+            yield from zip(some, pool.map(read, some), strict=True)
+
+
+def _left_out(sums: list[Floats]) -> Iterator[Floats]:
+    """The sum of all but one, for each; of what is kept, for a difference would lose digits."""
+    after = [np.zeros_like(sums[0])]
+    for part in reversed(sums[1:]):
+        after.append(after[-1] + part)
+    before = np.zeros_like(sums[0])
+    for part, rest in zip(sums, reversed(after), strict=True):
+        yield before + rest
+        before = before + part
+
+
+def _tests(
+    recipe: Recipe, frozen: tuple[Estimator, ...], states: States, drawn: Floats
+) -> tuple[TestResult, ...]:
+    """The tests of a sum of days, whose replicates are the sums of theirs."""
+    replicated = recipe.replicated()
+    if not replicated:
+        return ()
+    sums = zip(replicated.values(), recipe.unpack("replicates", drawn), strict=True)
+    known = {**states, **dict(sums)}
+    null = next(iter(replicated.values())).null
+    return tuple(result_of(e, known, replicated, null) for e in frozen if e.name in recipe.tested)
 
 
 def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, ...]:
@@ -159,16 +221,82 @@ def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, 
     return tuple(found)
 
 
-def evidence(
-    ledger: Ledger, wagers: Wagers, model: str | None = None, group: float | None = None
-) -> tuple[list[str], Floats]:
-    """The days, and log E after each of them, of one family of bets (`log_evidence`).
+@dataclass(frozen=True)
+class Evidence:
+    """A process of e-values: log E after each of the days, and where it first reached a bound."""
 
-    An alarm where E ever reaches 1/α is false with probability at most α.
+    notion: str
+    group: float | None
+    log_evidence: Floats
+
+    def since(self, days: Sequence[str], bound: float) -> str | None:
+        """The first of the days after which log E was at least the bound."""
+        return first_reached(days, self.log_evidence, bound)
+
+
+def first_reached(days: Sequence[str], logs: Floats, bound: float) -> str | None:
+    """The first of the days after which log E was at least the bound."""
+    reached = np.flatnonzero(logs >= bound)
+    return days[reached[0]] if len(reached) else None
+
+
+def evidence(
+    ledger: Ledger, last: str, model: str | None = None, since: str | None = None
+) -> tuple[list[str], list[Evidence]]:
+    """Every calendar day from the first to the last, and the processes of all notions and groups.
+
+    Days without rows have the factor 1, so that what comes late, or in another order, changes
+    neither bets nor restarts of others: a process that ever reaches 1/α does so by chance with
+    probability at most α.  Where there are groups, their processes are there and not that of all.
     """
-    entries = ledger.select(model=model, group=group)
-    days = sorted({entry.day for entry in entries})
-    logs = np.zeros((len(days), len(wagers.bets)))
-    for entry in entries:
-        logs[days.index(entry.day)] += ledger.recipe.unpack(ledger.read(entry))[wagers].logs
-    return days, log_evidence(logs)
+    recipe = ledger.recipe
+    entries = ledger.select(since, last, model)
+    if not entries or not recipe.wagers:
+        return [], []
+    start = date.fromisoformat(since or entries[0].date)
+    days = [
+        (start + timedelta(k)).isoformat()
+        for k in range((date.fromisoformat(last[:10]) - start).days + 1)
+    ]
+    every = {e.group for e in ledger.entries if model in (None, e.model)}
+    groups = sorted(g for g in every if g is not None) or [None]
+    found = []
+    for group in groups:
+        logs = [np.zeros((len(days), len(w.bets) + len(STRENGTHS))) for w in recipe.wagers]
+        for entry in ledger.select(since, last, model, group):
+            night = (date.fromisoformat(entry.date) - start).days
+            states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
+            for total, state in zip(logs, states, strict=True):
+                total[night] += state.logs
+        for wagers, total in zip(recipe.wagers, logs, strict=True):
+            found.append(Evidence(wagers.notion, group, log_evidence(total)))
+    return days, found
+
+
+def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Wagers, ...]:
+    """The bets of a day, learned from what the ledger has of the days before it."""
+    recipe = ledger.recipe
+    until = date.fromisoformat(day[:10])
+    first, last = (until - timedelta(days)).isoformat(), (until - timedelta(1)).isoformat()
+    groups = {e.group for e in ledger.entries if e.model == model}
+    if recipe.group_by is not None:
+        groups.discard(None)
+    learned: list[list[tuple[float | None, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
+    for group in sorted(groups, key=lambda g: -np.inf if g is None else g):
+        sums = [np.zeros_like(w.zero(recipe.classes).sums) for w in recipe.wagers]
+        for entry in ledger.select(first, last, model, group):
+            if "wagers" not in entry.sections:
+                continue
+            try:
+                states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
+            except StoreError:  # `ledger check` tells of it; a bet needs not every day
+                continue
+            for total, state in zip(sums, states, strict=True):
+                total += state.sums
+        for known, total in zip(learned, sums, strict=True):
+            shifts = learn(total)
+            if any(shifts):
+                known.append((group, shifts))
+    return tuple(
+        replace(w, learned=tuple(known)) for w, known in zip(recipe.wagers, learned, strict=True)
+    )

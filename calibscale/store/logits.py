@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import zarr
 
-from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 from calibscale.source import KINDS, ArraySource, as_numpy
 from calibscale.store.direct import DirectArray, is_direct
 from calibscale.store.foreign import refuse_objects
@@ -234,7 +234,7 @@ class LogitStore:
             If there are none.
         """
         if self.rows == 0:
-            raise InvalidDataError(f"{self.url}: the store is empty; append rows first")
+            raise NoRowsError(f"{self.url}: the store is empty; append rows first")
         return ArraySource(
             kind=self.kind,
             values=self._column(self.kind),

@@ -1,0 +1,150 @@
+"""``calibscale nightly`` and ``calibscale ledger``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from calibscale.cli.options import check_output, write_json
+from calibscale.progress import progress
+
+BREACHED = 3
+
+
+def _day(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    from calibscale.errors import OptionError
+    from calibscale.ledger.days import check_key
+
+    if value is None:
+        from datetime import UTC, datetime, timedelta
+
+        return (datetime.now(UTC).date() - timedelta(1)).isoformat()
+    try:
+        check_key(value)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+@click.command()
+@click.argument("job", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--date", "day", callback=_day, metavar="DAY",
+    help="The day to judge, such as 2026-11-20.  [default: yesterday, UTC]",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--again", is_flag=True, help="Do all of it once more, even if nothing has changed.")
+@click.option(
+    "--scheduler", metavar="WHERE",
+    help="In the place of the job's: serial, threads[:N], local:N, an ADDRESS, or a scheduler "
+    "file.",
+)  # fmt: skip
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
+)
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no tables.")
+def nightly(
+    job: str, day: str, dry_run: bool, again: bool, scheduler: str | None, json_path: str | None,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Keep a day of predictions in a ledger, judge windows of days, and write the outputs of JOB.
+
+    JOB is a TOML file; `examples/nightly/job.toml` explains all of its keys.  A day that is
+    finished and has not changed is left alone; one whose labels came late is read again.
+
+    Exit code 3 if a threshold is breached or an alarm was raised.
+    """
+    check_output(json_path)
+    from dataclasses import replace
+
+    from calibscale.nightly.job import read_job
+    from calibscale.nightly.run import dry_run as plan
+    from calibscale.nightly.run import night as run
+
+    found = read_job(job)
+    if scheduler is not None:
+        file = found.file
+        found = replace(found, run=replace(found.run, scheduler=scheduler))
+        object.__setattr__(found, "file", file)
+    if dry_run:
+        planned = plan(found, day)
+        if json_path != "-" and not quiet:
+            from calibscale.nightly.tables import plan_tables
+
+            plan_tables(planned)
+        write_json(json_path, planned.to_dict())
+        return
+    with progress("reading", "blocks", quiet) as report:
+        done = run(found, day, again=again, progress=report)
+    if json_path != "-" and not quiet:
+        from calibscale.nightly.tables import night_tables
+
+        night_tables(done)
+    write_json(json_path, done.to_dict())
+    if done.breached:
+        raise click.exceptions.Exit(BREACHED)
+
+
+@click.group()
+def ledger() -> None:
+    """The folder in which `calibscale nightly` keeps its days."""
+
+
+@ledger.command()
+@click.argument("ledger")
+def check(ledger: str) -> None:
+    """Read every record of LEDGER; exit code 1 if one is damaged, which is named."""
+    from calibscale.ledger.days import Ledger
+
+    found = Ledger.open(ledger)
+    damaged = found.check()
+    for message in damaged:
+        click.echo(message, err=True)
+    days = len({(e.day, e.model) for e in found.entries})
+    click.echo(f"{ledger}: {days} days, {len(found.entries)} records, {len(damaged)} damaged")
+    if damaged:
+        raise click.exceptions.Exit(1)
+
+
+@ledger.command("list")
+@click.argument("ledger")
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
+)
+def list_days(ledger: str, json_path: str | None) -> None:
+    """The days of LEDGER: rows, labels, and what was left out."""
+    check_output(json_path)
+    from calibscale.ledger.days import Ledger
+
+    days: list[dict[str, Any]] = [
+        {
+            "day": e.day,
+            "model": e.model,
+            "n": e.n,
+            "n_unlabelled": e.info.get("n_unlabelled", 0),
+            "n_dropped": sum(e.info.get("dropped", {}).values()),
+        }
+        for e in Ledger.open(ledger).select()
+    ]
+    if json_path != "-":
+        from calibscale.tables import days_table
+
+        days_table(days)
+    write_json(json_path, {"schema": "calibscale.ledger/1", "days": days})
+
+
+@ledger.command()
+@click.argument("ledger")
+@click.option("--date", "day", required=True, callback=_day, metavar="DAY")
+@click.option("--model", default="default", show_default=True)
+def forget(ledger: str, day: str, model: str) -> None:
+    """Take a day out of LEDGER."""
+    from calibscale.errors import OptionError
+    from calibscale.ledger.days import Ledger
+
+    found = Ledger.open(ledger)
+    with found.writing():
+        if not found.select(day, day, model):
+            raise OptionError(f"{ledger} has no {day} of {model}")
+        found.remove(day, model)

@@ -1,0 +1,118 @@
+"""A night for people: what it found, on a terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from calibscale.nightly.run import Night, Plan
+from calibscale.tables import duration, number, terminal
+
+_MOST = 12  # rows of a table; the rest is in the result
+
+
+def night_tables(night: Night) -> None:
+    """Verdict, thresholds, estimates of every window."""
+    r = night.result
+    console = terminal()
+    console.print(f"[bold]{escape(r['job'])}[/], {escape(r['model'])}, {r['day']}: {verdict(r)}")
+    rows = f"{r['n']:,} rows"
+    if r["n_unlabelled"] or r["n_dropped"]:
+        rows += f" ({r['n_unlabelled']:,} without a label, {r['n_dropped']:,} left out)"
+    console.print(rows if night.fresh else f"{rows}; nothing has changed, nothing was done")
+    if r["thresholds"]:
+        console.print(_thresholds(r))
+    if r["windows"]:
+        console.print(_estimates(r))
+    _evidence(console, r)
+    for note in r["notes"]:
+        console.print(f"Note: {escape(note)}")
+
+
+def verdict(result: dict[str, Any]) -> str:
+    """In a few words, with markup."""
+    if result["status"] == "fine":
+        return "[green]fine[/]"
+    found = []
+    breached = sum(t["breached"] for t in result["thresholds"])
+    if breached:
+        found.append(f"{breached} threshold{'s' * (breached != 1)} breached")
+    if result["alarms"] and result["alarms"]["alarm"]:
+        found.append(f"alarm since {result['alarms']['since']}")
+    return f"[red]{', '.join(found)}[/]"
+
+
+def _thresholds(r: dict[str, Any]) -> Table:
+    table = Table("threshold", box=None, header_style="bold", pad_edge=False)
+    for name in ("observed", "limit"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    ordered = sorted(r["thresholds"], key=lambda t: not t["breached"])
+    for t in ordered[:_MOST]:
+        side = "above" if t["above"] is not None else "below"
+        state = "[red]breached[/]" if t["breached"] else "fine"
+        if t["observed"] is None:
+            state = f"no value: {escape(t['reason'] or '')}"
+        name = t["name"].removesuffix(f" {side} {t[side]:g}")
+        table.add_row(escape(name), number(t["observed"]), f"{side} {t[side]:g}", state)
+    if len(ordered) > _MOST:
+        table.add_row(f"and {len(ordered) - _MOST} more")
+    return table
+
+
+def _estimates(r: dict[str, Any]) -> Table:
+    table = Table("estimate", box=None, header_style="bold", pad_edge=False)
+    names: list[str] = []
+    for w in r["windows"]:
+        table.add_column(f"{w['name']} ({len(w['days'])} d)", justify="right")
+        names += [e["estimator"] for e in w["results"] if e["estimator"] not in names]
+    for name in names:
+        cells = []
+        for w in r["windows"]:
+            found = next((e for e in w["results"] if e["estimator"] == name), None)
+            cells.append(_with_interval(found))
+        table.add_row(name, *cells)
+    return table
+
+
+def _with_interval(found: dict[str, Any] | None) -> str:
+    if found is None or found["value"] is None:
+        return "–"
+    interval = found["interval"]
+    if interval is None:
+        return number(found["value"])
+    half = (interval["high"] - interval["low"]) / 2
+    return f"{number(found['value'])} ± {half:.1g}"
+
+
+def _evidence(console: Console, r: dict[str, Any]) -> None:
+    alarms = r["alarms"]
+    if alarms is None:
+        return
+    e = math.exp(min(alarms["log_evidence"][-1], 700.0))
+    text = f"Evidence against calibration since {alarms['first_day']}: E = {e:.3g}, alarm at "
+    console.print(text + f"{1 / alarms['level']:.3g}")
+    for p in alarms["processes"]:
+        if p["alarm"]:
+            who = "" if p["group"] is None else f", {escape(str(r['group_by']))} = {p['group']:g}"
+            console.print(f"  {p['notion']}{who}: since {p['since']}")
+
+
+def plan_tables(plan: Plan) -> None:
+    """What a night would do."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    rows = "unknown before it is ingested" if plan.rows is None else f"{plan.rows:,} rows"
+    table.add_row("predictions", f"{escape(plan.source)}, {rows}")
+    table.add_row("reads", plan.reads)
+    if plan.seconds is not None:
+        table.add_row("a pass takes", f"about {duration(plan.seconds)}")
+    table.add_row("ledger", f"{escape(plan.ledger)}, {plan.ledger_days} days of {plan.model}")
+    windows = ", ".join(f"{name} ({days} days)" for name, days in plan.windows.items())
+    table.add_row("windows", windows)
+    for kind, place in plan.outputs.items():
+        table.add_row(f"writes {kind}", escape(place))
+    terminal().print(table)
