@@ -43,7 +43,7 @@ def _ledger(path, days, model="v1"):
     ledger = Ledger.create(path, RECIPE)
     with ledger.writing():
         for k, day in enumerate(days):
-            ledger.write(_name(k), model, {None: Record(ROWS, _vectors([day]))})
+            ledger.write(_name(k), model, {None: Record(ROWS, _vectors([day]), {})})
     return Ledger.open(path)
 
 
@@ -129,12 +129,12 @@ def test_evidence__does_not_depend_on_the_order_in_which_days_come(days, tmp_pat
     """A day that is missing has the factor 1, and moves no other when it comes."""
     ledger = _ledger(tmp_path / "ledger", days[:1])
     with ledger.writing():
-        ledger.write(_name(3), "v1", {None: Record(ROWS, _vectors([days[3]]))})
+        ledger.write(_name(3), "v1", {None: Record(ROWS, _vectors([days[3]]), {})})
     L = np.zeros((4, len(_logs(days[0]))))
     L[0], L[3] = _logs(days[0]), _logs(days[3])
     np.testing.assert_allclose(evidence(ledger, _name(3))[1][0].log_evidence, log_evidence(L))
     with ledger.writing():
-        ledger.write(_name(1), "v1", {None: Record(ROWS, _vectors([days[1]]))})
+        ledger.write(_name(1), "v1", {None: Record(ROWS, _vectors([days[1]]), {})})
     L[1] = _logs(days[1])
     np.testing.assert_allclose(evidence(ledger, _name(3))[1][0].log_evidence, log_evidence(L))
 

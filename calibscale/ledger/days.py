@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
     n: int
     vectors: Mapping[str, Floats]
-    info: dict[str, Any] = {}
+    info: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Entry:
         Its key: a date, such as 2026-11-21, or a part of it, such as 2026-11-21T06.
     sections : tuple of str
         Which vectors there are.
+    revision : int
+        Of the ledger when it was written.
     info : dict
         What the run said of it.
     """
@@ -63,6 +65,7 @@ class Entry:
     group: float | None = None
     n: int = 0
     sections: tuple[str, ...] = ("states",)
+    revision: int = 0
     info: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -237,7 +240,11 @@ class Ledger:
                     array[slot] = vector
                     _flush(self.path / section / "c" / str(slot) / "0")
                 sections = tuple(record.vectors)
-                fresh.append(Entry(day, model, slot, group, record.n, sections, record.info))
+                fresh.append(
+                    Entry(
+                        day, model, slot, group, record.n, sections, self.revision + 1, record.info
+                    )
+                )
             others = [e for e in self.entries if (e.day, e.model) != (day, model)]
             self._write_index([*others, *fresh])
 
@@ -324,7 +331,7 @@ class Ledger:
 def _entry(written: Any) -> Entry:
     """An entry of the index; raises what a damaged one raises."""
     entry = Entry(**{**written, "sections": tuple(written.get("sections", ("states",)))})
-    kinds = {"day": str, "model": str, "slot": int, "n": int, "info": dict}
+    kinds = {"day": str, "model": str, "slot": int, "n": int, "revision": int, "info": dict}
     if not all(isinstance(getattr(entry, name), kind) for name, kind in kinds.items()) or not (
         0 <= entry.slot < _SLOTS and isinstance(entry.group, float | int | None)
     ):

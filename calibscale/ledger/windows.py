@@ -16,7 +16,7 @@ from calibscale.errors import OptionError, StoreError
 from calibscale.estimators import Estimator
 from calibscale.intervals import Intervals, Parts
 from calibscale.ledger.days import Entry, Ledger
-from calibscale.ledger.recipe import Recipe
+from calibscale.ledger.sums import sums_of
 from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.scan import States
 from calibscale.testing import TestResult, result_of
@@ -103,19 +103,14 @@ def window(
     runs = np.array_split(np.array(days), min(len(days), MAX_GROUPS)) if days else []
     run_of = {day: g for g, run in enumerate(runs) for day in run.tolist()}
     sums = [np.zeros(recipe.sizes.get("states", 0)) for _ in runs]
-    drawn = np.zeros(recipe.sizes.get("replicates", 0))
     read: list[Entry] = []
     damaged = []
-    with_draws = 0
-    for entry, vectors in _vectors(ledger, entries):
-        if isinstance(vectors, StoreError):
-            damaged.append(str(vectors))
-            continue
-        sums[run_of[entry.day]] += vectors[0]
-        if len(vectors) > 1:
-            drawn += vectors[1]
-            with_draws += 1
-        read.append(entry)
+    for entry, vector in _vectors(ledger, entries):
+        if isinstance(vector, StoreError):
+            damaged.append(str(vector))
+        else:
+            sums[run_of[entry.day]] += vector
+            read.append(entry)
     if not read:
         why = "can be read" if damaged else "has rows"
         raise StoreError(f"{ledger.path}: no day from {first} to {last} {why}{_told(damaged)}")
@@ -138,7 +133,7 @@ def window(
             covers = POPULATION if e.unbiased else THIS_N
             estimates.append(replace(estimate, interval=part.interval(asked, covers)))
             parts.append(part)
-        tests = _tests(recipe, frozen, states, drawn) if with_draws == len(read) else ()
+        tests = _tests(ledger, frozen, states, read)
     return Window(
         first, last, tuple(sorted({entry.day for entry in read})), sum(e.n for e in read),
         tuple(estimates), tuple(parts), tests, states, tuple(damaged),
@@ -151,12 +146,12 @@ def _told(damaged: list[str]) -> str:
 
 def _vectors(
     ledger: Ledger, entries: Sequence[Entry]
-) -> Iterator[tuple[Entry, list[Floats] | StoreError]]:
-    """Each entry with its states, and its replicates where it has some; a few at a time."""
+) -> Iterator[tuple[Entry, Floats | StoreError]]:
+    """Each entry with its states, a few at a time."""
 
-    def read(entry: Entry) -> list[Floats] | StoreError:
+    def read(entry: Entry) -> Floats | StoreError:
         try:
-            return [ledger.read(entry, s) for s in ("states", "replicates") if s in entry.sections]
+            return ledger.read(entry)
         except StoreError as error:
             return error
 
@@ -178,11 +173,18 @@ def _left_out(sums: list[Floats]) -> Iterator[Floats]:
 
 
 def _tests(
-    recipe: Recipe, frozen: tuple[Estimator, ...], states: States, drawn: Floats
+    ledger: Ledger, frozen: tuple[Estimator, ...], states: States, entries: Sequence[Entry]
 ) -> tuple[TestResult, ...]:
     """The tests of a sum of days, whose replicates are the sums of theirs."""
+    recipe = ledger.recipe
     replicated = recipe.replicated()
-    if not replicated:
+    if not (replicated and recipe.keep and all("replicates" in e.sections for e in entries)):
+        return ()
+    drawn = np.zeros(recipe.sizes["replicates"])
+    try:
+        for vector in sums_of(ledger, entries):
+            drawn += vector
+    except StoreError:
         return ()
     sums = zip(replicated.values(), recipe.unpack("replicates", drawn), strict=True)
     known = {**states, **dict(sums)}

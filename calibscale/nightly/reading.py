@@ -68,7 +68,7 @@ def read_day(
 
 
 def _scalar(estimator: Estimator, classes: int) -> Estimator:
-    """KCE and KLCE of the top label, unless another notion is asked for: only scalars have series."""
+    """KCE and KLCE of the top label, if no notion is asked for: only scalars have series."""
     if isinstance(estimator, KLCE) and estimator.notion is None and classes > 2:
         return replace(estimator, notion="top_label")
     return estimator

@@ -18,6 +18,7 @@ from calibscale.evaluation import versions
 from calibscale.files import write_whole
 from calibscale.ledger.days import Entry, Ledger, check_key
 from calibscale.ledger.recipe import encode
+from calibscale.ledger.sums import keep_sums
 from calibscale.nightly import exports, intake
 from calibscale.nightly.job import Job, read_job, window_days
 from calibscale.nightly.judging import Judge
@@ -160,6 +161,7 @@ class _Run:
                 self._stack.enter_context(self.ledger.writing())
         records[None].info["mark"] = mark
         self.ledger.write(self.day, self.job.model, records)
+        keep_sums(self.ledger)
 
     def _extras(self, source: ArraySource | None) -> dict[str, Any]:
         """What the report shows of the day's rows alone."""
