@@ -1,0 +1,183 @@
+"""A ledger of a year: its size, windows, memory, and what a new day takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import Report, Settings, measure
+
+DAYS, ROWS, CLASSES = 365, 10**6, 10
+REAL_DAYS = 15  # read from rows; the others are copies with noise
+FIRST = date(2026, 1, 1)
+ESTIMATORS = """[
+    "ece", "tce2_debiased", "cwce2", "brier", "nll", "jkce", "ckce",
+    {name = "klce", covariates = ["age"]},
+]"""
+JOB = """
+ledger = "{ledger}"
+estimators = {estimators}
+windows = ["day", "7d", "30d", "all"]
+[source]
+path = "{stores}/{{date}}.zarr"
+[test]
+statistics = ["ckce", "klce", "tce2_debiased"]
+replicates = 199
+keep = {keep}
+[drift]
+window = "7d"
+baseline = "30d"
+[[thresholds]]
+estimator = "tce2_debiased"
+bound = "low"
+window = "7d"
+above = 0.01
+[alarms]
+notions = ["top_label", "canonical"]
+[outputs]
+json = "out/{{date}}.json"
+prometheus = "out/calibscale.prom"
+junit = "out/{{date}}.xml"
+history = "out/history.csv"
+report = "out/report.html"
+"""
+
+
+def run(settings: Settings) -> Report:
+    report = Report("nightly", settings)
+    rows, days = settings.rows(ROWS), 30 if settings.small else DAYS
+    real = 3 if settings.small else REAL_DAYS
+    for keep, bound in ((False, 1e9), (True, 4e9)):
+        folder = settings.folder / f"nightly-{keep}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        job = _job(settings.folder, folder, keep)
+        what = "with 199 replicates" if keep else "without replicates"
+        measure("nightly:days_read", str(job), str(settings.folder), rows, 0, real, runs=1)
+        _fill(folder / "ledger", real, days - 1)
+        _judge_windows(report, job, days - 1, what)
+        new = measure("nightly:days_read", str(job), str(settings.folder), rows, days - 1, days)
+        report.row(what="a new day", ledger=what, seconds=new.seconds, peak=new.peak)
+        report.check(f"a new day of {rows:,} rows, {what}", max(new.seconds), 60, "s")
+        report.check(f"the same, peak memory, {what}", new.peak / 1e6, 1000, "MB", full_only=True)
+        size = _bytes(folder / "ledger") / 1e9
+        report.check(f"ledger of {days} days, {what}", size, bound / 1e9, "GB")
+        page = (folder / "out" / "report.html").stat().st_size / 1e6
+        report.check(f"report, {what}", page, 3, "MB")
+    return report
+
+
+def _job(stores: Path, folder: Path, keep: bool) -> Path:
+    job = folder / "job.toml"
+    text = JOB.format(
+        ledger=folder / "ledger", estimators=ESTIMATORS, stores=stores / "days",
+        keep=str(keep).lower(),
+    )  # fmt: skip
+    job.write_text(text)
+    return job
+
+
+def _day(k: int) -> str:
+    return (FIRST + timedelta(k)).isoformat()
+
+
+# ---------------------------------------------------------------- in the child
+
+
+def days_read(job: str, folder: str, rows: int, first: int, last: int) -> Callable[[], Any]:
+    """Nights of days that are made before the clock starts; each call runs them again."""
+    from calibscale.nightly.run import night
+
+    for k in range(first, last):
+        _make(Path(folder) / "days" / f"{_day(k)}.zarr", rows, k)
+
+    def work() -> list[str]:
+        return [night(job, _day(k), again=True).status for k in range(first, last)]
+
+    if last - first == 1:
+        work()  # compiles
+    return work
+
+
+def window_values(job: str, name: str, last: int) -> Callable[[], Any]:
+    from calibscale.ledger.windows import window
+    from calibscale.nightly.job import read_job, window_days
+    from calibscale.nightly.run import open_ledger
+
+    found = read_job(job)
+    ledger = open_ledger(found)
+    assert ledger is not None
+    ends = window_days(name, _day(last - 1))
+    window(ledger, _day(last - 1), _day(last - 1))  # compiles
+
+    def work() -> list[Any]:
+        made = window(ledger, *ends)
+        return [len(made.days), len(made.tests), *(e.value for e in made.estimates)]
+
+    return work
+
+
+def _make(path: Path, rows: int, k: int) -> None:
+    """Predictions of Dirichlet(0.1), labels drawn from them, an age."""
+    from calibscale import LogitStore
+
+    if path.exists():
+        return
+    rng = np.random.default_rng([7, k])
+    store = LogitStore.create(
+        str(path), classes=CLASSES, covariate_names=("age",), expected_rows=rows
+    )
+    with store.writer() as writer:
+        for start in range(0, rows, 100_000):
+            n = min(100_000, rows - start)
+            f = np.maximum(rng.dirichlet(np.full(CLASSES, 0.1), n), 1e-30)
+            labels = (f.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, CLASSES - 1)
+            age = rng.uniform(20, 80, (n, 1))
+            writer.append(np.log(f).astype(np.float32), labels, covariates=age)
+
+
+# ---------------------------------------------------------------- the year
+
+
+def _fill(path: Path, real: int, days: int) -> None:
+    """Copies of the days that were read, with noise: as many numbers that compress as badly."""
+    from calibscale.ledger.days import Ledger, Record
+    from calibscale.ledger.sums import keep_sums
+
+    ledger = Ledger.open(path)
+    rng = np.random.default_rng(3)
+    known = ledger.select()
+    with ledger.writing():
+        for k in range(real, days):
+            entry = known[k % real]
+            vectors = {s: ledger.read(entry, s) for s in entry.sections}
+            noisy = {
+                s: v * (1 + 1e-6 * rng.standard_normal(len(v))) if s != "wagers" else v
+                for s, v in vectors.items()
+            }
+            ledger.write(_day(k), entry.model, {None: Record(entry.n, noisy, entry.info)})
+        keep_sums(ledger)
+
+
+def _judge_windows(report: Report, job: Path, days: int, what: str) -> None:
+    for name in ("day", "7d", "30d", f"{_day(days // 4)}/{_day(days // 2)}", "all"):
+        done = measure("nightly:window_values", str(job), name, days, runs=report.settings.runs)
+        report.row(
+            what=f"window {name}", ledger=what, days=done.value[0], tests=done.value[1],
+            seconds=done.seconds, peak=done.peak,
+        )  # fmt: skip
+        report.check(f"window {name}, {what}", done.median, 2, "s")
+
+
+def _bytes(folder: Path) -> int:
+    """On disk."""
+    return sum(
+        os.stat(Path(root) / name).st_blocks * 512
+        for root, _, names in os.walk(folder)
+        for name in names
+    )
