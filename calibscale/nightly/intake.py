@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -133,7 +134,8 @@ def _local_files(job: Job, where: str) -> list[Any]:
     seen = []
     for path in paths:
         state = path.stat()
-        seen.append((str(path), state.st_size, state.st_mtime_ns))
+        name = os.path.relpath(path, job.file.parent)  # a job may be moved with its data
+        seen.append((name, state.st_size, state.st_mtime_ns))
     return seen
 
 

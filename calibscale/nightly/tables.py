@@ -29,6 +29,12 @@ def night_tables(night: Night) -> None:
     if r["windows"]:
         console.print(_estimates(r))
     _evidence(console, r)
+    reasons = {t["reason"]: t for t in r["thresholds"] if t["observed"] is None}
+    for reason, t in reasons.items():
+        console.print(f"{escape(t['name'])}: no value, {escape(str(reason))}", style="yellow")
+    for w in r["windows"]:
+        for message in w["damaged"]:
+            console.print(f"{w['name']}: {escape(message)}", style="yellow")
     for note in r["notes"]:
         console.print(f"Note: {escape(note)}")
 
@@ -56,7 +62,7 @@ def _thresholds(r: dict[str, Any]) -> Table:
         side = "above" if t["above"] is not None else "below"
         state = "[red]breached[/]" if t["breached"] else "fine"
         if t["observed"] is None:
-            state = f"no value: {escape(t['reason'] or '')}"
+            state = "[yellow]no value[/]"
         name = t["name"].removesuffix(f" {side} {t[side]:g}")
         table.add_row(escape(name), number(t["observed"]), f"{side} {t[side]:g}", state)
     if len(ordered) > _MOST:
@@ -105,6 +111,8 @@ def _evidence(console: Console, r: dict[str, Any]) -> None:
 def plan_tables(plan: Plan) -> None:
     """What a night would do."""
     table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     rows = "unknown before it is ingested" if plan.rows is None else f"{plan.rows:,} rows"
     table.add_row("predictions", f"{escape(plan.source)}, {rows}")
     table.add_row("reads", plan.reads)

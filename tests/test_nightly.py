@@ -1,0 +1,450 @@
+"""Nights of a job: what they keep, what they say, and when they do nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import calibscale as cs
+from calibscale.cli import cli
+from calibscale.evaluation import prepared
+from calibscale.ledger.days import Ledger, Record
+from calibscale.ledger.sums import keep_sums
+from calibscale.ledger.windows import window
+from calibscale.nightly.job import read_job
+from calibscale.nightly.run import dry_run, night, open_ledger
+from calibscale.nulls import Null, replicates_of
+from calibscale.source import from_arrays
+
+DAYS, ROWS, CLASSES = 10, 400, 4
+JOB = """
+model = "v1"
+group_by = "region"
+windows = ["day", "7d", "all"]
+estimators = [
+    "ece", "tce2_debiased", "brier", "jkce", {name = "ckce", features = 20},
+    {name = "klce", covariates = ["age"]},
+]
+[source]
+path = "days/{date}.zarr"
+[test]
+statistics = ["ckce", "klce", "tce2_debiased"]
+replicates = 39
+keep = true
+[[thresholds]]
+estimator = "ece"
+above = 1.0
+[[thresholds]]
+estimator = "tce2_debiased"
+bound = "low"
+window = "7d"
+above = -1.0
+group = "each"
+[[thresholds]]
+test = "ckce"
+window = "all"
+below = 0.03
+[[thresholds]]
+drift = "ckce"
+below = 1e-9
+[drift]
+window = "day"
+baseline = "7d"
+[alarms]
+notions = ["top_label", "canonical"]
+[outputs]
+json = "out/{date}.json"
+history = "out/history.csv"
+"""
+
+
+def _name(k):
+    return (date(2026, 3, 1) + timedelta(k)).isoformat()
+
+
+def _rows(k, sharper=1.0, labelled=ROWS):
+    """Logits, labels, covariates of a day; the last rows may have no label yet."""
+    rng = np.random.default_rng([4, k])
+    truth = np.maximum(rng.dirichlet(np.full(CLASSES, 0.5), ROWS), 1e-12)
+    labels = (truth.cumsum(axis=1) < rng.random((ROWS, 1))).sum(axis=1).clip(0, CLASSES - 1)
+    x = np.column_stack([rng.integers(0, 2, ROWS), rng.normal(50, 10, ROWS)])
+    labels[labelled:] = -1
+    return sharper * np.log(truth), labels, x
+
+
+def _write(folder, k, **settings):
+    logits, labels, x = _rows(k, **settings)
+    store = cs.LogitStore.create(
+        str(folder / "days" / f"{_name(k)}.zarr"), classes=CLASSES, dtype="float64",
+        covariate_names=("region", "age"), overwrite=True,
+    )  # fmt: skip
+    with store.writer() as writer:
+        writer.append(logits, labels, covariates=x)
+
+
+def _source(days):
+    logits, labels, x = (np.concatenate(c) for c in zip(*map(_rows, days), strict=True))
+    return from_arrays(
+        logits=logits, labels=labels, covariates=x, covariate_names=("region", "age")
+    )
+
+
+def _begin(folder, text=JOB):
+    (folder / "job.toml").write_text(text)
+    return folder / "job.toml"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder of ten nights."""
+    folder = tmp_path_factory.mktemp("nightly")
+    job = _begin(folder)
+    for k in range(DAYS):
+        _write(folder, k)
+        night(job, _name(k))
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """A copy of it, to be changed."""
+    shutil.copytree(made, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def _again(folder, k, **settings):
+    return night(folder / "job.toml", _name(k), **settings)
+
+
+# ---------------------------------------------------------------- windows
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 9), (3, 9), (9, 9)])
+def test_windows__are_the_single_pass_over_the_same_rows(made, first, last):
+    ledger = Ledger.open(made / "ledger")
+    found = window(ledger, _name(first), _name(last))
+    whole = _source(range(first, last + 1))
+    with prepared(whole, ()) as run:
+        run = replace(run, chosen=ledger.recipe.estimators, group_by="region")
+        groups = run.scan(s for e in run.fitting for s in e.needs).groups
+        for group, states in groups.items():
+            part = window(ledger, _name(first), _name(last), group=group)
+            for estimate, e in zip(part.estimates, ledger.recipe.estimators, strict=True):
+                value = e.value(*(states[s] for s in e.needs))
+                # differences of sums that are a hundred times as large
+                assert estimate.value == pytest.approx(value, rel=1e-12, abs=1e-14), e.name
+    assert found.n == ROWS * (last + 1 - first)
+
+
+def test_window__of_first_day_is_evaluate(made):
+    """With what is frozen: λ of the day's n and the bandwidth of its predictions."""
+    asked = [cs.ECE(), cs.TCE2Debiased(), cs.Brier(), cs.CKCE(cs.RandomFourier(20))]
+    plain = cs.evaluate(_source([0]), asked)
+    found = {
+        e.estimator: e.value
+        for e in window(Ledger.open(made / "ledger"), _name(0), _name(0)).estimates
+    }
+    for estimate in plain.estimates:
+        assert found[estimate.estimator] == pytest.approx(estimate.value, rel=1e-12, abs=1e-15)
+
+
+def test_window_tests__sum_the_replicates_of_their_days(made):
+    ledger = Ledger.open(made / "ledger")
+    recipe = ledger.recipe
+    asked = [e for e in recipe.estimators if e.name in recipe.tested]
+    total = np.zeros(recipe.sizes["replicates"])
+    for k in range(3, 7):
+        (some, *_) = recipe.replicated(_name(k)).values()
+        drawn = replicates_of(asked, Null("labels", some.null.seed), 0, 39)
+        with prepared(_source([k]), ()) as run:
+            run = replace(run, chosen=tuple(asked))
+            states = run.scan([*(s for e in asked for s in e.needs), *drawn.values()]).groups[None]
+        total += recipe.pack(states[r] for r in drawn.values())
+    found = window(ledger, _name(3), _name(6))
+    vectors = [ledger.read(e, "replicates") for e in ledger.select(_name(3), _name(6))]
+    np.testing.assert_allclose(sum(vectors), total, rtol=1e-9, atol=1e-9)
+    assert {t.statistic for t in found.tests} == {"ckce", "klce", "tce2_debiased"}
+    for test in found.tests:
+        assert test.p_value == (1 + test.exceedances) / 40
+        assert test.p_value > 0.02  # nothing is wrong with these rows
+        assert len(np.unique(test.null_values)) == 39
+
+
+def test_window_tests__are_the_same_from_sums_of_blocks(folder):
+    ledger = Ledger.open(folder / "ledger")
+    before = window(ledger, _name(0), _name(9))
+    late = (date.fromisoformat(_name(9)) + timedelta(40)).isoformat()
+    with ledger.writing():  # a day far ahead: the blocks of the others are over
+        (entry, *_) = [e for e in ledger.select() if e.day == _name(9)]
+        vectors = {s: ledger.read(entry, s) for s in entry.sections}
+        ledger.write(late, "v1", {None: Record(entry.n, vectors, entry.info)})
+        keep_sums(ledger)
+    files = sorted((folder / "ledger" / "sums").iterdir())
+    assert files
+    after = window(ledger, _name(0), _name(9))
+    for a, b in zip(before.tests, after.tests, strict=True):
+        np.testing.assert_allclose(a.null_values, b.null_values, rtol=1e-9, atol=1e-12)
+        assert a.p_value == b.p_value
+    damaged = files[0].read_bytes()
+    files[0].write_bytes(damaged[:100] + bytes([damaged[100] ^ 1]) + damaged[101:])
+    again = window(Ledger.open(folder / "ledger"), _name(0), _name(9))
+    for a, b in zip(before.tests, again.tests, strict=True):
+        np.testing.assert_allclose(a.null_values, b.null_values, rtol=1e-9, atol=1e-12)
+
+
+# ---------------------------------------------------------------- what a night does
+
+
+def test_night__that_is_finished_does_nothing(folder):
+    first = _again(folder, 9)
+    stamp = (folder / "out" / f"{_name(9)}.json").stat().st_mtime_ns
+    revision = Ledger.open(folder / "ledger").revision
+    second = _again(folder, 9)
+    assert not second.fresh
+    assert second.result == first.result
+    assert (folder / "out" / f"{_name(9)}.json").stat().st_mtime_ns == stamp
+    assert Ledger.open(folder / "ledger").revision == revision
+    (folder / "out" / f"{_name(9)}.json").unlink()  # what is missing is written again
+    third = _again(folder, 9)
+    assert third.fresh
+    assert Ledger.open(folder / "ledger").revision == revision
+    assert (folder / "out" / f"{_name(9)}.json").is_file()
+
+
+def test_night__again_gives_the_same_numbers(folder):
+    first, second = _again(folder, 9), _again(folder, 9, again=True)
+    for key in ("windows", "thresholds", "drift", "alarms", "trend", "n"):
+        assert second.result[key] == first.result[key], key
+
+
+def test_night__reads_a_day_again_when_labels_come(folder):
+    _write(folder, 9, labelled=300)
+    early = _again(folder, 9)
+    assert (early.result["n"], early.result["n_unlabelled"]) == (300, 100)
+    assert any("have no label yet" in note for note in early.result["notes"])
+    bets = _bets(folder, 9)
+    assert any(learned for learned in bets)
+    _write(folder, 8, sharper=2.0)  # what earlier days teach has changed, the day's bet has not
+    _again(folder, 8)
+    _write(folder, 9)
+    late = _again(folder, 9)
+    assert late.fresh
+    assert (late.result["n"], late.result["n_unlabelled"]) == (400, 0)
+    assert _bets(folder, 9) == bets
+
+
+def _bets(folder, k):
+    (entry,) = Ledger.open(folder / "ledger").select(_name(k), _name(k))
+    return entry.info["bets"]
+
+
+def test_night__says_what_the_outputs_say(made):
+    result = json.loads((made / "out" / f"{_name(9)}.json").read_text())
+    assert result["schema"] == "calibscale.nightly/1"
+    assert [w["name"] for w in result["windows"]] == ["day", "7d", "all"]
+    assert [len(w["days"]) for w in result["windows"]] == [1, 7, 10]
+    for w in result["windows"]:
+        assert [g["group"] for g in w["groups"]] == [0.0, 1.0]
+        assert sum(g["n"] for g in w["groups"]) == w["n"] == ROWS * len(w["days"])
+        assert w["reliability"]["n"] == w["n"]
+        assert len(w["tests"]) == 3
+        assert all(e["interval"] is not None for e in w["results"])
+    kept = json.loads((made / "ledger" / "results" / "v1" / f"{_name(9)}.json").read_text())
+    assert kept == result
+    by_name = {t["name"]: t for t in result["thresholds"]}
+    assert by_name["ece over day above 1"]["breached"] is False
+    low = by_name["tce2_debiased.low over 7d, region = 0 above -1"]
+    assert low["breached"] is True
+    week = next(g for g in result["windows"][1]["groups"] if g["group"] == 0.0)
+    assert low["observed"] == week["results"][1]["interval"]["low"]
+    assert result["status"] == "breached"
+    assert result["drift"]["results"] == []  # one day has no jackknife of days
+    drift = by_name["ckce.drift_p_value over day below 1e-09"]
+    assert drift["observed"] is None
+    assert "fewer than two days" in drift["reason"]
+    assert len(result["trend"]["days"]) == 10
+    assert {s["group"] for s in result["trend"]["series"]} == {None, 0.0, 1.0}
+
+
+def test_alarms__are_of_every_notion_and_group_and_of_all(folder):
+    calm = _again(folder, 9).result["alarms"]
+    assert len(calm["processes"]) == 4
+    assert not calm["alarm"]
+    logs = np.array([p["log_evidence"] for p in calm["processes"]])
+    together = np.log(np.exp(logs).mean(axis=0))
+    np.testing.assert_allclose(calm["log_evidence"], together, rtol=1e-9)
+    for k in (10, 11):
+        _write(folder, k, sharper=3.0)
+        result = _again(folder, k).result
+    alarms = result["alarms"]
+    assert alarms["alarm"]
+    assert alarms["since"] in (_name(10), _name(11))
+    assert alarms["threshold"] == pytest.approx(math.log(20))
+    assert alarms["process_threshold"] == pytest.approx(math.log(80))
+    assert all(p["alarm"] for p in alarms["processes"])
+    text = JOB.replace("[alarms]", f'[alarms]\nsince = "{_name(11)}"')
+    (folder / "job.toml").write_text(text)
+    later = _again(folder, 11).result["alarms"]
+    assert later["days"] == [_name(11)]
+
+
+def test_ranking__compares_models_on_the_days_that_they_share(folder):
+    text = JOB.replace('model = "v1"', 'model = "v2"')
+    text += '[ranking]\nmodels = ["v1", "v2"]\nby = "ckce"\nwindow = "7d"\n'
+    job = _begin(folder, text)
+    for k in range(4, DAYS):
+        _write(folder, k, sharper=2.5)
+        result = night(job, _name(k)).result
+    ranking = result["ranking"]
+    assert ranking["days"] == [_name(k) for k in range(4, DAYS)]
+    assert [m["model"] for m in ranking["models"]] == ["v1", "v2"]
+    values = [m["value"] for m in ranking["models"]]
+    assert values[0] < values[1]
+    (difference,) = ranking["differences"]
+    assert difference["difference"] == pytest.approx(values[1] - values[0])
+    assert difference["paired"]
+    assert difference["low"] > 0
+    assert ranking["models"][0]["rank_probabilities"][0] > 0.99
+    assert result["windows"][2]["n"] == 6 * ROWS  # of v2 alone
+    assert open_ledger(read_job(job)).models == ["v1", "v2"]
+
+
+def test_job__that_its_ledger_was_not_made_for_is_refused(folder):
+    job = _begin(folder, JOB.replace('"ece", ', '"ece", "mce", '))
+    with pytest.raises(cs.OptionError, match=r"estimators changed since the ledger .* was made"):
+        night(job, _name(9))
+    job = _begin(folder, JOB.replace("replicates = 39", "replicates = 59"))
+    with pytest.raises(cs.OptionError, match="test changed"):
+        night(job, _name(9))
+
+
+def test_dry_run__does_nothing_and_says_what(folder):
+    _write(folder, 10)
+    before = sorted(p for p in folder.rglob("*"))
+    plan = dry_run(folder / "job.toml", _name(10))
+    assert (plan.rows, plan.ledger_days) == (ROWS, 10)
+    assert "first time" in plan.reads
+    assert plan.windows == {"day": 1, "7d": 7, "all": 11}
+    assert "as it is now" in dry_run(folder / "job.toml", _name(9)).reads
+    _write(folder, 9, labelled=10)
+    assert "changed" in dry_run(folder / "job.toml", _name(9)).reads
+    assert {p for p in folder.rglob("*") if "days" not in p.parts} <= set(before) | {
+        folder / "ledger" / ".writer.lock"
+    }
+
+
+# ---------------------------------------------------------------- other sources
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "npz", "zarr"])
+def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
+    """They give what a store of the same rows gives."""
+    logits, labels, x = _rows(0)
+    place = tmp_path / "days"
+    place.mkdir()
+    _begin(tmp_path)
+    _write(tmp_path, 0)
+    expected = night(tmp_path / "job.toml", _name(0)).result
+    shutil.rmtree(tmp_path / "ledger")
+    columns = 'logits = "q"\nlabels = "y"\ncovariates = ["region", "age"]'
+    layout, suffix = "files", f".{kind}"
+    table = {f"q_{k}": logits[:, k] for k in range(CLASSES)}
+    table |= {"y": labels, "region": x[:, 0], "age": x[:, 1]}
+    if kind == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        suffix = ""  # a folder of files
+        (place / _name(0)).mkdir()
+        for part, rows in enumerate((slice(0, 250), slice(250, None))):
+            cut = {key: value[rows] for key, value in table.items()}
+            pq.write_table(pa.table(cut), place / _name(0) / f"part-{part}.parquet")
+    elif kind == "csv":
+        rows = zip(*(column.tolist() for column in table.values()), strict=True)
+        lines = [",".join(table), *(",".join(map(repr, row)) for row in rows)]
+        (place / f"{_name(0)}.csv").write_text("\n".join(lines) + "\n")
+    elif kind == "npz":
+        np.savez(place / f"{_name(0)}.npz", q=logits, y=labels, x=x, names=["region", "age"])
+        columns = 'logits = "q"\nlabels = "y"\ncovariates = "x"'
+    else:
+        import zarr
+
+        layout, suffix = "zarr", ".foreign"
+        group = zarr.open_group(place / f"{_name(0)}.foreign", mode="w")
+        for name, array in (("q", logits), ("y", labels), ("x", x)):
+            group.create_array(name, data=array)
+        columns = 'logits = "q"\nlabels = "y"\ncovariates = "x"\n'
+        columns += 'covariate_names = ["region", "age"]'
+    text = JOB.replace(
+        'path = "days/{date}.zarr"',
+        f'path = "days/{{date}}{suffix}"\nformat = "{layout}"\n[source.columns]\n{columns}',
+    )
+    if kind == "npz":
+        text = text.replace('"region"', '"x0"').replace('["age"]', '["x1"]')
+    job = _begin(tmp_path, text)
+    found = night(job, _name(0)).result
+    for a, b in zip(found["windows"][0]["results"], expected["windows"][0]["results"], strict=True):
+        assert a["value"] == pytest.approx(b["value"], rel=1e-9, abs=1e-14), a["estimator"]
+    assert not list(tmp_path.glob(".ledger.ingest/*"))
+    assert not night(job, _name(0)).fresh
+
+
+# ---------------------------------------------------------------- the command
+
+
+def _run(*arguments):
+    return CliRunner().invoke(cli, [str(a) for a in arguments])
+
+
+def test_command__exits_with_3_where_a_threshold_is_breached(folder):
+    done = _run("nightly", folder / "job.toml", "--date", _name(9))
+    assert done.exit_code == 3
+    assert "2 thresholds breached" in done.stdout
+    assert "fewer than two days" in " ".join(done.stdout.split())
+    job = _begin(folder, JOB.replace("above = -1.0", "above = 1.0"))
+    done = _run("nightly", job, "--date", _name(9), "--json", "-", "-q")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["status"] == "fine"
+
+
+def test_command__plans(folder):
+    done = _run("nightly", folder / "job.toml", "--date", _name(9), "--dry-run")
+    assert done.exit_code == 0
+    assert "nothing: the day is in the ledger as it is now" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--date", "2026-3-1"), "a day is written like"),
+        (("--date", "2026-02-30"), "a day is written like"),
+    ],
+)
+def test_command__says_what_is_wrong(folder, arguments, words):
+    done = _run("nightly", folder / "job.toml", *arguments)
+    assert done.exit_code == 2
+    assert words in done.stderr
+
+
+def test_ledger_command__lists_checks_and_forgets(folder):
+    place = folder / "ledger"
+    assert "10 days, 30 records, 0 damaged" in _run("ledger", "check", place).stdout
+    listed = json.loads(_run("ledger", "list", place, "--json", "-").stdout)["days"]
+    assert [d["day"] for d in listed] == [_name(k) for k in range(DAYS)]
+    assert _run("ledger", "forget", place, "--date", _name(3), "--model", "v1").exit_code == 0
+    assert _name(3) not in Ledger.open(place).days()
+    file = sorted(Path(place, "states", "c").glob("*/0"))[4]
+    stored = bytearray(file.read_bytes())
+    stored[60] ^= 1
+    file.write_bytes(bytes(stored))
+    done = _run("ledger", "check", place)
+    assert done.exit_code == 1
+    assert "1 damaged" in done.stdout
