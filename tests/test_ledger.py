@@ -16,7 +16,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.evaluation import prepared
-from calibscale.ledger.days import KEY, Ledger, Record
+from calibscale.ledger.days import FORMAT, KEY, Ledger, Record
 from calibscale.ledger.recipe import Recipe, decode, encode, open_ended
 from calibscale.wagers import Wagers
 
@@ -238,7 +238,7 @@ def test_open__says_what_is_wrong(small, tmp_path):
     with pytest.raises(cs.StoreError, match="newer calibscale"):
         Ledger.open(tmp_path / "ledger")
     (tmp_path / "ledger" / "index.json").write_text("{")
-    written["attributes"][KEY]["format"] = 1
+    written["attributes"][KEY]["format"] = FORMAT
     meta.write_text(json.dumps(written))
     with pytest.raises(cs.StoreError, match="index is damaged"):
         Ledger.open(tmp_path / "ledger")

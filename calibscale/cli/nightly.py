@@ -148,3 +148,15 @@ def forget(ledger: str, day: str, model: str) -> None:
         if not found.select(day, day, model):
             raise OptionError(f"{ledger} has no {day} of {model}")
         found.remove(day, model)
+
+
+@ledger.command()
+@click.argument("ledger")
+def upgrade(ledger: str) -> None:
+    """Bring a LEDGER that an older calibscale wrote to the format of today."""
+    from calibscale.ledger.days import FORMAT
+    from calibscale.ledger.upgrade import upgrade as run
+
+    known = run(ledger)
+    state = "was of this format already" if known == FORMAT else f"from format {known}"
+    click.echo(f"{ledger}: format {FORMAT} ({state})")

@@ -25,10 +25,11 @@ from calibscale.ledger.recipe import Recipe
 from calibscale.store.direct import DirectArray
 from calibscale.store.places import complaints, local_path, put_in_place, write_lock
 
-FORMAT = 1
+FORMAT = 2
 KEY = "calibscale_ledger"
 _SLOTS = 2**24  # more than any ledger fills: its arrays never change their shape
 _INDEX = "index.json"
+STATES = "states"
 _KEY = re.compile(r"\d{4}-\d{2}-\d{2}(T[0-2]\d(:[0-5]\d)?)?")
 
 
@@ -143,6 +144,11 @@ class Ledger:
                     f"{path}: written in format {meta.get('format')} by a newer calibscale; this "
                     f"one reads up to format {FORMAT}: upgrade it"
                 )
+            if meta["format"] < FORMAT:
+                raise StoreError(
+                    f"{path}: written in format {meta['format']} by an older calibscale; bring it "
+                    "to today's with: calibscale ledger upgrade"
+                )
             try:
                 recipe = Recipe.from_dict(meta["recipe"])
             except OptionError as error:
@@ -253,7 +259,7 @@ class Ledger:
         with complaints(self.path):
             self._write_index([e for e in self.entries if (e.day, e.model) != (day, model)])
 
-    def read(self, entry: Entry, section: str = "states") -> Floats:
+    def read(self, entry: Entry, section: str = STATES) -> Floats:
         """The vector of a section of an entry.
 
         Raises

@@ -330,7 +330,8 @@ def open_ledger(job: Job) -> Ledger | None:
     if not job.ledger_path.exists():
         return None
     ledger = Ledger.open(job.ledger_path)
-    known, asked = ledger.notes.get("job", {}), _frozen(job)
+    asked = _frozen(job)
+    known = ledger.notes.get("job", asked)  # one that no job made is taken as it is
     changed = [key for key in asked if asked[key] != known.get(key)]
     if changed:
         raise OptionError(
