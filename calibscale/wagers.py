@@ -9,6 +9,7 @@ shape that lasts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -28,6 +29,7 @@ STRENGTHS = (0.5, 1.0)  # of the learned bets
 CELLS = 18  # of log-odds, that scalar bets are learned in
 _WIDTH = 0.75  # of a cell; those at the ends are open
 _LARGEST = 1.0  # learned shift of log-odds
+_LATE = 0.1  # of the weight is for groups that are not there on the first night
 
 Learned = tuple[tuple[float | None, tuple[float, ...]], ...]
 
@@ -182,6 +184,23 @@ def log_evidence(increments: Floats) -> Floats:
     return found
 
 
-def mean_evidence(logs: Floats) -> Floats:
-    """log of the mean of the e-values of groups, (groups, nights) → (nights,): one again."""
-    return np.logaddexp.reduce(logs, axis=0) - np.log(len(logs))
+def mean_evidence(logs: Floats, weights: Floats) -> Floats:
+    """log of Σ w E + 1 − Σ w of several processes, (processes, nights) → (nights,): one again."""
+    rest = max(0.0, 1.0 - float(weights.sum()))
+    total = np.logaddexp.reduce(logs + np.log(weights)[:, None], axis=0)
+    return np.logaddexp(total, np.log(rest)) if rest > 1e-12 else total
+
+
+def shares(first: Sequence[int]) -> Floats:
+    """Weights of groups by the night that each of them first came.
+
+    Those of the first night share nine tenths evenly; the j-th later one has 1/(j(j+1)) of the
+    last.  A weight is fixed before its process starts, whatever groups may come after it.
+    """
+    begun, order = min(first), np.argsort(first, kind="stable")
+    there = sum(night == begun for night in first)
+    found = np.empty(len(first))
+    for place, group in enumerate(order):
+        late = place - there + 1
+        found[group] = (1 - _LATE) / there if late < 1 else _LATE / (late * (late + 1))
+    return found

@@ -279,7 +279,7 @@ def test_alarms__are_of_every_notion_and_group_and_of_all(folder):
     assert len(calm["processes"]) == 4
     assert not calm["alarm"]
     logs = np.array([p["log_evidence"] for p in calm["processes"]])
-    together = np.log(np.exp(logs).mean(axis=0))
+    together = np.log(0.9 * np.exp(logs).mean(axis=0) + 0.1)  # a tenth is for groups to come
     np.testing.assert_allclose(calm["log_evidence"], together, rtol=1e-9)
     for k in (10, 11):
         _write(folder, k, sharper=3.0)
@@ -288,7 +288,7 @@ def test_alarms__are_of_every_notion_and_group_and_of_all(folder):
     assert alarms["alarm"]
     assert alarms["since"] in (_name(10), _name(11))
     assert alarms["threshold"] == pytest.approx(math.log(20))
-    assert alarms["process_threshold"] == pytest.approx(math.log(80))
+    assert alarms["process_threshold"] == pytest.approx(math.log(80 / 0.9))
     assert all(p["alarm"] for p in alarms["processes"])
     text = JOB.replace("[alarms]", f'[alarms]\nsince = "{_name(11)}"')
     (folder / "job.toml").write_text(text)

@@ -8,7 +8,7 @@ from scipy.special import expit, logit, softmax
 
 import calibscale as cs
 from calibscale.scan import scan
-from calibscale.wagers import Wagers, learn, log_evidence, mean_evidence
+from calibscale.wagers import Wagers, learn, log_evidence, mean_evidence, shares
 
 
 def _logs(source, wagers, **options):
@@ -131,7 +131,18 @@ def test_log_evidence__is_the_mixture_over_restarts_and_bets(rng):
             E += np.exp(L[s : t + 1].sum(axis=0)).mean() / ((s + 1) * (s + 2))
         assert found[t] == pytest.approx(np.log(E), rel=1e-12)
     np.testing.assert_allclose(log_evidence(np.zeros((400, 3))), 0.0, atol=1e-12)
-    np.testing.assert_allclose(mean_evidence(np.log([[1.0, 4.0], [3.0, 2.0]])), np.log([2.0, 3.0]))
+    logs = np.log([[1.0, 4.0], [3.0, 2.0]])
+    np.testing.assert_allclose(mean_evidence(logs, np.array([0.5, 0.5])), np.log([2.0, 3.0]))
+    found = mean_evidence(logs, np.array([0.5, 0.25]))
+    np.testing.assert_allclose(found, np.log([0.5 + 0.75 + 0.25, 2.0 + 0.5 + 0.25]))
+
+
+def test_shares__do_not_depend_on_groups_that_come_later():
+    np.testing.assert_allclose(shares([3]), [0.9])
+    found = shares([5, 0, 0, 9, 7])
+    np.testing.assert_allclose(found, [0.05, 0.45, 0.45, 0.1 / 12, 0.1 / 6])
+    np.testing.assert_allclose(shares([5, 0, 0]), found[:3])
+    assert shares(list(range(50))).sum() <= 1.0
 
 
 def test_log_evidence__does_not_overflow():

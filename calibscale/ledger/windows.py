@@ -20,7 +20,7 @@ from calibscale.ledger.sums import sums_of
 from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.scan import States
 from calibscale.testing import TestResult, result_of
-from calibscale.wagers import STRENGTHS, Wagers, learn, log_evidence
+from calibscale.wagers import STRENGTHS, Wagers, WagerState, learn, log_evidence, shares
 
 MAX_GROUPS = 20  # of consecutive days, that an interval leaves out one at a time
 _READ_AHEAD = 8  # records in memory at a time
@@ -225,11 +225,12 @@ def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A process of e-values: log E after each of the days, and where it first reached a bound."""
+    """A process of e-values: log E after each of the days, and its weight among all of them."""
 
     notion: str
     group: float | None
     log_evidence: Floats
+    weight: float
 
     def since(self, days: Sequence[str], bound: float) -> str | None:
         """The first of the days after which log E was at least the bound."""
@@ -260,19 +261,41 @@ def evidence(
         (start + timedelta(k)).isoformat()
         for k in range((date.fromisoformat(last[:10]) - start).days + 1)
     ]
-    every = {e.group for e in ledger.entries if model in (None, e.model)}
-    groups = sorted(g for g in every if g is not None) or [None]
+    seen: dict[float, int] = {}
+    for entry in sorted(ledger.entries, key=lambda e: e.day):
+        if entry.group is not None and entry.n and model in (None, entry.model):
+            night = (date.fromisoformat(entry.date) - start).days
+            if start.isoformat() <= entry.date <= last[:10]:
+                seen.setdefault(entry.group, night)
+    groups: list[float | None] = [None]
+    weights = np.ones(1)
+    if recipe.group_by is not None:
+        groups, weights = list(seen), shares(list(seen.values())) if seen else np.ones(0)
     found = []
-    for group in groups:
+    for group, weight in sorted(zip(groups, weights.tolist(), strict=True), key=_by_group):
         logs = [np.zeros((len(days), len(w.bets) + len(STRENGTHS))) for w in recipe.wagers]
         for entry in ledger.select(since, last, model, group):
             night = (date.fromisoformat(entry.date) - start).days
-            states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
-            for total, state in zip(logs, states, strict=True):
+            for total, state in zip(logs, _wagers(ledger, entry), strict=False):
                 total[night] += state.logs
         for wagers, total in zip(recipe.wagers, logs, strict=True):
-            found.append(Evidence(wagers.notion, group, log_evidence(total)))
+            share = weight / len(recipe.wagers)
+            found.append(Evidence(wagers.notion, group, log_evidence(total), share))
     return days, found
+
+
+def _wagers(ledger: Ledger, entry: Entry) -> list[WagerState]:
+    """What the bets of an entry gained; nothing of one that is damaged, which its window tells."""
+    if "wagers" not in entry.sections:
+        return []
+    try:
+        return ledger.recipe.unpack("wagers", ledger.read(entry, "wagers"))
+    except StoreError:
+        return []
+
+
+def _by_group(found: tuple[float | None, float]) -> float:
+    return -np.inf if found[0] is None else found[0]
 
 
 def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Wagers, ...]:
@@ -287,13 +310,7 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Wager
     for group in sorted(groups, key=lambda g: -np.inf if g is None else g):
         sums = [np.zeros_like(w.zero(recipe.classes).sums) for w in recipe.wagers]
         for entry in ledger.select(first, last, model, group):
-            if "wagers" not in entry.sections:
-                continue
-            try:
-                states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
-            except StoreError:  # `ledger check` tells of it; a bet needs not every day
-                continue
-            for total, state in zip(sums, states, strict=True):
+            for total, state in zip(sums, _wagers(ledger, entry), strict=False):
                 total += state.sums
         for known, total in zip(learned, sums, strict=True):
             shifts = learn(total)

@@ -261,21 +261,24 @@ class Judge:
         days, processes = evidence(self.ledger, self.day, self.job.model, asked.since)
         if not days:
             return None
-        together = mean_evidence(np.array([p.log_evidence for p in processes]))
+        if not processes:
+            return None
+        weights = np.array([p.weight for p in processes])
+        together = mean_evidence(np.array([p.log_evidence for p in processes]), weights)
         whole = math.log(1 / asked.level)
-        single = math.log(len(processes) / asked.level)
+        bounds = [whole - math.log(p.weight) for p in processes]  # a share of the whole reaches it
         since = first_reached(days, together, whole)
         return {
             "level": asked.level, "alarm": since is not None, "since": since, "first_day": days[0],
             "days": days, "log_evidence": together.tolist(), "threshold": whole,
-            "process_threshold": single,
+            "process_threshold": min(bounds),
             "processes": [
                 {
                     "notion": p.notion, "group": p.group, "log_evidence": p.log_evidence.tolist(),
-                    "alarm": (reached := first_reached(days, p.log_evidence, single)) is not None,
-                    "since": reached,
+                    "threshold": bound, "since": (reached := p.since(days, bound)),
+                    "alarm": reached is not None,
                 }
-                for p in processes
+                for p, bound in zip(processes, bounds, strict=True)
             ],
         }  # fmt: skip
 
