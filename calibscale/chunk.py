@@ -245,7 +245,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
         if rules.group is not None:
-            bad = np.isnan(covariates[:, rules.group])
+            bad = ~np.isfinite(covariates[:, rules.group])
             status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
         if rules.covariates:
             bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)

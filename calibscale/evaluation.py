@@ -231,6 +231,7 @@ class Run:
     group_by: str | None
     where: dict[str, Any]
     asked_scheduler: Any
+    also_finite: tuple[str, ...] = ()  # covariates that no estimator reads
 
     @property
     def fitting(self) -> list[Estimator]:
@@ -239,7 +240,8 @@ class Run:
     @property
     def covariates(self) -> tuple[str, ...]:
         """Names of those that must be finite."""
-        return tuple(dict.fromkeys(name for e in self.fitting for name in e.covariates))
+        read = [name for e in self.fitting for name in e.covariates]
+        return tuple(dict.fromkeys([*read, *self.also_finite]))
 
     @property
     def columns(self) -> dict[str, Column]:

@@ -56,9 +56,9 @@ def test_upgrade__keeps_every_number(old):
             assert a.value == pytest.approx(b.value, rel=1e-12)
             assert a.n == b.n
     assert ledger.select()[0].info["source"] == "test"
-    days, processes = evidence(ledger, DAYS[1])
-    assert days == list(DAYS)
-    assert [p.group for p in processes] == [0.0, 1.0]
+    found = evidence(ledger, "v1", DAYS[0])
+    assert found.days == list(DAYS)
+    assert [p.group for p in found.processes] == [0.0, 1.0]
     bets = Wagers("positive")
     (first, *_) = [e for e in ledger.select(group=1.0) if e.day == DAYS[0]]
     (state,) = ledger.recipe.unpack("wagers", ledger.read(first, "wagers"))

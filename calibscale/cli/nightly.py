@@ -148,6 +148,8 @@ def forget(ledger: str, day: str, model: str) -> None:
         if not found.select(day, day, model):
             raise OptionError(f"{ledger} has no {day} of {model}")
         found.remove(day, model)
+        for suffix in (".json", ".outputs"):
+            found.result_path(model, day).with_suffix(suffix).unlink(missing_ok=True)
 
 
 @ledger.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -30,7 +30,7 @@ KEY = "calibscale_ledger"
 _SLOTS = 2**24  # more than any ledger fills: its arrays never change their shape
 _INDEX = "index.json"
 STATES = "states"
-_KEY = re.compile(r"\d{4}-\d{2}-\d{2}(T[0-2]\d(:[0-5]\d)?)?")
+_KEY = re.compile(r"\d{4}-\d{2}-\d{2}(T([01]\d|2[0-3])(:[0-5]\d)?)?")
 
 
 class Record(NamedTuple):
@@ -86,6 +86,7 @@ class Ledger:
         self.path = path
         self.recipe = recipe
         self._group = group
+        self.damaged: dict[tuple[str, str], str] = {}  # by day and model: what `read` met so far
         self._read_index()
 
     # ---------------------------------------------------------------- life
@@ -253,6 +254,7 @@ class Ledger:
                 )
             others = [e for e in self.entries if (e.day, e.model) != (day, model)]
             self._write_index([*others, *fresh])
+        self.damaged.pop((day, model), None)
 
     def remove(self, day: str, model: str) -> None:
         """Forget a day; call within `writing`."""
@@ -272,10 +274,12 @@ class Ledger:
             if np.isnan(vector).any():
                 raise ValueError(f"its {section} are missing")
         except Exception as error:
-            raise StoreError(
+            message = (
                 f"{self.path}: the record of {entry.day} ({entry.model}) is damaged: {error}. Run "
                 "that day again; other days can be used"
-            ) from error
+            )
+            self.damaged[entry.day, entry.model] = message
+            raise StoreError(message) from error
         if self._seen != _identity(self.path / _INDEX):  # a writer may use its slot again
             self._read_index()
         if self._named.get(entry.slot) != entry:
@@ -285,10 +289,10 @@ class Ledger:
             )
         return vector
 
-    def check(self) -> list[str]:
-        """Every damaged entry, as an error names it; empty if all is well."""
+    def check(self, entries: Iterable[Entry] | None = None) -> list[str]:
+        """Every damaged entry, or one of those, as an error names it; empty if all is well."""
         found = []
-        for entry in self.entries:
+        for entry in self.entries if entries is None else entries:
             try:
                 for section in entry.sections:
                     self.read(entry, section)

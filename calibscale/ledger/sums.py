@@ -65,7 +65,9 @@ def keep_sums(ledger: Ledger) -> None:
         if number == now or len(block) == 1 or path.exists():
             continue
         try:
-            total = np.sum([ledger.read(entry, SECTION) for entry in block], axis=0)
+            total = np.zeros(ledger.recipe.sizes[SECTION])
+            for entry in block:
+                total += ledger.read(entry, SECTION)
         except StoreError:  # damaged: `ledger check` names it
             continue
         begin = path.name.rpartition("-")[0]

@@ -17,10 +17,11 @@ from calibscale.estimators import Estimator
 from calibscale.intervals import Intervals, Parts
 from calibscale.ledger.days import Entry, Ledger
 from calibscale.ledger.sums import sums_of
+from calibscale.nulls import Null
 from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.scan import States
 from calibscale.testing import TestResult, result_of
-from calibscale.wagers import STRENGTHS, Wagers, WagerState, learn, log_evidence, shares
+from calibscale.wagers import STRENGTHS, Wagers, learn, log_evidence, shares
 
 MAX_GROUPS = 20  # of consecutive days, that an interval leaves out one at a time
 _READ_AHEAD = 8  # records in memory at a time
@@ -133,7 +134,11 @@ def window(
             covers = POPULATION if e.unbiased else THIS_N
             estimates.append(replace(estimate, interval=part.interval(asked, covers)))
             parts.append(part)
-        tests = _tests(ledger, frozen, states, read)
+        try:
+            tests = _tests(ledger, frozen, states, read)
+        except StoreError as error:
+            tests = ()
+            damaged.append(str(error))
     return Window(
         first, last, tuple(sorted({entry.day for entry in read})), sum(e.n for e in read),
         tuple(estimates), tuple(parts), tests, states, tuple(damaged),
@@ -181,15 +186,15 @@ def _tests(
     if not (replicated and recipe.keep and all("replicates" in e.sections for e in entries)):
         return ()
     drawn = np.zeros(recipe.sizes["replicates"])
-    try:
-        for vector in sums_of(ledger, entries):
-            drawn += vector
-    except StoreError:
-        return ()
+    for vector in sums_of(ledger, entries):
+        drawn += vector
     sums = zip(replicated.values(), recipe.unpack("replicates", drawn), strict=True)
-    known = {**states, **dict(sums)}
-    null = next(iter(replicated.values())).null
-    return tuple(result_of(e, known, replicated, null) for e in frozen if e.name in recipe.tested)
+    known: States = dict(states)
+    known.update(sums)
+    certain = sum(int(e.info.get("certain", 0)) for e in entries)
+    tested = [e for e in frozen if e.name in recipe.tested]
+    null = Null("labels", recipe.seed)  # of which the seed of each day is a hash
+    return tuple(result_of(e, known, replicated, null, certain) for e in tested)
 
 
 def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, ...]:
@@ -224,7 +229,7 @@ def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, 
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Process:
     """A process of e-values: log E after each of the days, and its weight among all of them."""
 
     notion: str
@@ -232,66 +237,57 @@ class Evidence:
     log_evidence: Floats
     weight: float
 
-    def since(self, days: Sequence[str], bound: float) -> str | None:
-        """The first of the days after which log E was at least the bound."""
-        return first_reached(days, self.log_evidence, bound)
+
+@dataclass(frozen=True)
+class Evidence:
+    """Every calendar day from the first to the last of a model, its processes, what is damaged."""
+
+    days: list[str]
+    processes: list[Process]
+    damaged: list[str]
 
 
-def first_reached(days: Sequence[str], logs: Floats, bound: float) -> str | None:
-    """The first of the days after which log E was at least the bound."""
-    reached = np.flatnonzero(logs >= bound)
-    return days[reached[0]] if len(reached) else None
+def evidence(ledger: Ledger, model: str, start: str) -> Evidence:
+    """The processes of all notions and groups, from a day on.
 
-
-def evidence(
-    ledger: Ledger, last: str, model: str | None = None, since: str | None = None
-) -> tuple[list[str], list[Evidence]]:
-    """Every calendar day from the first to the last, and the processes of all notions and groups.
-
-    Days without rows have the factor 1, so that what comes late, or in another order, changes
-    neither bets nor restarts of others: a process that ever reaches 1/α does so by chance with
-    probability at most α.  Where there are groups, their processes are there and not that of all.
+    Days without rows have the factor 1, so that a day that comes late, or in another order, moves
+    neither the bets nor the restarts of others.  Where there are groups, their processes are there
+    and not that of all rows.
     """
     recipe = ledger.recipe
-    entries = ledger.select(since, last, model)
+    first = date.fromisoformat(start)
+    entries = [e for e in ledger.entries if e.model == model and e.date >= start]
     if not entries or not recipe.wagers:
-        return [], []
-    start = date.fromisoformat(since or entries[0].date)
-    days = [
-        (start + timedelta(k)).isoformat()
-        for k in range((date.fromisoformat(last[:10]) - start).days + 1)
-    ]
-    seen: dict[float, int] = {}
-    for entry in sorted(ledger.entries, key=lambda e: e.day):
-        if entry.group is not None and entry.n and model in (None, entry.model):
-            night = (date.fromisoformat(entry.date) - start).days
-            if start.isoformat() <= entry.date <= last[:10]:
-                seen.setdefault(entry.group, night)
+        return Evidence([], [], [])
+    last = date.fromisoformat(max(e.date for e in entries))
+    days = [(first + timedelta(k)).isoformat() for k in range((last - first).days + 1)]
     groups: list[float | None] = [None]
     weights = np.ones(1)
     if recipe.group_by is not None:
+        seen: dict[float | None, int] = {}
+        for entry in sorted(entries, key=lambda e: e.day):
+            if entry.group is not None:
+                night = (date.fromisoformat(entry.date) - first).days
+                seen.setdefault(entry.group, night)
         groups, weights = list(seen), shares(list(seen.values())) if seen else np.ones(0)
-    found = []
+    found, damaged = [], []
     for group, weight in sorted(zip(groups, weights.tolist(), strict=True), key=_by_group):
         logs = [np.zeros((len(days), len(w.bets) + len(STRENGTHS))) for w in recipe.wagers]
-        for entry in ledger.select(since, last, model, group):
-            night = (date.fromisoformat(entry.date) - start).days
-            for total, state in zip(logs, _wagers(ledger, entry), strict=False):
+        for entry in entries:
+            if entry.group != group or "wagers" not in entry.sections:
+                continue
+            try:
+                states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
+            except StoreError as error:
+                damaged.append(str(error))
+                continue
+            night = (date.fromisoformat(entry.date) - first).days
+            for total, state in zip(logs, states, strict=True):
                 total[night] += state.logs
         for wagers, total in zip(recipe.wagers, logs, strict=True):
             share = weight / len(recipe.wagers)
-            found.append(Evidence(wagers.notion, group, log_evidence(total), share))
-    return days, found
-
-
-def _wagers(ledger: Ledger, entry: Entry) -> list[WagerState]:
-    """What the bets of an entry gained; nothing of one that is damaged, which its window tells."""
-    if "wagers" not in entry.sections:
-        return []
-    try:
-        return ledger.recipe.unpack("wagers", ledger.read(entry, "wagers"))
-    except StoreError:
-        return []
+            found.append(Process(wagers.notion, group, log_evidence(total), share))
+    return Evidence(days, found, damaged)
 
 
 def _by_group(found: tuple[float | None, float]) -> float:
@@ -310,7 +306,13 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Wager
     for group in sorted(groups, key=lambda g: -np.inf if g is None else g):
         sums = [np.zeros_like(w.zero(recipe.classes).sums) for w in recipe.wagers]
         for entry in ledger.select(first, last, model, group):
-            for total, state in zip(sums, _wagers(ledger, entry), strict=False):
+            if "wagers" not in entry.sections:
+                continue
+            try:
+                states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
+            except StoreError:  # `evidence` tells of it; a bet needs not every day
+                continue
+            for total, state in zip(sums, states, strict=True):
                 total += state.sums
         for known, total in zip(learned, sums, strict=True):
             shifts = learn(total)

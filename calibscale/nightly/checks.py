@@ -45,7 +45,8 @@ def _defaults(job: Job, names: list[str | None]) -> Job:
         testable = tuple(n for n in names if n in ESTIMATORS and ESTIMATORS[n].testable)
         test = replace(test, statistics=testable)
     if drift is not None:
-        drift = replace(drift, window=drift.window or first)
+        several = next((name for name in job.windows if name != "day"), first)
+        drift = replace(drift, window=drift.window or several)
     if ranking is not None:
         ranking = replace(ranking, window=ranking.window or first)
     thresholds = []
@@ -160,6 +161,8 @@ def _drift(job: Job, problems: Problems) -> None:
     drift = job.drift
     if drift.window == "all":
         problems.add(("drift", "window"), "'all' leaves no days to compare with")
+    elif drift.window == "day":
+        problems.add(("drift", "window"), "days are the groups of its jackknife: one is too few")
     elif "/" in drift.baseline and "/" in str(drift.window):
         (first, last), (a, b) = (text.split("/") for text in (str(drift.window), drift.baseline))
         if max(first, a) <= min(last, b):
@@ -201,7 +204,10 @@ def _threshold(
 def _of_value(
     job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
 ) -> None:
-    _known(("thresholds", index, "estimator"), str(t.estimator), names, problems)
+    where: Where = ("thresholds", index)
+    _known((*where, "estimator"), str(t.estimator), names, problems)
+    if t.group is not None and t.bound != "value" and t.window == "day":
+        problems.add((*where, "bound"), "groups of one day have no interval: use a longer window")
 
 
 def _of_test(

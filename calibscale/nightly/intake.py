@@ -30,7 +30,7 @@ def place(job: Job, day: str) -> str:
 
 
 def mark(job: Job, day: str) -> str | None:
-    """What tells the predictions of a day from others: names, sizes and times of their files.
+    """What a reading of a day depends on: names, sizes and times of its files, and how it is read.
 
     None where that cannot be told, of some URLs: such a day is always read again.
 
@@ -45,7 +45,11 @@ def mark(job: Job, day: str) -> str | None:
         return None
     if not found:
         raise StoreError(f"{where}: there are no predictions of {day}")
-    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+    settings = job.to_dict()
+    del settings["source"]["path"]  # the files have names
+    test = settings["test"] or {}
+    how = [settings["source"], None if test.get("keep") else test]
+    return hashlib.sha256(repr([how, sorted(found)]).encode()).hexdigest()
 
 
 @contextmanager

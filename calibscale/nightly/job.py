@@ -9,6 +9,7 @@ from dataclasses import asdict, field, fields, is_dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
+from urllib.parse import quote
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -64,8 +65,8 @@ def _name(text: str) -> str:
     """It becomes a part of paths."""
     if not text or text in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", text):
         raise ValueError(f"must be a name without / and \\, not {shown(text)}")
-    if len(text.encode()) > _NAME_BYTES:
-        raise ValueError(f"must be at most {_NAME_BYTES} bytes long")
+    if len(quote(text, safe="")) > _NAME_BYTES:
+        raise ValueError(f"must be at most {_NAME_BYTES} bytes long as a part of a URL")
     return text
 
 
@@ -177,6 +178,7 @@ class Threshold:
     above: float | None = None
     below: float | None = None
     group: Group | None = None
+    missing: Literal["fine", "breach"] = "fine"  # where there is no value
 
     @property
     def kind(self) -> str:

@@ -15,8 +15,9 @@ from calibscale.diagram import curve_of
 from calibscale.errors import StoreError
 from calibscale.estimators import Estimator
 from calibscale.intervals import Intervals
+from calibscale.ledger.alarms import AlarmBook
 from calibscale.ledger.days import Entry, Ledger
-from calibscale.ledger.windows import Window, drifts, evidence, first_reached, window
+from calibscale.ledger.windows import Window, drifts, evidence, window
 from calibscale.multiplicity import holm
 from calibscale.nightly.job import Threshold, baseline_days, window_days
 from calibscale.ranking.orders import differences, rank_probabilities
@@ -53,6 +54,7 @@ class Judge:
         self.job, self.ledger, self.day = job, ledger, day
         self.recipe = ledger.recipe
         self.names = [e.name for e in self.recipe.estimators]
+        self.notes: list[str] = []  # sentences for people
         self._windows: dict[str, Judged] = {}
         self._levels = Intervals(level=job.confidence)
 
@@ -61,7 +63,8 @@ class Judge:
     def judged(self, name: str) -> Judged:
         """A window by its name in the job."""
         if name not in self._windows:
-            self._windows[name] = self._judge(name, *window_days(name, self.day[:10]))
+            first, last = window_days(name, self.day[:10])
+            self._windows[name] = self._judge(name, first, min(last, self.day[:10]))
         return self._windows[name]
 
     def _judge(self, name: str, first: str, last: str) -> Judged:
@@ -71,14 +74,18 @@ class Judge:
         except StoreError as error:
             return Judged(name, first, last, None, {}, str(error))
         entries = [e for e in self.ledger.entries if e.model == model]
-        known = {e.group for e in entries if e.group is not None and first <= e.date <= last}
-        groups = {}
+        known = {e.group for e in entries if e.n and first <= e.date <= last}
+        groups: dict[float, Window] = {}
+        damaged = list(whole.damaged)
         for group in sorted(g for g in known if g is not None):
             try:
-                groups[group] = window(self.ledger, first, last, model, group, level)
-            except StoreError:
+                found = window(self.ledger, first, last, model, group, level)
+            except StoreError as error:
+                damaged.append(str(error))
                 continue
-        return Judged(name, first, last, whole, groups)
+            damaged += found.damaged
+            groups[group] = replace(found, states={})
+        return Judged(name, first, last, replace(whole, damaged=tuple(damaged)), groups)
 
     def windows(self) -> list[dict[str, Any]]:
         """Every window of the job."""
@@ -86,9 +93,11 @@ class Judge:
 
     def _described(self, found: Judged) -> dict[str, Any]:
         whole = found.whole
-        first = max(found.first, self._first_day()) if found.name == "all" else found.first
+        begun = self._first_day()
+        first = max(found.first, begun) if found.name == "all" else found.first
+        missing = _missing(max(first, begun), found.last, whole.days if whole else ())
         out: dict[str, Any] = {
-            "name": found.name, "first": first, "last": found.last, "days": [], "missing": [],
+            "name": found.name, "first": first, "last": found.last, "days": [], "missing": missing,
             "damaged": [], "n": 0, "results": [], "tests": [], "groups": [], "reliability": None,
         }  # fmt: skip
         if found.reason is not None:
@@ -97,7 +106,6 @@ class Judge:
             return out
         out |= {
             "days": list(whole.days),
-            "missing": _missing(first, found.last, whole.days),
             "damaged": list(whole.damaged),
             "n": whole.n,
             "results": self._results(found, None),
@@ -151,6 +159,12 @@ class Judge:
     def _entries(self, group: float | None = None) -> list[Entry]:
         return self.ledger.select(None, self.day, self.job.model, group)
 
+    def _groups(self) -> list[float]:
+        """Every group that the model had up to this day."""
+        entries = (e for e in self.ledger.entries if e.model == self.job.model)
+        found = {e.group for e in entries if e.group is not None and e.day <= self.day}
+        return sorted(g for g in found if g is not None)
+
     def _first_day(self) -> str:
         return min((e.date for e in self._entries()), default=self.day[:10])
 
@@ -164,6 +178,7 @@ class Judge:
         later = self.judged(str(asked.window))
         first, last = baseline_days(asked.baseline, later.first)
         earlier = self._judge("baseline", first, last)
+        self._unlike(later.whole, earlier.whole)
         out: dict[str, Any] = {
             "window": later.name,
             "baseline": {
@@ -173,6 +188,9 @@ class Judge:
             },
             "results": [],
         }
+        if first <= later.last and later.first <= last:
+            self.notes.append(f"The window {later.name} still shares days with its baseline.")
+            return out
         for group in (None, *later.groups):
             a, b = later.of(group), earlier.of(group)
             if a is None or b is None:
@@ -189,6 +207,15 @@ class Judge:
             result["adjusted_p_value"] = p
         return out
 
+    def _unlike(self, later: Window | None, earlier: Window | None) -> None:
+        """Biased estimates of windows of unlike length differ by their biases."""
+        biased = [e.name for e in self.recipe.estimators if e.testable and not e.unbiased]
+        if later and earlier and biased and not 0.8 < later.n / earlier.n < 1.25:
+            self.notes.append(
+                f"The baseline has {earlier.n:,} rows, the window {later.n:,}: {', '.join(biased)} "
+                "are biased by 1/n, so that part of their difference is not drift."
+            )
+
     # ---------------------------------------------------------------- thresholds
 
     def thresholds(self, drift: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -198,7 +225,7 @@ class Judge:
             name = str(asked.window)
             groups: Sequence[float | None] = [None]
             if asked.group == "each":
-                groups = list(self.judged(name).groups)
+                groups = self._groups()
             elif asked.group is not None:
                 groups = [float(asked.group)]
             found += [self._threshold(asked, name, group, drift) for group in groups]
@@ -211,7 +238,8 @@ class Judge:
         subject = getattr(asked, kind)
         quantity = {"test": "p_value", "drift": "drift_p_value"}.get(kind, asked.bound or "value")
         observed, reason = self._observed(kind, subject, quantity, name, group, drift)
-        breached = observed is not None and (
+        breached = observed is None and asked.missing == "breach"
+        breached |= observed is not None and (
             (asked.above is not None and observed > asked.above)
             or (asked.below is not None and observed < asked.below)
         )
@@ -233,7 +261,7 @@ class Judge:
             for result in drift["results"] if drift else ():
                 if (result["estimator"], result["group"]) == (subject, group):
                     return result["adjusted_p_value"], None
-            return None, "the window or its baseline has fewer than two days"
+            return None, "the window or its baseline has fewer than two days, or they share days"
         found = self.judged(name)
         if found.of(group) is None:
             return None, found.reason or f"no rows of group {group:g}"
@@ -241,7 +269,7 @@ class Judge:
             for test in self._tests(found):
                 if test["statistic"] == subject:
                     return test["p_value"], test.get("reason")
-            return None, "replicates are not kept, so only a day can be tested: test.keep = true"
+            return None, "there is no test: a day of the window has none, or is damaged"
         for result in self._results(found, group):
             if result["estimator"] != subject:
                 continue
@@ -254,32 +282,38 @@ class Judge:
     # ---------------------------------------------------------------- evidence over time
 
     def alarms(self) -> dict[str, Any] | None:
-        """The e-processes of all notions and groups, and of them together."""
+        """The e-processes of all notions and groups, and of them together, as of the last day."""
         asked = self.job.alarms
         if asked is None or not self.recipe.wagers:
             return None
-        days, processes = evidence(self.ledger, self.day, self.job.model, asked.since)
-        if not days:
+        book, model = AlarmBook(self.ledger), self.job.model
+        first = book.start(model, self._first_day())
+        found = evidence(self.ledger, model, max(first, asked.since or first))
+        if not found.processes:
+            self.notes.append(f"There is no evidence yet: no day of {model} since {asked.since}.")
             return None
-        if not processes:
-            return None
+        self.notes += found.damaged
+        days, processes = found.days, found.processes
         weights = np.array([p.weight for p in processes])
         together = mean_evidence(np.array([p.log_evidence for p in processes]), weights)
         whole = math.log(1 / asked.level)
-        bounds = [whole - math.log(p.weight) for p in processes]  # a share of the whole reaches it
-        since = first_reached(days, together, whole)
+        known = {"model": model, "since": asked.since, "level": asked.level}
+        since = book.since(bool(together[-1] >= whole), days[-1], **known, notion=None, group=None)
+        told = []
+        for p in processes:
+            bound = whole - math.log(p.weight)  # where its share of the whole alone reaches it
+            reached = book.since(
+                bool(p.log_evidence[-1] >= bound), days[-1], **known, notion=p.notion, group=p.group
+            )
+            told.append({
+                "notion": p.notion, "group": p.group, "log_evidence": p.log_evidence.tolist(),
+                "threshold": bound, "since": reached, "alarm": reached is not None,
+            })  # fmt: skip
+        book.save()
         return {
             "level": asked.level, "alarm": since is not None, "since": since, "first_day": days[0],
             "days": days, "log_evidence": together.tolist(), "threshold": whole,
-            "process_threshold": min(bounds),
-            "processes": [
-                {
-                    "notion": p.notion, "group": p.group, "log_evidence": p.log_evidence.tolist(),
-                    "threshold": bound, "since": (reached := p.since(days, bound)),
-                    "alarm": reached is not None,
-                }
-                for p, bound in zip(processes, bounds, strict=True)
-            ],
+            "process_threshold": min(p["threshold"] for p in told), "processes": told,
         }  # fmt: skip
 
     # ---------------------------------------------------------------- days, models
@@ -307,6 +341,22 @@ class Judge:
                 "high": [f[2] for f in found],
             }  # fmt: skip
 
+    def _shared_days(self, models: Sequence[str], first: str, last: str) -> set[str]:
+        """The days of which every model has rows that can be read."""
+        found = []
+        for model in models:
+            days = set()
+            for entry in self.ledger.select(first, last, model):
+                try:
+                    self.ledger.read(entry)
+                except StoreError as error:
+                    self.notes.append(str(error))
+                    continue
+                if entry.n:
+                    days.add(entry.day)
+            found.append(days)
+        return set.intersection(*found)
+
     def ranking(self) -> dict[str, Any] | None:
         """Models on the days that all of them have, the best calibrated first."""
         asked = self.job.ranking
@@ -314,9 +364,7 @@ class Judge:
             return None
         name = str(asked.window)
         first, last = window_days(name, self.day[:10])
-        days = set.intersection(
-            *({e.day for e in self.ledger.select(first, last, m) if e.n} for m in asked.models)
-        )
+        days = self._shared_days(asked.models, first, min(last, self.day[:10]))
         k = self.names.index(asked.by)
         found = []
         for model in asked.models if days else ():
@@ -359,7 +407,7 @@ class Judge:
 def _missing(first: str, last: str, days: Sequence[str]) -> list[str]:
     """Dates of a window without a day; the last of them, if they are many."""
     there = {day[:10] for day in days}
-    start = date.fromisoformat(max(first, min(there)))
+    start = date.fromisoformat(first)
     count = (date.fromisoformat(last) - start).days + 1
     every = ((start + timedelta(k)).isoformat() for k in range(count))
     return [day for day in every if day not in there][-_NAMED_MISSING:]

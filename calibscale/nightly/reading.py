@@ -63,7 +63,8 @@ def read_day(
             )
         )  # fmt: skip
         recipe = _begun(job, run) if ledger is None else _testing(job, ledger.recipe)
-        run = replace(run, chosen=recipe.estimators)
+        groups = () if recipe.group_by is None else (recipe.group_by,)
+        run = replace(run, chosen=recipe.estimators, also_finite=groups)
         return _Reader(job, run, day, ledger, recipe).read()
 
 
@@ -135,13 +136,13 @@ class _Reader:
         if self._state_bytes() * asked.groups <= _GROUPED_BYTES:
             needs = (asked.needs(e) for e in self.recipe.estimators)
             needed = {g.statistic: g for grouped in needs for g in grouped}
-        wagers = self._wagers()
+        wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
         drawn = self.recipe.replicated(self.day)
         alone = () if self.recipe.group_by else wagers
         found = self.run.scan([*needed.values(), *drawn.values(), *alone, CERTAIN])
         if not found.counts.used:
-            empty = empty_record(self.recipe, len(wagers))
-            empty.info.update(self._facts(found.counts, wagers))
+            empty = empty_record(self.recipe, wagers)
+            empty.info.update(self._facts(found.counts))
             return Reading(self.recipe, {None: empty})
         states = found.groups[None]
         merged: States = {
@@ -157,42 +158,29 @@ class _Reader:
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         info = {
-            **self._facts(found.counts, wagers),
+            **self._facts(found.counts),
+            "bets": _told(wagers),
             "certain": int(states[CERTAIN][0][0]),
             "estimates": [_brief(e) for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
-        records = {None: Record(found.counts.used, vectors, info)}
+        records: dict[float | None, Record] = {None: Record(found.counts.used, vectors, info)}
         if self.recipe.group_by:
             records |= self._groups(wagers)
         return Reading(self.recipe, records)
 
-    def _facts(self, counts: RowCounts, wagers: tuple[Wagers, ...]) -> dict[str, Any]:
+    def _facts(self, counts: RowCounts) -> dict[str, Any]:
         return {
             "n_unlabelled": counts.unlabelled,
             "dropped": counts.dropped,
             "source": self.run.data.describe(),
             "versions": versions(),
-            "bets": [[[group, list(shifts)] for group, shifts in w.learned] for w in wagers],
         }
 
     def _state_bytes(self) -> int:
         classes = self.recipe.classes
         zeros = [s.zero(classes) for s in self.recipe.statistics]
         return sum(field.nbytes for zero in zeros for field in zero)
-
-    def _wagers(self) -> tuple[Wagers, ...]:
-        """The bets of the day: those it had, or what earlier days teach."""
-        if self.ledger is None or self.job.alarms is None:
-            return self.recipe.wagers
-        model = self.job.model
-        for entry in self.ledger.entries:
-            if (entry.day, entry.model, entry.group) == (self.day, model, None):
-                return tuple(
-                    replace(w, learned=tuple((group, tuple(shifts)) for group, shifts in learned))
-                    for w, learned in zip(self.recipe.wagers, entry.info["bets"], strict=True)
-                )
-        return learned_bets(self.ledger, self.day, model, self.job.alarms.learn_days)
 
     def _estimate(
         self, e: Estimator, asked: Intervals, states: States, merged: States
@@ -232,11 +220,28 @@ class _Reader:
         return records
 
 
-def empty_record(recipe: Recipe, wagers: int) -> Record:
+def bets_of(job: Job, recipe: Recipe, ledger: Ledger | None, day: str) -> tuple[Wagers, ...]:
+    """The bets of a day: those it had, or what earlier days teach."""
+    if ledger is None or job.alarms is None:
+        return recipe.wagers
+    for entry in ledger.entries:
+        if (entry.day, entry.model, entry.group) == (day, job.model, None) and entry.info["bets"]:
+            return tuple(
+                replace(w, learned=tuple((group, tuple(shifts)) for group, shifts in learned))
+                for w, learned in zip(recipe.wagers, entry.info["bets"], strict=True)
+            )
+    return learned_bets(ledger, day, job.model, job.alarms.learn_days)
+
+
+def _told(wagers: tuple[Wagers, ...]) -> list[list[Any]]:
+    return [[[group, list(shifts)] for group, shifts in w.learned] for w in wagers]
+
+
+def empty_record(recipe: Recipe, wagers: tuple[Wagers, ...]) -> Record:
     """That of a day without one row that counts."""
     info = {
         "n_unlabelled": 0, "dropped": {}, "certain": 0, "source": None, "tests": [],
-        "versions": versions(), "bets": [[]] * wagers,
+        "versions": versions(), "bets": _told(wagers),
         "estimates": [[None] * 4 for _ in recipe.estimators],
     }  # fmt: skip
     return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)

@@ -5,28 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from calibscale import engine
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, StoreError
 from calibscale.evaluation import versions
 from calibscale.files import write_whole
-from calibscale.ledger.days import Entry, Ledger, check_key
+from calibscale.ledger.days import Entry, Ledger, Record, check_key
 from calibscale.ledger.recipe import encode
 from calibscale.ledger.sums import keep_sums
 from calibscale.nightly import exports, intake
 from calibscale.nightly.job import Job, read_job, window_days
 from calibscale.nightly.judging import Judge
-from calibscale.nightly.reading import empty_record, read_day
+from calibscale.nightly.reading import bets_of, empty_record, read_day
 from calibscale.results import finite
 from calibscale.source import ArraySource
+from calibscale.store.places import complaints
 
 NIGHTLY_SCHEMA = "calibscale.nightly/1"
+_FEW_ROWS = 1000  # that the first day should have
 _NO_EXTRAS = {"selection": None, "bias": None}
 _FROZEN = ("estimators", "group_by", "confidence", "seed")  # must stay as the ledger has them
 
@@ -102,8 +106,12 @@ class _Run:
     ) -> None:
         self.job, self.day, self.again, self.progress = job, day, again, progress
         self.started = time.perf_counter()
+        self.notes: list[str] = []
         self._stack = stack
         self.ledger = open_ledger(job)
+        if self.ledger is None:
+            stack.enter_context(_beginning(job.ledger_path))
+            self.ledger = open_ledger(job)  # that another night may have made by now
         self.extras: dict[str, Any] | None = None
         if self.ledger is not None:
             stack.enter_context(self.ledger.writing())
@@ -116,18 +124,22 @@ class _Run:
         known = kept.get("parameters", {})
         if kept and mark is not None and known.get("extras") == self._extras_key(mark):
             self.extras = {name: kept[name] for name in ("selection", "bias")}
-        if self.again or mark is None or self._mark() != mark or self.extras is None:
+        changed = self.again or mark is None or self._mark() != mark
+        if changed or self.extras is None:
             with intake.opened(self.job, self.day, self.job.ledger_path, self.progress) as source:
-                if self.again or mark is None or self._mark() != mark:
+                if changed:
                     self._read(source, mark)
                 self.extras = self._extras(source)
         elif kept and known["key"] == self._key() and self._written():
             return Night(kept, fresh=False)
         result = self._result(mark)
-        for kind, place in self._places().items():
+        places = self._places()
+        for kind, place in places.items():
             _WRITERS[kind](place, result)
         if self.ledger is not None:
             path = self.ledger.result_path(self.job.model, self.day)
+            seen = json.dumps(_seen(places), sort_keys=True)
+            write_whole(path.with_suffix(".outputs"), seen.encode())
             write_whole(path, json.dumps(result, allow_nan=False).encode())
         return Night(result, fresh=True)
 
@@ -140,15 +152,22 @@ class _Run:
         return None
 
     def _mark(self) -> str | None:
+        """What the predictions were known by when they were read; None if the record is damaged."""
         entry = self._entry()
-        return None if entry is None else entry.info["mark"]
+        if entry is None or self.ledger is None:
+            return None
+        key = (entry.day, entry.model)
+        damaged = self.ledger.check(e for e in self.ledger.entries if (e.day, e.model) == key)
+        return None if damaged else entry.info["mark"]
 
     def _read(self, source: ArraySource | None, mark: str | None) -> None:
         """Put the record of the day into the ledger, which the first one makes."""
         if source is None:
             if self.ledger is None:
                 return
-            records = {None: empty_record(self.ledger.recipe, len(self.ledger.recipe.wagers))}
+            recipe = self.ledger.recipe
+            wagers = bets_of(self.job, recipe, self.ledger, self.day)
+            records: dict[float | None, Record] = {None: empty_record(recipe, wagers)}
         else:
             found = read_day(self.job, source, self.day, self.ledger, self.progress)
             records = found.records
@@ -156,8 +175,9 @@ class _Run:
                 if records[None].n == 0:  # nothing to freeze bandwidths by
                     return
                 self.ledger = Ledger.create(
-                    self.job.ledger_path, found.recipe, job=_frozen(self.job)
-                )
+                    self.job.ledger_path, found.recipe, job=_frozen(self.job),
+                    first_rows=records[None].n,
+                )  # fmt: skip
                 self._stack.enter_context(self.ledger.writing())
         records[None].info["mark"] = mark
         self.ledger.write(self.day, self.job.model, records)
@@ -173,23 +193,26 @@ class _Run:
             "on_invalid": self.job.source.on_invalid, "scheduler": self.job.run.scheduler,
             "memory_limit": self.job.run.memory_limit, "progress": self.progress,
         }  # fmt: skip
-        if asked.map:
-            from calibscale.bias import local_bias
+        tolerance = self.job.source.tolerance
+        try:
+            if asked.map:
+                from calibscale.bias import local_bias
 
-            found = local_bias(
-                source, asked.map, at="grid", simplex_tolerance=self.job.source.tolerance,
-                **settings,
-            )  # fmt: skip
-            extras["bias"] = found.to_dict()
-        if asked.risk:
-            from calibscale.selection import select
+                found = local_bias(
+                    source, asked.map, at="grid", simplex_tolerance=tolerance, **settings
+                )
+                extras["bias"] = found.to_dict()
+            if asked.risk:
+                from calibscale.selection import select
 
-            notion = "positive" if source.classes == 2 else "top_label"
-            chosen = select(
-                source, asked.reliability or notion, seed=self.job.seed,
-                tolerance=self.job.source.tolerance, **settings,
-            )  # fmt: skip
-            extras["selection"] = chosen.to_dict()
+                notion = "positive" if source.classes == 2 else "top_label"
+                chosen = select(
+                    source, asked.reliability or notion, seed=self.job.seed, tolerance=tolerance,
+                    **settings,
+                )  # fmt: skip
+                extras["selection"] = chosen.to_dict()
+        except OptionError as error:  # too few rows, say: the night goes on
+            self.notes.append(f"The map or the risk table of the day cannot be made: {error}")
         return extras
 
     def _n(self) -> int:
@@ -227,7 +250,13 @@ class _Run:
         }
 
     def _written(self) -> bool:
-        return all(path.is_file() for path in self._places().values())
+        """Whether the outputs are those that this night wrote, and not those of another day."""
+        assert self.ledger is not None
+        path = self.ledger.result_path(self.job.model, self.day).with_suffix(".outputs")
+        try:
+            return json.loads(path.read_text()) == _seen(self._places())
+        except (OSError, ValueError):
+            return False
 
     def _result(self, mark: str | None) -> dict[str, Any]:
         entry = self._entry()
@@ -285,7 +314,7 @@ class _Run:
         breached = any(t["breached"] for t in out["thresholds"])
         if breached or (out["alarms"] and out["alarms"]["alarm"]):
             out["status"] = "breached"
-        out["notes"] = list(self._notes(out))
+        out["notes"] = [*dict.fromkeys([*self._notes(out), *self.notes, *judge.notes])]
 
     def _notes(self, out: dict[str, Any]) -> list[str]:
         assert self.ledger is not None
@@ -299,6 +328,16 @@ class _Run:
             )
         if out["n_dropped"]:
             notes.append(f"{out['n_dropped']:,} rows were left out as invalid.")
+        notes += self.ledger.damaged.values()
+        blind = [t for t in out["thresholds"] if t["observed"] is None]
+        if blind:
+            many = f"{len(blind)} thresholds have" if len(blind) > 1 else "One threshold has"
+            notes.append(f"{many} no value to judge.")
+        frozen = self.ledger.notes.get("first_rows")
+        if frozen is not None and frozen < _FEW_ROWS:
+            notes.append(
+                f"Bandwidths and λ of this ledger were taken from {frozen:,} rows of its first day."
+            )
         later = [day for day in self.ledger.days(self.job.model) if day > self.day]
         if later:
             notes.append(
@@ -307,16 +346,38 @@ class _Run:
         return notes
 
 
-def _write_report(path: str | Path, result: dict[str, Any]) -> None:
-    from calibscale.report import save_report
+def _seen(places: dict[str, Path]) -> dict[str, list[int]]:
+    """What tells written files from others; a history is of all days."""
+    states = {kind: path.stat() for kind, path in places.items() if kind != "history"}
+    return {kind: [state.st_size, state.st_mtime_ns] for kind, state in states.items()}
 
-    save_report([result], path)
+
+def _write_report(path: str | Path, result: dict[str, Any]) -> None:
+    from calibscale.report import report
+
+    write_whole(path, report([result]).encode())
 
 
 _WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
     "json": exports.write_json, "prometheus": exports.write_prometheus,
     "junit": exports.write_junit, "history": exports.write_history, "report": _write_report,
 }  # fmt: skip
+
+
+@contextmanager
+def _beginning(ledger: Path) -> Iterator[None]:
+    """The only night that may make the ledger, until the context ends."""
+    lock = FileLock(ledger.with_name(f".{ledger.name}.lock"))
+    with complaints(ledger):
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise StoreError(f"{ledger}: another writer is at work") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def open_ledger(job: Job) -> Ledger | None:
@@ -345,7 +406,7 @@ def _frozen(job: Job) -> dict[str, Any]:
     """What of a job a ledger depends on."""
     settings = job.to_dict()
     frozen = {key: settings[key] for key in _FROZEN}
-    frozen["alarms.notions"] = settings["alarms"] and settings["alarms"]["notions"]
+    frozen["alarms"] = settings["alarms"] and {"notions": settings["alarms"]["notions"]}
     test = settings["test"] or {}
     frozen["test"] = test if test.get("keep") else None
     return frozen

@@ -41,8 +41,11 @@ def night_tables(night: Night) -> None:
 
 def verdict(result: dict[str, Any]) -> str:
     """In a few words, with markup."""
-    if result["status"] == "fine":
+    blind = sum(t["observed"] is None for t in result["thresholds"])
+    if result["status"] == "fine" and not blind:
         return "[green]fine[/]"
+    if result["status"] == "fine":
+        return f"[green]fine[/], [yellow]{blind} threshold{'s' * (blind != 1)} without a value[/]"
     found = []
     breached = sum(t["breached"] for t in result["thresholds"])
     if breached:
