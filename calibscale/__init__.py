@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from calibscale.bias import BiasMap, local_bias
     from calibscale.detection import Bias, Power, power
     from calibscale.diagram import Reliability, consistency_interval, reliability, wilson_interval
-    from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
+    from calibscale.errors import (
+        CalibscaleError,
+        ClusterError,
+        InvalidDataError,
+        OptionError,
+        StoreError,
+    )
     from calibscale.estimators import (
         CKCE,
         CMMD,
@@ -69,7 +75,7 @@ _ROOMS = {
     "bias": ("BiasMap", "local_bias"),
     "detection": ("Bias", "Power", "power"),
     "diagram": ("Reliability", "consistency_interval", "reliability", "wilson_interval"),
-    "errors": ("CalibscaleError", "InvalidDataError", "OptionError", "StoreError"),
+    "errors": ("CalibscaleError", "ClusterError", "InvalidDataError", "OptionError", "StoreError"),
     "estimators": (
         "CKCE",
         "CMMD",

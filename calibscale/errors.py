@@ -34,3 +34,7 @@ class InvalidDataError(CalibscaleError, ValueError):
 
 class NoRowsError(InvalidDataError):
     """The data have no rows at all."""
+
+
+class ClusterError(CalibscaleError):
+    """A cluster went away, or has no workers; where it is there again, so is the work."""

@@ -65,8 +65,8 @@ window = "7d"
 drift = "ckce"
 below = 0.01
 [drift]
-window = "day"
-baseline = "2d"
+window = "2d"
+baseline = "2020-01-01/2020-01-31"
 [alarms]
 notions = ["top_label", "canonical"]
 [report]

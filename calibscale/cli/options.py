@@ -13,6 +13,21 @@ import click
 if TYPE_CHECKING:
     from calibscale.source import ArraySource
 
+_FILE = "calibscale.scheduler_file"
+
+
+def _scheduler_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Keep the path, which no name of a scheduler may be taken for, for --scheduler."""
+    context.meta[_FILE] = None if path is None else os.path.abspath(path)
+
+
+def _scheduler(context: click.Context, parameter: click.Parameter, where: str | None) -> str | None:
+    path = context.meta[_FILE]
+    if path is not None and where is not None:
+        raise click.UsageError("give one of --scheduler and --scheduler-file")
+    return path or where
+
+
 _OPTIONS = (
     click.option(
         "--on-invalid",
@@ -30,8 +45,18 @@ _OPTIONS = (
     click.option(
         "--scheduler",
         metavar="WHERE",
+        callback=_scheduler,
         help="serial, threads[:N], local:N (worker processes), the ADDRESS of a Dask scheduler, or "
         "the path of a scheduler file.  [default: threads]",
+    ),
+    click.option(
+        "--scheduler-file",
+        metavar="PATH",
+        type=click.Path(exists=True, dir_okay=False),
+        is_eager=True,
+        expose_value=False,
+        callback=_scheduler_file,
+        help="A Dask scheduler, by the file that it wrote.",
     ),
     click.option("--memory-limit", metavar="SIZE", help="Bound on peak memory, such as 2GB."),
     click.option(
