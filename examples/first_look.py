@@ -1,0 +1,35 @@
+"""python examples/first_look.py [STORE]: a first look at a store of predictions.
+
+Without STORE an overconfident classifier of ten classes is simulated.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+
+from calibscale import CKCE, ECE, ConfidenceGap, LogitStore, TCE2Debiased, evaluate, reliability
+from calibscale import test as draw_labels
+from calibscale.plots import save_reliability
+from calibscale.simulate import simulate
+
+
+def look(store: LogitStore) -> None:
+    found = evaluate(store, [ECE(), TCE2Debiased(), CKCE(), ConfidenceGap()], interval="jackknife")
+    for e in found.estimates:
+        print(f"{e.estimator:>15}  {e.value:.5f} in [{e.interval.low:.5f}, {e.interval.high:.5f}]")
+    for t in draw_labels(store, [ECE(), CKCE()], replicates=199).results:
+        usual = t.null_values.mean()
+        print(f"{t.statistic:>15}  p = {t.p_value:.3f}; {usual:.5f} if it were calibrated")
+    diagram = reliability(store)
+    print(f"reliability: {diagram.verdict}")
+    save_reliability(diagram, "first_look.png")  # pip install 'calibscale[plots]'
+    print("first_look.png")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        look(LogitStore.open(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            look(simulate(f"{folder}/toy.zarr", rows=20_000, generator="ms-over"))

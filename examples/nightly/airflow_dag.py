@@ -1,0 +1,91 @@
+"""An Airflow DAG: one calibscale night for every day since `FIRST_DAY`.
+
+Tried with Airflow 3.3, written for 2.9 as well.  Put it into the dags folder and set CALIBSCALE_JOB
+where the workers run.  What it takes care of:
+
+- `catchup=True` runs the days since `FIRST_DAY` that have not run, oldest first and one at a time
+  (`max_active_runs=1`): a day's bets are learned from the days before it, and the ledger has one
+  writer.  A day that is cleared and runs again does nothing if it was finished.
+- `CronDataIntervalTimetable` runs at two in the morning, UTC, with `ds` the day before, in Airflow
+  2 and 3 alike; with a cron string `ds` would be the day of the run in Airflow 3.
+- Exit code 3, a threshold or an alarm, fails the task at once (`AirflowFailException`): the model
+  is at fault, and no retry mends a model.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
+  error) and 75 (interrupted) are retried; what was finished is kept.
+- Labels that came late: the day of a week before runs first, and is read again if its files have
+  changed.  Whatever becomes of it, the night itself runs (`all_done`), and comes last, as report
+  and Prometheus file are those of the last run.
+- Day, status and number of rows go to XCom; the whole result is in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import date, timedelta
+from typing import Any
+
+import pendulum
+from airflow.exceptions import AirflowFailException
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+try:
+    from airflow.sdk import dag, task
+except ImportError:  # Airflow 2
+    from airflow.decorators import dag, task
+
+JOB = os.environ.get("CALIBSCALE_JOB", "/srv/calibscale/job.toml")
+FIRST_DAY = pendulum.datetime(2026, 9, 1, tz="UTC")
+USAGE, BREACHED, INVALID_DATA = 2, 3, 4
+
+
+def judge(day: str) -> dict[str, Any]:
+    """Run one night; its status, or the exception that tells Airflow whether to try again."""
+    command = ["calibscale", "nightly", JOB, "--date", day, "--json", "-"]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if ran.returncode in (USAGE, INVALID_DATA):
+        raise AirflowFailException(f"{day}: exit code {ran.returncode}, see the log above")
+    if ran.returncode not in (0, BREACHED):  # 1, 75, or killed
+        raise RuntimeError(f"{day}: exit code {ran.returncode}, run again")
+    result = json.loads(ran.stdout)
+    wrong = [t["name"] for t in result["thresholds"] if t["breached"]]
+    if result["alarms"] and result["alarms"]["alarm"]:
+        wrong.append(f"alarm since {result['alarms']['since']}")
+    if ran.returncode == BREACHED:
+        raise AirflowFailException(f"{day}: {', '.join(wrong)}")
+    return {"day": day, "status": result["status"], "n": result["n"]}
+
+
+@dag(
+    dag_id="calibscale_nightly",
+    schedule=CronDataIntervalTimetable("0 2 * * *", timezone="UTC"),
+    start_date=FIRST_DAY,
+    catchup=True,
+    max_active_runs=1,
+    doc_md=__doc__,
+    tags=["calibration"],
+)
+def nightly() -> None:
+    @task(retries=0, execution_timeout=timedelta(hours=3))
+    def late_labels(ds: str | None = None) -> None:
+        assert ds is not None
+        before = date.fromisoformat(ds) - timedelta(days=7)
+        if before >= FIRST_DAY.date():
+            command = ["calibscale", "nightly", JOB, "--date", before.isoformat(), "--quiet"]
+            subprocess.run(command, check=False)
+
+    @task(
+        trigger_rule="all_done",
+        retries=3,
+        retry_delay=timedelta(minutes=10),
+        retry_exponential_backoff=True,
+        execution_timeout=timedelta(hours=3),
+    )
+    def night(ds: str | None = None) -> dict[str, Any]:
+        assert ds is not None
+        return judge(ds)
+
+    late_labels() >> night()
+
+
+scheduled = nightly()

@@ -1,0 +1,164 @@
+"""python examples/sixty_days.py FOLDER: sixty nights of a model that drifts from day 40.
+
+Every day 2,000 rows of ten classes, P ~ Dirichlet(0.1, …, 0.1) and y ~ P.  The model shows P until
+day 40, and softmax(1.3 log P) from then on: it has become overconfident.  A column `region` is 0 or
+1; with --group-only the model drifts in region 1 alone.  Labels of the last three days come late:
+at first 80, 50 and 20 % of them are known, and when all are, those days run once more: they are
+read again, as their stores have changed, with the bets they had.
+
+FOLDER gets a store a day, the job file, the ledger, the result of every night and report.html.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from calibscale import LogitStore
+from calibscale.simulate import GENERATORS
+
+CLASSES = 10
+FIRST = date(2026, 9, 1)
+LATE = (0.8, 0.5, 0.2)  # known at first, of the labels of the last days
+NIGHTLY = [sys.executable, "-m", "calibscale", "nightly"]
+FINE, BREACHED = 0, 3
+
+JOB = """
+name = "sixty days"
+ledger = "ledger"
+model = "v1"
+group_by = "region"
+estimators = ["ece", "tce2_debiased", "confidence_gap"]
+windows = ["day", "7d", "30d"]
+
+[source]
+path = "predictions/{date}.zarr"
+format = "store"
+
+[[thresholds]]
+estimator = "tce2_debiased"
+bound = "low"
+window = "7d"
+above = 0.001
+
+[alarms]
+notions = ["top_label"]
+level = 0.05
+
+[outputs]
+json = "results/{date}.json"
+history = "history.csv"
+report = "report.html"
+"""
+
+
+def write_day(
+    path: Path, number: int, *, rows: int, seed: int, sharpness: float, group_only: bool,
+    known: float = 1.0,
+) -> None:  # fmt: skip
+    """The store of one day; of its labels the share `known`, the others are −1."""
+    drawn = GENERATORS["ms-true"].draw(seed, number * rows, (number + 1) * rows)
+    rng = np.random.default_rng([seed, number])
+    region = rng.integers(0, 2, (rows, 1)).astype(float)
+    late = rng.random(rows) >= known
+    drifted = region == 1 if group_only else np.ones_like(region, bool)
+    store = LogitStore.create(
+        path, classes=CLASSES, covariate_names=["region"], dtype=np.float32, overwrite=True
+    )
+    with store.writer() as writer:
+        logits = drawn.log_p * np.where(drifted, sharpness, 1.0)
+        writer.append(logits, np.where(late, -1, drawn.labels), covariates=region)
+
+
+def judge(job: Path, day: str, command: bool) -> dict[str, Any]:
+    """One night, in this process or by the command line."""
+    if command:
+        import json
+
+        ran = subprocess.run(
+            [*NIGHTLY, job, "--date", day, "--json", "-"],
+            stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+        if ran.returncode not in (FINE, BREACHED):
+            sys.exit(ran.returncode)
+        return json.loads(ran.stdout)
+    from calibscale.nightly.run import night
+
+    return night(job, day).to_dict()
+
+
+def line(number: int, result: dict[str, Any]) -> str:
+    """One row of the table."""
+    week = next(w for w in result["windows"] if w["name"] == "7d")
+    found = next(r for r in week["results"] if r["estimator"] == "tce2_debiased")
+    interval = found["interval"]
+    low = "       –" if interval is None else f"{interval['low']:8.5f}"
+    alarms = result["alarms"]
+    state = "ALARM" if alarms["alarm"] else "fine"
+    if any(t["breached"] for t in result["thresholds"]):
+        state += ", threshold breached"
+    return (
+        f"{number:4d}  {result['day']}  {result['n']:6d}  {result['n_unlabelled']:8d}  "
+        f"{found['value']:8.5f}  {low}  {alarms['log_evidence'][-1]:8.2f}  {state}"
+    )
+
+
+@click.command(help=__doc__.split("\n\n", 1)[1], context_settings={"max_content_width": 100})
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--days", type=click.IntRange(1), default=60, show_default=True)
+@click.option("--drift-day", type=click.IntRange(1), default=40, show_default=True)
+@click.option("--temperature", default=1.3, show_default=True)
+@click.option("--rows", type=click.IntRange(10), default=2_000, show_default=True, help="A day.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--group-only", is_flag=True, help="Only region 1 drifts.")
+@click.option("--cli", "command", is_flag=True, help="Every night a process of its own.")
+def main(
+    folder: Path, days: int, drift_day: int, temperature: float, rows: int, seed: int,
+    group_only: bool, command: bool,
+) -> None:  # fmt: skip
+    if (folder / "ledger").exists():
+        raise click.UsageError(f"{folder} has a ledger already; give another folder")
+    (folder / "predictions").mkdir(parents=True, exist_ok=True)
+    (folder / "results").mkdir(exist_ok=True)
+    job = folder / "job.toml"
+    job.write_text(JOB)
+    settings: dict[str, Any] = {"rows": rows, "seed": seed, "group_only": group_only}
+    dates = [(FIRST + timedelta(days=number)).isoformat() for number in range(days)]
+
+    def made(number: int, known: float = 1.0) -> None:
+        sharpness = temperature if number + 1 >= drift_day else 1.0
+        path = folder / "predictions" / f"{dates[number]}.zarr"
+        write_day(path, number, sharpness=sharpness, known=known, **settings)
+
+    print(
+        f"{'day':>4}  {'date':10}  {'rows':>6}  {'no label':>8}  {'TCE₂, 7d':>8}  {'low':>8}  "
+        f"{'log E':>8}  state"
+    )
+    late = list(range(max(0, days - len(LATE)), days))
+    for number in range(days):
+        made(number, LATE[number - late[0]] if number in late else 1.0)
+        result = judge(job, dates[number], command)
+        print(line(number + 1, result), flush=True)
+    print("the labels that came late are here: the last days again")
+    for number in late:
+        made(number)
+        result = judge(job, dates[number], command)
+        print(line(number + 1, result), flush=True)
+    alarms = result["alarms"]
+    if not alarms["alarm"]:
+        print(f"no alarm in {days} days")
+        return
+    since = dates.index(alarms["since"]) + 1
+    after = "a false one" if since < drift_day else f"night {since - drift_day + 1} of the drift"
+    print(f"alarm on day {since}, {alarms['since']}: {after}")
+    print(f"report: {folder / 'report.html'}")
+
+
+if __name__ == "__main__":
+    main()
