@@ -20,9 +20,10 @@ from calibscale.cli.options import check_output, number, pairs, write_json
 from calibscale.cli.power import power
 from calibscale.cli.rank import rank
 from calibscale.cli.reliability import reliability
+from calibscale.cli.report import report
 from calibscale.cli.select import select
 from calibscale.cli.test import test
-from calibscale.errors import CalibscaleError, InvalidDataError, OptionError
+from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
 from calibscale.progress import progress
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
@@ -53,6 +54,8 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"error: {error}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
+        if isinstance(error, ClusterError):  # the work can go on elsewhere, or later
+            sys.exit(INTERRUPTED)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
 
 
@@ -74,7 +77,7 @@ def cli() -> None:
     """How well is a probabilistic classifier calibrated?
 
     Exit codes: 0 fine, 1 runtime error, 2 usage, 3 threshold breached, 4 invalid data,
-    75 interrupted (run again).
+    75 interrupted, or the cluster was lost (run again).
     """
 
 
@@ -238,5 +241,6 @@ cli.add_command(plan)
 cli.add_command(power)
 cli.add_command(rank)
 cli.add_command(reliability)
+cli.add_command(report)
 cli.add_command(select)
 cli.add_command(test)
