@@ -36,7 +36,7 @@ class AlarmBook:
         self._changed = False
 
     def start(self, model: str, first: str) -> str:
-        """The first day of a model when it was first asked for; what comes before does not count."""
+        """The first day of a model when it was first asked for: days before it do not count."""
         if model not in self._starts:
             self._starts[model] = first
             self._changed = True
