@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.errors import InvalidDataError, OptionError
+from calibscale.errors import InvalidDataError, NoRowsError, OptionError
 from calibscale.ingest.readers import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -182,6 +182,8 @@ def _numbered(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
 def agree(layouts: Sequence[Layout], binary: bool, dtype: Any) -> tuple[Layout, np.dtype]:
     """The first of layouts that are alike, and the type to store."""
     first = layouts[0]
+    if all(layout.rows == 0 for layout in layouts):
+        raise NoRowsError(f"{first.file}: there are no rows")
     for layout in layouts:
         file, kind = layout.file, layout.kind
         if layout.rows == 0:

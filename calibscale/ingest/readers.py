@@ -9,7 +9,7 @@ import tempfile
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -204,6 +204,8 @@ def _safetensors(path: Path) -> _Arrays:
 class _Parquet:
     def __init__(self, path: Path) -> None:
         parquet = _library("pyarrow.parquet", "parquet")
+        with suppress(ImportError):  # else pyarrow does, in a place that swallows interrupts
+            import_module("pandas")
         self._path = path
         # small buffers, for there may be one for every class
         self._file = parquet.ParquetFile(path, buffer_size=2**16, pre_buffer=False)

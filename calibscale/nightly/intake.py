@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -78,7 +78,7 @@ def _source(
     assert columns is not None
     if job.source.format == "files":
         copy = _copy(job, day, ledger, progress)
-        stack.callback(shutil.rmtree, copy, ignore_errors=True)
+        stack.callback(_remove, copy)
         return as_source(copy)
     return open_arrays(
         store=where, logits=columns.logits, probabilities=columns.probabilities,
@@ -118,6 +118,15 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
             shutil.rmtree(other, ignore_errors=True)
     ingest(files, copy, keys=keys, binary=job.source.binary, progress=progress)
     return copy
+
+
+def _remove(copy: Path) -> None:
+    """Delete a copy; a kill leaves all of it under its name, or nothing."""
+    gone = copy.with_suffix(".gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        copy.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _expanded(where: str) -> list[str]:
