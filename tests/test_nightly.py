@@ -498,6 +498,34 @@ def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
     assert not night(job, _name(0)).fresh
 
 
+def test_source__may_be_a_url(tmp_path):
+    """The days are in memory; a day is read again when a file of it has changed."""
+    import fsspec
+
+    where = f"memory://{tmp_path.name}"
+    logits, labels, x = _rows(0)
+
+    def write(labels):
+        store = cs.LogitStore.create(
+            f"{where}/{_name(0)}.zarr", classes=CLASSES, dtype="float64",
+            covariate_names=("region", "age"),
+        )  # fmt: skip
+        with store.writer() as writer:
+            writer.append(logits, labels, covariates=x)
+
+    write(np.where(np.arange(ROWS) < 10, -1, labels))
+    job = _begin(tmp_path, JOB.replace("days/{date}.zarr", f"{where}/{{date}}.zarr"))
+    assert night(job, _name(0)).result["n"] == ROWS - 10
+    assert not night(job, _name(0)).fresh
+    memory = fsspec.filesystem("memory")
+    memory.rm(f"/{tmp_path.name}", recursive=True)
+    write(labels)
+    assert night(job, _name(0)).result["n"] == ROWS
+    memory.rm(f"/{tmp_path.name}", recursive=True)
+    with pytest.raises(cs.StoreError):
+        night(job, _name(1))
+
+
 # ---------------------------------------------------------------- the command
 
 
@@ -513,6 +541,15 @@ def test_command__exits_with_3_where_a_threshold_is_breached(folder):
     done = _run("nightly", job, "--date", _name(9), "--json", "-", "-q")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["status"] == "fine"
+
+
+def test_command__takes_another_scheduler(folder):
+    done = _run("nightly", folder / "job.toml", "--date", _name(9), "--scheduler", "threads:1")
+    assert done.exit_code == 3
+    settings = ("--date", _name(9), "--scheduler", "nowhere", "--again")
+    done = _run("nightly", folder / "job.toml", *settings)
+    assert isinstance(done.exception, cs.OptionError)
+    assert "unknown scheduler" in str(done.exception)
 
 
 def test_command__plans(folder):

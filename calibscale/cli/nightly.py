@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from calibscale.cli.options import check_output, write_json
+from calibscale.cli.options import check_output, scheduler_options, write_json
 from calibscale.progress import progress
 
 BREACHED = 3
@@ -35,11 +35,7 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--again", is_flag=True, help="Do all of it once more, even if nothing has changed.")
-@click.option(
-    "--scheduler", metavar="WHERE",
-    help="In the place of the job's: serial, threads[:N], local:N, an ADDRESS, or a scheduler "
-    "file.",
-)  # fmt: skip
+@scheduler_options
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
 )
@@ -53,7 +49,8 @@ def nightly(
     JOB is a TOML file; `examples/nightly/job.toml` explains all of its keys.  A day that is
     finished and has not changed is left alone; one whose labels came late is read again.
 
-    Exit code 3 if a threshold is breached or an alarm was raised.
+    --scheduler takes the place of the job's.  Exit code 3 if a threshold is breached or an alarm
+    was raised.
     """
     check_output(json_path)
     from dataclasses import replace

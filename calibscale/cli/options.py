@@ -28,20 +28,7 @@ def _scheduler(context: click.Context, parameter: click.Parameter, where: str | 
     return path or where
 
 
-_OPTIONS = (
-    click.option(
-        "--on-invalid",
-        type=click.Choice(["raise", "drop"]),
-        default="raise",
-        show_default=True,
-        help="Stop at a bad row, or leave it out and count it.",
-    ),
-    click.option(
-        "--tolerance",
-        default=1e-4,
-        show_default=True,
-        help="How far from 1 a row of probabilities may sum.",
-    ),
+_SCHEDULER = (
     click.option(
         "--scheduler",
         metavar="WHERE",
@@ -58,6 +45,22 @@ _OPTIONS = (
         callback=_scheduler_file,
         help="A Dask scheduler, by the file that it wrote.",
     ),
+)
+_OPTIONS = (
+    click.option(
+        "--on-invalid",
+        type=click.Choice(["raise", "drop"]),
+        default="raise",
+        show_default=True,
+        help="Stop at a bad row, or leave it out and count it.",
+    ),
+    click.option(
+        "--tolerance",
+        default=1e-4,
+        show_default=True,
+        help="How far from 1 a row of probabilities may sum.",
+    ),
+    *_SCHEDULER,
     click.option("--memory-limit", metavar="SIZE", help="Bound on peak memory, such as 2GB."),
     click.option(
         "--logits", metavar="PATH", help="A zarr array of logits (inside STORE, if given)."
@@ -102,6 +105,13 @@ def local_options(command: Callable) -> Callable:
 def scan_settings(options: dict[str, Any]) -> dict[str, Any]:
     """Those of `source_options` that say how a pass is made, taken out of the options."""
     return {name: options.pop(name) for name in _SCAN}
+
+
+def scheduler_options(command: Callable) -> Callable:
+    """Where a command works, for one that finds its data otherwise."""
+    for option in reversed(_SCHEDULER):
+        command = option(command)
+    return command
 
 
 def source_options(command: Callable) -> Callable:
