@@ -586,6 +586,19 @@ def test_kind__is_stated_and_never_guessed(tmp_path):
     np.testing.assert_array_equal(store.source.values[:], p / 2)
 
 
+@pytest.mark.parametrize("form", ["npz", "parquet", "csv"])
+def test_files__that_are_empty_add_nothing_to_others(tmp_path, form):
+    """As parts of a folder often are; whichever comes first."""
+    none = {name: array[:0] for name, array in rows().items()}
+    files = []
+    for part, data in (("a", none), ("b", rows()), ("c", none)):
+        found, keys = write(form, tmp_path / part, data)
+        files += found
+    assert ingest(files, tmp_path / "s.zarr", keys=keys).rows == N
+    labels = LogitStore.open(tmp_path / "s.zarr").source.labels[:]
+    np.testing.assert_array_equal(labels, rows()["labels"])
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_files__that_are_empty_are_refused(tmp_path, form):
     files, keys = write(form, tmp_path, {name: array[:0] for name, array in rows().items()})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.errors import StoreError
-from calibscale.ingest.layout import agree, batches, layouts_of
+from calibscale.ingest.layout import agree, batches, filled, layouts_of
 from calibscale.ingest.readers import reading
 from calibscale.store import LogitStore
 
@@ -96,7 +96,7 @@ def ingest(
     5
     """
     keys, paths = dict(keys or {}), [Path(file) for file in files]
-    layouts = layouts_of(paths, keys, binary)
+    layouts = filled(layouts_of(paths, keys, binary))
     first, stored = agree(layouts, binary, dtype)
     known = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(known) if len(known) == len(layouts) else None

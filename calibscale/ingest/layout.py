@@ -179,15 +179,25 @@ def _numbered(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(found[k] for k in range(len(found)))
 
 
+def filled(layouts: Sequence[Layout]) -> list[Layout]:
+    """Those that have rows, or may have some: parts of a folder are often empty.
+
+    Raises
+    ------
+    NoRowsError
+        If none has.
+    """
+    found = [layout for layout in layouts if layout.rows != 0]
+    if not found:
+        raise NoRowsError(f"{layouts[0].file}: there are no rows")
+    return found
+
+
 def agree(layouts: Sequence[Layout], binary: bool, dtype: Any) -> tuple[Layout, np.dtype]:
     """The first of layouts that are alike, and the type to store."""
     first = layouts[0]
-    if all(layout.rows == 0 for layout in layouts):
-        raise NoRowsError(f"{first.file}: there are no rows")
     for layout in layouts:
         file, kind = layout.file, layout.kind
-        if layout.rows == 0:
-            raise InvalidDataError(f"{file}: there are no rows")
         if binary != (layout.columns == 1):
             raise InvalidDataError(
                 f"{file}: {layout.columns} columns of {kind}, "
