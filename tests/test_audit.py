@@ -314,6 +314,14 @@ def better(data):
     return from_arrays(logits=logits, labels=np.full(N, -1), name="better")
 
 
+def test_audit__refuses_a_model_whose_rows_are_in_another_order(data):
+    order = np.arange(N)[::-1]
+    first = np.flatnonzero(data["y"] != data["y"][order])[0]
+    other = from_arrays(probabilities=data["p"][order], labels=data["y"][order], binary=True)
+    with pytest.raises(InvalidDataError, match=f"row {first} has label .* in the same order"):
+        audit(_source(data), NAMES, against=other, **FAST)
+
+
 def test_audit__compares_with_a_better_model_of_the_same_rows(data, better):
     found = audit(_source(data), NAMES, against=better, **FAST).against
     assert found is not None

@@ -11,7 +11,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.auditing.local import LocalTests, local_tests
 from calibscale.chunk import Block
-from calibscale.errors import OptionError
+from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import ECE, KLCE, NLL, Brier, Estimator
 from calibscale.evaluation import Run, prepared
 from calibscale.intervals import Intervals, Parts, parts_of, total
@@ -187,9 +187,26 @@ class _Predicted(ArraySource):
         )
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        """Rows start..stop−1; covariates only on request."""
+        """Rows start..stop−1; covariates only on request.
+
+        Raises
+        ------
+        InvalidDataError
+            If labels that both sources know differ: they are not of the same rows in one order.
+        """
         block = self.columns.read(start, stop, covariates)
-        return block._replace(values=self.predictions.read(start, stop).values)
+        theirs = self.predictions.read(start, stop)
+        known = (block.labels >= 0) & (theirs.labels >= 0)
+        differ = np.flatnonzero(known & (block.labels != theirs.labels))
+        if len(differ):
+            row = block.start + int(differ[0])
+            raise InvalidDataError(
+                f"row {row} has label {theirs.labels[differ[0]]} in {self.predictions.name}, "
+                f"{block.labels[differ[0]]} in {self.columns.name}: they must be of the same rows, "
+                "in the same order",
+                row,
+            )
+        return block._replace(values=theirs.values)
 
 
 def predicted(predictions: ArraySource, columns: ArraySource) -> _Predicted:
