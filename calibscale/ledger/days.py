@@ -133,13 +133,7 @@ class Ledger:
         """
         place = local_path(path)
         with complaints(path):
-            try:
-                group = zarr.open_group(str(place), mode="r+")
-            except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
-                raise StoreError(f"{path}: there is no ledger") from error
-            meta: Any = group.attrs.get(KEY)
-            if not isinstance(meta, dict):
-                raise StoreError(f"{path}: a zarr group, but not a ledger")
+            group, meta = group_of(path, "r+")
             if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT:
                 raise StoreError(
                     f"{path}: written in format {meta.get('format')} by a newer calibscale; this "
@@ -336,6 +330,18 @@ class Ledger:
         self._seen = _identity(self.path / _INDEX)
         self.revision += 1
         self._keep(ordered)
+
+
+def group_of(path: str | Path, mode: Any) -> tuple[zarr.Group, dict[str, Any]]:
+    """The zarr group of a ledger of any format, and what it says of itself."""
+    try:
+        group = zarr.open_group(str(local_path(path)), mode=mode)
+    except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
+        raise StoreError(f"{path}: there is no ledger") from error
+    meta: Any = group.attrs.get(KEY)
+    if not isinstance(meta, dict):
+        raise StoreError(f"{path}: a zarr group, but not a ledger")
+    return group, meta
 
 
 def _entry(written: Any) -> Entry:

@@ -11,7 +11,7 @@ import zarr
 
 from calibscale.chunk import Floats
 from calibscale.errors import StoreError
-from calibscale.ledger.days import FORMAT, KEY, STATES, Entry, Ledger, Record
+from calibscale.ledger.days import FORMAT, STATES, Entry, Ledger, Record, group_of
 from calibscale.ledger.recipe import Recipe
 from calibscale.store.places import complaints, local_path, put_in_place
 from calibscale.wagers import WagerState
@@ -27,13 +27,7 @@ def upgrade(path: str | Path) -> int:
     """
     place = local_path(path)
     with complaints(path):
-        try:
-            group = zarr.open_group(str(place), mode="r")
-        except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
-            raise StoreError(f"{path}: there is no ledger") from error
-        meta: Any = group.attrs.get(KEY)
-        if not isinstance(meta, dict):
-            raise StoreError(f"{path}: a zarr group, but not a ledger")
+        group, meta = group_of(path, "r")
         known = int(meta["format"])
         if known == 1:
             put_in_place(place, lambda aside: _from_1(place, group, meta, aside), replace=True)
