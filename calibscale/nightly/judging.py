@@ -290,7 +290,10 @@ class Judge:
         first = book.start(model, self._first_day())
         found = evidence(self.ledger, model, max(first, asked.since or first))
         if not found.processes:
-            self.notes.append(f"There is no evidence yet: no labelled row of {model} since {asked.since or first}.")
+            begun = asked.since or first
+            self.notes.append(
+                f"There is no evidence yet: no labelled row of {model} since {begun}."
+            )
             return None
         self.notes += found.damaged
         days, processes = found.days, found.processes
