@@ -55,6 +55,7 @@ def _json(result: Any) -> dict[str, Any]:
 @cache
 def _results(region: str = "region", age: str = "age", model: str = "v3") -> dict[str, Any]:
     source = rows(names=(region, age), temperature=1.3)
+    tempered = from_arrays(logits=source.values / 1.3, labels=source.labels)
     binary = from_arrays(
         probabilities=np.random.default_rng(1).uniform(0.1, 0.9, 300),
         labels=np.random.default_rng(2).integers(0, 2, 300),
@@ -76,14 +77,14 @@ def _results(region: str = "region", age: str = "age", model: str = "v3") -> dic
         "bias of predictions": _json(local_bias(binary, (), at="grid")),
         "ranking": _json(
             calibscale.rank(
-                {model: source, "v2": rows(temperature=1.1, names=(region, age))},
+                {model: source, "v2": tempered},
                 calibscale.CKCE(), subset_size=200, trials=20,
             )
         ),
         "audit": _json(
             audit(
                 source, (region, age), replicates=49, recalibrate=("temperature",),
-                against=rows(temperature=1.1, names=(region, age)),
+                against=tempered,
             )
         ),
         "power": _json(

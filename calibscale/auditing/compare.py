@@ -201,9 +201,9 @@ class _Predicted(ArraySource):
         if len(differ):
             row = block.start + int(differ[0])
             raise InvalidDataError(
-                f"row {row} has label {theirs.labels[differ[0]]} in {self.predictions.name}, "
-                f"{block.labels[differ[0]]} in {self.columns.name}: they must be of the same rows, "
-                "in the same order",
+                f"row {row} has label {block.labels[differ[0]]} in {self.columns.name}, "
+                f"{theirs.labels[differ[0]]} in the other model's {self.predictions.name}: "
+                "both must be of the same rows, in the same order",
                 row,
             )
         return block._replace(values=theirs.values)
