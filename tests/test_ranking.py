@@ -594,6 +594,7 @@ def test_distinct_names__show_as_much_of_a_path_as_they_must():
     assert distinct_names(["/x/a.zarr", "y/b"]) == ["a", "b"]
     assert distinct_names(["/x/m/p.zarr", "/y/m/p.zarr/", "q"]) == ["x/m/p", "y/m/p", "q"]
     assert distinct_names(["arrays", "arrays", "arrays"]) == ["arrays", "arrays (2)", "arrays (3)"]
+    assert distinct_names(["/x/a.zarr", "/x/a", "/a.zarr"]) == ["x/a", "x/a (2)", "/a"]
     assert distinct_names(["a (2)", "a", "a"]) == ["a (2)", "a", "a (3)"]
 
 
@@ -738,4 +739,4 @@ def test_cli__many_models_show_their_neighbours(run, stores):
     code, out, _ = run(*stores, *stores, *stores, "--by", "ece")
     assert code == 0
     assert "of all 15 pairs" in out
-    assert out.count("true (2)") == 3
+    assert out.count("true (2)") == 3  # its own line, and its two neighbours

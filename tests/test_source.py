@@ -568,7 +568,7 @@ def test_evaluate__a_source_that_fails_names_its_rows(columns):
         assert isinstance(caught.value.__cause__, OSError)
 
 
-@pytest.mark.parametrize("thing", [None, 3, np.zeros((3, 2)), {"logits": 1}, object()], ids=str)
+@pytest.mark.parametrize("thing", [None, 3, np.zeros((3, 2)), {"logits": 1}, object()], ids=type)
 def test_evaluate__what_is_no_source_is_refused(thing):
     with pytest.raises(OptionError, match="a source is a path, a LogitStore or from_arrays"):
         evaluate(thing)

@@ -1245,7 +1245,7 @@ def test_create__where_nothing_can_be_written(tmp_path):
         LogitStore.create(tmp_path / "file/s.zarr", classes=3)
 
 
-@pytest.mark.parametrize("provenance", [{"when": object()}, {"score": float("nan")}], ids=str)
+@pytest.mark.parametrize("provenance", [{"when": object()}, {"score": float("nan")}], ids=list)
 def test_create__provenance_must_be_json(tmp_path, provenance):
     with pytest.raises((StoreError, OptionError), match="JSON"):
         LogitStore.create(tmp_path / "s.zarr", classes=3, provenance=provenance)

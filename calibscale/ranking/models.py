@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -210,13 +211,14 @@ def _name(source: Any) -> str:
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """The last part of each path, more parts where two are equal, then numbers."""
+    """The last part of each path, more parts where unlike paths share it, then numbers."""
     parts = [PurePath(path.removesuffix("/").removesuffix(".zarr")).parts for path in paths]
     longest = max((len(p) for p in parts), default=1)
     names = ["/".join(p[-1:]) for p in parts]
     for length in range(2, longest + 1):
+        unlike = Counter(name for name, _ in set(zip(names, parts, strict=True)))
         names = [
-            name if names.count(name) == 1 else "/".join(p[-length:])
+            name if unlike[name] == 1 else str(PurePath(*p[-length:]))
             for name, p in zip(names, parts, strict=True)
         ]
     found: list[str] = []
