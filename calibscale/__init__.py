@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     )
     from calibscale.source import ArraySource, from_arrays
     from calibscale.store import LogitStore, open_arrays
-    from calibscale.testing import TestResult, Tests, test
+    from calibscale.testing import Tests, test
+    from calibscale.trials import TestResult
 
 # Names are imported when first used: `calibscale --help` must not wait for a compiler.
 _ROOMS = {
@@ -120,7 +121,8 @@ _ROOMS = {
     ),
     "source": ("ArraySource", "from_arrays"),
     "store": ("LogitStore", "open_arrays"),
-    "testing": ("TestResult", "Tests", "test"),
+    "testing": ("Tests", "test"),
+    "trials": ("TestResult",),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

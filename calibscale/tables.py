@@ -17,7 +17,8 @@ from calibscale.selection.results import Candidate, Selection
 if TYPE_CHECKING:
     from calibscale.detection import Power
     from calibscale.planning import Plan
-    from calibscale.testing import TestResult, Tests
+    from calibscale.testing import Tests
+    from calibscale.trials import TestResult
 
 _WIDE = 90  # columns that the words beside the numbers need
 

@@ -219,6 +219,22 @@ def test_night__that_is_finished_does_nothing(folder):
     assert (folder / "out" / f"{_name(9)}.json").is_file()
 
 
+def test_tests_of_a_night__are_the_same_in_several_passes(tmp_path, monkeypatch):
+    text = JOB.replace("keep = true", "").replace('window = "all"\nbelow', 'window = "day"\nbelow')
+    job = _begin(tmp_path, text)
+    _write(tmp_path, 0)
+    told, ends = [], []
+    for most, count in ((256, 2), (8, 6)):  # one of them reads the groups
+        monkeypatch.setattr("calibscale.trials._MOST", most)
+        night(job, _name(0), again=True, progress=lambda done, total: ends.append(done == total))
+        assert sum(ends) == count
+        ends.clear()
+        report = json.loads((tmp_path / f"out/{_name(0)}.json").read_text())
+        told.append(report["windows"][0]["tests"])
+    assert told[0] == told[1]
+    assert [test["replicates"] for test in told[0]] == [39] * 3
+
+
 def test_night__again_gives_the_same_numbers(folder):
     first, second = _again(folder, 9), _again(folder, 9, again=True)
     for key in ("windows", "thresholds", "drift", "alarms", "trend", "n"):

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale import engine, nulls, testing
+from calibscale import engine, nulls, testing, trials
 from calibscale.chunk import Rules
 from calibscale.evaluation import DataSetup
 from calibscale.features import frequencies
@@ -393,7 +393,7 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
     source = _data(4, weighted=True, n=300).source()
     for name, value in (("_MOST", 4), ("_STATE_BYTES", 2**17)):
         with monkeypatch.context() as patched:
-            patched.setattr(testing, name, value)
+            patched.setattr(trials, name, value)
             patched.setattr(testing, "_DRAWN", 300 * 4 * 6)  # six replicates of all pairs
             found = _test(source, *ONE_PASS, null=kind, replicates=31)
         _same(found, expected[kind], 1e-9)
@@ -547,7 +547,7 @@ def test_stop_after__ends_at_so_many_exceedances():
     for h in (1, 3, 10):
         for passes in (256, 4):
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(testing, "_MOST", passes)
+                patched.setattr(trials, "_MOST", passes)
                 stopped = _test(data.source(), *ONE_PASS, replicates=99, stop_after=h)
             for a, b in zip(full, stopped, strict=True):
                 above = np.flatnonzero(a.null_values >= a.value - 1e-12)

@@ -21,7 +21,8 @@ from calibscale.results import POPULATION, THIS_N, Estimate, Interval, finite
 from calibscale.scan import States
 from calibscale.source import ArraySource
 from calibscale.store import as_source
-from calibscale.testing import TestResult, test
+from calibscale.testing import test
+from calibscale.trials import TestResult
 
 GROUPED_BYTES = 2**28  # of the states of all groups of rows that an interval leaves out
 _PART_SEED = 0x5EED  # parts are drawn by the stream that chooses bandwidths: other draws of it

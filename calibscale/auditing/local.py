@@ -8,7 +8,8 @@ from typing import Any
 
 from calibscale.estimators import KCE, KLCE
 from calibscale.multiplicity import holm
-from calibscale.testing import TestResult, Tests, test
+from calibscale.testing import Tests, test
+from calibscale.trials import TestResult
 
 
 @dataclass(frozen=True)

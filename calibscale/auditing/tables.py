@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calibscale.auditing.groups import Group
     from calibscale.auditing.maps import Region
     from calibscale.auditing.results import Audit
-    from calibscale.testing import TestResult
+    from calibscale.trials import TestResult
 
 _WIDE = 110  # columns that the means beside the biases need
 _APART = 2.0  # standard errors from 0 that a region must be to be printed

@@ -120,12 +120,20 @@ class Recipe:
         """What a day's state holds, in order."""
         return tuple(dict.fromkeys(s for e in self.estimators for s in e.needs))
 
-    def replicated(self, day: str = "") -> dict[Statistic, Replicates]:
-        """The replicates of a day of every statistic that is tested."""
+    @property
+    def under_test(self) -> list[Estimator]:
+        """The estimators that are tested."""
+        return [e for e in self.estimators if e.name in self.tested]
+
+    def null(self, day: str = "") -> Null:
+        """How labels of a day are drawn."""
         text = f"{self.seed} {day}".encode()
-        null = Null("labels", int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
-        asked = [e for e in self.estimators if e.name in self.tested]
-        return replicates_of(asked, null, 0, self.replicates) if self.replicates else {}
+        return Null("labels", int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
+
+    def replicated(self, day: str = "", count: int | None = None) -> dict[Statistic, Replicates]:
+        """The first replicates, or all, of a day of every statistic that is tested."""
+        count = self.replicates if count is None else count
+        return replicates_of(self.under_test, self.null(day), 0, count) if count else {}
 
     @cached_property
     def _zeros(self) -> dict[str, list[Any]]:

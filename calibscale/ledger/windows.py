@@ -20,7 +20,7 @@ from calibscale.ledger.sums import sums_of
 from calibscale.nulls import Null
 from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.scan import States
-from calibscale.testing import TestResult, result_of
+from calibscale.trials import TestResult, result_of
 from calibscale.wagers import STRENGTHS, Wagers, learn, log_evidence, shares
 
 MAX_GROUPS = 20  # of consecutive days, that an interval leaves out one at a time

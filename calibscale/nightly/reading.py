@@ -22,7 +22,7 @@ from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.scan import States
 from calibscale.source import ArraySource
 from calibscale.statistics import Statistic
-from calibscale.testing import CERTAIN, TestResult, result_of
+from calibscale.trials import CERTAIN, TestResult, batch_of, count_replicates, trial_of
 from calibscale.wagers import Wagers
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ class _Reader:
             needs = (asked.needs(e) for e in self.recipe.estimators)
             needed = {g.statistic: g for grouped in needs for g in grouped}
         wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
-        drawn = self.recipe.replicated(self.day)
+        batch = self._batch()
+        drawn = self.recipe.replicated(self.day, batch)
         alone = () if self.recipe.group_by else wagers
         found = self.run.scan([*needed.values(), *drawn.values(), *alone, CERTAIN])
         if not found.counts.used:
@@ -148,10 +149,11 @@ class _Reader:
         merged: States = {
             s: states[g] if g is s else total(states[g]) for s, g in needed.items()
         }  # fmt: skip
+        certain = int(states[CERTAIN][0][0])
         with engine.one_thread():
             self.recipe = replace(self.recipe, estimators=tuple(_frozen(self.recipe, merged)))
             estimates = [self._estimate(e, asked, states, merged) for e in self.recipe.estimators]
-            tests = self._tests(merged | states, drawn, int(states[CERTAIN][0][0]))
+        tests = self._tests(merged | states, batch, certain)
         vectors = {"states": self.recipe.pack(merged[s] for s in self.recipe.statistics)}
         if alone:
             vectors["wagers"] = self.recipe.pack(states[w] for w in alone)
@@ -160,7 +162,7 @@ class _Reader:
         info = {
             **self._facts(found.counts),
             "bets": _told(wagers),
-            "certain": int(states[CERTAIN][0][0]),
+            "certain": certain,
             "estimates": [_brief(e) for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
@@ -192,12 +194,21 @@ class _Reader:
         covers = POPULATION if e.unbiased else THIS_N
         return replace(found, interval=None if parts is None else parts.interval(asked, covers))
 
-    def _tests(self, states: States, drawn: dict[Any, Any], certain: int) -> list[TestResult]:
-        if not drawn:
+    def _batch(self) -> int:
+        """How many replicates a pass draws: all, where they are kept and so must be held."""
+        recipe = self.recipe
+        if recipe.keep or not recipe.replicated():
+            return recipe.replicates
+        return min(recipe.replicates, batch_of(replace(self.run, chosen=tuple(recipe.under_test))))
+
+    def _tests(self, states: States, batch: int, certain: int) -> list[TestResult]:
+        if not batch:
             return []
-        null = next(iter(drawn.values())).null
-        tested = [e for e in self.recipe.estimators if e.name in self.recipe.tested]
-        return [result_of(e, states, drawn, null, certain) for e in tested]
+        null = self.recipe.null(self.day)
+        with engine.one_thread():
+            trials = [trial_of(e, None, states) for e in self.recipe.under_test]
+        count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
+        return [trial.result(null.kind, null.seed, certain) for trial in trials]
 
     def _groups(self, wagers: tuple[Wagers, ...]) -> dict[float | None, Record]:
         """A second pass: the states of each group, without intervals and replicates."""
