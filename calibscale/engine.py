@@ -17,9 +17,13 @@ from calibscale.cluster import Session, available_cpus, parse_bytes
 from calibscale.errors import OptionError
 
 __all__ = [
-    *("Progress", "Session", "available_cpus", "fold", "one_thread", "parse_bytes"),
-    *("resident_bytes", "session", "workers"),
+    *("NoRoomError", "Progress", "Session", "available_cpus", "fold", "one_thread"),
+    *("parse_bytes", "resident_bytes", "roomy", "session", "workers"),
 ]
+
+
+class NoRoomError(OptionError):
+    """The memory limit cannot hold one block."""
 
 
 def fold(
@@ -91,6 +95,21 @@ def workers(scheduler: Any = None) -> int:
         return opened.threads
 
 
+def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = None) -> bool:
+    """Whether the memory limit, if there is one, holds a block of every worker."""
+    limit = parse_bytes(memory_limit)
+    kind, argument = _parse_scheduler(scheduler)
+    if kind == "threads":
+        count = min(argument or available_cpus(), task.blocks)
+    else:
+        count = 1
+        limit = argument.worker_limit if kind == "session" else None
+    try:
+        return _within_memory(task, count, limit) == count
+    except NoRoomError:
+        return False
+
+
 def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if scheduler is None:
         client = cluster.active_client()
@@ -132,7 +151,7 @@ def _within_memory(task: Task, workers: int, limit: int | None) -> int:
         if peak <= limit:
             return workers
         workers -= 1
-    raise OptionError(
+    raise NoRoomError(
         f"memory limit {limit / 1e6:.0f} MB cannot hold one block: the process has "
         f"{used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its states "
         f"{(depth + 1) * task.state_bytes / 1e6:.0f} MB"

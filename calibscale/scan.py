@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibscale import engine
 from calibscale.chunk import Chunk, RowCounts, Rules, chunks
-from calibscale.errors import OptionError
+from calibscale.errors import CalibscaleError, OptionError
 from calibscale.source import ArraySource
 from calibscale.splits import TEST, Split
 from calibscale.statistics import Statistic
@@ -31,9 +32,13 @@ class Pass(NamedTuple):
     group_counts: dict[float | None, int]
 
 
+class MoreGroupsError(CalibscaleError):
+    """A pass found more groups than memory was planned for."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The task of one pass, as the engine runs it."""
+    """The task of one pass, as the engine runs it; memory is planned for so many groups."""
 
     source: ArraySource
     statistics: tuple[Statistic, ...]
@@ -41,12 +46,17 @@ class Scan:
     block_rows: int
     blocks: int
     split: Split | None = None
+    groups: int = 1
 
     @property
     def state_bytes(self) -> int:
-        copies = 1 if self.split is None else self.split.k + 1
+        copies = self.groups if self.split is None else self.split.k + 1
+        return copies * self._zero_bytes
+
+    @cached_property
+    def _zero_bytes(self) -> int:
         zeros = [s.zero(self.rules.classes) for s in self.statistics]
-        return copies * sum(array.nbytes for state in zeros for array in state)
+        return sum(array.nbytes for state in zeros for array in state)
 
     @property
     def block_bytes(self) -> int:
@@ -92,7 +102,7 @@ class Scan:
             else:
                 a.groups[key] = states
             a.group_counts[key] = a.group_counts.get(key, 0) + b.group_counts[key]
-        _check_groups(a)
+        self._check_groups(a)
         return a._replace(counts=a.counts + b.counts)
 
     def _split(self, chunk: Chunk) -> list[tuple[float | None, Chunk]]:
@@ -116,16 +126,18 @@ class Scan:
         if key not in found.groups:
             found.groups[key] = [s.zero(self.rules.classes) for s in self.statistics]
             found.group_counts[key] = 0
-            _check_groups(found)
+            self._check_groups(found)
         states = found.groups[key]
         for i, statistic in enumerate(self.statistics):
             states[i] = statistic.accumulate(states[i], chunk)
         found.group_counts[key] += len(chunk)
 
-
-def _check_groups(found: Pass) -> None:
-    if len(found.groups) > MAX_GROUPS:
-        raise _too_many(len(found.groups))
+    def _check_groups(self, found: Pass) -> None:
+        count = len(found.groups)
+        if count > MAX_GROUPS:
+            raise _too_many(count)
+        if self.rules.group is not None and count > self.groups:
+            raise MoreGroupsError
 
 
 def _too_many(count: int) -> OptionError:
@@ -174,7 +186,10 @@ def scan(
     )
     size = block_rows or source.block_rows
     task = Scan(source, statistics, rules, size, -(-source.rows // size), split)
-    found = engine.fold(task, scheduler, memory_limit, progress)
+    if group_by is None:
+        found = engine.fold(task, scheduler, memory_limit, progress)
+    else:
+        found = _fold_groups(task, group_by, scheduler, memory_limit, progress)
     groups = {
         key: dict(zip(statistics, states, strict=True)) for key, states in found.groups.items()
     }
@@ -187,3 +202,23 @@ def scan(
             total[statistic] = statistic.merge(total[statistic], states[statistic])
     counts = {key: found.group_counts[key] for key in groups}
     return Pass(found.counts, {None: total, **groups}, {None: found.counts.used, **counts})
+
+
+def _fold_groups(
+    task: Scan, group_by: str, scheduler: Any, memory_limit: Any, progress: engine.Progress | None
+) -> Pass:
+    """Fold with memory for as many groups as all workers can hold, or for as many as there are."""
+    task = replace(task, groups=MAX_GROUPS)
+    while task.groups > 1 and not engine.roomy(task, scheduler, memory_limit):
+        task = replace(task, groups=task.groups // 2)
+    while True:
+        try:
+            return engine.fold(task, scheduler, memory_limit, progress)
+        except MoreGroupsError:
+            task = replace(task, groups=2 * task.groups)
+        except engine.NoRoomError as error:
+            if task.groups == 1:
+                raise
+            raise OptionError(
+                f"{error}; this is for {task.groups} groups of {group_by}"
+            ) from error

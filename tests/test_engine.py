@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -244,6 +245,31 @@ def test_memory_limit__too_small_is_an_error_that_says_what_is_needed(store):
 def test_memory_limit__never_changes_a_number(store):
     expected = _results(store, "threads:2")
     assert _results(store, "threads:2", memory_limit="4GB") == expected
+
+
+@pytest.mark.parametrize("scheduler", ["threads:2", "local:1"])
+def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
+    """Forty groups of 2.5 MB each; how many there are is found on the way."""
+    monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
+    rng = np.random.default_rng(0)
+    source = cs.from_arrays(
+        logits=rng.normal(size=(4000, 100)), labels=rng.integers(0, 100, 4000),
+        covariates=np.arange(4000)[:, None] // 100, covariate_names=("day",),
+    )  # fmt: skip
+    told = []
+    options = {
+        "estimators": [cs.CKCE(cs.RandomFourier(200))], "group_by": "day", "block_rows": 500,
+    }  # fmt: skip
+    expected = _results(source, scheduler, **options)
+    found = _results(
+        source, scheduler, memory_limit="1.25GB", progress=lambda done, _: told.append(done),
+        **options,
+    )  # fmt: skip
+    assert found == expected
+    begun_again = any(later <= done for done, later in itertools.pairwise(told))
+    assert begun_again == (scheduler == "threads:2")  # with one worker for more groups
+    with pytest.raises(cs.OptionError, match=r"cannot hold one block: .* for \d+ groups of day$"):
+        _results(source, scheduler, memory_limit="500MB", **options)
 
 
 @pytest.mark.parametrize(
