@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.errors import OptionError, StoreError
+from calibscale.files import replacing
 
 Arrays = dict[str, NDArray[Any]]
 Nodes = dict[tuple[int, int], Arrays]  # (level, index): states of blocks index·2^level and on
@@ -79,26 +78,15 @@ class Checkpoint:
         return time.monotonic() - self._last >= self.every
 
     def save(self, nodes: Nodes) -> None:
-        """Write the nodes aside and rename the file: a kill leaves the old or the new one."""
+        """Write the nodes; a kill leaves the old file or the new one."""
         arrays: dict[str, Any] = {
             f"{level}|{index}|{name}": array
             for (level, index), state in nodes.items()
             for name, array in state.items()
         }
-        aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         started = time.monotonic()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(aside, "wb") as file:
-                np.savez(file, identity=np.array(json.dumps(self._identity())), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, self.path)
-        except OSError as error:
-            raise StoreError(f"the checkpoint {self.path} cannot be written: {error}") from error
-        finally:
-            with suppress(OSError):
-                aside.unlink()
+        with replacing(self.path) as file:
+            np.savez(file, identity=np.array(json.dumps(self._identity())), **arrays)
         self._last = time.monotonic()
         self.every = max(self.every, 50 * (self._last - started))  # at most 2 % of the time
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from contextlib import suppress
+import platform
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from calibscale.errors import StoreError
 
+_DAY = 86_400.0  # seconds
+
 
 def write_whole(path: str | Path, data: bytes) -> None:
-    """Write a file aside and rename it: whatever happens, the old file is there or the new one.
+    """Write a file by `replacing`."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A file aside that is renamed at the end: whatever happens, the old one is there or the new.
 
     Its folder is made if it is missing; a link keeps pointing where it does.  What is no file (a
-    pipe, a device) is written to as it is.
+    pipe, a device) is written to as it is.  What killed writers of the file left aside is removed.
 
     Raises
     ------
@@ -21,15 +37,16 @@ def write_whole(path: str | Path, data: bytes) -> None:
         If it cannot be written; names the path.
     """
     try:
-        place = Path(os.path.realpath(path))
-        aside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-        if place.exists() and not place.is_file():
-            place.write_bytes(data)
+        place = _real(path)
+        if os.path.exists(path) and not place.is_file():  # /dev/stdout has no real path
+            with open(path, "wb") as file:
+                yield file
             return
         place.parent.mkdir(parents=True, exist_ok=True)
+        aside = aside_of(place)
         try:
-            with open(aside, "wb") as file:
-                file.write(data)
+            with open(aside, "xb") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(aside, place)
@@ -37,9 +54,71 @@ def write_whole(path: str | Path, data: bytes) -> None:
             with suppress(OSError):
                 aside.unlink()
         _flush(place.parent)
-    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
-        reason = getattr(error, "strerror", None) or error
-        raise StoreError(f"{path}: cannot be written: {reason}") from error
+        remove_leftovers(place)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _real(path: str | Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:  # a NUL
+        raise StoreError(f"{path}: cannot be written: {error}") from error
+
+
+def aside_of(place: Path, ending: str = "tmp") -> Path:
+    """A name beside a file that no other writer has, and that says which process does."""
+    owner = f"{_process_space()}.{os.getpid()}.{secrets.token_hex(4)}"
+    return place.with_name(f".{place.name}.{owner}.{ending}")
+
+
+def remove_leftovers(place: Path) -> None:
+    """Remove what killed writers of a file or folder left aside, ``.NAME.SPACE.PID.TOKEN.tmp``.
+
+    What a process of this machine left goes when the process has ended.  What comes from elsewhere
+    (another machine, container or boot: SPACE differs) says nothing that can be checked; it goes
+    when it is a day older than what stands in the place.  So does ``.NAME.PID.tmp``, or ``.new``,
+    unless a process here has that id.  What cannot be removed stays, and folders beside a file.
+    """
+    name = re.compile(
+        rf"\.{re.escape(place.name)}\."
+        r"(?:([0-9a-f]{8})\.)?([0-9]{1,10})(?(1)\.[0-9a-f]{8})\.(?:tmp|new)"
+    )
+    here = _process_space()
+    with suppress(OSError):
+        now = place.stat().st_mtime  # by the clock that the others have
+        for found in filter(None, map(name.fullmatch, os.listdir(place.parent))):
+            other, space = place.with_name(found[0]), found[1]
+            with suppress(OSError):
+                if space in (here, None) and _runs(int(found[2])):
+                    continue
+                if space != here and now - other.lstat().st_mtime <= _DAY:
+                    continue
+                if place.is_dir():
+                    shutil.rmtree(other, ignore_errors=True)
+                else:
+                    other.unlink()
+
+
+def _process_space() -> str:
+    """A name of where process ids mean what they do here; another each time if that is unknown."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return secrets.token_hex(4)
+    return hashlib.sha256(repr((platform.node(), boot, namespace)).encode()).hexdigest()[:8]
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process, or may be."""
+    if os.name != "posix":  # signal 0 is a real one
+        return True
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
 
 
 def _flush(folder: Path) -> None:

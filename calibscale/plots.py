@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.errors import OptionError
+from calibscale.files import replacing
 from calibscale.selection.results import Candidate, Selection
 
 if TYPE_CHECKING:
@@ -52,12 +52,8 @@ def _save(figure: Any, path: str | Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
-    aside = Path(path).with_name(f".{Path(path).stem}.{os.getpid()}{Path(path).suffix}")
-    try:
-        figure.savefig(aside, dpi=150)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        figure.savefig(file, format=Path(path).suffix[1:], dpi=150)
 
 
 def plot_selection(result: Selection) -> Any:

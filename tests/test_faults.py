@@ -313,6 +313,8 @@ class Scene:
     def check_done(self) -> None:
         assert _records(self.folder) == self.new_records
         assert _outputs(self.folder) == self.new
+        for name in ("ledger", "out"):
+            assert list((self.folder / name).rglob(".*.tmp")) == []
 
 
 # ---------------------------------------------------------------- kills

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -316,6 +317,7 @@ def test_day__must_be_one(small, tmp_path, day):
 
 _WRITER = """
 import sys
+import time
 import numpy as np
 from calibscale.ledger.days import Ledger, Record
 ledger = Ledger.open(sys.argv[1])
@@ -356,4 +358,94 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
             np.testing.assert_array_equal(found.read(entry), float(whole.n))
         turns.append(whole.n)
     assert max(turns) > 0
-    assert len(list((path / "states" / "c").iterdir())) <= 6
+    with ledger.writing():
+        pass
+    assert [p for p in path.rglob(".*") if p.name != ".writer.lock"] == []
+    assert len(list((path / "states" / "c").rglob("*"))) == 4
+
+
+_STOPS = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from calibscale.ledger import days
+from calibscale.ledger.days import Ledger, Record
+def hang(*_):
+    print("midway", flush=True)
+    time.sleep(600)
+ledger = Ledger.open(sys.argv[1])
+if sys.argv[2] == "create":
+    days._write_json = hang
+    Ledger.create(sys.argv[3], ledger.recipe)
+vector = np.ones(ledger.recipe.sizes["states"])
+with ledger.writing():
+    if sys.argv[2] == "slot":
+        Path.replace = hang
+    else:
+        days.write_whole = hang
+    records = {group: Record(1, {"states": vector}, {}) for group in (None, 1.0)}
+    ledger.write("2026-01-02", "v1", records)
+"""
+
+
+@contextmanager
+def _midway(*arguments):
+    """A writer that has come so far, killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STOPS, *map(str, arguments)],
+        stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "midway\n"
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(("stage", "left"), [("slot", "0.*.partial"), ("index", "0")])
+def test_killed_writer__what_it_leaves_in_the_ledger_goes(small, tmp_path, stage, left):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.sizes["states"])
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
+    slots = tmp_path / "ledger" / "states" / "c"
+    with _midway(tmp_path / "ledger", stage):
+        assert list(slots.glob(f"1/{left}"))
+        with pytest.raises(cs.StoreError, match="another writer"), ledger.writing():
+            pass
+        assert ledger.check() == []
+    assert list(slots.glob(f"1/{left}"))
+    with ledger.writing():
+        assert [p.name for p in slots.iterdir()] == ["0"]
+    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), one)
+
+
+def test_killed_writer__a_ledger_that_it_had_begun_goes(small, tmp_path):
+    Ledger.create(tmp_path / "other", small)
+    with _midway(tmp_path / "other", "create", tmp_path / "ledger"):
+        (aside,) = tmp_path.glob(".ledger.*.new")
+        ledger = Ledger.create(tmp_path / "ledger", small)
+        with ledger.writing():
+            assert aside.exists()
+    with ledger.writing():
+        assert not aside.exists()
+
+
+def test_read__of_a_day_whose_slot_was_emptied_is_refused(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.sizes["states"])
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
+    reader = Ledger.open(tmp_path / "ledger")
+    (old,) = reader.select()
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (2, 2 * one)}, {}))
+    with ledger.writing():
+        pass
+    assert not (tmp_path / "ledger" / "states" / "c" / str(old.slot)).exists()
+    with pytest.raises(cs.StoreError, match=r"2026-01-01 .*was replaced"):
+        reader.read(old)
+    assert reader.damaged == {}
+    np.testing.assert_array_equal(reader.read(reader.select()[0]), 2.0)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +18,7 @@ from calibscale.cli.options import (
     split,
     write_json,
 )
+from calibscale.files import replacing
 from calibscale.progress import progress
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ _SETTINGS = (
 
 
 def _write_csv(result: BiasMap, path: str) -> None:
-    """Write the points aside and rename the file; ``-`` is standard output."""
+    """Write the points; ``-`` is standard output."""
 
-    def write(file: TextIO) -> None:
+    def write(file: Any) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(result.header)
         writer.writerows((*row[:-1], int(row[-1])) for row in result.rows())
@@ -131,17 +131,8 @@ def _write_csv(result: BiasMap, path: str) -> None:
     if path == "-":
         write(sys.stdout)
         return
-    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
-        with open(path, "w") as file:
-            write(file)
-        return
-    aside = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        with aside.open("w", newline="") as file:
-            write(file)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        write(codecs.getwriter("utf-8")(file))
 
 
 def _print(result: BiasMap, count: int) -> None:

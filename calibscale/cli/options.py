@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.files import write_whole
+
 if TYPE_CHECKING:
     from calibscale.source import ArraySource
 
@@ -196,18 +198,10 @@ def check_output(path: str | None, option: str = "--json") -> None:
 
 
 def write_json(path: str | None, value: dict[str, Any]) -> None:
-    """Write a result aside and rename it; ``-`` is standard output."""
+    """Write a result; ``-`` is standard output."""
     if path is None:
         return
     if path == "-":
         click.echo(json.dumps(value, allow_nan=False))
         return
-    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
-        Path(path).write_text(json.dumps(value, allow_nan=False) + "\n")
-        return
-    aside = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from functools import cached_property
@@ -20,7 +21,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError, StoreError
-from calibscale.files import write_whole
+from calibscale.files import remove_leftovers, write_whole
 from calibscale.ledger.recipe import Recipe
 from calibscale.store.direct import DirectArray
 from calibscale.store.places import complaints, local_path, put_in_place, write_lock
@@ -181,9 +182,20 @@ class Ledger:
         lock = write_lock(self.path)
         try:
             self._read_index()
+            self._clean()
             yield
         finally:
             lock.release()
+
+    def _clean(self) -> None:
+        """Remove what killed writers left, and what they or this one have replaced or forgotten."""
+        remove_leftovers(self.path)
+        for section in self.recipe.sizes:
+            named = {str(e.slot) for e in self.entries if section in e.sections}
+            slots = self.path / section / "c"
+            with suppress(OSError):
+                for slot in set(os.listdir(slots)) - named:
+                    shutil.rmtree(slots / slot, ignore_errors=True)
 
     # ---------------------------------------------------------------- days
 
@@ -268,20 +280,26 @@ class Ledger:
             if np.isnan(vector).any():
                 raise ValueError(f"its {section} are missing")
         except Exception as error:
+            self._refuse_replaced(entry)
             message = (
                 f"{self.path}: the record of {entry.day} ({entry.model}) is damaged: {error}. Run "
                 "that day again; other days can be used"
             )
             self.damaged[entry.day, entry.model] = message
             raise StoreError(message) from error
-        if self._seen != _identity(self.path / _INDEX):  # a writer may use its slot again
-            self._read_index()
+        self._refuse_replaced(entry)
+        return vector
+
+    def _refuse_replaced(self, entry: Entry) -> None:
+        """Raise if a writer has emptied the slot of an entry, or may have used it again."""
+        with complaints(self.path):
+            if self._seen != _identity(self.path / _INDEX):
+                self._read_index()
         if self._named.get(entry.slot) != entry:
             raise StoreError(
                 f"{self.path}: the record of {entry.day} ({entry.model}) was replaced since its "
                 "entry was selected: select it again"
             )
-        return vector
 
     def check(self, entries: Iterable[Entry] | None = None) -> list[str]:
         """Every damaged entry, or one of those, as an error names it; empty if all is well."""

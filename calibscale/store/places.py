@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.files import aside_of, remove_leftovers
+
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 def is_url(address: str | Path) -> bool:
@@ -38,23 +42,33 @@ def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> Non
             "and nothing else)"
         )
     place.parent.mkdir(parents=True, exist_ok=True)
-    aside = place.with_name(f".{place.name}.{os.getpid()}.new")
-    away = place.with_name(f".{place.name}.{os.getpid()}.old")
+    aside = aside_of(place, "new")
     try:
         fill(str(aside))
-        if not old:
+        if old:
+            with write_lock(place):
+                _exchange(aside, place)
+        else:
             aside.rename(place)
-            return
-        with write_lock(place):
-            place.rename(away)
-            try:
-                aside.rename(place)
-            except BaseException:
-                away.rename(place)
-                raise
-        shutil.rmtree(away, ignore_errors=True)
+        remove_leftovers(place)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(aside: Path, place: Path) -> None:
+    """Let two folders change places: in one step, where the system can."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
+    names = os.fsencode(aside), os.fsencode(place)
+    if swap is not None and swap(_HERE, names[0], _HERE, names[1], _EXCHANGE) == 0:
+        return
+    away = aside.with_suffix(".old")
+    place.rename(away)
+    try:
+        aside.rename(place)
+    except BaseException:
+        away.rename(place)
+        raise
+    away.rename(aside)
 
 
 def write_lock(place: Path) -> FileLock:

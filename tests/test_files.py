@@ -1,0 +1,168 @@
+"""What killed writers leave aside, and who removes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from calibscale import files
+from calibscale.files import aside_of, remove_leftovers, write_whole
+
+HOUR = 3600
+_HANGS = """
+import os, sys, time
+from calibscale.files import write_whole
+def hang(handle):
+    print("midway", flush=True)
+    time.sleep(600)
+os.fsync = hang
+write_whole(sys.argv[1], b"half" * 1000)
+"""
+_WRITES = "import sys; from calibscale.files import write_whole; write_whole(sys.argv[1], b'in')"
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/ns/pid").exists(), reason="processes are known by what /proc tells"
+)
+
+
+@contextmanager
+def _midway(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process in the midst of writing a file, killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HANGS, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "midway\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def _ended() -> int:
+    """The id of a process that was."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def _aged(path: Path, seconds: float) -> Path:
+    path.write_bytes(b"half")
+    os.utime(path, (time.time() - seconds,) * 2)
+    return path
+
+
+@needs_proc
+def test_killed_writer__what_it_leaves_goes_with_the_next_write(tmp_path):
+    path = tmp_path / "night.json"
+    write_whole(path, b"old")
+    for _ in range(2):
+        with _midway(path):
+            pass
+    assert path.read_bytes() == b"old"
+    assert len(_names(tmp_path)) == 3
+    write_whole(tmp_path / "other.json", b"")
+    assert len(_names(tmp_path)) == 4
+    write_whole(path, b"new")
+    assert _names(tmp_path) == ["night.json", "other.json"]
+
+
+def test_writer_that_lives__is_left_alone(tmp_path):
+    path = tmp_path / "night.json"
+    with _midway(path) as process:
+        write_whole(path, b"new")
+        (aside,) = tmp_path.glob(".night.json.*.tmp")
+        assert f".{process.pid}." in aside.name
+        assert aside.read_bytes() == b"half" * 1000
+        os.utime(aside, (0, 0))
+        write_whole(path, b"newer")
+        if Path("/proc/self/ns/pid").exists():
+            assert aside.exists()
+
+
+@needs_proc
+@pytest.mark.skipif(not shutil.which("unshare"), reason="makes a namespace")
+def test_writer_in_another_container_of_this_name__is_left_alone(tmp_path):
+    """Whose process the other cannot see."""
+    path = tmp_path / "night.json"
+    with _midway(path):
+        (aside,) = tmp_path.iterdir()
+        done = subprocess.run(
+            ["unshare", "--pid", "--fork", sys.executable, "-c", _WRITES, str(path)],
+            capture_output=True, check=False,
+        )  # fmt: skip
+        if b"unshare failed" in done.stderr:
+            pytest.skip("this user cannot make a namespace")
+        assert done.returncode == 0, done.stderr
+        assert path.read_bytes() == b"in"
+        assert aside.exists()
+
+
+@pytest.mark.parametrize("space", ["0123abcd.{}.89abcdef", "{}"])
+@pytest.mark.parametrize(("hours", "stays"), [(-30, True), (1, True), (23, True), (25, False)])
+def test_leftovers__from_elsewhere_stay_for_a_day(tmp_path, space, hours, stays):
+    left = _aged(tmp_path / f".a.csv.{space.format(_ended())}.tmp", hours * HOUR)
+    write_whole(tmp_path / "a.csv", b"")
+    assert left.exists() == stays
+
+
+def test_leftovers__of_which_nothing_is_known_stay(tmp_path):
+    dead, here = _ended(), files._process_space()
+    stay = [
+        f".a.csv.{os.getpid()}.tmp", ".a.csv.9999999999.tmp", f".a.csv.{dead}.old",
+        f".a.csv.{here}.{os.getpid()}.89abcdef.tmp", f".a.csv.{here}.{dead}.tmp",
+        f".aacsv.{dead}.tmp", f".b.a.csv.{dead}.tmp", f".a.csv.gz.{dead}.tmp", f"a.csv.{dead}.tmp",
+        ".a.csv..tmp", ".a.csv.tmp", ".a.csv.lock", ".a.csv.x.tmp",
+    ]  # fmt: skip
+    if not Path("/proc/self/ns/pid").exists():
+        stay.pop(3)
+    for name in stay:
+        _aged(tmp_path / name, 1000 * HOUR)
+    write_whole(tmp_path / "a.csv", b"")
+    assert set(_names(tmp_path)) == {*stay, "a.csv"}
+    (tmp_path / "a.csv").unlink()
+    _aged(tmp_path / f".a.csv.{dead}.tmp", 1000 * HOUR)
+    remove_leftovers(tmp_path / "a.csv")  # which is not there
+    remove_leftovers(tmp_path / "nowhere" / "a.csv")
+    assert len(_names(tmp_path)) == len(stay) + 1
+
+
+def test_folder__beside_a_file_is_left_alone(tmp_path):
+    folder = tmp_path / f".a.csv.{_ended()}.tmp"
+    (folder / "mine").mkdir(parents=True)
+    os.utime(folder, (0, 0))
+    left = _aged(tmp_path / f".a.csv.{_ended()}.new", 1000 * HOUR)
+    write_whole(tmp_path / "a.csv", b"1")
+    assert (folder / "mine").is_dir()
+    assert not left.exists()
+
+
+def test_leftovers__that_another_owns_are_no_error(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    left = _aged(tmp_path / f".a.csv.{_ended()}.tmp", 1000 * HOUR)
+    write_whole(tmp_path / "a.csv", b"1")
+    assert not left.exists()
+    for where, name in ((os, "kill"), (os, "listdir"), (Path, "lstat")):
+        _aged(left, 1000 * HOUR)
+        with monkeypatch.context() as patched:
+            patched.setattr(where, name, refuse)
+            write_whole(tmp_path / "a.csv", b"2")
+        assert left.exists()
+
+
+def test_aside__no_two_are_the_same(tmp_path):
+    assert len({aside_of(tmp_path / "a.csv") for _ in range(100)}) == 100
