@@ -19,12 +19,14 @@ DRIFTS = {  # temperature: rows a night, nights after the first drifted one, lar
     1.05: (20_000, 60, 6),
 }
 FIRST_DRIFTED, SERIES = 40, 100
+LATE_ROWS, LATEST = 500, 30  # rows a night, and nights that the last half of their labels may take
 
 
 def run(settings: Settings) -> Report:
     report = Report("alarms", settings)
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
         calibrated(report, pool)
+        late_labels(report, pool)
         for temperature in DRIFTS:
             drifting(report, pool, temperature)
     return report
@@ -35,11 +37,34 @@ def calibrated(report: Report, pool: Executor) -> None:
     years, nights = (20, 40) if report.settings.small else (YEARS, NIGHTS)
     found = _shared(pool, years, nights, ROWS, nights, 1.0)
     alarms = sum(night is not None for night in found)
-    low, high = (100 * binom.ppf(q, years, alarms / years) / years for q in (0.025, 0.975))
     report.row(
-        what="calibrated", years=years, nights=nights, rows=ROWS, alarms=alarms, low=low, high=high
-    )
+        what="calibrated", years=years, nights=nights, rows=ROWS, alarms=alarms,
+        **_band(alarms, years),
+    )  # fmt: skip
     report.check("calibrated years that ever alarm", 100 * alarms / years, 100 * LEVEL, "%")
+
+
+def late_labels(report: Report, pool: Executor) -> None:
+    """The same where half the labels come later, judged as a night does: the last value alone.
+
+    Beside it, what would be if a night judged every day that late labels have changed.
+    """
+    years, nights = (10, 40) if report.settings.small else (YEARS, NIGHTS)
+    found = np.array(list(pool.map(_late_year, range(years), [nights] * years, chunksize=2)))
+    last, path = found.sum(axis=0).tolist()
+    report.row(
+        what="late labels", years=years, nights=nights, rows=LATE_ROWS, alarms=last,
+        **_band(last, years), of_any_day=path,
+    )  # fmt: skip
+    report.check(
+        "calibrated years of late labels that ever alarm", 100 * last / years, 100 * LEVEL, "%"
+    )
+
+
+def _band(alarms: int, years: int) -> dict[str, float]:
+    """In percent, where 95 % of repetitions would fall if this were the true share."""
+    low, high = (100 * binom.ppf(q, years, alarms / years) / years for q in (0.025, 0.975))
+    return {"low": low, "high": high}
 
 
 def drifting(report: Report, pool: Executor, temperature: float) -> None:
@@ -83,10 +108,9 @@ def _first_alarm(
     fixed = Wagers("top_label")
     logs, sums = [], []
     for night in range(nights):
-        truth = np.maximum(rng.dirichlet(np.full(CLASSES, CONCENTRATION), rows), 1e-300)
-        labels = (truth.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1).clip(0, CLASSES - 1)
+        log_p, labels = _calibrated_rows(rng, rows)
         sharper = temperature if night >= drifted else 1.0
-        source = from_arrays(logits=sharper * np.log(truth), labels=labels)
+        source = from_arrays(logits=sharper * log_p, labels=labels)
         shifts = learn(np.sum(sums[-LEARN_DAYS:], axis=0)) if sums else ()
         bets = replace(fixed, learned=((None, shifts),) if any(shifts) else ())
         found = scan(source, (bets,), scheduler="serial").groups[None][bets]
@@ -97,3 +121,42 @@ def _first_alarm(
         if len(reached):
             return int(reached[0])
     return None
+
+
+def _late_year(series: int, nights: int) -> tuple[bool, bool]:
+    """Whether the last value, and whether that of any day, was ever an alarm on some night."""
+    from calibscale import from_arrays
+    from calibscale.scan import scan
+    from calibscale.wagers import Wagers, learn, log_evidence
+
+    rng = np.random.default_rng([SEED, LATE_ROWS, series])
+    fixed = Wagers("top_label")
+    shape = (nights, LATEST + 1)  # by day, and by the nights that labels took
+    logs = np.zeros((*shape, len(fixed.zero(CLASSES).logs)))
+    sums = np.zeros((*shape, *fixed.zero(CLASSES).sums.shape))
+    last = path = False
+    for night in range(nights):
+        known = np.arange(night + 1)[:, None] + np.arange(LATEST + 1) <= night
+        first = max(0, night - LEARN_DAYS)
+        shifts = learn(np.sum(sums[first:night][known[first:night]], axis=0))
+        bets = replace(fixed, learned=((None, shifts),) if any(shifts) else ())
+        log_p, labels = _calibrated_rows(rng, LATE_ROWS)
+        late = rng.integers(1, LATEST + 1, LATE_ROWS) * (rng.random(LATE_ROWS) < 0.5)
+        source = from_arrays(
+            logits=log_p, labels=labels, covariates=late[:, None], covariate_names=("late",)
+        )
+        found = scan(source, (bets,), group_by="late", scheduler="serial").groups
+        for key, states in found.items():
+            if key is not None:
+                logs[night, int(key)], sums[night, int(key)] = states[bets].logs, states[bets].sums
+        evidence = log_evidence(np.where(known[:, :, None], logs[: night + 1], 0.0).sum(axis=1))
+        last |= bool(evidence[-1] >= np.log(1 / LEVEL))
+        path |= bool(evidence.max() >= np.log(1 / LEVEL))
+    return last, path
+
+
+def _calibrated_rows(rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """log p and labels drawn from p."""
+    truth = np.maximum(rng.dirichlet(np.full(CLASSES, CONCENTRATION), rows), 1e-300)
+    labels = (truth.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1).clip(0, CLASSES - 1)
+    return np.log(truth), labels

@@ -219,6 +219,4 @@ def _fold_groups(
         except engine.NoRoomError as error:
             if task.groups == 1:
                 raise
-            raise OptionError(
-                f"{error}; this is for {task.groups} groups of {group_by}"
-            ) from error
+            raise OptionError(f"{error}; this is for {task.groups} groups of {group_by}") from error

@@ -340,7 +340,7 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
         ledger.write("2026-01-01", "v1", _records({None: (0, zero), 1.0: (0, zero)}, {"turn": 0}))
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     turns = []
-    for moment in rng.uniform(0, 0.05, 12):
+    for moment in rng.uniform(0, 0.3, 12):
         process = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)],
             stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent,
