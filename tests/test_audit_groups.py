@@ -6,11 +6,19 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+from scipy.special import expit, logit
+from scipy.stats import binom, chi2, gamma, norm, poisson
 
 from calibscale import from_arrays
 from calibscale.auditing import Where, holm
-from calibscale.auditing.groups import Axis, GroupSums, axis_of, found_groups
+from calibscale.auditing.groups import (
+    Axis,
+    GroupSums,
+    axis_of,
+    excess_limits,
+    found_groups,
+    weighted_count_limits,
+)
 from calibscale.chunk import Rules, chunks
 from calibscale.covariates import Column
 
@@ -129,8 +137,11 @@ def test_groups__of_one_label_have_an_interval_and_certain_ones_no_error():
     by = {group.name: group for group in found.listed}
     rare, certain = by["g = 0"], by["g = 1"]
     assert rare.bias == pytest.approx(-0.02)
-    assert rare.low < 0.0 < rare.high < 0.06
+    assert rare.low == pytest.approx(-0.02)  # no fewer events than none
+    assert rare.high == pytest.approx(-math.log(0.05 / 4) / 50 - 0.02)  # exact for Poisson counts
     assert (certain.bias, certain.null_error, certain.z, certain.p_value) == (0.0, 0.0, 0.0, 1.0)
+    assert certain.low == pytest.approx(math.log(0.05 / 4) / 50)
+    assert certain.high == 0.0
     wrong = from_arrays(
         probabilities=np.ones(50), labels=np.r_[0, np.ones(49, int)], binary=True,
         covariates=np.zeros((50, 2)),
@@ -249,6 +260,134 @@ def test_groups__intervals_cover_all_biases_at_once(weighted):
         biases = [np.average((truth - p)[part], weights=w[part]) for part in parts]
         covered += all(g.low <= b <= g.high for g, b in zip(groups, biases, strict=True))
     assert covered >= binom.ppf(0.001, runs, 0.95)
+
+
+# ---------------------------------------------------------------- intervals
+
+LAWS = {"very rare": (0.1, 9.0), "rare": (0.3, 9.0), "uniform": (1.0, 1.0), "sure": (0.2, 0.2)}
+TRUTHS = {
+    "calibrated": lambda p: p,
+    "often": lambda p: expit(logit(p) + 1),
+    "seldom": lambda p: expit(logit(p) - 1),
+    "flatter": lambda p: expit(logit(p) / 2),
+    "steeper": lambda p: expit(logit(p) * 2),
+}
+
+
+def _sums(p, y, w):
+    """What the limits need, of rows without and with the event."""
+    terms = np.stack([w * p, w * (1 - p), (w * p) ** 2, w**2 * p * (1 - p), (w * (1 - p)) ** 2])
+    return terms @ (1 - y), terms @ y
+
+
+def _naive_limits(p, y, w, tail):
+    """Row by row, by the chi-squared distribution as in Fay and Feuer's paper."""
+    excess = w @ (y - p)
+    moved = p * (1 + excess / (w @ p))
+    if excess > 0:
+        moved = p + excess / (w @ (1 - p)) * (1 - p)
+
+    def limits(here, weight):
+        total, squares, more = here @ weight, here @ weight**2, weight @ weight / weight.sum()
+        low = squares / (2 * total) * chi2.ppf(tail, 2 * total**2 / squares)
+        total, squares = total + more, squares + more**2
+        return low, squares / (2 * total) * chi2.isf(tail, 2 * total**2 / squares)
+
+    (a, b), (c, d) = limits(y, w * (1 - moved)), limits(1 - y, w * moved)
+    up, down = y @ (w * (1 - moved)), (1 - y) @ (w * moved)
+    low, high = excess - np.hypot(up - a, d - down), excess + np.hypot(b - up, down - c)
+    return max(low, -w @ p), min(high, w @ (1 - p))
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("law", LAWS)
+def test_limits__are_those_of_rows_one_by_one(law, truth, rng):
+    p = rng.beta(*LAWS[law], 3000)
+    y = (rng.random(3000) < TRUTHS[truth](p)).astype(float)
+    w = rng.exponential(size=3000)
+    assert excess_limits(*_sums(p, y, w), 0.01) == pytest.approx(_naive_limits(p, y, w, 0.01))
+    low, high = excess_limits(*_sums(1 - p, 1 - y, w), 0.01)
+    assert (-high, -low) == pytest.approx(_naive_limits(p, y, w, 0.01))
+
+
+def test_limits__of_counts_are_exact():
+    for count in (0, 1, 7, 300):
+        low, high = weighted_count_limits(2.0 * count, 4.0 * count, 2.0, 0.01)
+        assert poisson.cdf(count, high / 2) == pytest.approx(0.01)
+        assert poisson.sf(count - 1, low / 2) == pytest.approx(0.01 if count else 1.0)
+
+
+def test_limits__of_weighted_counts_are_those_of_the_gamma_distribution():
+    """Fay and Feuer's limits, with any weight for the event that may follow."""
+    low, high = weighted_count_limits(9.0, 12.0, 2.0, 0.025)
+    assert gamma(81 / 12, scale=12 / 9).cdf(low) == pytest.approx(0.025)
+    assert gamma(121 / 16, scale=16 / 11).sf(high) == pytest.approx(0.025)
+    assert weighted_count_limits(1e-200, 0.0, 0.0, 0.025) == (1e-200, 1e-200)  # squares underflow
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-220, 1e-9, 0.5, 1 - 1e-9, 1.0])
+@pytest.mark.parametrize("events", [0, 1, 39, 40])
+def test_limits__are_within_what_is_possible(p, events):
+    y = np.repeat([0.0, 1.0], [40 - events, events])
+    low, high = excess_limits(*_sums(np.full(40, p), y, np.ones(40)), 0.01)
+    possible = np.array([-40 * p, 40 * (1 - p)])
+    ends = np.array([possible[0], low, events - 40 * p, high, possible[1]])
+    assert np.diff(ends).min() >= -1e-13
+    assert high - low > 3  # whatever is predicted, 40 rows of these labels leave that open
+
+
+@pytest.mark.parametrize("law", ["uniform", "sure"])
+def test_intervals__are_no_longer_than_normal_ones_where_events_are_common(law, rng):
+    p = rng.beta(*LAWS[law], 4000)
+    y = (rng.random(4000) < p).astype(int)
+    x = np.repeat([[0.0, 0.0], [1.0, 0.0]], 2000, axis=0)
+    source = _source({"p": p, "y": y, "x": x}, covariate_names=["g", "h"])
+    for group in _groups(GroupSums((Axis("g", 0, (0.0, 1.0)),), "positive"), source).listed:
+        normal = 2 * norm.isf(0.05 / 4) * group.standard_error
+        assert 0.98 * normal < group.high - group.low < 1.06 * normal
+
+
+def _missed(law, truth, weighted, rows, groups, seed):
+    """Of independent groups, each interval as of one of eleven."""
+    rng = np.random.default_rng(seed)
+    p = rng.beta(*law, rows * groups)
+    q = truth(p)
+    w = np.exp(rng.normal(size=p.size)) if weighted else np.ones(p.size)
+    g = np.repeat(np.arange(float(groups)), rows)
+    source = _source(
+        {"p": p, "y": (rng.random(p.size) < q).astype(int), "x": np.column_stack([g, g])},
+        covariate_names=["g", "h"], weights=w,
+    )  # fmt: skip
+    axis = Axis("g", 0, tuple(range(groups)))
+    found = _groups(GroupSums((axis,), "positive"), source, level=1 - 0.05 / 11 * groups).listed
+    bias = np.bincount(g.astype(int), w * (q - p)) / np.bincount(g.astype(int), w)
+    return sum(not group.low <= bias[int(group.where[0].value)] <= group.high for group in found)
+
+
+@pytest.mark.parametrize(
+    ("law", "truth", "weighted", "rows"),
+    [
+        ("very rare", "calibrated", False, 300),
+        ("rare", "flatter", True, 200),
+        ("very rare", "often", True, 700),
+    ],
+)
+def test_intervals__cover_where_events_are_rare(law, truth, weighted, rows):
+    missed = _missed(LAWS[law], TRUTHS[truth], weighted, rows, 2000, 8)
+    assert missed <= binom.ppf(0.99, 2000, 0.05 / 11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [50, 200, 1000])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("law", LAWS)
+def test_intervals__cover_whatever_is_predicted_and_true(law, truth, weighted, rows):
+    missed = _missed(LAWS[law], TRUTHS[truth], weighted, rows, 1000, 9)
+    assert missed <= binom.ppf(0.999, 1000, 0.06 / 11)  # 94 % of eleven groups at once
+
+
+# ---------------------------------------------------------------- dispersion
 
 
 @pytest.mark.parametrize(

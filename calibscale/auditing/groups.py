@@ -10,8 +10,8 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import gammainccinv, gammaincinv
 from scipy.stats import pearson3
-from scipy.stats import t as student
 
 from calibscale.chunk import Chunk, Floats, Ints
 from calibscale.covariates import Column
@@ -95,11 +95,19 @@ def axis_of(column: Column, categorical: bool, sample: Floats, bins: int) -> Axi
 
 
 class GroupState(NamedTuple):
-    """Of every group (10, G): rows of a weight above 0, then Σ of w, w², wp, wδ, w²δ, w²δ²,
-    w²v, w³v(1 − 2p) of rows of p < 1/2 and of the others, where v = p(1 − p).
+    """Sums of every group.
+
+    Attributes
+    ----------
+    sums : (8, 2, G)
+        Rows of a weight above 0, then Σ of w, w², wp, wr, w²p², w²pr, w²r², where r = 1 − p: of
+        the rows without the event, and of those with it.
+    thirds : (2, G)
+        Σw³pr(r − p) of the rows of p ≤ 1/2, and of the others.
     """
 
     sums: Floats
+    thirds: Floats
 
 
 @dataclass(frozen=True)
@@ -119,17 +127,15 @@ class GroupSums(Statistic):
 
     def zero(self, classes: int) -> GroupState:
         count = sum(math.prod(map(len, axes)) for axes in self.crossed)
-        return GroupState(np.zeros((10, count)))
+        return GroupState(np.zeros((8, 2, count)), np.zeros((2, count)))
 
     def accumulate(self, state: GroupState, chunk: Chunk) -> GroupState:
-        p, rest, delta, _ = chunk.event(self.notion)
+        p, rest, _, hit = chunk.event(self.notion)
         w = weights_of(chunk)
-        spread = w * w * p * rest
-        third = w * spread * (rest - p)
-        values = np.stack([
-            w > 0, w, w * w, w * p, w * delta, w * w * delta, (w * delta) ** 2, spread,
-            np.maximum(third, 0.0), np.minimum(third, 0.0),
-        ])  # fmt: skip
+        a, b = w * p, w * rest
+        event, high = (hit > 0.5).astype(np.int64), (p > rest).astype(np.int64)
+        split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
+        split.append((high, w * a * b * (rest - p)))
         codes = {}
         if self.axes:
             assert chunk.covariates is not None
@@ -139,8 +145,9 @@ class GroupSums(Statistic):
             code, size = np.zeros(len(chunk), np.int64), 1
             for axis in axes:
                 code, size = code * len(axis) + codes[axis], size * len(axis)
-            for total, value in zip(state.sums, values, strict=True):
-                total[first : first + size] += np.bincount(code, value, size)
+            for total, (half, value) in zip((*state.sums, state.thirds), split, strict=True):
+                found = np.bincount(code + size * half, value, 2 * size)
+                total[:, first : first + size] += found.reshape(2, size)
             first += size
         return state
 
@@ -184,7 +191,8 @@ class Group:
     adjusted : float or None
         Holm's, over the groups listed.
     low, high : float or None
-        The bias, by intervals that cover simultaneously over the groups listed (Bonferroni).
+        The bias, by intervals that cover simultaneously over the groups listed (Bonferroni), few
+        and rare events included, see `excess_limits`; not symmetric, so no multiple of an error.
     """
 
     where: tuple[Where, ...]
@@ -233,52 +241,88 @@ def found_groups(statistic: GroupSums, state: GroupState, min_rows: float, level
 
     A crossing that holds the same rows as one of its conditions alone is not listed again.
     """
-    if not state.sums[1, 0] > 0:  # of all rows
+    every = _totals(state)
+    if not every[0].w > 0:  # of all rows
         return Groups(None, (), 1.0)
-    dispersion = _dispersion(state.sums[:, 0])
+    dispersion = _dispersion(every[0])
     rows: dict[tuple[Where, ...], float] = {}
-    made: list[Group] = []
-    for where, sums in zip(statistic.conditions(), state.sums.T, strict=True):
-        rows[where] = float(sums[0])
-        if sums[1] > 0:
-            repeated = len(where) > 1 and any(rows[(alone,)] == sums[0] for alone in where)
+    made: list[tuple[Group, _Totals]] = []
+    for where, sums in zip(statistic.conditions(), every, strict=True):
+        rows[where] = sums.n
+        if sums.w > 0:
+            repeated = len(where) > 1 and any(rows[(alone,)] == sums.n for alone in where)
             group = _group(where, sums, dispersion)
             if not where or (group.effective_rows >= min_rows * (1 - 1e-9) and not repeated):
-                made.append(group)
-    overall, *found = made
-    found.sort(key=lambda group: -abs(group.z))
-    adjusted = holm([group.p_value for group in found])
-    listed = (
-        _listed(group, p, level, len(found)) for group, p in zip(found, adjusted, strict=True)
-    )
+                made.append((group, sums))
+    (overall, _), *found = made
+    found.sort(key=lambda pair: -abs(pair[0].z))
+    adjusted = holm([group.p_value for group, _ in found])
+    listed = []
+    for (group, sums), p in zip(found, adjusted, strict=True):
+        low, high = excess_limits(sums.others, sums.events, (1 - level) / (2 * len(found)))
+        low, high = low / sums.w, high / sums.w
+        listed.append(replace(group, adjusted=p, low=low, high=high))
     return Groups(overall, tuple(listed), dispersion)
 
 
-def _dispersion(sums: Floats) -> float:
-    w, w2, d, w2d, w2d2, spread = map(float, sums[[1, 2, 4, 5, 6, 7]])
-    gap = d / w
-    if not spread > 1e-300:  # every prediction is certain, or all but certain
+class _Totals(NamedTuple):
+    """Of a group: the state's columns, rows, Σ of w, w², wp, wy, wδ, w²δ, w²δ² and w²p(1 − p)."""
+
+    others: Floats
+    events: Floats
+    thirds: Floats
+    n: float
+    w: float
+    w2: float
+    p: float
+    y: float
+    d: float
+    w2d: float
+    w2d2: float
+    spread: float
+
+
+def _totals(state: GroupState) -> list[_Totals]:
+    """Of each group."""
+    n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
+    others, events = state.sums[3:, 0], state.sums[3:, 1]
+    d = others[0] - events[1]
+    w2d = others[2] + others[3] - events[3] - events[4]
+    columns = np.stack([n, w, w2, p, state.sums[1, 1], d, w2d, others[2] + events[4], spread])
+    return [
+        _Totals(others[:, g], events[:, g], state.thirds[:, g], *column)
+        for g, column in enumerate(columns.T.tolist())
+    ]
+
+
+def _dispersion(sums: _Totals) -> float:
+    if not sums.spread > 1e-300:  # every prediction is certain, or all but certain
         return 1.0
-    return max(1.0, (w2d2 - 2 * gap * w2d + gap * gap * w2) / spread)
+    return max(1.0, _around_mean(sums) / sums.spread)
 
 
-def _group(where: tuple[Where, ...], sums: Floats, dispersion: float) -> Group:
-    n, w, w2, p, d, w2d, w2d2, spread, rare, frequent = map(float, sums)
-    mean_p, gap = p / w, d / w
-    f = min(max(mean_p - gap, 0.0), 1.0)
-    # Σw²(δ − δ̄)², and a row of the weight that counts and the mean prediction with either label
-    squares = max(w2d2 - 2 * gap * w2d + gap * gap * w2, 0.0)
-    squares += (w2 / w) ** 2 * (f * f + (1 - f) ** 2)
+def _around_mean(sums: _Totals) -> float:
+    """Σw²(δ − δ̄)²."""
+    gap = sums.d / sums.w
+    return max(sums.w2d2 - 2 * gap * sums.w2d + gap * gap * sums.w2, 0.0)
+
+
+def _group(where: tuple[Where, ...], sums: _Totals, dispersion: float) -> Group:
+    w, spread = sums.w, sums.spread
+    mean_p, f, gap = sums.p / w, sums.y / w, sums.d / w
+    # and a row of the weight that counts and the mean prediction with either label
+    squares = _around_mean(sums) + (sums.w2 / w) ** 2 * (f * f + (1 - f) ** 2)
     null = math.sqrt(max(spread, 0.0)) / w
     if null > 0:
         z = -gap / (null * math.sqrt(dispersion))
         # third moments grow with the dispersion as variances do
         unit = math.sqrt(spread * dispersion)
+        rare, frequent = map(float, sums.thirds)
         p_value = 2 * min(_tail(z, rare / spread / unit), _tail(-z, -frequent / spread / unit))
     else:  # every prediction is certain
         z, p_value = (0.0, 1.0) if gap == 0 else (math.copysign(math.inf, -gap), 0.0)
     return Group(
-        where, int(n), w * w / w2, mean_p, f, -gap, math.sqrt(squares) / w, null, z,
+        where, int(sums.n), w * w / sums.w2, mean_p, f, -gap, math.sqrt(squares) / w, null, z,
         min(1.0, float(p_value)),
     )  # fmt: skip
 
@@ -289,7 +333,78 @@ def _tail(z: float, skewness: float) -> float:
     return float(pearson3.sf(z - skewness / 2, skewness))
 
 
-def _listed(group: Group, adjusted: float | None, level: float, count: int) -> Group:
-    degrees = max(group.effective_rows - 1, 1.0)
-    half = float(student.ppf(1 - (1 - level) / (2 * count), degrees)) * group.standard_error
-    return replace(group, adjusted=adjusted, low=group.bias - half, high=group.bias + half)
+# ---------------------------------------------------------------- intervals
+
+
+def excess_limits(others: Floats, events: Floats, tail: float) -> tuple[float, float]:
+    """Limits of Σw(E[y] − p), each missed with a probability of about `tail` or less.
+
+    Let p′ = p + s(1 − p), s ≥ 0 such that Σwp′ = Σwy.  (If Σwy < Σwp, 1 − y and 1 − p take the
+    places of y and p.)  U = Σwy(1 − p′) sums what happened and D = Σw(1 − y)p′ what did not, each
+    by how little it was expected; U = D, but the E[y] may differ from p′.  Both are sums of
+    weighted counts, with limits by `weighted_count_limits`; a difference has the limits
+    [Zou & Donner, Statistics in Medicine 27 (2008), after Newcombe]
+
+    ``Σw(y − p) − √((U − U_low)² + (D_high − D)²)`` and
+    ``Σw(y − p) + √((U_high − U)² + (D − D_low)²)``,
+
+    never beyond E[y] = 0 or 1.  Of Poisson counts, U − D has the variance
+    Σw²(q(1 − q) + (q − p′)²) where E[y] = q: that of independent labels if p′ = q, else more.
+    Where every p′ is near 0, D hardly varies and the limits are those of a Poisson count.
+
+    Parameters
+    ----------
+    others, events
+        (5,), Σ of wp, wr, w²p², w²pr, w²r² of rows without and with the event; r = 1 − p.
+    tail
+        Of either limit.
+    """
+    excess = float(events[1] - others[0])
+    if excess < 0:
+        low, high = excess_limits(events[_MIRRORED], others[_MIRRORED], tail)
+        return 0.0 - high, 0.0 - low
+    both = others + events
+    s = excess / float(both[1]) if excess > 0 else 0.0
+    (_, up), (down, _) = _moved(events, s), _moved(others, s)
+    next_down, next_up = (b / a if a > 0 else 0.0 for a, b in _moved(both, s))
+    up_low, up_high = weighted_count_limits(*up, next_up, tail)
+    down_low, down_high = weighted_count_limits(*down, next_down, tail)
+    low = excess - math.hypot(up[0] - up_low, down_high - down[0])
+    high = excess + math.hypot(up_high - up[0], down[0] - down_low)
+    return max(low, -float(both[0])), min(high, float(both[1]))  # 0 ≤ E[y] ≤ 1
+
+
+_MIRRORED = [1, 0, 4, 3, 2]  # of 1 − p
+
+
+def _moved(sums: Floats, s: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Σwp′ and Σw²p′², then Σw(1 − p′) and Σw²(1 − p′)², where p′ = p + s(1 − p)."""
+    p, r, pp, pr, rr = map(float, sums)
+    return (p + s * r, pp + 2 * s * pr + s * s * rr), ((1 - s) * r, (1 - s) ** 2 * rr)
+
+
+def weighted_count_limits(
+    total: float, squares: float, following: float, tail: float
+) -> tuple[float, float]:
+    """Limits of the mean of T = Σwx, where x are Poisson counts, by the gamma distribution.
+
+    The lower is a quantile of the gamma distribution of mean T and variance V = Σw²x, the upper of
+    mean T + w₊ and variance V + w₊², where w₊ is the weight of an event that may follow [Fay &
+    Feuer, Statistics in Medicine 16 (1997)].  Theirs is the largest weight, which has not been
+    seen to miss more than `tail`; Σw²/Σw, used for it above, needs but sums, and lies between it
+    and the mean [Tiwari, Clegg & Zou, Statistical Methods in Medical Research 15 (2006)].  The
+    limits of equal weights are exact [Garwood, Biometrika 28 (1936)].
+
+    Parameters
+    ----------
+    total, squares, following
+        T, V and w₊.
+    tail
+        The probability to miss the mean on either side.
+    """
+    scale = squares / total if total > 0 else 0.0  # 0 too where squares underflow
+    low = scale * float(gammaincinv(total / scale, tail)) if scale > 0 else total
+    total, squares = total + following, squares + following**2
+    scale = squares / total if total > 0 else 0.0
+    high = scale * float(gammainccinv(total / scale, tail)) if scale > 0 else total
+    return low, high
