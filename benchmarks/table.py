@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,34 @@ def levels(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def nightly(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["a year of days of 10⁶ x 10", "ledger", "days", "seconds", "peak MB"]]
+    for row in rows:
+        seconds = statistics.median(row["seconds"])
+        days = str(row.get("days", 1))
+        lines.append(
+            [row["what"], row["ledger"], days, f"{seconds:.2f}", f"{row['peak'] / 1e6:.0f}"]
+        )
+    return lines
+
+
+def alarms(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["predictions", "rows a night", "series", "what was seen"]]
+    for row in rows:
+        if row["what"] == "drift":
+            name, count = f"temperature {row['temperature']} from night 40", row["series"]
+            seen = (
+                f"alarm in night {row['median']:.0f} of the drift (median; nine tenths by "
+                f"{row['p90']:.0f}), {row['missed']} missed, {row['before']} before it"
+            )
+        else:
+            name, count = f"{row['what']}, {row['nights']} nights", row["years"]
+            share = 100 * row["alarms"] / count
+            seen = f"{share:.2f} % ever alarm (95 % band {row['low']:.2f} to {row['high']:.2f})"
+        lines.append([name, f"{row['rows']:,}", str(count), seen])
+    return lines
+
+
 def markdown(lines: list[list[str]], environment: dict[str, Any]) -> str:
     head, *body = ["| " + " | ".join(cells) + " |" for cells in lines]
     rule = "|" + " --- |" * len(lines[0])
@@ -85,6 +114,7 @@ def main(readme: Path = README, results: Path = RESULTS) -> None:
     text = readme.read_text()
     tables = {
         "peers": peers, "scale": scale, "selection": selection, "pairs": pairs, "levels": levels,
+        "nightly": nightly, "alarms": alarms,
     }  # fmt: skip
     for name, lines in tables.items():
         result = json.loads((results / f"{name}.json").read_text())

@@ -44,7 +44,7 @@ def test_benchmark__small_run_meets_its_bounds(name: str, folder: Path) -> None:
 
 
 def test_table__stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
-    names = ("peers", "scale", "selection", "pairs", "levels")
+    names = ("peers", "scale", "selection", "pairs", "levels", "nightly", "alarms")
     if not {f"{name}.json" for name in names} <= {p.name for p in (folder / "results").glob("*")}:
         pytest.skip(f"needs the results of {', '.join(names)}")
     readme = tmp_path / "README.md"
