@@ -92,8 +92,10 @@ def _connected(address: str) -> Iterator[Any]:
 
     try:
         client = Client(address)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"no Dask scheduler answers at {address}: {error}") from error
+    except ValueError as error:
+        raise OptionError(f"{address} is no address of a Dask scheduler: {error}") from error
+    except OSError as error:
+        raise ClusterError(f"no Dask scheduler answers at {address}: {error}") from error
     try:
         yield client
     finally:

@@ -13,6 +13,7 @@ from calibscale.errors import InvalidDataError, OptionError
 from calibscale.source import ArraySource
 
 MAX_LEVELS = 64
+_QUIET = np.errstate(over="ignore", invalid="ignore")
 _GLANCE = 1000  # values that show whether a column has few
 
 
@@ -81,6 +82,7 @@ class _Task:
         start, stop = first * self.block_rows, min(last * self.block_rows, self.source.rows)
         return replace(self, source=self.source.part(start, stop, covariates=True))
 
+    @_QUIET  # what overflows is told when all are summed up
     def state(self, block: int) -> _State:
         start = block * self.block_rows - self.source.first_row
         stop = min(start + self.block_rows, self.source.rows)
@@ -114,6 +116,7 @@ class _Task:
             row,
         )
 
+    @_QUIET
     def merge(self, a: _State, b: _State) -> _State:
         if a.n == 0 or b.n == 0:
             return b if a.n == 0 else a
@@ -153,7 +156,8 @@ def summarise(
     OptionError
         If there is no covariate of a name.
     InvalidDataError
-        If a value is NaN or infinite and `on_invalid` is "raise", or no row is left.
+        If a value is NaN or infinite and `on_invalid` is "raise", no row is left, or values are
+        above 1e154.
     """
     if len(set(names)) != len(names):
         raise OptionError(f"a covariate is named twice: {', '.join(names)}")
@@ -164,6 +168,14 @@ def summarise(
     if not found.n:
         raise InvalidDataError(f"{source.name}: no row has finite covariates {', '.join(names)}")
     deviation = np.sqrt(found.squares / found.n)
+    for name, finite, low, high in zip(
+        names, np.isfinite(deviation), found.low, found.high, strict=True
+    ):
+        if not finite:
+            raise InvalidDataError(
+                f"the values of the covariate {name!r}, {low:.3g} to {high:.3g}, are too large for "
+                "distances between them: rescale it"
+            )
     columns = {}
     for i, name in enumerate(names):
         levels = found.levels[i]

@@ -187,7 +187,6 @@ def evaluate(
     if isinstance(interval, str):
         interval = Intervals(interval)
     asked = default_estimators() if estimators is None else estimators
-    asked = [asked] if isinstance(asked, Estimator) else asked
     with prepared(
         source, asked, unfit=unfit, on_invalid=on_invalid, tolerance=tolerance, group_by=group_by,
         block_rows=block_rows, scheduler=scheduler, memory_limit=memory_limit, progress=progress,
@@ -295,7 +294,7 @@ class Run:
 @contextmanager
 def prepared(
     source: Any,
-    estimators: Iterable[Estimator],
+    estimators: Estimator | Iterable[Estimator],
     *,
     unfit: str = "raise",
     on_invalid: str = "raise",
@@ -307,6 +306,7 @@ def prepared(
     progress: engine.Progress | None = None,
 ) -> Iterator[Run]:
     """The source and its estimators made ready; parameters as of `evaluate`."""
+    asked = listed(estimators)
     data = as_source(source)
     if group_by is not None:
         data.covariate(group_by)  # an unknown one is told before anything is read
@@ -315,9 +315,25 @@ def prepared(
     )
     with engine.session(scheduler, memory_limit) as opened:
         setup = DataSetup(data, rules, opened)
-        chosen = tuple(resolved(estimator, setup, unfit) for estimator in estimators)
+        chosen = tuple(resolved(estimator, setup, unfit) for estimator in asked)
         where = {"scheduler": opened, "memory_limit": memory_limit, "progress": progress}
         yield Run(data, rules, setup, chosen, block_rows, group_by, where, scheduler)
+
+
+def listed(estimators: Estimator | Iterable[Estimator]) -> list[Estimator]:
+    """One estimator, or several.
+
+    Raises
+    ------
+    OptionError
+        If something else is among them.
+    """
+    several = isinstance(estimators, Iterable) and not isinstance(estimators, Estimator | str)
+    found: list[Any] = list(estimators) if several else [estimators]  # type: ignore[arg-type]
+    for estimator in found:
+        if not isinstance(estimator, Estimator):
+            raise OptionError(f"an estimator is needed, such as ECE(), not {estimator!r}")
+    return found
 
 
 def resolved(estimator: Estimator, setup: DataSetup, unfit: str) -> Estimator | Estimate:

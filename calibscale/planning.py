@@ -12,7 +12,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.chunk import Rules
 from calibscale.estimators import CKCE, JKCE, KLCE, Estimator
-from calibscale.evaluation import DataSetup, resolved
+from calibscale.evaluation import DataSetup, listed, resolved
 from calibscale.kernels import tiles
 from calibscale.panels import Layout, panel_cuts
 from calibscale.products import ProductKernel
@@ -96,7 +96,7 @@ def plan(
     )
     setup = DataSetup(data, rules)
     workers = engine.workers(scheduler)
-    found = [resolved(estimator, setup, unfit) for estimator in estimators]
+    found = [resolved(estimator, setup, unfit) for estimator in listed(estimators)]
     chosen = [e for e in found if isinstance(e, Estimator)]
     costs = [_pass(data, rules, chosen, workers)]
     for estimator in chosen:

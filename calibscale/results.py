@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -204,6 +205,12 @@ class Evaluation(Outcome):
             if estimate.estimator == estimator:
                 return estimate
         raise KeyError(estimator)
+
+    def __iter__(self) -> Iterator[Estimate]:
+        return iter(self.estimates)
+
+    def __len__(self) -> int:
+        return len(self.estimates)
 
     def to_dict(self) -> dict[str, Any]:
         """The versioned JSON object of ``calibscale evaluate --json``."""

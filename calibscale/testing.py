@@ -14,7 +14,7 @@ from calibscale.chunk import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators import JKCE, KLCE, Estimator, JKCEBiased
 from calibscale.estimators.binned import SCALAR_NOTIONS
-from calibscale.evaluation import Run, prepared
+from calibscale.evaluation import Run, listed, prepared
 from calibscale.nulls import NULLS, Null, Residuals, replicates_of
 from calibscale.products import Rows
 from calibscale.results import Outcome
@@ -44,6 +44,12 @@ class Tests(Outcome):
             if result.statistic == name:
                 return result
         raise KeyError(name)
+
+    def __iter__(self) -> Iterator[TestResult]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object: that of the test if there is one, else with a list `tests`."""
@@ -109,7 +115,7 @@ def test(
         If a statistic cannot be tested this way.
     """
     started = time.perf_counter()
-    asked = [statistics] if isinstance(statistics, Estimator) else list(statistics)
+    asked = listed(statistics)
     _check(asked, null, replicates, seed, stop_after)
     with prepared(
         source, asked, on_invalid=on_invalid, tolerance=tolerance, block_rows=block_rows,

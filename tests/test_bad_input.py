@@ -17,6 +17,7 @@ from calibscale import (
     CKCE,
     ECE,
     JKCE,
+    KLCE,
     NLL,
     TCE2,
     Accuracy,
@@ -29,6 +30,9 @@ from calibscale import (
     TCE2Debiased,
     evaluate,
     from_arrays,
+    plan,
+    rank,
+    test,
 )
 from calibscale.scan import MAX_GROUPS
 
@@ -588,6 +592,7 @@ def test_evaluate__a_foreign_store_of_unequal_lengths_is_invalid(tmp_path):
         (RandomFourier, dict(seed=-1)),
         (RandomFourier, dict(seed=2**64)),
         (CKCE, dict(ridge=-1.0)),
+        (CKCE, dict(ridge=0.0)),  # which random frequencies cannot have
         (CKCE, dict(ridge=np.nan)),
         (JKCE, dict(kernel="laplace")),
         (JKCEBiased, dict(kernel="")),
@@ -604,3 +609,30 @@ def test_estimators__edges_may_be_any_sequence(make):
     given = columns()
     edges = (0.0, 0.4, 0.8, 1.0)
     assert run(given, [ECE(edges=make(edges))])["ece"] == run(given, [ECE(edges=edges)])["ece"]
+
+
+@pytest.mark.parametrize("verb", [evaluate, test, plan, rank], ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize("given", ["ece", ["ece"], [ECE, 3], 3], ids=str)
+def test_estimators__are_no_names(verb, given):
+    source = from_arrays(**columns())
+    with pytest.raises(OptionError, match="an estimator is needed, such as ECE"):
+        verb([source] if verb is rank else source, given)
+
+
+def test_results__can_be_gone_through():
+    source = from_arrays(**columns())
+    asked = [ECE(), Brier()]
+    for found in (evaluate(source, asked), test(source, [ECE(), TCE2()], replicates=9)):
+        assert len(found) == len(list(found)) == 2
+        assert next(iter(found)) is found["ece"]
+    ranking = rank({"a": source, "b": source}, ECE())
+    assert [model.name for model in ranking] == list(ranking.names)
+    assert len(ranking) == 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_covariates__too_large_for_distances_are_named():
+    given = columns() | {"covariate_names": ("x",)}
+    given["covariates"] = given["covariates"] * 1e300
+    with pytest.raises(InvalidDataError, match=r"'x', 0 to 2e.300, are too large"):
+        run(given, [KLCE(covariates=("x",))])

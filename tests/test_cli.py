@@ -647,13 +647,13 @@ def test_exit__a_damaged_chunk_is_1_and_an_empty_store_is_4(run, tmp_path):
     assert "chunk 0" in ran.err
 
 
-def test_exit__no_scheduler_at_the_address_is_2(store):
+def test_exit__no_scheduler_at_the_address_is_75(store):
     process = start(
         *("evaluate", store, "--scheduler", "tcp://127.0.0.1:9"),
         env=environment(DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="500ms"),
     )
     ran = finish(process)
-    assert ran.code == 2
+    assert ran.code == 75
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in ran.err
     assert "Traceback" not in ran.err
 

@@ -51,6 +51,11 @@ class CMMD(Estimator):
             raise OptionError(f"ridge must be at least 0 and finite, not {self.ridge}")
         if not 0 <= self.level < np.inf:
             raise OptionError(f"level must be at least 0 and finite, not {self.level}")
+        if self.ridge == 0 and self.level < 2 and isinstance(self.features, RandomFourier):
+            raise OptionError(
+                "ridge=0 is for features of few predictions (OneHot): with random frequencies the "
+                "value would be rounding errors, magnified"
+            )
 
     def resolve(self, setup: Setup) -> Self:
         return replace(self, features=self.features.resolve(setup))

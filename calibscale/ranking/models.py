@@ -19,7 +19,7 @@ from calibscale.chunk import Floats, RowCounts
 from calibscale.errors import OptionError
 from calibscale.estimators import CKCE, Accuracy, ConfidenceGap, Estimator
 from calibscale.estimators.moments import frequencies_left_out, from_left_out
-from calibscale.evaluation import Run, describe_scheduler, prepared, versions
+from calibscale.evaluation import Run, describe_scheduler, listed, prepared, versions
 from calibscale.features import RandomFourier
 from calibscale.intervals import Intervals, Parts, parts_of, total
 from calibscale.ranking.orders import DRAWS, differences, rank_probabilities
@@ -107,7 +107,9 @@ def rank(
     ('true', 'bold')
     """
     started = time.perf_counter()
-    estimator = CKCE() if by is None else by
+    estimator, *others = listed(CKCE() if by is None else by)
+    if others:
+        raise OptionError("models are ranked by one estimator")
     asked = Intervals("jackknife", level, groups, seed=seed)
     sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
     _check(estimator, sizes, trials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -203,6 +204,12 @@ class Ranking:
             if model.name == name:
                 return model
         raise KeyError(name)
+
+    def __iter__(self) -> Iterator[RankedModel]:
+        return iter(self.models)
+
+    def __len__(self) -> int:
+        return len(self.models)
 
     @property
     def names(self) -> tuple[str, ...]:
