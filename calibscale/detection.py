@@ -183,7 +183,10 @@ def power(
     if not 0 < level < 1 or not level < power < 1:
         raise OptionError(f"0 < level < power < 1 must hold, not {level} and {power}")
     if (replicates + 1) * level < 1:
-        raise OptionError(f"{replicates} replicates cannot reach the level {level:g}")
+        least = math.ceil(1 / level - 1e-9) - 1
+        raise OptionError(
+            f"the level {level:g} cannot be reached with fewer replicates than {least}"
+        )
     if trials < 10 or most < _FIRST:
         raise OptionError(f"trials must be at least 10, most at least {_FIRST}")
     asked = statistic or KCE()

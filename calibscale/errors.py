@@ -36,5 +36,26 @@ class NoRowsError(InvalidDataError):
     """The data have no rows at all."""
 
 
+class BinaryError(InvalidDataError):
+    """The predictions have one column and are not declared binary, or are and have several."""
+
+
+class MissingNameError(OptionError):
+    """A file has nothing of a name that was given.
+
+    Attributes
+    ----------
+    role : str
+        What the name was given for, such as labels.
+    what : str
+        The file, the name, and those that there are.
+    """
+
+    def __init__(self, message: str, role: str, what: str) -> None:
+        super().__init__(message)
+        self.role = role
+        self.what = what
+
+
 class ClusterError(CalibscaleError):
     """A cluster went away, or has no workers; where it is there again, so is the work."""

@@ -22,6 +22,12 @@ def progress(what: str, unit: str, quiet: bool = False) -> Iterator[Callable[...
         yield _heartbeat(what, unit)
 
 
+def _count(number: int, unit: str) -> str:
+    from calibscale.report.words import plural
+
+    return plural(number, unit.removesuffix("s"))
+
+
 @contextmanager
 def _bar(what: str, unit: str) -> Iterator[Callable[..., None]]:
     from rich.console import Console
@@ -45,7 +51,7 @@ def _bar(what: str, unit: str) -> Iterator[Callable[..., None]]:
         task = bars.add_task(what, total=None, count="")
 
         def report(done: int, total: int | None = None) -> None:
-            count = f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
+            count = _count(done, unit) if total is None else f"{done:,} of {_count(total, unit)}"
             bars.update(task, completed=done, total=total, count=count)
 
         yield report
@@ -60,7 +66,7 @@ def _heartbeat(what: str, unit: str) -> Callable[..., None]:
         if now - last < _HEARTBEAT:
             return
         last = now
-        line = f"{what}: {done:,} {unit} after {now - started:.0f} s"
+        line = f"{what}: {_count(done, unit)} after {now - started:.0f} s"
         if total and done:
             line += f", about {(now - started) * (total - done) / done:.0f} s left"
         print(line, file=sys.stderr, flush=True)

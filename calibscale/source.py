@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.chunk import Block
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
+from calibscale.errors import (
+    BinaryError,
+    InvalidDataError,
+    NoRowsError,
+    OptionError,
+    StoreError,
+)
 from calibscale.kernels import random
 
 KINDS = ("logits", "probabilities")
@@ -265,12 +271,12 @@ def _check(
         raise InvalidDataError(f"{name}: {kind} must be (rows, classes), not of shape {shape}")
     single = len(shape) == 1 or shape[1] == 1
     if single and not binary:
-        raise InvalidDataError(
+        raise BinaryError(
             f"{name}: {kind} of shape {shape} are one column; say binary=True (--binary) if it "
             "is P(y = 1) or its log-odds"
         )
     if binary and not single:
-        raise InvalidDataError(f"{name}: binary is declared, but {kind} have shape {shape}")
+        raise BinaryError(f"{name}: binary is declared, but {kind} have shape {shape}")
     if np.dtype(labels.dtype).kind not in "iu":
         raise InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from calibscale.report.words import plural
 from calibscale.results import POPULATION, Estimate, Evaluation, Outcome
 from calibscale.selection.results import Candidate, Selection
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from calibscale.trials import TestResult
 
 _WIDE = 90  # columns that the words beside the numbers need
+_NAME = 12  # columns that a name has before it goes on below; half of them where there is no room
+_BETWEEN = 2  # blanks between columns
 
 _EXPLAINED = {
     "accuracy": "share of correct top labels",
@@ -50,7 +53,61 @@ def terminal() -> Console:
 
 def number(value: float | None) -> str:
     """Five digits; a dash where there is no value."""
-    return "–" if value is None else f"{value:.5g}"
+    return "–" if value is None else f"{value:.5g}".replace("inf", "∞")
+
+
+def show(console: Console, table: Table, keys: int = 1) -> None:
+    """Print a table; one that is too wide is told in parts, each beside the first `keys` columns.
+
+    Numbers are never cut; only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
+    """
+    if _width(_least(console, column) for column in table.columns) <= console.width:
+        console.print(table)
+        return
+    least = [_least(console, column, narrow=True) for column in table.columns]
+    parts = [list(range(keys))]
+    for i in range(keys, len(least)):
+        if len(parts[-1]) > keys and _width(least[k] for k in [*parts[-1], i]) > console.width:
+            parts.append(list(range(keys)))
+        parts[-1].append(i)
+    for k, part in enumerate(parts):
+        if k:
+            console.print()
+        console.print(_part(table, part, least, console.width), crop=False)
+
+
+def _width(columns: Iterable[int]) -> int:
+    return sum(width + _BETWEEN for width in columns) - _BETWEEN
+
+
+def _least(console: Console, column: Column, narrow: bool = False) -> int:
+    """The width that a column needs; if `narrow`, its header goes on below after each word."""
+    head, *cells = (
+        cell if isinstance(cell, Text) else console.render_str(str(cell))
+        for cell in (column.header, *column.cells)
+    )
+    width = max(text.cell_len for text in (*(head.split(" ") if narrow else [head]), *cells))
+    return min(width, _NAME) if column.overflow == "fold" else width
+
+
+def _part(table: Table, chosen: Sequence[int], least: Sequence[int], room: int) -> Table:
+    """Some columns of a table; the wider one of `room` and what they need."""
+    columns = [table.columns[i] for i in chosen]
+    names = [_NAME // 2 if column.overflow == "fold" else math.inf for column in columns]
+    needed = _width(int(min(least[i], most)) for i, most in zip(chosen, names, strict=True))
+    part = Table(
+        box=None, pad_edge=False, show_header=table.show_header, header_style=table.header_style,
+        width=needed if needed > room else None,
+    )  # fmt: skip
+    for i, column in zip(chosen, columns, strict=True):
+        width = None if column.overflow == "fold" else least[i]
+        part.add_column(
+            column.header, justify=column.justify, width=width, style=column.style, overflow="fold"
+        )
+    rows = zip(*(column.cells for column in columns), strict=True)
+    for row, cells in zip(table.rows, rows, strict=True):
+        part.add_row(*cells, style=row.style)
+    return part
 
 
 def _wide(console: Console, numbers: Sequence[str]) -> bool:
@@ -92,7 +149,7 @@ def evaluation_tables(result: Evaluation) -> None:
             number(estimate.root) if estimate.squared else "",
             *([words] if _wide(console, columns) else []),
         )
-    console.print(table)
+    show(console, table)
     for estimate in result.estimates:
         for note in estimate.details.get("notes", ()):
             console.print(Text(f"{estimate.estimator}: {note}", style="dim"))
@@ -112,7 +169,7 @@ def evaluation_tables(result: Evaluation) -> None:
         fit = max(1, (console.width - 22) // 12)
         for first in range(0, len(values), fit):
             console.print()
-            console.print(_groups_table(result, values[first : first + fit]))
+            show(console, _groups_table(result, values[first : first + fit]))
 
 
 def _groups_table(result: Evaluation, values: list[float]) -> Table:
@@ -154,7 +211,7 @@ def selection_tables(result: Selection) -> None:
             _with_error(candidate.root, _root_error(candidate), 4),
             style="bold" if selected else None,
         )
-    console.print(table)
+    show(console, table)
     near = [c.estimator for c in best if c is not result.selected and not c.distinguishable]
     if near:
         console.print(Text(f"not distinguishable from the selected one by risk: {', '.join(near)}"))
@@ -212,18 +269,22 @@ def _at_end(result: Selection, estimator: str) -> str | None:
 def _head(console: Console, result: Outcome | Selection, what: str) -> None:
     """Print what the result is of, and the rows that were left out."""
     source = result.source
-    rows = f"{result.n:,} rows of {source['classes']} classes"
+    rows = f"{plural(result.n, 'row')} of {source['classes']} classes"
     head = f"{source['name']}: {rows} {what}, {result.seconds:.2f} s"
     console.print(Text(head, style="bold"))
-    _left_out(console, result)
+    for line in left_out(result.n_unlabelled, result.dropped):
+        console.print(line)
 
 
-def _left_out(console: Console, result: Outcome | Selection) -> None:
-    if result.n_unlabelled:
-        console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
-    for reason, count in result.dropped.items():
-        why = reason.replace("_", " ")
-        console.print(Text(f"{count:,} rows were dropped: {why}", style="yellow"))
+def left_out(unlabelled: int, dropped: dict[str, int], name: str = "") -> Iterator[Text]:
+    """Lines about the rows that a result is not of."""
+    whose = f"{name}: " if name else ""
+    if unlabelled:
+        were = "was" if unlabelled == 1 else "were"
+        yield Text(f"{whose}{plural(unlabelled, 'row')} without a label yet {were} left out")
+    for reason, count in dropped.items():
+        were, why = "was" if count == 1 else "were", reason.replace("_", " ")
+        yield Text(f"{whose}{plural(count, 'row')} {were} dropped: {why}", style="yellow")
 
 
 def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
@@ -248,7 +309,7 @@ def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
             f"{estimate.value - known.value:+.2g}",
             *([_EXPLAINED[known.estimator]] if console.width >= _WIDE else []),
         )
-    console.print(table)
+    show(console, table)
     console.print(
         Text("Truth: the same, with every label replaced by its probability.", style="dim")
     )
@@ -261,7 +322,7 @@ def info_table(found: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     for key, value in found.items():
         table.add_row(key.replace("_", " "), escape(_describe(value)))
-    terminal().print(table)
+    show(terminal(), table)
 
 
 def test_table(result: Tests) -> None:
@@ -281,7 +342,7 @@ def test_table(result: Tests) -> None:
             number(test.critical_value),
             Text(_p_value(test), style=style),
         )
-    console.print(table)
+    show(console, table)
     for test in result.results:
         if test.reason is not None:
             console.print(Text(f"{test.statistic}: {test.reason}", style="yellow"))
@@ -290,7 +351,7 @@ def test_table(result: Tests) -> None:
         console.print(Text("p-values are upper bounds, by Hoeffding's inequality", style="dim"))
     else:
         count = max(test.replicates for test in result.results)
-        told = f"null {first.null!r}, {count:,} replicates, seed {first.seed}"
+        told = f"null {first.null!r}, {plural(count, 'replicate')}, seed {first.seed}"
         if first.certain_rows:
             told += f"; {first.certain_rows:,} rows of a prediction 0 or 1 draw the same every time"
         console.print(Text(told, style="dim"))
@@ -307,13 +368,15 @@ def _p_value(test: TestResult) -> str:
 
 def days_table(days: list[dict[str, Any]]) -> None:
     """The days of a ledger."""
-    table = Table("day", "model", box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("day", no_wrap=True)
+    table.add_column("model", overflow="fold")
     for name in ("rows", "without a label", "left out"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for d in days:
         counts = (d["n"], d["n_unlabelled"], d["n_dropped"])
         table.add_row(d["day"], escape(d["model"]), *(f"{count:,}" for count in counts))
-    terminal().print(table)
+    show(terminal(), table, keys=2)
 
 
 def power_table(found: Power) -> None:
@@ -339,7 +402,7 @@ def power_table(found: Power) -> None:
     for trial in found.curve:
         share = f"{trial.rejections} of {trial.trials}"
         table.add_row(f"{trial.rows:,}", share, f"{100 * trial.power:.1f} %")
-    console.print(table)
+    show(console, table)
 
 
 def plan_table(found: Plan) -> None:
@@ -348,7 +411,7 @@ def plan_table(found: Plan) -> None:
     source = found.source
     cores = "core" if found.workers == 1 else "cores"
     head = (
-        f"{source['name']}: {source['rows']:,} rows of {source['classes']} classes, "
+        f"{source['name']}: {plural(source['rows'], 'row')} of {source['classes']} classes, "
         f"{found.workers} {cores}: about {duration(found.seconds)}"
     )
     console.print(Text(head, style="bold"))
@@ -366,7 +429,7 @@ def plan_table(found: Plan) -> None:
             size(cost.memory),
             size(cost.bytes_read),
         )
-    console.print(table)
+    show(console, table)
 
 
 def duration(seconds: float) -> str:

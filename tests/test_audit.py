@@ -461,6 +461,9 @@ def test_audit__command_writes_what_python_would(store, tmp_path):
     assert told["tests"] == made.to_dict()["tests"]
     assert told["groups"] == made.to_dict()["groups"]
     assert told["against"]["differences"][0]["difference"] == 0.0
+    first, second = told["against"]["first"], told["against"]["second"]
+    assert second["method"] == f"{first['method']} (2)" == told["against"]["name"]
+    assert "/" not in first["method"]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.json", "audit.png"]
 
@@ -469,8 +472,19 @@ def test_audit__command_refuses_before_the_work(store, tmp_path):
     missing = tmp_path / "nowhere" / "a.json"
     assert _run(store, "--covariates", "age", "--json", missing).exit_code == 2
     assert _run(store, "--covariates", "age", "--figure", missing).exit_code == 2
-    assert _run(store, "--covariates", "age", "--alpha", 2).exit_code == 2
-    assert _run(store, "--covariates", "age", "--top", -1).exit_code == 2
+    for options, told in {
+        "--alpha 2": "'--alpha': 2.0 is not in the range",
+        "--alpha 0.001 -b 20": "--replicates 20: it takes 999",
+        "--confidence 95": "'--confidence': 95.0 is not in the range",
+        "--hold-out 1 --recalibrate all": "'--hold-out': 1.0 is not in the range",
+        "--hold-out 0.3": "--hold-out is for --recalibrate",
+        "--min-rows 1": "'--min-rows': 1 is not in the range",
+        "--top -1": "'--top'",
+        "--figure same.svg --json ./same.svg": "--figure and --json cannot both be",
+    }.items():
+        ran = _run(store, "--covariates", "age", *options.split())
+        assert (ran.exit_code, told in ran.output) == (2, True), ran.output
+    assert "names no column" in _run(store, "--covariates", "").output
     assert _run(store).exit_code == 2
     ran = _run(store, "--covariates", "age", "--figure", tmp_path / "a.bmp")
     assert isinstance(ran.exception, OptionError)

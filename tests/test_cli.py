@@ -33,9 +33,11 @@ from calibscale import (
     SimplexECE,
     evaluate,
     from_arrays,
+    progress,
 )
 from calibscale.cli import main
-from calibscale.cli.options import check_output
+from calibscale.cli.options import check_output, check_outputs
+from calibscale.tables import left_out
 
 NAMES = [
     *("accuracy", "brier", "nll", "confidence_gap", "ece", "mce", "tce2", "tce2_debiased"),
@@ -493,6 +495,7 @@ def test_json__a_place_that_cannot_be_written_fails_before_the_work(run, tmp_pat
     ran = run(command, tmp_path / "no-such-store", "--json", tmp_path / place)
     assert ran.code == 2
     assert "--json" in ran.err
+    assert ("there is no folder" in ran.err) == ("/" in place)
     assert "no-such-store" not in ran.err  # which would be the next complaint
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
@@ -623,6 +626,48 @@ def test_exit__usage_errors_are_2(run, store, tmp_path, case):
     assert ran.err.strip()
     assert "Traceback" not in ran.err
     assert not new.exists()
+
+
+def test_check_outputs__none_is_written_over_another(tmp_path):
+    check_outputs({"-o": "-", "--json": str(tmp_path / "a")}, [tmp_path / "b"])
+    check_outputs({"-o": os.devnull, "--json": os.devnull})
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for path in ("a", "link"):
+        with pytest.raises(click.UsageError, match="-o and --json cannot both be"):
+            check_outputs({"-o": str(tmp_path / "a"), "--json": str(tmp_path / path)})
+        with pytest.raises(click.UsageError, match="is also read"):
+            check_outputs({"-o": str(tmp_path / path)}, [tmp_path / "a"])
+    with pytest.raises(click.UsageError, match="both be standard output"):
+        check_outputs({"-o": "-", "--json": "-"})
+
+
+@pytest.mark.parametrize("command", [("bias", "STORE", "-o"), ("report", "FILE", "-o")])
+def test_exit__a_command_does_not_write_over_what_is_needed(run, store, tmp_path, command):
+    file = tmp_path / "a.json"
+    run("evaluate", store, "-e", "ece", "--json", file)
+    before = file.read_bytes()
+    replaced = [a.replace("STORE", str(store)).replace("FILE", str(file)) for a in command]
+    more = ("--json", file) if command[0] == "bias" else ()
+    assert run(*replaced, file, *more).code == 2
+    assert file.read_bytes() == before
+
+
+def test_left_out__one_row_is_one():
+    told = [line.plain for line in left_out(1, {"not_finite": 1, "bad_label": 2})]
+    assert told == [
+        "1 row without a label yet was left out", "1 row was dropped: not finite",
+        "2 rows were dropped: bad label",
+    ]  # fmt: skip
+
+
+def test_progress__counts_one_block(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)
+    with progress.progress("testing", "blocks") as report:
+        report(1)
+        report(2)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("testing: 1 block after")
+    assert second.startswith("testing: 2 blocks after")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "info"])

@@ -61,11 +61,14 @@ def test_test__exit_code_says_whether_a_threshold_is_breached(
     options = ("--covariates", "group", "--categorical", "group", "-b", 99)
     assert run("test", store, *options).code == 0
     assert run("test", store, *options, "--alpha", 0.05).code == 3
-    assert run("test", store, *options, "--alpha", 0.001).code == 0
+    assert run("test", store, *options, "-b", 199, "--null", "wild", "--alpha", 0.001).code == 2
+    assert run("test", store, "-s", "ece", "-b", 19, "--alpha", 0.05).code == 3
+    assert run("test", store, "--null", "residual", "-s", "ece", "--alpha", 0.05).code == 0
     none = tmp_path / "none.zarr"  # a gate must not pass on no data
     with cs.LogitStore.create(none, classes=2).writer() as writer:
         writer.append(np.zeros((3, 2), np.float32), np.full(3, -1))
     assert run("test", none, "-b", 19).code == 0
+    assert "is quick" not in run("evaluate", none, "-e", "kce").out  # of no rows
     without = run("test", none, "-b", 19, "--alpha", 0.05)
     assert without.code == 4
     assert "no p-value" in without.err
@@ -100,13 +103,22 @@ def test_test__without_alpha_no_p_value_is_a_breach(run: Any, tmp_path: Path) ->
         (("-s", "accuracy"), "accuracy"),
         (("-s", "klce"), "--covariates"),
         (("-s", "ece", "--ridge", 0.1), "--ridge is for none of"),
-        (("-b", 0), "replicates"),
+        (("-b", 0), "'--replicates' / '-b': 0 is not in the range"),
+        (("-b", 10, "--alpha", 0.01), "--replicates 10: it takes 99"),
+        (("-b", 19, "--alpha", 0.05, "--null", "permute"), "--replicates 19: it takes 20"),
+        (("--alpha", 5), "'--alpha': 5.0 is not in the range 0<x<1"),
+        (("--alpha", "nan"), "'--alpha': NaN is no number"),
+        (("--stop-after", 0), "'--stop-after': 0 is not in the range"),
+        (("--stop-after", 5, "--null", "permute"), "--stop-after is not for --null permute"),
+        (("-s", "ckce", "--features", 0), "'--features': 0 is not in the range"),
+        (("--covariates", ""), "--covariates: '' names no column"),
+        (("--choose-bandwidths", 1), "'--choose-bandwidths': 1.0 is not in the range"),
         (("-s", "ece", "--null", "hoeffding"), "hoeffding"),
         (("--null", "hoeffding", "-b", 99), "--replicates is for draws"),
         (("--null", "hoeffding", "--stop-after", 5), "--stop-after is for draws"),
         (("-s", "ckce", "--method", "exact"), "method"),
         (("--covariates", "height"), "height"),
-        (("--json", "/nowhere/at/all.json"), "cannot be written"),
+        (("--json", "/nowhere/at/all.json"), "there is no folder /nowhere/at"),
     ],
 )
 def test_test__bad_options_are_told(
@@ -142,6 +154,27 @@ def test_evaluate__intervals_arrive(run: Any, store: Path, monkeypatch: Any) -> 
     assert "intervals of ece: of the expectation at this n" in ran.out
 
 
+@pytest.mark.parametrize(
+    ("rows", "options", "told"),
+    [
+        (1, "-e ece", "no intervals of ece: they need more rows"),
+        (60, "-e ece -e ckce --method exact", "no intervals of ckce: there are none by"),
+    ],
+)
+def test_evaluate__says_why_there_are_no_intervals(
+    run: Any,  # noqa: F811
+    tmp_path: Path,
+    rng: Any,
+    rows: int,
+    options: str,
+    told: str,
+) -> None:
+    with cs.LogitStore.create(tmp_path / "s.zarr", classes=2).writer() as writer:
+        writer.append(rng.normal(size=(rows, 2)).astype(np.float32), np.arange(rows) % 2)
+    ran = run("evaluate", tmp_path / "s.zarr", "--interval", "jackknife", *options.split())
+    assert told in ran.out
+
+
 # ---------------------------------------------------------------- rows that a test needs
 
 
@@ -172,8 +205,10 @@ def test_power__says_when_the_rows_are_too_few(run: Any, store: Path) -> None:  
         (("--bias", 2), "bias must be"),
         (("--bias", 0.1, "--where", "group"), "--where"),
         (("--bias", 0.1, "--where", "group=7"), "no row has group = 7"),
-        (("--bias", 0.1, "--alpha", 0.01, "-b", 19), "cannot reach the level"),
-        (("--bias", 0.1, "--power", 0.01), "level < power"),
+        (("--bias", 0.1, "--alpha", 0.01, "-b", 19), "--replicates 19: it takes 99"),
+        (("--bias", 0.1, "--power", 0.01), "--power must be above --alpha, which is 0.05"),
+        (("--bias", 0.1, "--alpha", 5), "'--alpha': 5.0 is not in the range"),
+        (("--bias", 0.1, "--power", 1), "'--power': 1.0 is not in the range"),
     ],
 )
 def test_power__bad_options_are_told(
@@ -185,6 +220,14 @@ def test_power__bad_options_are_told(
     ran = run("power", store, *options)
     assert ran.code == 2
     assert message in ran.err
+
+
+def test_power__needs_replicates_that_can_reach_the_level() -> None:
+    from calibscale.detection import power
+
+    source = cs.from_arrays(probabilities=[0.5], labels=[1], binary=True)
+    with pytest.raises(cs.OptionError, match=r"0.01 cannot be reached with fewer.* than 99"):
+        power(source, Bias(0.1), level=0.01, replicates=98)
 
 
 def test_power__is_of_the_method_asked_for(monkeypatch: Any, rng: Any) -> None:

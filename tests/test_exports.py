@@ -151,6 +151,14 @@ def test_prometheus__says_which_thresholds_are_breached(result, tmp_path):
     assert len(judged) < len(result["thresholds"])  # no value, no sample
 
 
+def test_prometheus__tells_of_a_threshold_that_is_breached_by_having_no_value(result, tmp_path):
+    blind = {**result["thresholds"][0], "observed": None, "reason": "no rows"}
+    result["thresholds"] = [{**blind, "breached": True}, {**blind, "name": "other"}]
+    write_prometheus(tmp_path / "a.prom", result)
+    (sample,) = _samples(tmp_path / "a.prom")["calibscale_threshold_breached"].items()
+    assert (dict(sample[0])["name"], sample[1]) == (blind["name"], 1.0)
+
+
 def test_prometheus__of_thresholds_of_one_name_tells_of_the_breached(result, tmp_path):
     fine, breached = ({**result["thresholds"][0], "breached": b} for b in (False, True))
     result["thresholds"] = [fine, breached, fine]
@@ -205,7 +213,8 @@ def test_junit__has_a_case_for_each_threshold_and_the_alarms(result, tmp_path):
     for threshold in result["thresholds"]:
         outcome, message = cases[threshold["name"]]
         if threshold["observed"] is None:
-            assert (outcome, message) == ("skipped", threshold["reason"])
+            told = f"{threshold['name']}: {threshold['reason']}"
+            assert (outcome, message) == ("skipped", told)
         elif threshold["breached"]:
             assert outcome == "failure"
             assert repr(threshold["observed"]) in message
@@ -240,7 +249,8 @@ def test_junit__holds_hostile_names(result, tmp_path, name):
     write_junit(tmp_path / "a.xml", result)
     suite, cases = _cases(tmp_path / "a.xml")
     forbidden = dict.fromkeys([0, 7, 0xFFFE, 0xD800], "\ufffd")
-    assert cases[name.translate(forbidden)] == ("skipped", name.translate(forbidden))
+    shown = name.translate(forbidden)
+    assert cases[shown] == ("skipped", f"{shown}: {shown}")
     assert suite.find("testcase").get("classname").startswith("calibscale.")
 
 
@@ -286,6 +296,17 @@ def test_history__has_a_row_for_each_estimate(history, result):
     }
     assert len(rows) == len(expected) == 45
     assert found == expected
+
+
+def test_groups__are_written_alike_in_csv_and_prometheus(result, tmp_path):
+    for group, value in zip(result["windows"][-1]["groups"], (0.1, 3.0), strict=True):
+        group["group"] = value
+    write_history(tmp_path / "h.csv", result)
+    write_prometheus(tmp_path / "a.prom", result)
+    with open(tmp_path / "h.csv", newline="") as file:
+        written = {row["group"] for row in csv.DictReader(file)}
+    found = _samples(tmp_path / "a.prom")["calibscale_estimate"]
+    assert written == {dict(labels)["group"] for labels in found} == {"", "0", "1", "3", "0.1"}
 
 
 def test_history__is_the_same_in_any_order_and_any_number_of_times(history, nights):

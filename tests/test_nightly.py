@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from datetime import date, timedelta
@@ -22,6 +23,8 @@ from calibscale.ledger.windows import window
 from calibscale.nightly.job import read_job
 from calibscale.nightly.run import dry_run, night, open_ledger
 from calibscale.nulls import Null, replicates_of
+from calibscale.report.night import article
+from calibscale.report.reading import read
 from calibscale.source import from_arrays
 
 DAYS, ROWS, CLASSES = 10, 400, 4
@@ -347,6 +350,31 @@ def test_threshold__of_a_group_without_rows_is_there_and_may_breach(folder):
     assert [t["group"] for t in done["thresholds"] if t["breached"]] == [1.0]
 
 
+def test_day_without_labels__says_that_it_breaches_and_why(folder):
+    """On the terminal, in the report and in the files."""
+    text = JOB.replace('window = "7d"\nabove', 'window = "day"\nmissing = "breach"\nabove')
+    text = text.replace('bound = "low"\n', "")
+    job = _begin(folder, text + '[run]\nscheduler = "threads:1"\n')
+    _write(folder, 10, labelled=0)
+    done = _run("nightly", job, "--date", _name(10))
+    assert done.exit_code == 3
+    told = " ".join(done.stdout.split())
+    assert "2 thresholds breached" in told
+    assert told.count("no value: breached") == 3
+    names = [f"tce2_debiased over day, region = {g} above -1" for g in (0, 1)]
+    why = f"no labelled rows on {_name(10)}"
+    assert f"no value: breached ({why}): {'; '.join(names)}" in told
+    result = json.loads((folder / f"out/{_name(10)}.json").read_text())
+    assert result["windows"][0]["damaged"] == []
+    page = article(read(result))
+    regions = "region\u00a0=\u00a00 and region\u00a0=\u00a01"
+    assert any(f"no value: breached ({why}): {regions}." in reason for reason in page.reasons)
+    (table,) = next(s for s in page.sections if s.name == "thresholds").blocks
+    for g, (what, state, *_) in enumerate(table.rows[:2]):
+        assert what.text.endswith(f", region\u00a0=\u00a0{g}")
+        assert (state.text, state.state) == (f"no value: breached ({why})", "breached")
+
+
 def test_rows__without_a_group_are_bad(folder):
     logits, labels, x = _rows(10)
     x[:7, 0] = np.nan
@@ -438,9 +466,33 @@ def test_job__that_its_ledger_was_not_made_for_is_refused(folder):
     job = _begin(folder, JOB.replace('"ece", ', '"ece", "mce", '))
     with pytest.raises(cs.OptionError, match=r"estimators changed since the ledger .* was made"):
         night(job, _name(9))
-    job = _begin(folder, JOB.replace("replicates = 39", "replicates = 59"))
-    with pytest.raises(cs.OptionError, match="test changed"):
-        night(job, _name(9))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"ece", ', '"ece", "mce", ', r"6: estimators\[1\]: mce: not in the ledger"),
+        (', "jkce"', "", "5: estimators: jkce: in the ledger, not in the job"),
+        ('"ece", "tce2_debiased"', '"tce2_debiased", "ece"', "5: estimators: in another order"),
+        (
+            "features = 20", "features = 20, ridge = 0.03",
+            r"6: estimators\[4\]: ckce ridge: unset in the ledger, 0.03 in the job",
+        ),
+        ('group_by = "region"', "", "1: group_by: 'region' in the ledger, unset in the job"),
+        ('"canonical"]', "]", "34: alarms.notions: .'top_label', 'canonical'. in the ledger"),
+        ("replicates = 39", "replicates = 59", "13: test.replicates: 39 in the ledger, 59 in"),
+        ("keep = true", "", "11: test.keep: True in the ledger, False in the job"),
+    ],
+)  # fmt: skip
+def test_job__that_differs_from_its_ledger_is_told_where(made, tmp_path, old, new, told):
+    text = JOB.replace(old, new, 1).replace(
+        'model = "v1"', f'model = "v1"\nledger = "{made}/ledger"'
+    )
+    text = text.replace('group = "each"', "").replace('window = "all"\nbelow', "below")
+    path = _begin(tmp_path, text.lstrip())
+    with pytest.raises(cs.OptionError) as caught:
+        night(path, _name(9))
+    assert re.search(rf"^{re.escape(str(path))}:{told}", str(caught.value), re.MULTILINE)
 
 
 def test_dry_run__does_nothing_and_says_what(folder):
@@ -456,6 +508,37 @@ def test_dry_run__does_nothing_and_says_what(folder):
     assert {p for p in folder.rglob("*") if "days" not in p.parts} <= set(before) | {
         folder / "ledger" / ".writer.lock"
     }
+
+
+@pytest.mark.parametrize("name", ["2026-03-01/2026-03-09", "all", "7d", "day"])
+def test_dry_run__of_an_older_day_has_the_windows_of_the_night(folder, name):
+    job = _begin(folder, JOB.replace('"all"]', '"all", "2026-03-01/2026-03-09"]'))
+    _write(folder, 5, labelled=0)  # a day without rows is in no window
+    night(job, _name(5))
+    done = night(job, _name(6)).result
+    (days,) = [w["days"] for w in done["windows"] if w["name"] == name]
+    assert dry_run(job, _name(6)).windows[name] == len(days)
+
+
+def test_dry_run__counts_no_day_without_rows(folder):
+    place = str(folder / "days" / f"{_name(10)}.zarr")
+    cs.LogitStore.create(place, classes=CLASSES, covariate_names=("region", "age"))
+    assert dry_run(folder / "job.toml", _name(10)).windows == {"day": 0, "7d": 6, "all": 10}
+
+
+def test_dry_run__asks_for_covariates_that_are_there(tmp_path):
+    text = JOB.replace('"region"', '"regoin"').replace('["age"]', '["aeg"]')
+    job = _begin(tmp_path, text + '[report]\nmap = ["age", "aged"]\n')
+    _write(tmp_path, 0)
+    with pytest.raises(cs.OptionError) as caught:
+        dry_run(job, _name(0))
+    told = [line.split(": ")[1:] for line in str(caught.value).split("\n")]
+    what = f"{tmp_path}/days/{_name(0)}.zarr has no "
+    assert told == [
+        ["group_by", what + "'regoin'; did you mean 'region'?"],
+        ["estimators[5].covariates", what + "'aeg'; did you mean 'age'?"],
+        ["report.map[1]", what + "'aged'; did you mean 'age'?"],
+    ]
 
 
 # ---------------------------------------------------------------- other sources
@@ -512,6 +595,55 @@ def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
         assert a["value"] == pytest.approx(b["value"], rel=1e-9, abs=1e-14), a["estimator"]
     assert not list(tmp_path.glob(".ledger.ingest/*"))
     assert not night(job, _name(0)).fresh
+
+
+FILES = """estimators = ["ece"]
+[source]
+path = "{date}.csv"
+format = "files"
+binary = true
+[source.columns]
+labels = "y"
+probabilities = "p"
+covariates = ["a", "g"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("binary = true\n", "", "2: source.binary: .* say binary = true if it is P"),
+        ("{date}.csv", "{date}.npz", "5: source.binary: .* binary is declared"),
+        (
+            '"p"',
+            '"q"',
+            "8: source.columns.probabilities: .*csv: there is no 'q'; the file has y, p, a, g$",
+        ),
+        (
+            '"y"',
+            '"z"',
+            "7: source.columns.labels: .*csv: there is no 'z'; the file has y, p, a, g$",
+        ),
+        (
+            '"a", "g"',
+            '"b", "g"',
+            "9: source.columns.covariates: .*csv: there is no 'b'; the file has y, p",
+        ),
+        (
+            '"y"',
+            '"y"\nweights = "w"',
+            "8: source.columns.weights: .*csv: there is no 'w'; the file has y, p",
+        ),
+    ],
+)
+def test_files__that_are_not_as_the_job_says_name_its_keys(tmp_path, old, new, told):
+    (tmp_path / f"{_name(0)}.csv").write_text("y,p,a,g\n1,0.5,3,1\n0,0.2,4,1\n")
+    np.savez(tmp_path / f"{_name(0)}.npz", y=[0, 1], p=np.full((2, 3), 1 / 3))
+    text = FILES.replace(old, new)
+    job = _begin(tmp_path, text.split("covariates")[0] if "npz" in new else text)
+    with pytest.raises(cs.OptionError) as caught:  # exit code 2
+        night(job, _name(0))
+    assert re.search(rf"^{re.escape(str(job))}:{told}", str(caught.value))
 
 
 def test_source__may_be_a_url(tmp_path):
@@ -571,7 +703,10 @@ def test_command__takes_another_scheduler(folder):
 def test_command__plans(folder):
     done = _run("nightly", folder / "job.toml", "--date", _name(9), "--dry-run")
     assert done.exit_code == 0
-    assert "nothing: the day is in the ledger as it is now" in " ".join(done.stdout.split())
+    told = " ".join(done.stdout.split())
+    assert "nothing: the day is in the ledger as it is now" in told
+    assert "day (1 day), 7d (7 days)" in told
+    assert "2026-11-20T06" in _run("nightly", "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -592,7 +727,10 @@ def test_ledger_command__lists_checks_and_forgets(folder):
     assert "10 days, 30 records, 0 damaged" in _run("ledger", "check", place).stdout
     listed = json.loads(_run("ledger", "list", place, "--json", "-").stdout)["days"]
     assert [d["day"] for d in listed] == [_name(k) for k in range(DAYS)]
-    assert _run("ledger", "forget", place, "--date", _name(3), "--model", "v1").exit_code == 0
+    unknown = _run("ledger", "forget", place, "--date", _name(3))
+    assert str(unknown.exception).endswith(f"has no {_name(3)} of default; --model may be v1")
+    done = _run("ledger", "forget", place, "--date", _name(3), "--model", "v1")
+    assert done.stdout == f"{place}: forgot {_name(3)} of v1\n"
     assert _name(3) not in Ledger.open(place).days()
     file = sorted(Path(place, "states", "c").glob("*/0"))[4]
     stored = bytearray(file.read_bytes())

@@ -185,6 +185,7 @@ def test_rank__bandwidth_and_ridge_are_of_all_models(data, by):
     if by.pairwise:
         assert found.probabilities.size == 0
         assert any("no intervals" in note for note in found.notes)
+        assert not any("more rows" in note for note in found.notes)
 
 
 def test_rank__settings_given_are_kept(data):
@@ -407,12 +408,17 @@ def test_rank__without_a_label_there_is_no_rank(data, by):
     new = found.models[-1]
     assert (new.name, new.rank, new.value, new.probabilities) == ("new", None, None, ())
     assert new.accuracy is None
-    assert any("new has no rank" in note for note in found.notes)
+    assert any("new has no rank" in note and "label" in note for note in found.notes)
     assert found.probabilities.shape == (3, 3)
     empty = rank(_sources(models, nothing), by)
     assert [model.rank for model in empty.models] == [None] * 3
     assert empty.p_order is None
     json.dumps([found.to_dict(), empty.to_dict()], allow_nan=False)
+
+
+def test_rank__one_row_is_too_few_for_intervals():
+    found = rank({"one": from_arrays(logits=np.eye(2)[:1], labels=[0])}, ECE())
+    assert found.notes == ("intervals and probabilities of ranks need more rows",)
 
 
 def test_rank__shared_features_err_alike():
@@ -702,6 +708,7 @@ def test_cli__says_what_is_wrong(run, stores, tmp_path, data):
     assert run(*stores, "--by", "accuracy")[0] == 2
     assert run(*stores, "--by", "ece", "--ridge", 0.1)[0] == 2
     assert run(*stores, "--subset-size", 10_000)[0] == 2
+    assert "'--confidence': 95.0 is not in" in run(*stores, "--confidence", 95)[2]
     assert run(stores[0], tmp_path / "none.zarr")[0] == 1
     wide = LogitStore.create(tmp_path / "wide.zarr", classes=4, dtype=np.float64)
     with wide.writer() as writer:
@@ -727,11 +734,11 @@ def test_cli__says_that_rows_differ(run, stores, data):
     code, out, _ = run(*stores, "--by", "ece")
     assert code == 0
     assert "600 to 602 rows" in out
-    assert "1 rows without a label" in out
+    assert "1 row without a label" in out
     names = ("--name", "a", "--name", "b[/x][red]")  # to be told, not obeyed
     code, out, _ = run(*stores, "--by", "ece", *names)
     assert code == 0
-    assert "b[/x][red]: 1 rows without a label" in out
+    assert "b[/x][red]: 1 row without a label" in out
     assert "independent samples" in out.replace("\n", " ")
 
 

@@ -489,6 +489,30 @@ def test_report__numbers_are_those_of_the_result() -> None:
     )
 
 
+def test_report__tests_that_find_something_are_cited_and_counted() -> None:
+    found = json.loads(json.dumps(_results()["tests"]))
+    ece, kce = found["tests"]
+    ece |= {"p_value": 0.635, "exceedances": 31}
+    kce |= {"p_value": 0.02, "exceedances": 0}
+    text = Page(report([found])).text
+    assert "Evidence of miscalibration in 1 of 2 tests: kce p ≤ 0.02." in text
+    assert "not adjusted for the number of tests" in text
+    kce |= {"p_value": 0.5, "exceedances": 24}
+    text = Page(report([found])).text
+    assert "No evidence of miscalibration in 2 tests: kce p = 0.5 and ece p = 0.635." in text
+
+
+def test_report__scores_tell_infinity_and_the_least_p_value() -> None:
+    found = json.loads(json.dumps(_results()["audit"]))
+    before = found["recalibration"][0]
+    before |= {"log_loss": None, "p_value": 0.02}
+    before["test"] |= {"p_value": 0.02, "exceedances": 0}
+    (row,) = [r for r in re.findall(r"<tr>.*?</tr>", report([found]), re.S) if ">before<" in r]
+    assert all(told in row for told in (">∞<", ">≤ 0.02<", "a label had the probability 0"))
+    del before["test"]
+    checked(report([found]))
+
+
 def test_report__names_from_data_are_text_everywhere() -> None:
     script, math_, quotes, control, markup = HOSTILE
     found = night(days=8, groups=2, size=200, names=(script, quotes, math_))

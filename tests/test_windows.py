@@ -97,10 +97,19 @@ def test_window__reads_around_damage(days, tmp_path):
     found = window(ledger, _name(0), _name(2))
     assert found.days == (_name(0), _name(2))
     assert _name(1) in found.damaged[0]
-    with pytest.raises(cs.StoreError, match="no day from"):
+    with pytest.raises(cs.StoreError, match=f"ledger: no day on {_name(1)} can be read; .*damaged"):
         window(ledger, _name(1), _name(1))
-    with pytest.raises(cs.StoreError, match="no day from"):
-        window(ledger, _name(9), _name(12))
+
+
+@pytest.mark.parametrize(
+    ("first", "when"),
+    [(12, f"on {_name(12)}"), (9, f"from {_name(9)} to {_name(12)}"), (None, f"up to {_name(12)}")],
+)
+def test_window__without_rows_says_when(days, tmp_path, first, when):
+    ledger = _ledger(tmp_path / "ledger", days[:1])
+    begun = date.min.isoformat() if first is None else _name(first)
+    with pytest.raises(cs.StoreError, match=f"^no labelled rows {when}$"):
+        window(ledger, begun, _name(12), "v2")
 
 
 def test_drifts__are_seen_and_only_where_there_are_some(ledger):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from calibscale import engine
@@ -18,6 +19,7 @@ from calibscale.chunk import Rules
 from calibscale.errors import OptionError
 from calibscale.evaluation import DataSetup, describe_scheduler, versions
 from calibscale.products import HoldOut
+from calibscale.ranking import distinct_names
 from calibscale.recalibration import part_of
 from calibscale.scan import scan
 from calibscale.store import as_source
@@ -180,6 +182,11 @@ def audit(
         other = None
         if against is not None:
             other = compare(judged, against, known, tests, replicates, seed, level, **options)
+            first, second = distinct_names([data.name, other.name])
+            other = replace(
+                other, name=second, first=replace(other.first, name=first),
+                second=replace(other.second, name=second),
+            )  # fmt: skip
     return Audit(
         covariates=names,
         categorical=levelled,

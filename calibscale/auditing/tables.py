@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from calibscale.tables import _left_out, _p_value, number
+from calibscale.report.words import plural
+from calibscale.tables import _p_value, left_out, number, show, terminal
 
 if TYPE_CHECKING:
     from calibscale.auditing.compare import Scores
@@ -25,39 +26,41 @@ _NAMED = 3  # groups that a sentence names
 
 def audit_tables(result: Audit, top: int = 10) -> None:
     """Print an audit: its verdict, tests, groups, regions, and comparisons."""
-    console = Console(highlight=False, soft_wrap=False)
+    console = terminal()
     source = result.source
-    head = f"{source['name']}: {result.n:,} rows of {source['classes']} classes "
+    head = f"{source['name']}: {plural(result.n, 'row')} of {source['classes']} classes "
     console.print(Text(f"{head}({source['kind']}), {result.seconds:.2f} s", style="bold"))
-    _left_out(console, result)
+    for line in left_out(result.n_unlabelled, result.dropped):
+        console.print(line)
     console.print(Text(result.verdict, style="bold red" if result.miscalibrated else "bold green"))
     for sentence in _sentences(result):
         console.print(Text(sentence))
     for note in result.notes:
         console.print(Text(note, style="dim"))
     console.print()
-    console.print(_tests(result))
+    show(console, _tests(result))
     joint = result.tests.joint
-    told = f"labels drawn from the predictions, {joint.replicates:,} replicates, seed {joint.seed}"
+    many = plural(joint.replicates, "replicate")
+    told = f"labels drawn from the predictions, {many}, seed {joint.seed}"
     if len(result.tests.each) > 1:
         told += f"; adjusted: Holm, over {len(result.tests.each)} covariates"
     console.print(Text(told, style="dim"))
     if result.groups:
         console.print()
-        console.print(_groups(result, top, console.width >= _WIDE))
+        show(console, _groups(result, top, console.width >= _WIDE))
         told = f"bias: mean of y − p; {100 * result.level:g} % intervals and adjusted p-values are "
         console.print(Text(f"{told}over {len(result.groups)} groups", style="dim"))
     regions = [region for region in result.regions[:top] if abs(region.z) >= _APART]
     if regions:
         console.print()
-        console.print(_regions(result, regions))
+        show(console, _regions(result, regions))
         told = "the map near these points, ± its standard error: the largest of many, no tests"
         console.print(Text(told, style="dim"))
     elif result.regions:
         console.print(Text("no region of the map is 2 standard errors from 0", style="dim"))
     if result.recalibration:
         console.print()
-        console.print(_scores("recalibrated by", result.recalibration))
+        show(console, _scores("recalibrated by", result.recalibration))
         rows = result.recalibration[0].n
         told = f"on {rows:,} rows that were held out from the fits"
         console.print(Text(told, style="dim"))
@@ -177,7 +180,7 @@ def _scores(first: str, found: Iterable[Scores]) -> Table:
         values = (one.ece, one.brier, one.log_loss, one.klce)
         table.add_row(
             Text(one.name),
-            *("–" if one.reason else number(value).replace("inf", "∞") for value in values),
+            *("–" if one.reason else number(value) for value in values),
             "–" if one.test is None else _p_value(one.test),
         )
     return table
@@ -187,7 +190,7 @@ def _against(console: Console, result: Audit) -> None:
     """Both models, the second's tests, and the differences."""
     found = result.against
     assert found is not None
-    console.print(_scores("model", (found.first, found.second)))
+    show(console, _scores("model", (found.first, found.second)))
     several = len(found.tests.each) > 1
     if several:
         each = ", ".join(
@@ -206,7 +209,7 @@ def _against(console: Console, result: Audit) -> None:
             "–" if one.difference is None else f"{one.difference:+.5g}",
             "–" if between is None else f"{between.low:+.3g} … {between.high:+.3g}",
         )
-    console.print(table)
+    show(console, table)
     for one in found.differences:
         if one.reason is not None:
             console.print(Text(f"{one.estimator}: {one.reason}", style="dim"))

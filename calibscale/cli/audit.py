@@ -7,8 +7,12 @@ from typing import Any
 import click
 
 from calibscale.cli.options import (
+    SHARE,
     bandwidths,
-    check_output,
+    check_level,
+    check_outputs,
+    columns,
+    given,
     local_options,
     open_source,
     source_options,
@@ -33,27 +37,32 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
     "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
 )
 @click.option(
-    "--alpha", type=float, metavar="LEVEL",
+    "--alpha", type=SHARE, metavar="LEVEL",
     help="Exit with code 3 if the p-value on all covariates together is at most this.",
 )  # fmt: skip
-@click.option("--replicates", "-b", default=999, show_default=True, help="Draws of the null.")
+@click.option(
+    "--replicates", "-b", type=click.IntRange(1), default=999, show_default=True,
+    help="Draws of the null.",
+)  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of all random draws.")
 @click.option(
-    "--confidence", "level", default=0.95, show_default=True,
+    "--confidence", "level", type=SHARE, default=0.95, show_default=True,
     help="Of the intervals of groups; verdicts are at 1 less that.",
 )  # fmt: skip
 @click.option(
-    "--bins", default=5, show_default=True, help="Quantile groups of a covariate of many values."
-)
+    "--bins", type=click.IntRange(2), default=5, show_default=True,
+    help="Quantile groups of a covariate of many values.",
+)  # fmt: skip
 @click.option(
-    "--min-rows", default=30, show_default=True, help="Rows that a group must have to be listed."
-)
+    "--min-rows", type=click.IntRange(2), default=30, show_default=True,
+    help="Rows that a group must have to be listed.",
+)  # fmt: skip
 @click.option(
     "--recalibrate", multiple=True, type=click.Choice(METHODS),
     help="Also after recalibration by this (repeatable).",
 )  # fmt: skip
 @click.option(
-    "--hold-out", default=0.5, show_default=True, metavar="SHARE",
+    "--hold-out", type=SHARE, default=0.5, show_default=True, metavar="SHARE",
     help="Rows that recalibration is not fitted to, and judged on.",
 )  # fmt: skip
 @click.option(
@@ -66,7 +75,7 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
 )  # fmt: skip
 @local_options
 @click.option(
-    "--choose-bandwidths", "choose", type=float, metavar="SHARE",
+    "--choose-bandwidths", "choose", type=SHARE, metavar="SHARE",
     help="Choose the bandwidths by power on this share of the rows, which the tests leave out.",
 )  # fmt: skip
 @click.option(
@@ -95,10 +104,11 @@ def audit(
     predictions; the groups with the largest bias; the most biased regions of the map of local
     bias; and what recalibration or another model would change.
     """
-    check_output(figure, "--figure")
-    check_output(json_path)
-    if alpha is not None and not 0 < alpha < 1:
-        raise click.BadParameter("must be between 0 and 1", param_hint="--alpha")
+    check_outputs({"--figure": figure, "--json": json_path})
+    check_level(alpha, options["replicates"])
+    if given("hold_out") and not options["recalibrate"]:
+        raise click.UsageError("--hold-out is for --recalibrate")
+    names = columns(covariates)
     if figure is not None:
         from calibscale.plots import check_format
 
@@ -113,7 +123,7 @@ def audit(
     with progress("auditing", "blocks", quiet) as report:
         result = run(
             source,
-            split(covariates),
+            names,
             covariate_bandwidth=bandwidths(covariate_bandwidths),
             progress=report,
             **settings,

@@ -11,7 +11,8 @@ import click
 
 from calibscale.cli.options import (
     bandwidths,
-    check_output,
+    check_outputs,
+    columns,
     local_options,
     open_source,
     source_options,
@@ -86,10 +87,8 @@ def bias(
     covariates: above 0 where predictions are too low.  Points with fewer than two rows near them
     are masked.  Default table: the largest biases in units of their standard errors.
     """
-    check_output(output, "--output")
-    check_output(json_path)
-    if output == json_path == "-":
-        raise click.UsageError("--output and --json cannot both be standard output")
+    check_outputs({"--output": output, "--json": json_path})
+    names = columns(covariates)
     from calibscale.bias import local_bias
 
     settings = {name: options.pop(name) for name in _SETTINGS}
@@ -100,7 +99,7 @@ def bias(
     with progress("mapping", "blocks", quiet) as report:
         result = local_bias(
             source,
-            split(covariates),
+            names,
             covariate_bandwidth=bandwidths(covariate_bandwidths),
             tolerance=series_tolerance,
             simplex_tolerance=tolerance,
@@ -142,21 +141,20 @@ def _print(result: BiasMap, count: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from calibscale.report.words import plural
+    from calibscale.tables import left_out, show
+
     console = Console(highlight=False, soft_wrap=False)
     source, masked = result.source, int(result.masked.sum())
     console.print(
         Text(
-            f"{source['name']}: {result.n:,} rows, bias at {len(result):,} points, "
-            f"{result.seconds:.2f} s",
+            f"{source['name']}: {plural(result.n, 'row')}, bias at "
+            f"{plural(len(result), 'point')}, {result.seconds:.2f} s",
             style="bold",
         )
     )
-    for reason, dropped in result.dropped.items():
-        console.print(
-            Text(f"{dropped:,} rows were dropped: {reason.replace('_', ' ')}", style="yellow")
-        )
-    if result.n_unlabelled:
-        console.print(f"{result.n_unlabelled:,} rows without a label yet were left out")
+    for line in left_out(result.n_unlabelled, result.dropped):
+        console.print(line)
     for note in result.notes:
         console.print(Text(note, style="dim"))
     table = Table(box=None, pad_edge=False)
@@ -176,11 +174,12 @@ def _print(result: BiasMap, count: int) -> None:
             f"{result.effective_rows[i]:,.0f}",
             f"{result.bias[i] / error:+.1f}" if error > 0 else "–",
         )
-    console.print(table)
+    show(console, table)
+    are = "is" if masked == 1 else "are"
     console.print(
         Text(
-            f"bias is the mean of y − f near the point, ± its standard error; {masked:,} points "
-            "with fewer than two rows near are masked",
+            "bias is the mean of y − f near the point, ± its standard error; "
+            f"{plural(masked, 'point')} with fewer than two rows near {are} masked",
             style="dim",
         )
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.cli.options import bandwidths, local_options, split
+from calibscale.cli.options import SHARE, bandwidths, columns, given, local_options
 
 if TYPE_CHECKING:
     from calibscale.estimators import Estimator
@@ -25,7 +25,9 @@ _METHODS = ("auto", "features", "spectral", "tiles", "blocks", "pairs", "nystrom
 _RADIAL = ("gaussian", "laplace", "matern32", "matern52")
 
 _OPTIONS = (
-    click.option("--bins", default=15, show_default=True, help="Number of bins."),
+    click.option(
+        "--bins", type=click.IntRange(1), default=15, show_default=True, help="Number of bins."
+    ),
     click.option(
         "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
         help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
@@ -55,7 +57,7 @@ _OPTIONS = (
         "--covariates", metavar="A,B", help="Columns that klce asks for local calibration on."
     ),
     click.option(
-        "--choose-bandwidths", "choose", type=float, metavar="SHARE",
+        "--choose-bandwidths", "choose", type=SHARE, metavar="SHARE",
         help="Choose the bandwidths of kce and klce by power on this share of the rows, which the "
         "estimate leaves out.",
     ),
@@ -86,7 +88,7 @@ _OPTIONS = (
         help="Error of the Fourier series, or of the iteration of ckce.  [default: 1e-12, 1e-10]",
     ),
     click.option(
-        "--features", type=int,
+        "--features", type=click.IntRange(1),
         help="Number of random frequencies or landmarks.  [default: 100; 1000 for kce and klce]",
     ),
     click.option("--max-cells", type=int, help="Cells that simplex_ece may use; default 10,000."),
@@ -114,7 +116,7 @@ def estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimato
         "n_features": F,
         "tolerance": options["series_tolerance"],
         "covariate_bandwidth": bandwidths(options["covariate_bandwidths"]),
-        "covariates": split(options["covariates"]),
+        "covariates": columns(options["covariates"]),
         "notion": options["notion"] or "top_label",
     }
     asked = names or DEFAULT
@@ -148,14 +150,12 @@ def _check_used(names: tuple[str, ...]) -> None:
     """Refuse an option that was given and that no chosen estimator has."""
     from calibscale.estimators import ESTIMATORS
 
-    context = click.get_current_context()
     known: set[str] = set()
     for name in names:
         own = {f.name for f in fields(ESTIMATORS[name]) if f.init}  # type: ignore[arg-type]
         known |= own - set(_OF_COVARIATES) if name == "kce" else own
     for option in _OPTIONS_OF_ESTIMATORS:
-        source = context.get_parameter_source(option)
-        if source is None or source.name != "COMMANDLINE":
+        if not given(option):
             continue
         settings = {_SETTINGS.get(option, option)}
         if option == "features":

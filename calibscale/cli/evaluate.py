@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from calibscale.cli.estimators import NAMES, estimator_options, estimators
 from calibscale.cli.options import (
+    SHARE,
     check_output,
     open_source,
     scan_settings,
@@ -15,6 +16,9 @@ from calibscale.cli.options import (
     write_json,
 )
 from calibscale.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.results import Evaluation
 
 
 @click.command()
@@ -34,8 +38,11 @@ from calibscale.progress import progress
     "--interval", type=click.Choice(["jackknife", "bootstrap"]),
     help="Confidence intervals, of groups of rows left out or resampled.",
 )  # fmt: skip
-@click.option("--confidence", default=0.95, show_default=True, help="Of the intervals.")
-@click.option("--groups", default=20, show_default=True, help="Groups of rows for the intervals.")
+@click.option("--confidence", type=SHARE, default=0.95, show_default=True, help="Of the intervals.")
+@click.option(
+    "--groups", type=click.IntRange(2, 1000), default=20, show_default=True,
+    help="Groups of rows for the intervals.",
+)  # fmt: skip
 @click.option(
     "--checkpoint", metavar="DIR",
     help="Keep finished pairs there; the same command goes on from them after an interrupt.",
@@ -87,7 +94,21 @@ def evaluate(
         from calibscale.tables import evaluation_tables
 
         evaluation_tables(result)
+        if interval is not None:
+            _print_missing(result, groups)
     write_json(json_path, result.to_dict())
+
+
+def _print_missing(result: Evaluation, groups: int) -> None:
+    """Why there are estimates without an interval."""
+    from rich.text import Text
+
+    from calibscale.tables import terminal
+
+    lost = [e.estimator for e in result.estimates if e.value is not None and e.interval is None]
+    if lost:
+        why = "they need more rows" if result.n < groups else "there are none by this method"
+        terminal().print(Text(f"no intervals of {', '.join(lost)}: {why}", style="yellow"))
 
 
 @click.command()

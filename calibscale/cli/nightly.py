@@ -31,7 +31,8 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
 @click.argument("job", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--date", "day", callback=_day, metavar="DAY",
-    help="The day to judge, such as 2026-11-20.  [default: yesterday, UTC]",
+    help="The day to judge, such as 2026-11-20, or a part of one, 2026-11-20T06.  "
+    "[default: yesterday, UTC]",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--again", is_flag=True, help="Do all of it once more, even if nothing has changed.")
@@ -93,13 +94,15 @@ def ledger() -> None:
 def check(ledger: str) -> None:
     """Read every record of LEDGER; exit code 1 if one is damaged, which is named."""
     from calibscale.ledger.days import Ledger
+    from calibscale.report.words import plural
 
     found = Ledger.open(ledger)
     damaged = found.check()
     for message in damaged:
         click.echo(message, err=True)
     days = len({(e.day, e.model) for e in found.entries})
-    click.echo(f"{ledger}: {days} days, {len(found.entries)} records, {len(damaged)} damaged")
+    held = f"{plural(days, 'day')}, {plural(len(found.entries), 'record')}"
+    click.echo(f"{ledger}: {held}, {len(damaged)} damaged")
     if damaged:
         raise click.exceptions.Exit(1)
 
@@ -142,11 +145,14 @@ def forget(ledger: str, day: str, model: str) -> None:
 
     found = Ledger.open(ledger)
     with found.writing():
-        if not found.select(day, day, model):
-            raise OptionError(f"{ledger} has no {day} of {model}")
+        known = [e.model for e in found.select(day, day) if e.day == day]
+        if model not in known:
+            others = f"; --model may be {', '.join(known)}" if known else ""
+            raise OptionError(f"{ledger} has no {day} of {model}{others}")
         found.remove(day, model)
         for suffix in (".json", ".outputs"):
             found.result_path(model, day).with_suffix(suffix).unlink(missing_ok=True)
+    click.echo(f"{ledger}: forgot {day} of {model}")
 
 
 @ledger.command()

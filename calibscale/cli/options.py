@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
     from calibscale.source import ArraySource
 
 _FILE = "calibscale.scheduler_file"
+
+
+class _Range(click.FloatRange):
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):  # which is on no side of a bound
+            self.fail("NaN is no number", param, ctx)
+        return found
+
+
+SHARE = _Range(0, 1, min_open=True, max_open=True)
 
 
 def _scheduler_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
@@ -156,6 +168,12 @@ def pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:
     return found
 
 
+def given(option: str) -> bool:
+    """Whether an option, by its name in Python, was typed."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def number(text: str, option: str) -> float:
     """The text as a number."""
     try:
@@ -167,6 +185,14 @@ def number(text: str, option: str) -> float:
 def split(text: str | None) -> tuple[str, ...]:
     """Names between commas."""
     return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+def columns(text: str | None) -> tuple[str, ...]:
+    """The names in --covariates, at least one where it is given."""
+    found = split(text)
+    if text is not None and not any(found):
+        raise click.BadParameter(f"{text!r} names no column", param_hint="--covariates")
+    return found
 
 
 def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
@@ -193,8 +219,38 @@ def check_output(path: str | None, option: str = "--json") -> None:
             raise click.BadParameter(f"{path} cannot be written", param_hint=option)
         return
     folder = Path(path).absolute().parent
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+    if not folder.is_dir():
+        told = f"{path} cannot be written: there is no folder {folder}"
+        raise click.BadParameter(told, param_hint=option)
+    if not os.access(folder, os.W_OK):
         raise click.BadParameter(f"the folder {folder} cannot be written", param_hint=option)
+
+
+def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
+    """The same for several options; none may write over another, nor over what is read."""
+    read = {os.path.realpath(path) for path in inputs}
+    options: dict[str, str] = {}
+    for option, path in outputs.items():
+        check_output(path, option)
+        if path is None or (path != "-" and Path(path).exists() and not Path(path).is_file()):
+            continue
+        place = path if path == "-" else os.path.realpath(path)
+        if place in read:
+            raise click.BadParameter(f"{path} is also read", param_hint=option)
+        first = options.setdefault(place, option)
+        if first != option:
+            what = "standard output" if path == "-" else path
+            raise click.UsageError(f"{first} and {option} cannot both be {what}")
+
+
+def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:
+    """Refuse a level below 1 / (replicates + own), the least p-value."""
+    if alpha is None or 1 / (replicates + own) <= alpha:
+        return
+    least = math.ceil(1 / alpha - 1e-9) - own
+    raise click.UsageError(
+        f"--alpha {alpha:g} cannot be reached with --replicates {replicates}: it takes {least}"
+    )
 
 
 def write_json(path: str | None, value: dict[str, Any]) -> None:

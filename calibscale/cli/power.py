@@ -8,6 +8,8 @@ import click
 
 from calibscale.cli.estimators import estimator_options, estimators
 from calibscale.cli.options import (
+    SHARE,
+    check_level,
     check_output,
     number,
     open_source,
@@ -36,11 +38,22 @@ from calibscale.progress import progress
     "--statistic", "-s", "name", type=click.Choice(STATISTICS),
     help="What is tested.  [default: klce with --covariates, else kce]",
 )  # fmt: skip
-@click.option("--alpha", default=0.05, show_default=True, help="Level of the test.")
-@click.option("--power", default=0.8, show_default=True, help="Probability to detect it.")
-@click.option("--most", default=200_000, show_default=True, help="Rows to try at most.")
-@click.option("--trials", default=200, show_default=True, help="Simulated data sets of each size.")
-@click.option("--replicates", "-b", default=199, show_default=True, help="Draws of each test.")
+@click.option("--alpha", type=SHARE, default=0.05, show_default=True, help="Level of the test.")
+@click.option(
+    "--power", type=SHARE, default=0.8, show_default=True, help="Probability to detect it."
+)
+@click.option(
+    "--most", type=click.IntRange(100), default=200_000, show_default=True,
+    help="Rows to try at most.",
+)  # fmt: skip
+@click.option(
+    "--trials", type=click.IntRange(10), default=200, show_default=True,
+    help="Simulated data sets of each size.",
+)  # fmt: skip
+@click.option(
+    "--replicates", "-b", type=click.IntRange(1), default=199, show_default=True,
+    help="Draws of each test.",
+)  # fmt: skip
 @estimator_options
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
@@ -68,6 +81,9 @@ def power(
     set is tested.  The labels of STORE are not used, but for --choose-bandwidths.
     """
     check_output(json_path)
+    check_level(alpha, replicates)
+    if alpha >= power:
+        raise click.UsageError(f"--power must be above --alpha, which is {alpha:g}")
     scan = scan_settings(options)
     from calibscale.detection import Bias
     from calibscale.detection import power as run

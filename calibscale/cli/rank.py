@@ -8,6 +8,7 @@ import click
 
 from calibscale.cli.estimators import NAMES, estimator_options, estimators
 from calibscale.cli.options import (
+    SHARE,
     check_output,
     open_source,
     scan_settings,
@@ -38,7 +39,7 @@ _WIDE = 100
     help="What to call a model (repeatable, in the order of the stores); default: its file.",
 )  # fmt: skip
 @click.option(
-    "--confidence", default=0.95, show_default=True,
+    "--confidence", type=SHARE, default=0.95, show_default=True,
     help="Of intervals, and of what is said to differ.",
 )  # fmt: skip
 @click.option("--groups", default=20, show_default=True, help="Groups of rows for the intervals.")
@@ -73,7 +74,7 @@ def rank(
     check_output(json_path)
     scan = scan_settings(options)
     if called and len(called) != len(stores):
-        raise click.UsageError(f"{len(stores)} stores, but {len(called)} times --name")
+        raise click.UsageError(f"{len(stores)} stores, but {len(called)} of --name")
     if len(set(called)) < len(called):
         raise click.UsageError("a --name is given twice")
     from calibscale.ranking import distinct_names
@@ -101,19 +102,16 @@ def rank(
 
 def _print(result: Ranking) -> None:
     """The ranking, what it is worth, and what it rests on."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=False)
+    from calibscale.tables import left_out, show, terminal
+
+    console = terminal()
     console.print(Text(_head(result), style="bold"))
     for model in result.models:
-        if model.n_unlabelled:
-            told = f"{model.name}: {model.n_unlabelled:,} rows without a label yet were left out"
-            console.print(Text(told))
-        for reason, count in model.dropped.items():
-            why = reason.replace("_", " ")
-            console.print(Text(f"{model.name}: {count:,} rows were dropped: {why}", style="yellow"))
-    console.print(_models_table(result, console))
+        for line in left_out(model.n_unlabelled, model.dropped, model.name):
+            console.print(line)
+    show(console, _models_table(result, console), keys=2)
     if result.p_order is not None and result.differences:
         console.print(f"the whole order is right with probability {_probability(result.p_order)}")
     if result.differences:
@@ -130,8 +128,8 @@ def _print(result: Ranking) -> None:
             console.print(Text(f"{found.undefined:,} subsets had no value", style="yellow"))
     for note in result.notes:
         console.print(Text(note, style="yellow"))
-    for line in _settings(result, console.width):
-        console.print(Text(line, style="dim"))
+    for setting in _settings(result, console.width):
+        console.print(Text(setting, style="dim"))
 
 
 def _head(result: Ranking) -> str:
@@ -186,7 +184,7 @@ def _print_differences(result: Ranking, console: Console) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from calibscale.tables import number
+    from calibscale.tables import number, show
 
     level = f"{100 * result.parameters['level']:g} %"
     shown = list(result.differences)
@@ -208,7 +206,7 @@ def _print_differences(result: Ranking, console: Console) -> None:
             "–" if d.p_adjusted is None else f"{d.p_adjusted:.2g}",
             _verdict(d),
         )
-    console.print(table)
+    show(console, table, keys=2)
     if len(shown) < len(result.differences):
         told = sum(d.distinguishable for d in result.differences)
         console.print(

@@ -8,7 +8,8 @@ import click
 
 from calibscale.cli.estimators import EDGES, bin_edges
 from calibscale.cli.options import (
-    check_output,
+    SHARE,
+    check_outputs,
     open_source,
     scan_settings,
     source_options,
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."
 )
-@click.option("--bins", default=15, show_default=True, help="Number of bins.")
+@click.option(
+    "--bins", type=click.IntRange(1), default=15, show_default=True, help="Number of bins."
+)
 @click.option(
     "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
     help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
@@ -38,15 +41,15 @@ if TYPE_CHECKING:
     "--notion", type=click.Choice(["top_label", "positive", "class_wise"]),
     help="Which probability is judged.  [default: top_label; class_wise with --class]",
 )  # fmt: skip
-@click.option("--class", "class_index", type=int, metavar="K", help="The class judged, 0, 1, ...")
+@click.option(
+    "--class", "class_index", type=click.IntRange(0), metavar="K",
+    help="The class judged, 0, 1, ...",
+)  # fmt: skip
 @click.option("--group-by", metavar="COLUMN", help="Also a diagram for each value of a covariate.")
 @click.option(
-    "--confidence",
-    "level",
-    default=0.95,
-    show_default=True,
+    "--confidence", "level", type=SHARE, default=0.95, show_default=True,
     help="Of the intervals and of the shaded band.",
-)
+)  # fmt: skip
 @source_options
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")
 def reliability(
@@ -69,8 +72,11 @@ def reliability(
     """
     if output is None and json_path is None:
         raise click.UsageError("give --output PICTURE, or --json PATH")
-    check_output(output, "--output")
-    check_output(json_path)
+    check_outputs({"--output": output, "--json": json_path})
+    if notion == "class_wise" and class_index is None:
+        raise click.UsageError("--notion class_wise needs --class K, the class to judge")
+    if notion not in (None, "class_wise") and class_index is not None:
+        raise click.UsageError(f"--class is for --notion class_wise, not {notion}")
     scan = scan_settings(options)
     if output is not None:
         from calibscale.plots import check_format
@@ -105,26 +111,24 @@ def _print(result: Reliability) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from calibscale.tables import number
+    from calibscale.report.words import plural
+    from calibscale.tables import left_out, number, show
 
     console = Console(highlight=False, soft_wrap=False)
-    head = f"{result.source['name']}: {result.n:,} rows, {result.judged}, {result.seconds:.2f} s"
-    console.print(Text(head, style="bold"))
-    if result.n_unlabelled:
-        console.print(Text(f"{result.n_unlabelled:,} rows without a label yet were left out"))
-    for reason, count in result.dropped.items():
-        why = reason.replace("_", " ")
-        console.print(Text(f"{count:,} rows were dropped: {why}", style="yellow"))
+    told = f"{plural(result.n, 'row')}, {result.judged}, {result.seconds:.2f} s"
+    console.print(Text(f"{result.source['name']}: {told}", style="bold"))
+    for line in left_out(result.n_unlabelled, result.dropped):
+        console.print(line)
     if not result.overall.filled:
         console.print(Text(f"no diagram: {result.overall.reason}", style="yellow"))
         return
-    console.print(_bins_table(result))
+    show(console, _bins_table(result))
     console.print(Text(f"ECE {number(result.ece)}; {result.verdict}"))
     words = f"band: {100 * result.level:g} % of frequencies, were the model calibrated"
     console.print(Text(words, style="dim"))
     if result.groups:
         console.print()
-        console.print(_groups_table(result))
+        show(console, _groups_table(result))
 
 
 def _bins_table(result: Reliability) -> Any:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import click
 
-from calibscale.cli.options import check_output
+from calibscale.cli.options import check_output, check_outputs
 from calibscale.errors import OptionError
 
 _LEDGER, _RESULTS = "index.json", "results"  # of the folder that a job's nights keep
@@ -44,6 +44,8 @@ def report(
     files: list[Path] = []
     for path in paths:
         files += _nights(Path(path), models, day) if path in ledgers else [Path(path)]
+    indices = [Path(ledger) / _LEDGER for ledger in ledgers]
+    check_outputs({"--output": output}, [*files, *indices])
     results = [_read(path) for path in files]
     from calibscale.report import report as made
     from calibscale.report import save_report

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli.options import (
-    check_output,
+    SHARE,
+    check_outputs,
     number,
     open_source,
     pairs,
@@ -35,10 +36,14 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
     help=f"Some of {', '.join(_NAMES)}.  [default: all but bins_debiased and kde_loo; binning is "
     "not for the canonical notion]",
 )  # fmt: skip
-@click.option("--folds", default=5, show_default=True, help="Folds of the cross-validation.")
 @click.option(
-    "--test-fraction", default=0.2, show_default=True, help="Share of rows set aside for testing."
-)
+    "--folds", type=click.IntRange(2), default=5, show_default=True,
+    help="Folds of the cross-validation.",
+)  # fmt: skip
+@click.option(
+    "--test-fraction", type=SHARE, default=0.2, show_default=True,
+    help="Share of rows set aside for testing.",
+)  # fmt: skip
 @click.option(
     "--split", metavar="FOLDS.npy",
     help="The fold of each row instead: integers, −1 for the test part, 0..k−1 for the folds.",
@@ -105,9 +110,8 @@ def select(
     one; the best of them estimates the squared calibration error on rows that neither has seen
     [Gruber & Bach 2025].
     """
-    check_output(json_path)
+    check_outputs({"--json": json_path, "--plot": plot_path})
     scan = scan_settings(options)
-    check_output(plot_path, "--plot")
     if plot_path is not None:
         from calibscale.plots import check_format
 

@@ -8,7 +8,10 @@ import click
 
 from calibscale.cli.estimators import estimator_options, estimators
 from calibscale.cli.options import (
+    SHARE,
+    check_level,
     check_output,
+    given,
     open_source,
     scan_settings,
     source_options,
@@ -35,13 +38,16 @@ STATISTICS = (
     help="labels: drawn from the predictions, exact.  wild: residuals with random signs.  residual "
     "and permute: resampled and permuted residuals, approximate.  hoeffding: a bound, no draws.",
 )  # fmt: skip
-@click.option("--replicates", "-b", default=999, show_default=True, help="Draws of the null.")
 @click.option(
-    "--stop-after", type=int, metavar="N",
+    "--replicates", "-b", type=click.IntRange(1), default=999, show_default=True,
+    help="Draws of the null.",
+)  # fmt: skip
+@click.option(
+    "--stop-after", type=click.IntRange(1), metavar="N",
     help="Stop at N replicates as large as the value: quick where nothing is wrong.",
 )  # fmt: skip
 @click.option(
-    "--alpha", type=float, metavar="LEVEL",
+    "--alpha", type=SHARE, metavar="LEVEL",
     help="Exit with code 3 if a p-value is at most this.",
 )  # fmt: skip
 @estimator_options
@@ -69,19 +75,19 @@ def test(
     """
     check_output(json_path)
     scan = scan_settings(options)
-    if alpha is not None and not 0 < alpha < 1:
-        raise click.BadParameter("must be between 0 and 1", param_hint="--alpha")
     if null == "hoeffding":
-        context = click.get_current_context()
         for option in ("replicates", "stop_after"):
-            source_of = context.get_parameter_source(option)
-            if source_of is not None and source_of.name == "COMMANDLINE":
-                raise click.UsageError(
-                    f"--{option.replace('_', '-')} is for draws; hoeffding has none"
-                )
+            if given(option):
+                flag = option.replace("_", "-")
+                raise click.UsageError(f"--{flag} is for draws; hoeffding has none")
+    elif null == "permute" and stop_after is not None:
+        raise click.UsageError("--stop-after is not for --null permute")
+    asked = names or (("klce",) if options["covariates"] else ("kce",))
+    if null != "hoeffding":
+        kite = null == "permute" and not {"kce", "klce"}.isdisjoint(asked)
+        check_level(alpha, replicates, 0 if kite else 1)
     from calibscale.testing import test as run
 
-    asked = names or (("klce",) if options["covariates"] else ("kce",))
     source = open_source(store, options)
     with progress("testing", "blocks", quiet) as report:
         result = run(

@@ -163,7 +163,7 @@ class Binned(Estimator):
         if not state.sums[1].sum() > 0:
             return Estimate(
                 self.name, self.notion, None, parameters=self.parameters,
-                reason="no rows with a positive weight",
+                reason="no rows with a label and a positive weight",
             )  # fmt: skip
         return self._estimate(self._bins(state), *others)
 
@@ -383,7 +383,7 @@ class CWCE2(Binned):
         if not state.sums[0, :, 1].sum() > 0:
             return Estimate(
                 self.name, self.notion, None, parameters=self.parameters,
-                reason="no rows with a positive weight",
+                reason="no rows with a label and a positive weight",
             )  # fmt: skip
         by_class = self._by_class(state)
         return Estimate(
@@ -430,7 +430,7 @@ class SimplexECE(Estimator):
         if not totals.weight > 0:
             return Estimate(
                 self.name, "canonical", None, parameters=parameters,
-                reason="no rows with a positive weight",
+                reason="no rows with a label and a positive weight",
             )  # fmt: skip
         return Estimate(
             self.name,

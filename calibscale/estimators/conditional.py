@@ -101,7 +101,7 @@ class CMMD(Estimator):
         if not moments.weight > 0:
             return Estimate(
                 self.name, "canonical", None, True, parameters=parameters,
-                reason="no rows with a positive weight",
+                reason="no rows with a label and a positive weight",
             )  # fmt: skip
         known = self.frozen(moments)
         return Estimate(
@@ -235,7 +235,7 @@ class CKCE(CMMD):
                 return Estimate(
                     self.name, "canonical", None, True,
                     parameters={**parameters, "ridge": self.ridge},
-                    reason="no rows with a positive weight",
+                    reason="no rows with a label and a positive weight",
                 )  # fmt: skip
             ridge = self.ridge
             if ridge is None:

@@ -180,15 +180,15 @@ class JKCE(Estimator):
         found = sampled_mean(pairs, kernel, self.notion, self.n_pairs, self.seed)
         parameters |= {"n_pairs": self.n_pairs, "seed": self.seed}
         if found is None:
-            return self._without("an unbiased estimate needs two rows with positive weights", 0,
-                                 parameters)  # fmt: skip
+            reason = "an unbiased estimate needs two rows with labels and positive weights"
+            return self._without(reason, 0, parameters)
         error = Approximation("sampled_pairs", found.error)
         estimate = self._estimate(found.mean, error, found.rows, parameters)
         return replace(estimate, details={"pairs": found.pairs})
 
     def _undefined(self, state: MomentState | PairState) -> str | None:
         if not state.weight**2 > state.weight2 * (1 + 1e-12):
-            return "an unbiased estimate needs two rows with positive weights"
+            return "an unbiased estimate needs two rows with labels and positive weights"
         return None
 
     def _estimate(
@@ -221,7 +221,7 @@ class JKCEBiased(JKCE):
             raise OptionError(f"method {self.method!r} estimates the unbiased JKCE alone")
 
     def _undefined(self, state: MomentState | PairState) -> str | None:
-        return None if state.weight > 0 else "no rows with a positive weight"
+        return None if state.weight > 0 else "no rows with a label and a positive weight"
 
     def from_sums(self, whole: float, diagonal: Any, state: MomentState | PairState) -> float:
         return float(whole / state.weight**2)

@@ -319,9 +319,9 @@ class KLCE(Estimator):
             True,
             approximation=EXACT if undefined else error,
             parameters=parameters,
-            details={"notes": list(self.notes)},
+            details={"notes": [] if undefined else list(self.notes)},
             n=int(state.n),
-            reason="an unbiased estimate needs two rows with positive weights"
+            reason="an unbiased estimate needs two rows with labels and positive weights"
             if undefined
             else None,
         )

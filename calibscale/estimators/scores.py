@@ -21,7 +21,9 @@ class _MeanScore(Estimator):
 
     def finalize(self, totals: TotalsState) -> Estimate:
         if totals.weight == 0:
-            return Estimate(self.name, self.notion, None, reason="no rows with a positive weight")
+            return Estimate(
+                self.name, self.notion, None, reason="no rows with a label and a positive weight"
+            )
         value = float(self._total(totals) / totals.weight)
         return Estimate(self.name, self.notion, value, n=int(totals.n))
 

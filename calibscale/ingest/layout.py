@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError
+from calibscale.errors import (
+    BinaryError,
+    InvalidDataError,
+    MissingNameError,
+    NoRowsError,
+    OptionError,
+)
 from calibscale.ingest.readers import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -156,10 +162,12 @@ def _roles(
     roles = {role: find(role) for role in (*kinds, *_ROLES[2:])}
     for role, names in roles.items():
         if not names and (role in keys or role in (*kinds, "labels")):
-            raise OptionError(
-                f"{file}: there is no {keys.get(role, role)!r}; the file has {listed}. Name the "
-                f"{role} with --key {role}=NAME (keys=)"
-            )
+            asked = keys.get(role, role)
+            each = asked.split(",") if role == "covariates" else []
+            lacking = [name for name in each if name not in reader.names] or [asked]
+            what = f"{file}: there is no {', '.join(map(repr, lacking))}; the file has {listed}"
+            message = f"{what}. Name the {role} with --key {role}=NAME (keys=)"
+            raise MissingNameError(message, role, what)
         if double := [name for name in names if reader.names.count(name) > 1]:
             raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
     return {role: names for role, names in roles.items() if names}
@@ -199,7 +207,7 @@ def agree(layouts: Sequence[Layout], binary: bool, dtype: Any) -> tuple[Layout, 
     for layout in layouts:
         file, kind = layout.file, layout.kind
         if binary != (layout.columns == 1):
-            raise InvalidDataError(
+            raise BinaryError(
                 f"{file}: {layout.columns} columns of {kind}, "
                 + ("although binary is declared" if binary else "")
                 + "say binary=True (--binary) if it is P(y = 1) or its log-odds" * (not binary)

@@ -113,8 +113,11 @@ def window(
             sums[run_of[entry.day]] += vector
             read.append(entry)
     if not read:
-        why = "can be read" if damaged else "has rows"
-        raise StoreError(f"{ledger.path}: no day from {first} to {last} {why}{_told(damaged)}")
+        when = f"on {last}" if first == last else f"from {first} to {last}"
+        when = f"up to {last}" if first == date.min.isoformat() else when  # "all"
+        if not damaged:
+            raise StoreError(f"no labelled rows {when}")
+        raise StoreError(f"{ledger.path}: no day {when} can be read{_told(damaged)}")
     there = {run_of[entry.day] for entry in read}
     sums = [part for g, part in enumerate(sums) if g in there]
     states = recipe.states(np.sum(sums, axis=0))

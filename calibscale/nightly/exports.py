@@ -67,7 +67,8 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
 def write_prometheus(path: str | Path, result: Result) -> None:
     """Gauges in the text format, for node_exporter's textfile collector.
 
-    Where there is no value there is no sample.  `group` is empty for all rows.
+    Where there is no value there is no sample, but for a threshold that is breached by that.
+    `group` is empty for all rows.
     """
     registry = CollectorRegistry()
     gauges: dict[str, Gauge] = {}
@@ -97,7 +98,7 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
         for found in result["drift"]["results"]:
             labels = _labels(found, found["estimator"], of, found["group"])
             yield "drift_p_value", found["adjusted_p_value"], labels
-    judged = [t for t in result["thresholds"] if t["observed"] is not None]
+    judged = [t for t in result["thresholds"] if t["observed"] is not None or t["breached"]]
     for threshold in sorted(judged, key=lambda t: t["breached"]):  # of equal names the worst counts
         yield "threshold_breached", float(threshold["breached"]), {"name": threshold["name"]}
     alarms = result["alarms"]
@@ -133,7 +134,7 @@ def _labels(
 
 
 def _group(group: float | None) -> str:
-    return "" if group is None else f"{group:.17g}"
+    return "" if group is None else repr(float(group)).removesuffix(".0")
 
 
 def _last(values: Sequence[float | None]) -> float | None:
@@ -186,7 +187,8 @@ def _threshold_case(threshold: dict[str, Any]) -> _Case:
     observed = threshold["observed"]
     if observed is None:
         reason = threshold["reason"] or "there is no value"
-        return threshold["name"], "failure" if threshold["breached"] else "skipped", reason
+        outcome = "failure" if threshold["breached"] else "skipped"
+        return threshold["name"], outcome, f"{threshold['name']}: {reason}"
     side = "above" if threshold["above"] is not None else "below"
     limit = threshold[side]
     what = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
@@ -343,7 +345,8 @@ def _written_csv(rows: list[Row]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Row._fields)
-    writer.writerows(["" if item is None else item for item in row] for row in rows)
+    told = (row._asdict() | {"group": _group(row.group)} for row in rows)
+    writer.writerows(["" if item is None else item for item in row.values()] for row in told)
     return text.getvalue().encode()
 
 

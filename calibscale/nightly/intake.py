@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from calibscale.errors import NoRowsError, OptionError, StoreError
+from calibscale.errors import (
+    BinaryError,
+    MissingNameError,
+    NoRowsError,
+    OptionError,
+    StoreError,
+)
+from calibscale.nightly.positions import Where, hint, of_file
 from calibscale.source import ArraySource
 from calibscale.store import as_source, open_arrays
 from calibscale.store.places import is_url, local_path
@@ -66,6 +73,9 @@ def opened(
             source = _source(job, day, ledger, stack, progress)
         except NoRowsError:
             source = None
+        except BinaryError as error:
+            told = str(error).replace("binary=True (--binary)", "binary = true")
+            _complain(job, ("source", "binary"), told)
         yield source
 
 
@@ -116,8 +126,36 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
     for other in folder.glob(f"{glob.escape(begin)}*"):
         if other != copy:  # of files that have changed since
             shutil.rmtree(other, ignore_errors=True)
-    ingest(files, copy, keys=keys, binary=job.source.binary, progress=progress)
+    try:
+        ingest(files, copy, keys=keys, binary=job.source.binary, progress=progress)
+    except MissingNameError as error:
+        _complain(job, ("source", "columns", error.role), error.what)
     return copy
+
+
+def _complain(job: Job, where: Where, what: str) -> None:
+    problems = of_file(job.file)
+    problems.add(where, what)
+    problems.complain()
+
+
+def check_covariates(job: Job, source: ArraySource) -> None:
+    """Raise for covariates that the job names and the source does not have.
+
+    Raises
+    ------
+    OptionError
+        With a line for each of them.
+    """
+    asked: list[tuple[Where, str]] = [(("group_by",), job.group_by)] if job.group_by else []
+    asked += [(("report", "map", i), name) for i, name in enumerate(job.report.map)]
+    for i, table in enumerate(job.estimators):
+        asked += [(("estimators", i, "covariates"), name) for name in table.get("covariates") or ()]
+    problems, known = of_file(job.file), source.covariate_names
+    for where, name in asked:
+        if name not in known:
+            problems.add(where, f"{source.name} has no {name!r}; {hint(name, known)}")
+    problems.complain()
 
 
 def _remove(copy: Path) -> None:

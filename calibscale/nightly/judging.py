@@ -100,9 +100,9 @@ class Judge:
             "name": found.name, "first": first, "last": found.last, "days": [], "missing": missing,
             "damaged": [], "n": 0, "results": [], "tests": [], "groups": [], "reliability": None,
         }  # fmt: skip
-        if found.reason is not None:
-            out["damaged"] = [found.reason]
         if whole is None:
+            there = self.ledger.select(found.first, found.last, self.job.model)
+            out["damaged"] = [found.reason] if any(e.n for e in there) else []
             return out
         out |= {
             "days": list(whole.days),

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from calibscale.errors import OptionError
@@ -78,21 +79,29 @@ class Problems:
         Raises
         ------
         OptionError
-            With a line for each problem, in the order of the file.
+            With a line for each problem.
         """
+        if self._found:
+            raise OptionError("\n".join(self.told()))
+
+    def told(self) -> list[str]:
+        """A line for each problem, in the order of the file."""
         told = sorted(
             (self._positions.line(where), at, what)
             for at, (where, whats) in enumerate(self._found.items())
             for what in dict.fromkeys(whats)
         )
         names = [dotted(where) for where in self._found]
-        if told:
-            raise OptionError(
-                "\n".join(
-                    f"{self._file}:{line}: {names[at]}{': ' * bool(names[at])}{what}"
-                    for line, at, what in told
-                )
-            )
+        return [
+            f"{self._file}:{line}: {names[at]}{': ' * bool(names[at])}{what}"
+            for line, at, what in told
+        ]
+
+
+def of_file(file: Path) -> Problems:
+    """For what is wrong with a file that was read before."""
+    text = parse(str(file), file.read_bytes())[1] if file.is_file() else ""
+    return Problems(str(file), text)
 
 
 def parse(file: str, data: bytes) -> tuple[dict[str, Any], str]:

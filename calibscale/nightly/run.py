@@ -22,6 +22,7 @@ from calibscale.ledger.days import Entry, Ledger, Record, check_key
 from calibscale.ledger.recipe import encode
 from calibscale.ledger.sums import keep_sums
 from calibscale.nightly import exports, intake
+from calibscale.nightly.frozen import frozen, open_ledger
 from calibscale.nightly.job import Job, read_job, window_days
 from calibscale.nightly.judging import Judge
 from calibscale.nightly.reading import bets_of, empty_record, read_day
@@ -32,7 +33,6 @@ from calibscale.store.places import complaints
 NIGHTLY_SCHEMA = "calibscale.nightly/1"
 _FEW_ROWS = 1000  # that the first day should have
 _NO_EXTRAS = {"selection": None, "bias": None}
-_FROZEN = ("estimators", "group_by", "confidence", "seed")  # must stay as the ledger has them
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _Run:
                 if records[None].n == 0:  # nothing to freeze bandwidths by
                     return
                 self.ledger = Ledger.create(
-                    self.job.ledger_path, found.recipe, job=_frozen(self.job),
+                    self.job.ledger_path, found.recipe, job=frozen(self.job),
                     first_rows=records[None].n,
                 )  # fmt: skip
                 self._stack.enter_context(self.ledger.writing())
@@ -380,38 +380,6 @@ def _beginning(ledger: Path) -> Iterator[None]:
         lock.release()
 
 
-def open_ledger(job: Job) -> Ledger | None:
-    """The ledger of a job, None before its first night.
-
-    Raises
-    ------
-    OptionError
-        If the job asks for what the ledger was not made for.
-    """
-    if not job.ledger_path.exists():
-        return None
-    ledger = Ledger.open(job.ledger_path)
-    asked = _frozen(job)
-    known = ledger.notes.get("job", asked)  # one that no job made is taken as it is
-    changed = [key for key in asked if asked[key] != known.get(key)]
-    if changed:
-        raise OptionError(
-            f"{job.file}: {', '.join(changed)} changed since the ledger {job.ledger_path} was "
-            "made, whose days would no longer add up; put them back, or name another ledger"
-        )
-    return ledger
-
-
-def _frozen(job: Job) -> dict[str, Any]:
-    """What of a job a ledger depends on."""
-    settings = job.to_dict()
-    frozen = {key: settings[key] for key in _FROZEN}
-    frozen["alarms"] = settings["alarms"] and {"notions": settings["alarms"]["notions"]}
-    test = settings["test"] or {}
-    frozen["test"] = test if test.get("keep") else None
-    return frozen
-
-
 @dataclass(frozen=True)
 class Plan:
     """What a night would do."""
@@ -448,6 +416,9 @@ def dry_run(job: Job | str | Path, day: str) -> Plan:
     mark = intake.mark(job, day)
     entries = [] if ledger is None else ledger.select(model=job.model)
     known = {e.day: e.info.get("mark") for e in entries}
+    days = {e.day for e in entries if e.n}
+    if mark is None or known.get(day) != mark:
+        days.add(day)
     if day not in known:
         reads = "the day, for the first time"
     elif mark is None or known[day] != mark:
@@ -457,19 +428,21 @@ def dry_run(job: Job | str | Path, day: str) -> Plan:
     rows = seconds = None
     if job.source.format != "files":
         with intake.opened(job, day, job.ledger_path) as source:
-            if source is not None:
+            if source is None:
+                days.discard(day)
+            else:
                 rows = source.rows
+                intake.check_covariates(job, source)
                 asked = job.built_estimators() if ledger is None else ledger.recipe.estimators
                 settings = {
                     "on_invalid": job.source.on_invalid, "tolerance": job.source.tolerance,
                     "scheduler": job.run.scheduler,
                 }  # fmt: skip
                 seconds = plan(source, asked, **settings).seconds  # type: ignore[arg-type]
-    days = set(known) | {day}
     windows = {}
     for name in job.windows:
         first, last = window_days(name, day[:10])
-        windows[name] = sum(first <= key[:10] <= last for key in days)
+        windows[name] = sum(first <= key[:10] <= min(last, day[:10]) for key in days)
     outputs = {k: job.place(v, day) for k, v in job.to_dict()["outputs"].items() if v}
     return Plan(
         day, job.model, intake.place(job, day), rows, reads, str(job.ledger_path), len(known),

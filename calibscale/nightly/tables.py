@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibscale.nightly.run import Night, Plan
-from calibscale.tables import duration, number, terminal
+from calibscale.report.words import plural
+from calibscale.tables import duration, number, show, terminal
 
 _MOST = 12  # rows of a table; the rest is in the result
+_NAMED = 4  # thresholds of a reason
 
 
 def night_tables(night: Night) -> None:
@@ -25,18 +27,28 @@ def night_tables(night: Night) -> None:
         rows += f" ({r['n_unlabelled']:,} without a label, {r['n_dropped']:,} left out)"
     console.print(rows if night.fresh else f"{rows}; nothing has changed, nothing was done")
     if r["thresholds"]:
-        console.print(_thresholds(r))
+        show(console, _thresholds(r))
     if r["windows"]:
-        console.print(_estimates(r))
+        show(console, _estimates(r))
     _evidence(console, r)
-    reasons = {t["reason"]: t for t in r["thresholds"] if t["observed"] is None}
-    for reason, t in reasons.items():
-        console.print(f"{escape(t['name'])}: no value, {escape(str(reason))}", style="yellow")
+    _reasons(console, r)
     for w in r["windows"]:
         for message in w["damaged"]:
             console.print(f"{w['name']}: {escape(message)}", style="yellow")
     for note in r["notes"]:
         console.print(f"Note: {escape(note)}")
+
+
+def _reasons(console: Console, r: dict[str, Any]) -> None:
+    """Why thresholds have no value, and whether they are breached by that."""
+    found: dict[tuple[bool, str], list[str]] = {}
+    for t in r["thresholds"]:
+        if t["observed"] is None:
+            found.setdefault((t["breached"], str(t["reason"])), []).append(t["name"])
+    for (breached, reason), names in found.items():
+        told = f"no value{': breached' * breached} ({reason}): {'; '.join(names[:_NAMED])}"
+        told += f"; and {len(names) - _NAMED} more" * (len(names) > _NAMED)
+        console.print(escape(told), style="red" if breached else "yellow")
 
 
 def verdict(result: dict[str, Any]) -> str:
@@ -56,16 +68,17 @@ def verdict(result: dict[str, Any]) -> str:
 
 
 def _thresholds(r: dict[str, Any]) -> Table:
-    table = Table("threshold", box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("threshold", overflow="fold")
     for name in ("observed", "limit"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     ordered = sorted(r["thresholds"], key=lambda t: not t["breached"])
     for t in ordered[:_MOST]:
         side = "above" if t["above"] is not None else "below"
         state = "[red]breached[/]" if t["breached"] else "fine"
         if t["observed"] is None:
-            state = "[yellow]no value[/]"
+            state = "[red]no value: breached[/]" if t["breached"] else "[yellow]no value[/]"
         name = t["name"].removesuffix(f" {side} {t[side]:g}")
         table.add_row(escape(name), number(t["observed"]), f"{side} {t[side]:g}", state)
     if len(ordered) > _MOST:
@@ -74,10 +87,11 @@ def _thresholds(r: dict[str, Any]) -> Table:
 
 
 def _estimates(r: dict[str, Any]) -> Table:
-    table = Table("estimate", box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("estimate", no_wrap=True)
     names: list[str] = []
     for w in r["windows"]:
-        table.add_column(f"{w['name']} ({len(w['days'])} d)", justify="right")
+        table.add_column(f"{w['name']} ({len(w['days'])} d)", justify="right", no_wrap=True)
         names += [e["estimator"] for e in w["results"] if e["estimator"] not in names]
     for name in names:
         cells = []
@@ -121,9 +135,10 @@ def plan_tables(plan: Plan) -> None:
     table.add_row("reads", plan.reads)
     if plan.seconds is not None:
         table.add_row("a pass takes", f"about {duration(plan.seconds)}")
-    table.add_row("ledger", f"{escape(plan.ledger)}, {plan.ledger_days} days of {plan.model}")
-    windows = ", ".join(f"{name} ({days} days)" for name, days in plan.windows.items())
+    kept = f"{plural(plan.ledger_days, 'day')} of {plan.model}"
+    table.add_row("ledger", f"{escape(plan.ledger)}, {kept}")
+    windows = ", ".join(f"{name} ({plural(n, 'day')})" for name, n in plan.windows.items())
     table.add_row("windows", windows)
     for kind, place in plan.outputs.items():
         table.add_row(f"writes {kind}", escape(place))
-    terminal().print(table)
+    show(terminal(), table)

@@ -276,6 +276,7 @@ class _Judged:
     name: str
     estimate: Estimate
     parts: Parts | None
+    few: bool  # so few rows that parts have no interval
     coarse: Floats | None  # values without groups of random frequencies
     rows: RowState
     totals: TotalsState
@@ -328,7 +329,7 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
     if fewest.effective > 0:
         estimator = estimator.frozen(fewest)
     pairs = steps.next(run).pairs() if estimator.pairwise else None
-    parts = coarse = None
+    parts, few, coarse = None, False, None
     with engine.one_thread():
         if pairs is not None:
             estimate = estimator.solve(pairs)
@@ -345,8 +346,9 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
     if parts is not None:
         interval = parts.interval(asked, _covers(estimator))
         estimate = replace(estimate, interval=interval)
-        parts = None if interval is None else parts
-    return _Judged(name, estimate, parts, coarse, rows, totals, found.counts)
+        few = interval is None
+        parts = None if few else parts
+    return _Judged(name, estimate, parts, few, coarse, rows, totals, found.counts)
 
 
 def _covers(estimator: Estimator) -> str:
@@ -441,7 +443,10 @@ def _notes(judged: list[_Judged]) -> tuple[str, ...]:
     for model in judged:
         if model.estimate.value is None:
             notes.append(f"{model.name} has no rank: {model.estimate.reason}")
-    if any(model.parts is None for model in judged if model.estimate.value is not None):
+    bare = [model for model in judged if model.estimate.value is not None and model.parts is None]
+    if any(model.few for model in bare):
+        notes.append("intervals and probabilities of ranks need more rows")
+    if not all(model.few for model in bare):
         notes.append("there are no intervals by this method, so no probabilities of ranks")
     return tuple(notes)
 

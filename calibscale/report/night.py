@@ -138,8 +138,11 @@ def _reasons(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]
             found.append(f"Alarm for {words.plural(len(whom) - _NAMED, 'other')}, see below.")
     asked: dict[str, list[str]] = {}
     for t in breached:
-        whom_ = words.group(column, t["group"])
-        asked.setdefault(_limit_told(t), []).append(f"{_observed(t)} for {whom_}")
+        limit, whom_ = _limit_told(t), words.group(column, t["group"])
+        if t["observed"] is None:
+            asked.setdefault(f"{limit}, {_blind(t)}", []).append(whom_)
+        else:
+            asked.setdefault(limit, []).append(f"{_observed(t)} for {whom_}")
     found += [f"{limit}: {words.joined(some, 4)}." for limit, some in list(asked.items())[:_NAMED]]
     if len(asked) > _NAMED:
         found.append("And more, see below.")
@@ -161,6 +164,12 @@ def _what(t: dict[str, Any]) -> str:
 def _observed(t: dict[str, Any]) -> str:
     show = words.p_value if t["quantity"] in ("p_value", "drift_p_value") else words.number
     return show(t["observed"])
+
+
+def _blind(t: dict[str, Any]) -> str:
+    """Why there is no value, and whether that is a breach."""
+    reason = f" ({t['reason']})" if t["reason"] else ""
+    return f"no value{': breached' * t['breached']}{reason}"
 
 
 def _subtitle(night: dict[str, Any]) -> str:
@@ -233,19 +242,20 @@ def _thresholds(night: dict[str, Any]) -> Table | None:
     rows = []
     for t in sorted(thresholds, key=lambda t: not t["breached"]):
         sign, limit = (">", t["above"]) if t["above"] is not None else ("<", t["below"])
-        if t["breached"]:
+        if t["observed"] is None:
+            state = Cell(_blind(t), "breached" if t["breached"] else "faint")
+        elif t["breached"]:
             state = Cell("breached", "breached")
-        elif t["observed"] is None:
-            state = Cell("no value" + (f": {t['reason']}" if t["reason"] else ""), "faint")
         else:
             state = Cell("within", "fine")
+        whom = "" if t["group"] is None else f", {words.group(column, t['group'])}"
         rows.append((
-            _what(t), state, _observed(t), f"{sign} {words.given(limit)}",
-            words.window(t["window"]), words.group(column, t["group"]),
+            _what(t) + whom, state, _observed(t), f"{sign} {words.given(limit)}",
+            words.window(t["window"]),
         ))  # fmt: skip
     head = (
         "what", Column("state", numbers=False), "observed", "breached if",
-        Column("window", numbers=False), Column("group", numbers=False),
+        Column("window", numbers=False),
     )  # fmt: skip
     return table("Thresholds", head, rows)
 

@@ -147,6 +147,7 @@ _SCORES: dict[str, Shape] = {
     "log_loss": Maybe(float),
     "klce": Maybe(float),
     "p_value": Maybe(float),
+    "test": Maybe(ONE_TEST),
     "reason": Maybe(str),
 }
 _LOCAL_TESTS: dict[str, Shape] = {

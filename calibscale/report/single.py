@@ -135,15 +135,19 @@ def test(result: dict[str, Any]) -> Article:
     """The report of ``calibscale test``."""
     tests = result["tests"]
     found = [(t, t["p_value"]) for t in tests if t["p_value"] is not None]
-    told = [f"{t['statistic']} {words.p_is(p, at_least(t))}" for t, p in found]
-    small = [t for t, p in found if p <= _ALPHA]
+    small = [(t, p) for t, p in found if p <= _ALPHA]
+    cited = sorted(small or found, key=lambda one: one[1])
+    told = [f"{t['statistic']} {words.p_is(p, at_least(t))}" for t, p in cited]
     verdict = "Evidence of miscalibration" if small else "No evidence of miscalibration"
+    if len(found) > 1:
+        verdict += f" in {len(small)} of {len(found)} tests" if small else f" in {len(found)} tests"
     verdict = f"{verdict}: {words.joined(told, 4)}" if found else "No test has a p-value"
+    several = ("The p-values are not adjusted for the number of tests.",) * (len(found) > 1)
     run = result["run"] or result["parameters"] or {}
     own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
     seed = tests[0]["seed"] if tests else None
     return Article(
-        f"Tests of {_name(result)}", _of(result), verdict,
+        f"Tests of {_name(result)}", _of(result), verdict, reasons=several,
         sections=only(
             section("tests", "Tests",
                     *test_blocks([Tested("", t) for t in tests], "test", _ALPHA)),
@@ -299,12 +303,16 @@ def _scores(found: list[dict[str, Any]] | None, note: str = "") -> Any:
     """Scores of each method or model."""
     if not found:
         return None
-    remarks = any(s["reason"] for s in found)
+    infinite = [s["log_loss"] is None and s["brier"] is not None for s in found]
+    reasons = [s["reason"] or "a label had the probability 0" * endless
+               for s, endless in zip(found, infinite, strict=True)]  # fmt: skip
+    remarks = any(reasons)
     rows = [
         (s["method"], words.count(s["n"]), words.number(s["ece"]), words.number(s["brier"]),
-         words.number(s["log_loss"]), words.number(s["klce"]), words.p_value(s["p_value"]),
-         *([s["reason"] or ""] if remarks else []))
-        for s in found
+         "∞" if endless else words.number(s["log_loss"]), words.number(s["klce"]),
+         words.p_value(s["p_value"], s["test"] is not None and at_least(s["test"])),
+         *([reason] if remarks else []))
+        for s, endless, reason in zip(found, infinite, reasons, strict=True)
     ]  # fmt: skip
     head = ["method", "rows", "ece", "brier", "nll", "klce", "p-value"]
     return table("Scores", [*head, *(["remark"] if remarks else [])], rows, note)
