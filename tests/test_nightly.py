@@ -617,22 +617,22 @@ covariates = ["a", "g"]
         (
             '"p"',
             '"q"',
-            "8: source.columns.probabilities: .*csv: there is no 'q'; the file has y, p, a, g$",
+            "8: source.columns.probabilities: .*csv: there is no 'q'; .*y, p, a, g$",
         ),
         (
             '"y"',
             '"z"',
-            "7: source.columns.labels: .*csv: there is no 'z'; the file has y, p, a, g$",
+            "7: source.columns.labels: .*csv: there is no 'z'; .*y, p, a, g$",
         ),
         (
             '"a", "g"',
             '"b", "g"',
-            "9: source.columns.covariates: .*csv: there is no 'b'; the file has y, p",
+            "9: source.columns.covariates: .*csv: there is no 'b'; .*y, p",
         ),
         (
             '"y"',
             '"y"\nweights = "w"',
-            "8: source.columns.weights: .*csv: there is no 'w'; the file has y, p",
+            "8: source.columns.weights: .*csv: there is no 'w'; .*y, p",
         ),
     ],
 )
