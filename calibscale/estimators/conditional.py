@@ -53,8 +53,8 @@ class CMMD(Estimator):
             raise OptionError(f"level must be at least 0 and finite, not {self.level}")
         if self.ridge == 0 and self.level < 2 and isinstance(self.features, RandomFourier):
             raise OptionError(
-                "ridge=0 is for features of few predictions (OneHot): with random frequencies the "
-                "value would be rounding errors, magnified"
+                "ridge=0 is for features of few predictions (OneHot); with random frequencies the "
+                "value would be rounding errors, magnified: give a positive ridge"
             )
 
     def resolve(self, setup: Setup) -> Self:
@@ -185,8 +185,6 @@ class CKCE(CMMD):
                 raise OptionError("within needs method='exact'")
         elif not isinstance(self.features, RandomFourier):
             raise OptionError("method='exact' is for the kernel linear+gaussian")
-        elif self.ridge == 0:
-            raise OptionError("method='exact' needs a positive ridge")
 
     def resolve(self, setup: Setup) -> Self:
         found = super().resolve(setup)
