@@ -59,6 +59,8 @@ def run(settings: Settings) -> Report:
         job = _job(settings.folder, folder, keep)
         what = "with 199 replicates" if keep else "without replicates"
         measure("nightly:days_read", str(job), str(settings.folder), rows, 0, real, runs=1)
+        if not keep:
+            _compare_with_one_pass(report, job, settings.folder)
         _fill(folder / "ledger", real, days - 1)
         _judge_windows(report, job, days - 1, what)
         new = measure("nightly:days_read", str(job), str(settings.folder), rows, days - 1, days)
@@ -122,6 +124,41 @@ def window_values(job: str, name: str, last: int) -> Callable[[], Any]:
     return work
 
 
+def one_pass_apart(job: str, folder: str, days: int) -> Callable[[], Any]:
+    """Relative differences of a window from one pass over its rows, by estimator."""
+    from dataclasses import replace
+
+    from calibscale import from_arrays
+    from calibscale.evaluation import prepared
+    from calibscale.ledger.windows import window
+    from calibscale.nightly.job import read_job
+    from calibscale.nightly.run import open_ledger
+    from calibscale.store import as_source
+
+    ledger = open_ledger(read_job(job))
+    assert ledger is not None
+
+    def work() -> dict[str, list[float]]:
+        found = window(ledger, _day(0), _day(days - 1)).estimates
+        sources = [as_source(Path(folder) / "days" / f"{_day(k)}.zarr") for k in range(days)]
+        blocks = [source.read(0, source.rows, covariates=True) for source in sources]
+        whole = from_arrays(
+            logits=np.concatenate([block.values for block in blocks]),
+            labels=np.concatenate([block.labels for block in blocks]),
+            covariates=np.concatenate([block.covariates for block in blocks]),
+            covariate_names=("age",),
+        )
+        with prepared(whole, ()) as run:
+            run = replace(run, chosen=ledger.recipe.estimators)
+            states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
+            known = [e.finalize(*(states[s] for s in e.needs)).value for e in run.fitting]
+        return {
+            a.estimator: [b, abs(a.value - b) / abs(b)] for a, b in zip(found, known, strict=True)
+        }
+
+    return work
+
+
 def _make(path: Path, rows: int, k: int) -> None:
     """Predictions of Dirichlet(0.1), labels drawn from them, an age."""
     from calibscale import LogitStore
@@ -172,6 +209,12 @@ def _judge_windows(report: Report, job: Path, days: int, what: str) -> None:
             seconds=done.seconds, peak=done.peak,
         )  # fmt: skip
         report.check(f"window {name}, {what}", done.median, 2, "s")
+
+
+def _compare_with_one_pass(report: Report, job: Path, folder: Path) -> None:
+    done = measure("nightly:one_pass_apart", str(job), str(folder), 3, runs=1)
+    for name, (value, apart) in done.value.items():
+        report.check(f"3 days against one pass, {name} of {value:.3g}, relative", apart, 1e-12)
 
 
 def _bytes(folder: Path) -> int:
