@@ -83,7 +83,15 @@ def _processes(workers: int | None, limit: int | None) -> Iterator[Session]:
         ) as cluster,
         Client(cluster) as client,
     ):
+        client.run(_leave_quietly)
         yield Session(client, share)
+
+
+def _leave_quietly() -> None:
+    """In a worker: do not tell at length that our scheduler is gone, as it is at the end."""
+    logging.getLogger("distributed.worker").addFilter(
+        lambda record: "during heartbeat" not in record.getMessage()
+    )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import signal
 import subprocess
@@ -144,6 +145,18 @@ def test_engines__a_dask_array_is_used_with_the_active_client(arrays, cluster):
     )
     plain = cs.from_arrays(logits=arrays["logits"], labels=arrays["labels"])
     assert _results(source, None, 50) == _results(plain, "serial", 50)
+
+
+def _is_told(message):
+    record = logging.makeLogRecord({"msg": message})
+    return bool(logging.getLogger("distributed.worker").filter(record))
+
+
+def test_local_processes__do_not_tell_that_their_scheduler_has_gone():
+    with engine.session("local:1") as opened:
+        lost, full = "Failed to communicate with scheduler during heartbeat.", "Worker is at 80 %"
+        assert list(opened.client.run(_is_told, lost).values()) == [False]
+        assert list(opened.client.run(_is_told, full).values()) == [True]
 
 
 def test_local_processes__give_the_same_bits(store):
