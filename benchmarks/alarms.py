@@ -19,7 +19,8 @@ DRIFTS = {  # temperature: rows a night, nights after the first drifted one, lar
     1.05: (20_000, 60, 6),
 }
 FIRST_DRIFTED, SERIES = 40, 100
-LATE_ROWS, LATEST = 500, 30  # rows a night, and nights that the last half of their labels may take
+LATE_YEARS, LATE_ROWS = 200, 500
+LATEST = 30  # nights that the labels of half the rows may take
 
 
 def run(settings: Settings) -> Report:
@@ -49,7 +50,7 @@ def late_labels(report: Report, pool: Executor) -> None:
 
     Beside it, what would be if a night judged every day that late labels have changed.
     """
-    years, nights = (10, 40) if report.settings.small else (YEARS, NIGHTS)
+    years, nights = (10, 40) if report.settings.small else (LATE_YEARS, NIGHTS)
     found = np.array(list(pool.map(_late_year, range(years), [nights] * years, chunksize=2)))
     last, path = found.sum(axis=0).tolist()
     report.row(
