@@ -89,6 +89,9 @@ def alarms(rows: list[dict[str, Any]]) -> list[list[str]]:
             name, count = f"{row['what']}, {row['nights']} nights", row["years"]
             share = 100 * row["alarms"] / count
             seen = f"{share:.2f} % ever alarm (95 % band {row['low']:.2f} to {row['high']:.2f})"
+            if "of_any_day" in row:
+                path = 100 * row["of_any_day"] / count
+                seen += f"; {path:.2f} % would if each night judged all days again"
         lines.append([name, f"{row['rows']:,}", str(count), seen])
     return lines
 
