@@ -365,7 +365,7 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
 
 
 _STOPS = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 import numpy as np
 from calibscale.ledger import days
@@ -373,6 +373,9 @@ from calibscale.ledger.days import Ledger, Record
 def hang(*_):
     print("midway", flush=True)
     time.sleep(600)
+def hang_before_it_is_there(path, data, write=days.write_whole):
+    os.replace = hang
+    write(path, data)
 ledger = Ledger.open(sys.argv[1])
 if sys.argv[2] == "create":
     days._write_json = hang
@@ -382,7 +385,7 @@ with ledger.writing():
     if sys.argv[2] == "slot":
         Path.replace = hang
     else:
-        days.write_whole = hang
+        days.write_whole = hang_before_it_is_there
     records = {group: Record(1, {"states": vector}, {}) for group in (None, 1.0)}
     ledger.write("2026-01-02", "v1", records)
 """
@@ -413,12 +416,14 @@ def test_killed_writer__what_it_leaves_in_the_ledger_goes(small, tmp_path, stage
     slots = tmp_path / "ledger" / "states" / "c"
     with _midway(tmp_path / "ledger", stage):
         assert list(slots.glob(f"1/{left}"))
+        assert len(list(ledger.path.glob(".index.json.*"))) == (stage == "index")
         with pytest.raises(cs.StoreError, match="another writer"), ledger.writing():
             pass
         assert ledger.check() == []
     assert list(slots.glob(f"1/{left}"))
     with ledger.writing():
         assert [p.name for p in slots.iterdir()] == ["0"]
+        assert not list(ledger.path.glob(".index.json.*"))
     np.testing.assert_array_equal(ledger.read(ledger.select()[0]), one)
 
 

@@ -189,7 +189,8 @@ class Ledger:
 
     def _clean(self) -> None:
         """Remove what killed writers left, and what they or this one have replaced or forgotten."""
-        remove_leftovers(self.path)
+        for place in (self.path, self.path / _INDEX):
+            remove_leftovers(place)
         for section in self.recipe.sizes:
             named = {str(e.slot) for e in self.entries if section in e.sections}
             slots = self.path / section / "c"
