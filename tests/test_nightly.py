@@ -526,12 +526,14 @@ def test_dry_run__counts_no_day_without_rows(folder):
     assert dry_run(folder / "job.toml", _name(10)).windows == {"day": 0, "7d": 6, "all": 10}
 
 
-def test_dry_run__asks_for_covariates_that_are_there(tmp_path):
+@pytest.mark.parametrize("run", [dry_run, night])
+def test_first_night__asks_for_covariates_that_are_there(tmp_path, run):
     text = JOB.replace('"region"', '"regoin"').replace('["age"]', '["aeg"]')
     job = _begin(tmp_path, text + '[report]\nmap = ["age", "aged"]\n')
     _write(tmp_path, 0)
     with pytest.raises(cs.OptionError) as caught:
-        dry_run(job, _name(0))
+        run(job, _name(0))
+    assert not (tmp_path / "ledger").exists()
     told = [line.split(": ")[1:] for line in str(caught.value).split("\n")]
     what = f"{tmp_path}/days/{_name(0)}.zarr has no "
     assert told == [

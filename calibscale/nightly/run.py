@@ -169,6 +169,8 @@ class _Run:
             wagers = bets_of(self.job, recipe, self.ledger, self.day)
             records: dict[float | None, Record] = {None: empty_record(recipe, wagers)}
         else:
+            if self.ledger is None:
+                intake.check_covariates(self.job, source)
             found = read_day(self.job, source, self.day, self.ledger, self.progress)
             records = found.records
             if self.ledger is None:
