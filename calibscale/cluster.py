@@ -81,7 +81,7 @@ def _processes(workers: int | None, limit: int | None) -> Iterator[Session]:
             dashboard_address=None,
             memory_limit=share or 0,
         ) as cluster,
-        Client(cluster) as client,
+        Client(cluster, set_as_default=False) as client,
     ):
         client.run(_leave_quietly)
         yield Session(client, share)
@@ -99,7 +99,7 @@ def _connected(address: str) -> Iterator[Any]:
     from distributed import Client
 
     try:
-        client = Client(address)
+        client = Client(address, set_as_default=False)  # one that fails would be the default
     except ValueError as error:
         raise OptionError(f"{address} is no address of a Dask scheduler: {error}") from error
     except OSError as error:

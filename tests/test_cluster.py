@@ -241,6 +241,12 @@ def test_scheduler__what_is_none_is_told(
     assert "Traceback" not in ran.err
 
 
+def test_scheduler__one_that_does_not_answer_is_not_the_active_one(store: Path) -> None:
+    with pytest.raises(cs.OptionError, match="no address") as held:
+        cs.evaluate(store, [cs.ECE()], scheduler="carrier://pigeon")
+    assert cs.evaluate(store, [cs.ECE()])["ece"].n == ROWS, held
+
+
 # ---------------------------------------------------------------- where stores lie
 
 
