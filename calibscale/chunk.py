@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale import hints
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import rows as kernel_rows
 
@@ -39,6 +40,7 @@ class Block(NamedTuple):
     labels: NDArray[Any]
     weights: NDArray[Any] | None
     covariates: NDArray[Any] | None
+    name: str = "the source"
 
 
 class RowCounts(NamedTuple):
@@ -216,6 +218,7 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
                 block.labels[part],
                 None if block.weights is None else block.weights[part],
                 None if block.covariates is None else block.covariates[part],
+                block.name,
             ),
             rules,
         )
@@ -286,6 +289,12 @@ def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
     return np.column_stack([first, column])
 
 
+def place_of(row: int, name: str, chunk_rows: int) -> str:
+    """How a row is named in messages; arrays without chunks have those of one row."""
+    chunk = f" (chunk {row // chunk_rows} of {chunk_rows} rows)" if chunk_rows > 1 else ""
+    return f"row {row} of {name}{chunk}"
+
+
 def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataError:
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
     reason = int(status[i])
@@ -300,16 +309,17 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
     elif reason == kernel_rows.LABEL_RANGE:
         what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known"
         what += "; a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"
+        what += hints.of_range(block.labels, rules.classes)
     elif reason == kernel_rows.NEGATIVE:
         what = f"it has the negative probability {values.min():.6g}"
         if len(values) == 1 and values[0] > 1:
             what = f"it has the probability {values[0]:.6g}, above 1"
-        if rules.kind == "probabilities":
-            what += "; if these are logits, say so"
+        what += hints.of_probabilities(values, len(values) == 1)
     elif reason == kernel_rows.OFF_SIMPLEX:
         what = (
             f"its probabilities sum to {values.sum():.9g}, "
             f"further from 1 than the tolerance {rules.tolerance:g}"
+            + hints.of_probabilities(values, False)
         )
     elif reason == kernel_rows.BAD_WEIGHT:
         assert block.weights is not None
@@ -321,7 +331,7 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
     else:
         what = "its group is NaN"
     return InvalidDataError(
-        f"row {row} (chunk {row // rules.chunk_rows} of {rules.chunk_rows} rows): {what}. "
+        f"{place_of(row, block.name, rules.chunk_rows)}: {what}. "
         "Mend the row, or drop and count such rows with on_invalid='drop' (--on-invalid drop).",
         row,
     )

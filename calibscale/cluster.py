@@ -11,11 +11,13 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -73,18 +75,39 @@ def _processes(workers: int | None, limit: int | None) -> Iterator[Session]:
 
     workers = workers or available_cpus()
     share = None if limit is None else limit // workers
-    with (
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-            memory_limit=share or 0,
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        client.run(_leave_quietly)
+    with ExitStack() as stack:
+        with _undisturbed():
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=share or 0,
+            )
+            stack.enter_context(cluster)
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+            client.run(_leave_quietly)
         yield Session(client, share)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold signals back until the end: Dask cannot close a cluster that is half built."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = {
+        number: signal.signal(number, lambda which, _: heard.append(which))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[0])
 
 
 def _leave_quietly() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.chunk import Floats
+from calibscale.chunk import Floats, place_of
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.source import ArraySource
 
@@ -110,7 +110,7 @@ class _Task:
         d = int(np.argmin(np.isfinite(x[i])))
         name = self.source.covariate_names[self.positions[d]]
         return InvalidDataError(
-            f"row {row} (chunk {row // self.source.chunk_rows} of {self.source.chunk_rows} rows): "
+            f"{place_of(row, self.source.name, self.source.chunk_rows)}: "
             f"its covariate {name!r} is {x[i, d]}. Mend the row, or drop and count such rows with "
             "on_invalid='drop' (--on-invalid drop).",
             row,

@@ -155,6 +155,7 @@ def power(
     scheduler: Any = None,
     memory_limit: int | str | None = None,
     progress: Callable[..., None] | None = None,
+    tell: Callable[[Trial], None] | None = None,
 ) -> Power:
     """Rows that a test needs to detect a bias, for predictions like those of a source.
 
@@ -178,6 +179,10 @@ def power(
         Rows of the largest data set tried.
     trials, replicates : int
         Data sets of each size, and drawn labels of each of those.
+    progress : callable, optional
+        Called with the number of data sets done, and None, as their number is not known.
+    tell : callable, optional
+        Called after each data set with what is known of those of its size.
     """
     started = time.perf_counter()
     if not 0 < level < 1 or not level < power < 1:
@@ -211,6 +216,8 @@ def power(
                     scheduler=opened, memory_limit=memory_limit,
                 ).results[0]  # fmt: skip
                 rejections += found.p_value is not None and found.p_value <= level + 1e-12
+                if tell is not None:
+                    tell(Trial(rows, rejections, number + 1))
                 if progress is not None:
                     progress(sum(t.trials for t in curve) + number + 1, None)
             curve.append(Trial(rows, rejections, trials))

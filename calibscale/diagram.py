@@ -195,7 +195,7 @@ class Reliability:
             return str(self.overall.reason)
         expected = filled * (1.0 - self.level)
         bins = f"{filled} bin{'s' * (filled != 1)}"
-        return f"{outside} of {bins} outside the band (at most {expected:.2g} by chance)"
+        return f"{outside} of {bins} outside the band (at most {expected:.2g} expected by chance)"
 
     def to_dict(self) -> dict[str, Any]:
         """The versioned JSON object of ``calibscale reliability --json``."""

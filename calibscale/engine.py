@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def fold(
         return _fold_threads(task, _within_memory(task, threads, limit), report)
     with cluster.session(kind, argument, limit) as opened:
         if opened.worker_limit is not None:
-            _within_memory(task, 1, opened.worker_limit)
+            _within_memory(task, 1, opened.worker_limit, " of a worker")
         return cluster.fold(task, opened, report, checkpoint)
 
 
@@ -140,21 +141,25 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
 # ---------------------------------------------------------------- one process
 
 
-def _within_memory(task: Task, workers: int, limit: int | None) -> int:
+def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "") -> int:
     workers = min(workers, task.blocks)
     if limit is None:
         return workers
     depth = task.blocks.bit_length() + 1
     used = resident_bytes()
+    peak = 0
     while workers > 0:
         peak = used + workers * (task.block_bytes + task.state_bytes) + depth * task.state_bytes
         if peak <= limit:
             return workers
         workers -= 1
+    enough = math.ceil(1.1 * peak / 1e7) * 10  # MB; what the process has goes on to grow a little
+    given = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
+    given += f" (is {limit}GB meant?)" if limit < 1000 else ""
     raise NoRoomError(
-        f"memory limit {limit / 1e6:.0f} MB cannot hold one block: the process has "
-        f"{used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its states "
-        f"{(depth + 1) * task.state_bytes / 1e6:.0f} MB"
+        f"memory limit{whose} {given}, where {enough} MB are enough, cannot hold one block: the "
+        f"process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its "
+        f"states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
     )
 
 

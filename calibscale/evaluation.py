@@ -306,6 +306,11 @@ def prepared(
     progress: engine.Progress | None = None,
 ) -> Iterator[Run]:
     """The source and its estimators made ready; parameters as of `evaluate`."""
+    if isinstance(source, np.ndarray):
+        raise OptionError(
+            "a source is a path, a LogitStore or from_arrays(…), not an array: use "
+            "from_arrays(probabilities=p, labels=y), or logits= in the place of probabilities="
+        )
     asked = listed(estimators)
     data = as_source(source)
     if group_by is not None:
@@ -332,6 +337,10 @@ def listed(estimators: Estimator | Iterable[Estimator]) -> list[Estimator]:
     found: list[Any] = list(estimators) if several else [estimators]  # type: ignore[arg-type]
     for estimator in found:
         if not isinstance(estimator, Estimator):
+            if isinstance(estimator, str):
+                kind = ESTIMATORS.get(estimator)
+                such = kind.__name__ if kind else "ECE"
+                raise OptionError(f"an estimator is needed, such as {such}(), not {estimator!r}")
             raise OptionError(f"an estimator is needed, such as ECE(), not {estimator!r}")
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ class Approximation:
     ----------
     kind : str
         ``exact``, or what was approximated: ``random_features``, ``histogram_edges``,
-        ``landmarks``, ``low_rank`` (landmarks to rounding), ``cells``, ``subset``.
+        ``landmarks``, ``low_rank`` (landmarks to rounding), ``cells``, ``subset``, ``float32``,
+        ``sampled_pairs``, ``blocks`` (the pairs within blocks of rows alone).
     error : float or None
         Size of the error that the value is expected to stay within; 0 where exact, None where it
         cannot be told.
@@ -179,7 +180,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Outcome):
-    """All estimates of one pass over a source.
+    """All estimates of one pass over a source; `print` shows them as a table.
 
     Attributes
     ----------
@@ -204,7 +205,16 @@ class Evaluation(Outcome):
         for estimate in self.estimates:
             if estimate.estimator == estimator:
                 return estimate
-        raise KeyError(estimator)
+        raise KeyError(not_there(estimator, (e.estimator for e in self.estimates)))
+
+    def __str__(self) -> str:
+        from calibscale.tables import evaluation_tables, plain
+
+        return plain(evaluation_tables, self)
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{e.estimator}={e.value}" for e in self.estimates)
+        return f"Evaluation(n={self.n}, {found})"
 
     def __iter__(self) -> Iterator[Estimate]:
         return iter(self.estimates)
@@ -229,6 +239,11 @@ class Evaluation(Outcome):
                 ],
             }
         return finite(out)
+
+
+def not_there(name: str, known: Iterable[str]) -> str:
+    """What a KeyError says of a name."""
+    return f"no {name!r} was computed; there is {', '.join(dict.fromkeys(known)) or 'nothing'}"
 
 
 def finite(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale import hints
 from calibscale.chunk import Block
 from calibscale.errors import (
     BinaryError,
@@ -18,6 +20,8 @@ from calibscale.errors import (
     StoreError,
 )
 from calibscale.kernels import random
+
+_log = logging.getLogger(__name__)
 
 KINDS = ("logits", "probabilities")
 
@@ -112,12 +116,14 @@ class ArraySource:
             self._take(self.values, self.kind, start, stop),
             self._take(self.labels, "labels", start, stop),
             self._take(self.weights, "weights", start, stop),
-            self._take(self.covariates, "covariates", start, stop) if covariates else None,
+            self.read_covariates(start, stop) if covariates else None,
+            self.name,
         )
 
-    def read_covariates(self, start: int, stop: int) -> NDArray[Any]:
-        """The covariates of rows start..stop−1, unchecked (rows, d)."""
-        return self._take(self.covariates, "covariates", start, stop)
+    def read_covariates(self, start: int, stop: int) -> Any:
+        """The covariates of rows start..stop−1, unchecked (rows, d), if there are any."""
+        found = self._take(self.covariates, "covariates", start, stop)
+        return found[:, None] if found is not None and found.ndim == 1 else found
 
     def part(self, start: int, stop: int, covariates: bool = False) -> ArraySource:
         """A source of rows start..stop−1 that holds nothing else, to be sent to a worker."""
@@ -156,6 +162,7 @@ class ArraySource:
                 block.labels[index],
                 None if block.weights is None else block.weights[index],
                 None if block.covariates is None else block.covariates[index],
+                block.name,
             )
 
     def _take(self, column: Any, name: str, start: int, stop: int) -> Any:
@@ -186,7 +193,7 @@ def from_arrays(
     binary: bool = False,
     name: str = "arrays",
 ) -> ArraySource:
-    """Describe predictions held in arrays; nothing is read or copied here.
+    """Describe predictions held in arrays; predictions are neither read nor copied here.
 
     Parameters
     ----------
@@ -194,8 +201,9 @@ def from_arrays(
         NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``, ``xarray.DataArray``.  One
         column, (n,) or (n, 1), is P(y = 1) or its log-odds and needs ``binary=True``.
     labels : (n,) array-like of integers
-        0..K−1; −1 where the label is not yet known.
-    covariates : (n, d) array-like, optional
+        0..K−1; −1 where the label is not yet known.  Of arrays in memory also booleans and whole
+        floats, NaN for −1.
+    covariates : (n, d) array-like, or (n,) for one, optional
     covariate_names : d names, optional
         Default ``x0, x1, …``.
     weights : (n,) array-like, optional
@@ -212,6 +220,11 @@ def from_arrays(
     InvalidDataError
         If lengths, shapes or types cannot be right.
 
+    Notes
+    -----
+    Logits in memory that look like probabilities, and labels −1 and 1 alone, are warned of
+    through `logging`.
+
     Examples
     --------
     >>> import numpy as np, calibscale
@@ -223,14 +236,19 @@ def from_arrays(
         raise OptionError("give exactly one of logits= and probabilities=")
     kind = "logits" if logits is not None else "probabilities"
     values = _column(logits if logits is not None else probabilities, kind)
-    labels = _column(labels, "labels")
+    labels = _whole(_column(labels, "labels"), name)
     covariates = None if covariates is None else _column(covariates, "covariates")
     weights = None if weights is None else _column(weights, "weights")
     rows = _check(kind, values, labels, covariates, weights, binary, name)
-    d = 0 if covariates is None else int(covariates.shape[1])
+    d = 0 if covariates is None else int((*covariates.shape, 1)[1])
     names = tuple(covariate_names) if covariate_names else tuple(f"x{i}" for i in range(d))
     if len(names) != d or len(set(names)) != d:
         raise OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
+    if kind == "logits" and _in_memory(values) and hints.seem_probabilities(values):
+        _log.warning(hints.ARE_PROBABILITIES, name)
+    two = binary or int(values.shape[1]) == 2
+    if two and _in_memory(labels) and hints.negatives_lost(labels):
+        _log.warning(hints.ARE_NEGATIVES, name)
     return ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
 
 
@@ -242,10 +260,31 @@ def _column(array: Any, name: str) -> Any:
     if not _sliceable(array):
         array = as_numpy(array, name)  # lists, and tensors, whose dtype is their framework's own
     if np.dtype(array.dtype).kind not in "iufb":
-        raise InvalidDataError(
-            f"{name} must be numbers, not {array.dtype} (object arrays are refused)"
-        )
+        told = f"{name} must be numbers, not {array.dtype} (object arrays are refused)"
+        raise InvalidDataError(told + hints.of_text(np.dtype(array.dtype)) * (name == "labels"))
     return array
+
+
+def _in_memory(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
+
+
+def _whole(labels: Any, name: str) -> Any:
+    """Labels; those in memory that are booleans or whole floats as integers."""
+    kind = np.dtype(labels.dtype).kind
+    if not _in_memory(labels) or labels.ndim != 1 or kind not in "bf":
+        return labels
+    if kind == "f":
+        labels = np.where(np.isnan(labels), -1, labels).astype(np.float64)
+        wrong = (labels != np.floor(labels)) | (abs(labels) > 2**53)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise InvalidDataError(
+                f"{name}: labels must be integers 0..K−1 (−1: not yet known); that of row {i} "
+                f"is {labels[i]}",
+                i,
+            )
+    return labels.astype(np.int64)
 
 
 def _sliceable(array: Any) -> bool:
@@ -280,16 +319,20 @@ def _check(
     if np.dtype(labels.dtype).kind not in "iu":
         raise InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
+            + (hints.of_shape(labels.shape) or "; numpy.asarray(labels, int) makes them so")
         )
     for what, column, dims in (
-        ("labels", labels, 1),
-        ("covariates", covariates, 2),
-        ("weights", weights, 1),
+        ("labels", labels, (1,)),
+        ("covariates", covariates, (1, 2)),
+        ("weights", weights, (1,)),
     ):
         if column is None:
             continue
-        if len(column.shape) != dims:
-            raise InvalidDataError(f"{name}: {what} must have {dims} dimension(s): {column.shape}")
+        if len(column.shape) not in dims:
+            raise InvalidDataError(
+                f"{name}: {what} must be ({shape[0]}{', d' if 2 in dims else ','}), not of shape "
+                f"{column.shape}" + hints.of_shape(column.shape) * (what == "labels")
+            )
         if int(column.shape[0]) != shape[0]:
             raise InvalidDataError(
                 f"{name}: {shape[0]} rows of {kind}, but {int(column.shape[0])} of {what}"

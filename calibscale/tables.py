@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -49,6 +50,13 @@ _EXPLAINED = {
 
 def terminal() -> Console:
     return Console(highlight=False, soft_wrap=False)
+
+
+def plain(tell: Callable[[Any, Console], None], result: Any) -> str:
+    """What `tell` prints of a result, as text without colours."""
+    out = StringIO()
+    tell(result, Console(file=out, color_system=None, highlight=False, force_jupyter=False))
+    return out.getvalue().rstrip("\n")
 
 
 def number(value: float | None) -> str:
@@ -126,9 +134,9 @@ def _estimate_table(console: Console, *numbers: str) -> Table:
     return table
 
 
-def evaluation_tables(result: Evaluation) -> None:
+def evaluation_tables(result: Evaluation, console: Console | None = None) -> None:
     """Print an evaluation: its head, its estimates, its groups."""
-    console = terminal()
+    console = console or terminal()
     _head(console, result, f"({result.source['kind']})")
     level = next((e.interval.level for e in result.estimates if e.interval is not None), None)
     between = () if level is None else (f"{100 * level:g} % interval",)
@@ -170,6 +178,31 @@ def evaluation_tables(result: Evaluation) -> None:
         for first in range(0, len(values), fit):
             console.print()
             show(console, _groups_table(result, values[first : first + fit]))
+        for line in _unlike(result):
+            console.print(Text(line, style="dim"))
+
+
+def _unlike(result: Evaluation) -> Iterator[str]:
+    """Why values of groups of unlike size are not to be compared."""
+    from calibscale.estimators import ESTIMATORS
+
+    biases = {name for name, kind in ESTIMATORS.items() if not kind.unbiased}
+    groups = [found for found in result.groups.values() if found]
+    if len({found[0].n for found in groups}) < 2:
+        return
+    ridges: list[str] = []
+    biased: list[str] = []
+    for same in zip(*groups, strict=True):
+        name = same[0].estimator
+        if len({e.parameters.get("ridge") for e in same if e.value is not None}) > 1:
+            ridges.append(name)
+        elif name in biases:
+            biased.append(name)
+    if ridges:
+        told = ", ".join(dict.fromkeys(ridges))
+        yield f"{told}: not comparable between groups, as λ falls with n; fix it with --ridge"
+    if biased:
+        yield f"biased upwards, most in small groups: {', '.join(dict.fromkeys(biased))}"
 
 
 def _groups_table(result: Evaluation, values: list[float]) -> Table:
@@ -188,9 +221,9 @@ def _groups_table(result: Evaluation, values: list[float]) -> Table:
     return table
 
 
-def selection_tables(result: Selection) -> None:
+def selection_tables(result: Selection, console: Console | None = None) -> None:
     """Print a selection: the best of every estimator by its risk, and the estimate."""
-    console = terminal()
+    console = console or terminal()
     folds = result.parameters["folds"]
     _head(console, result, f"({result.notion.replace('_', '-')}, {folds} folds)")
     table = Table(box=None, pad_edge=False)
@@ -228,6 +261,7 @@ def selection_tables(result: Selection) -> None:
         console.print(Text(f"nested cross-validation: {number(result.nested_estimate)}"))
     console.print(
         Text(
+            "√risk·100 is the root of the validated risk, in percent: the less, the better\n"
             "± is a standard error: of the risk over folds, of the difference paired by rows,\n"
             "of the estimate from the finite test part",
             style="dim",
@@ -325,9 +359,9 @@ def info_table(found: dict[str, Any]) -> None:
     show(terminal(), table)
 
 
-def test_table(result: Tests) -> None:
+def test_table(result: Tests, console: Console | None = None) -> None:  # noqa: PT028
     """Print tests: values, p-values, and what the null looks like."""
-    console = terminal()
+    console = console or terminal()
     _head(console, result, f"({result.source['kind']})")
     table = Table(box=None, pad_edge=False)
     table.add_column("statistic", no_wrap=True)

@@ -17,16 +17,17 @@ from calibscale.estimators.binned import SCALAR_NOTIONS
 from calibscale.evaluation import Run, listed, prepared
 from calibscale.nulls import NULLS, Null, Residuals, replicates_of
 from calibscale.products import Rows
-from calibscale.results import Outcome
+from calibscale.results import Outcome, not_there
 from calibscale.trials import CERTAIN, TestResult, batch_of, count_replicates, trial_of
 
 TEST_SCHEMA = "calibscale.test/1"
 _DRAWN = 2**21  # residuals of replicates of all rows at a time: 16 MB; 64 MB take twice the time
+_MOST = 10**6  # replicates
 
 
 @dataclass(frozen=True)
 class Tests(Outcome):
-    """The tests of one run.
+    """The tests of one run; `print` shows them as a table.
 
     Attributes
     ----------
@@ -39,11 +40,26 @@ class Tests(Outcome):
     results: tuple[TestResult, ...]
 
     def __getitem__(self, name: str) -> TestResult:
-        """The first result of a statistic of that name."""
+        """The first result of a statistic of that name.
+
+        Raises
+        ------
+        KeyError
+            If it was not tested.
+        """
         for result in self.results:
             if result.statistic == name:
                 return result
-        raise KeyError(name)
+        raise KeyError(not_there(name, (result.statistic for result in self.results)))
+
+    def __str__(self) -> str:
+        from calibscale.tables import plain, test_table
+
+        return plain(test_table, self)
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{r.statistic}: p={r.p_value}" for r in self.results)
+        return f"Tests(n={self.n}, {found})"
 
     def __iter__(self) -> Iterator[TestResult]:
         return iter(self.results)
@@ -101,6 +117,7 @@ def test(
         ``hoeffding``: no draws; p = exp(−⌊n/2⌋T²/2b²) for kernel statistics of size at most b, a
         bound [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
     replicates : int
+        At most 1,000,000.
     seed : int
         A draw depends on the seed, the row's number and the replicate's alone.
     stop_after : int, optional
@@ -125,7 +142,10 @@ def test(
         draws = None if null == "hoeffding" else Null(null, seed, _pools(run, null))
         batch = min(replicates, batch_of(run))
         drawn = replicates_of(run.fitting, draws, 0, batch)
-        found = run.scan([*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN])
+        passes = -(-replicates // batch) if drawn else 1
+        told = progress and _over(progress, passes)
+        scanned = replace(run, where={**run.where, "progress": told})
+        found = scanned.scan([*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN])
         states = found.groups[None]
         with engine.one_thread():
             trials = [trial_of(e, run, states) for e in run.fitting]
@@ -136,7 +156,7 @@ def test(
                 trial.add(pair_values(run, trial.estimator, draws, replicates), stop_after)
         if draws is not None:
             merged = [trial for trial in trials if not trial.estimator.pairwise]
-            count_replicates(run, merged, draws, replicates, batch, states, stop_after)
+            count_replicates(scanned, merged, draws, replicates, batch, states, stop_after)
         if null == "permute":
             for trial in trials:
                 if isinstance(trial.estimator, KLCE):
@@ -158,6 +178,11 @@ def _check(
         raise OptionError(f"null must be one of {', '.join(NULLS)}, not {null!r}")
     if replicates < 1:
         raise OptionError(f"replicates must be at least 1, not {replicates}")
+    if replicates > _MOST:
+        raise OptionError(
+            f"replicates must be at most {_MOST:,}, not {replicates:,}: each takes the time of a "
+            f"pass, or a part of one, and with {_MOST:,} the least p-value is one in a million"
+        )
     if not 0 <= seed < 2**64:
         raise OptionError(f"seed must be in 0..2^64−1, not {seed}")
     if stop_after is not None and (stop_after < 1 or null == "permute"):
@@ -171,6 +196,18 @@ def _check(
             not isinstance(estimator, JKCE | KLCE) or isinstance(estimator, JKCEBiased)
         ):
             raise OptionError("null='hoeffding' is for jkce, kce and klce")
+
+
+def _over(progress: engine.Progress, passes: int) -> engine.Progress:
+    """Tell of each of so many passes as of a part of all."""
+    finished = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal finished
+        progress(finished * total + done, passes * total)
+        finished += done == total and finished < passes - 1
+
+    return report
 
 
 def _drawable(estimator: Estimator, run: Run) -> Estimator:

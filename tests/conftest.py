@@ -11,6 +11,12 @@ import pytest
 
 import calibscale
 
+for _name in (
+    *("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("COLUMNS", "LINES"),
+):
+    os.environ.pop(_name, None)  # tests read tables
+
 
 def _shared(folder: str) -> Path:
     root = os.environ.get("CALIBSCALE_DATA")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -126,7 +125,7 @@ ANY = {
     "no group": ("no_group", r"its group is NaN"),
 }
 SIMPLEX = {
-    "negative": ("negative_probability", r"negative probability -0\.25; if these are logits, say"),
+    "negative": ("negative_probability", r"-0\.25; if these are logits, say so: logits= \(ingest"),
     "sum": ("off_simplex", r"sum to 1\.01, further from 1 than the tolerance 0\.0001"),
     "zeros": ("off_simplex", r"sum to 0, further from 1"),
 }
@@ -142,7 +141,7 @@ def test_evaluate__a_bad_row_is_named_with_its_remedy(kind, how, row):
     with pytest.raises(InvalidDataError, match=says) as caught:
         run(given, group_by="x0")
     assert caught.value.row == row
-    assert f"row {row} (chunk {row} of 1 rows)" in str(caught.value)
+    assert str(caught.value).startswith(f"row {row} of arrays: ")
     assert REMEDY in str(caught.value)
 
     result = run(given, group_by="x0", on_invalid="drop")
@@ -223,6 +222,8 @@ def test_evaluate__unsigned_labels_do_not_wrap_around(label):
     [
         (1.25, r"its probability is 1\.25|probability 1\.25, above 1"),
         (-0.25, r"negative probability -0\.25"),
+        (1.00001, "above 1; if this is rounding, clip it"),
+        (97.0, r"probability 97, above 1; in percent\? divide by 100"),
         (np.nan, "NaN"),
         (np.inf, "inf"),
     ],
@@ -258,6 +259,27 @@ def test_evaluate__unknown_settings_are_refused():
         run(columns(), on_invalid="ignore")
     with pytest.raises(OptionError, match="unknown scheduler 'quantum'"):
         run(columns(), scheduler="quantum")
+
+
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [
+        (1.002, r"with tolerance= \(--tolerance\)"),
+        (100, r"sum to 100, .*; in percent\? divide by 100"),
+        (7, "sum to 7, .*; if these are logits, say so: logits="),
+        (0.5, r"0\.0001\. Mend"),
+    ],
+)
+def test_evaluate__a_sum_that_is_not_one_says_what_it_may_be(factor, says):
+    q = np.tile([0.75, 0.25], (9, 1))
+    q[5] *= factor
+    with pytest.raises(InvalidDataError, match=f"^row 5 of mine: .*{says}"):
+        run(dict(probabilities=q, labels=np.zeros(9, int), name="mine"))
+
+
+def test_evaluate__labels_counted_from_one_are_noticed():
+    with pytest.raises(InvalidDataError, match=r"not yet known\); counted from 1\? subtract 1"):
+        run(dict(logits=np.zeros((9, 3)), labels=np.arange(9) % 3 + 1))
 
 
 def test_evaluate__logits_declared_as_probabilities_are_noticed():
@@ -310,13 +332,15 @@ def test_evaluate__the_first_bad_row_is_named_by_every_scheduler(request, stored
     where = request.getfixturevalue("client") if scheduler == "cluster" else scheduler
     arrays = from_arrays(logits=given["logits"], labels=given["labels"])
     messages = set()
-    for source, chunk in ((store, first // 64), (arrays, first)):
+    for source in (store, arrays):
         for block_rows in (1 if scheduler == "serial" else 16, 64, 200):
             with pytest.raises(InvalidDataError) as caught:
                 evaluate(source, [Accuracy()], scheduler=where, block_rows=block_rows)
             assert caught.value.row == first
-            messages.add(str(caught.value).replace(f"(chunk {chunk} of", "(chunk … of"))
-    assert len({re.sub("of .* rows", "", message) for message in messages}) == 1
+            messages.add(str(caught.value))
+    (of_store, of_arrays) = sorted(messages, key=len, reverse=True)
+    place = f"{store.url} (chunk {first // 64} of 64 rows)"
+    assert of_store == of_arrays.replace("arrays", place, 1)
 
 
 def test_evaluate__the_first_bad_row_is_named_every_time_when_all_are_bad():

@@ -35,7 +35,7 @@ from calibscale import (
     from_arrays,
     progress,
 )
-from calibscale.cli import main
+from calibscale.cli import cli, main
 from calibscale.cli.options import check_output, check_outputs
 from calibscale.tables import left_out
 
@@ -519,7 +519,7 @@ def test_evaluate__tables_fit_the_screen(run, store, everything, monkeypatch, wi
     for name in NAMES:
         (line,) = (line for line in head if line.split()[:1] == [name])
         assert float(line.split()[1]) == pytest.approx(everything[name]["value"], rel=1e-4)
-        (line,) = (line for line in lines[len(head) :] if name in line.split())
+        (line,) = (line for line in lines[len(head) :] if line.split()[:-3] == [name])
     assert f"{ROWS:,}" not in ran.out  # rows used, not rows stored
     assert "without a label yet" in ran.out
 
@@ -740,7 +740,7 @@ def long_store(tmp_path_factory) -> Path:
     return path
 
 
-def wait_until(condition: Any, process: subprocess.Popen[str], seconds: float = 60) -> None:
+def wait_until(condition: Any, process: subprocess.Popen[str], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, finish(process)
@@ -749,11 +749,17 @@ def wait_until(condition: Any, process: subprocess.Popen[str], seconds: float = 
 
 
 @pytest.mark.parametrize(
-    ("number", "scheduler"),
-    [(signal.SIGTERM, "threads"), (signal.SIGINT, "threads"), (signal.SIGTERM, "local:2")],
-    ids=["SIGTERM", "SIGINT", "SIGTERM with workers"],
+    ("number", "scheduler", "early"),
+    [
+        (signal.SIGTERM, "threads", False),
+        (signal.SIGINT, "threads", False),
+        (signal.SIGTERM, "local:2", False),
+        (signal.SIGTERM, "local:2", True),
+        (signal.SIGINT, "local:2", True),
+    ],
 )
-def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, scheduler):
+def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, scheduler, early):
+    """Early: as soon as there are worker processes, which have yet to report."""
     path = tmp_path / "result.json"
     process = start(
         *("evaluate", long_store, "-e", "ckce", "--features", "300", "--json", path),
@@ -762,15 +768,17 @@ def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, schedu
     myself = psutil.Process(process.pid)
 
     def busy() -> bool:
-        everyone = [myself, *myself.children(recursive=True)]
-        return sum(p.cpu_times().user for p in everyone) > (5 if scheduler == "local:2" else 3)
+        if scheduler == "threads":
+            return myself.cpu_times().user > 3
+        workers = [p for p in myself.children() if "spawn_main" in " ".join(p.cmdline())]
+        return len(workers) == 2 and (early or all(p.cpu_times().user > 2 for p in workers))
 
     wait_until(busy, process)
     children = myself.children(recursive=True)
     process.send_signal(number)
     ran = finish(process)
     assert ran.code == 75, ran.err
-    assert "run the same command again" in ran.err
+    assert "interrupted; run the same command again" in ran.err
     assert "Traceback" not in ran.err
     assert ran.out == ""
     assert not path.exists()
@@ -791,13 +799,52 @@ def test_simulate__an_interrupted_run_can_be_repeated_as_its_message_says(tmp_pa
     process.send_signal(number)
     ran = finish(process)
     assert ran.code == 75, ran.err
-    assert "run the same command again" in ran.err
+    assert "interrupted; nothing is lost, run the same command again" in ran.err
     assert "Traceback" not in ran.err
     again = finish(start(*command))
     assert again.code == 0, again.err
     assert LogitStore.open(path).rows == 6_000_000
     once_more = finish(start(*command))
     assert once_more.code == 0, once_more.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["ingest"], True),
+        (["nightly"], True),
+        (["evaluate", "--checkpoint", "c"], True),
+        (["evaluate", "--checkpoint=c"], True),
+        (["test", "nightly"], False),
+        ([], False),
+    ],
+)
+def test_interrupted__says_whether_anything_is_lost(run, monkeypatch, arguments, kept):
+    def interrupted(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    monkeypatch.setattr(sys, "argv", ["calibscale"])
+    ran = run(*arguments)
+    assert ran.code == 75
+    words = "nothing is lost, " * kept
+    assert ran.err == f"interrupted; {words}run the same command again\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_signal__after_the_work_ends_the_process_without_words(store, number):
+    """As the interpreter leaves."""
+    code = (
+        "import atexit, signal, sys\n"
+        "from calibscale.cli import main\n"
+        f"atexit.register(signal.raise_signal, {number:d})\n"
+        f"sys.argv = ['calibscale', 'info', {str(store)!r}]\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (-number, "")
+    assert f"{ROWS:,}" in ended.stdout
 
 
 def test_ingest__an_interrupted_run_goes_on(tmp_path):

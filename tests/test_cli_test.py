@@ -303,3 +303,96 @@ def test_needed__recovers_a_known_curve() -> None:
     assert found == pytest.approx(truth, rel=0.03)
     assert _needed(curve, 0.8, 300)[0] == 300  # no more than can be tried
     assert _needed([Trial(10, 20, 20), Trial(100, 20, 20)], 0.8, 100) == (10, None)
+
+
+def test_test__refuses_replicates_without_end(run: Any, store: Path) -> None:  # noqa: F811
+    ran = run("test", store, "-s", "ece", "-b", 100_000_000)
+    assert ran.code == 2
+    assert "replicates must be at most 1,000,000, not 100,000,000" in ran.err
+
+
+def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
+    from calibscale import testing
+
+    monkeypatch.setattr(testing, "batch_of", lambda _: 20)
+    seen: list[tuple[int, int]] = []
+    cs.test(
+        store, cs.ECE(), replicates=99, block_rows=300, scheduler="serial",
+        progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    assert seen == [(done, 15) for done in range(1, 16)]  # five passes of three blocks
+
+
+@pytest.mark.parametrize(
+    ("calls", "left"),
+    [
+        ([(1, 4), (2, 4)], [True, True]),
+        ([(1, 1), (1, 1)], [False, False]),
+        ([(1, 2), (2, 2), (1, 2)], [True, False, False]),  # who knows how many passes there are
+        ([(5, None)], [False]),
+    ],
+)
+def test_progress__what_is_left_is_told_where_it_is_known(
+    calls: Any, left: Any, capsys: Any, monkeypatch: Any
+) -> None:
+    from calibscale import progress
+
+    monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)
+    with progress.progress("testing", "blocks") as report:
+        for done, total in calls:
+            report(done, total)
+    assert ["left" in line for line in capsys.readouterr().err.splitlines()] == left
+
+
+def test_progress__a_bar_that_is_full_is_at_work(monkeypatch: Any, capsys: Any) -> None:
+    from calibscale import progress
+
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with progress.progress("testing", "blocks") as report:
+        report(1, 1)
+    err = capsys.readouterr().err
+    assert "1 of 1 block" in err
+    assert "left" not in err
+
+
+def test_power__progress_names_the_size_that_is_tried(
+    run: Any,  # noqa: F811
+    store: Path,
+    monkeypatch: Any,
+) -> None:
+    from calibscale import progress
+
+    monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)
+    ran = run("power", store, "--bias", 0.05, "--most", 400, "--trials", 10, "-b", 19)
+    assert "simulating 100 rows, power 0." in ran.err
+    assert "simulating 400 rows, power 0." in ran.err
+    assert " so far: 10 data sets after " in ran.err
+
+
+def test_help__cuts_no_summary(run: Any) -> None:  # noqa: F811
+    from calibscale.cli import cli
+
+    for name in (
+        *("audit", "bias", "evaluate", "ledger", "nightly", "plan", "power", "rank"),
+        *("reliability", "report", "select", "test"),
+    ):
+        assert "..." not in cli.commands[name].get_short_help_str(56)
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [("2", "2 bytes (is 2GB meant?), where "), ("5kB", "5000 bytes, where "), ("3MB", "3 MB, wh")],
+)
+def test_memory_limit__says_how_much_is_enough(
+    run: Any,  # noqa: F811
+    store: Path,
+    limit: str,
+    told: str,
+) -> None:
+    ran = run("evaluate", store, "-e", "ece", "--memory-limit", limit)
+    assert ran.code == 2
+    assert f"memory limit {told}" in ran.err
+    enough = int(ran.err.split("where ")[1].split(" MB are enough")[0])
+    assert run("evaluate", store, "-e", "ece", "--memory-limit", f"{enough}MB").code == 0

@@ -431,9 +431,17 @@ def test_no_worker__is_told_after_a_while(run: Any, frail: Cluster, store: Path)
 
 
 def test_no_worker__a_slow_one_is_waited_for(
-    frail: Cluster, store: Path, caplog: pytest.LogCaptureFixture
+    frail: Cluster,
+    store: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    frail.slow_worker()
+    def start(record: logging.LogRecord) -> bool:
+        if "no worker at" in record.getMessage():
+            frail.slow_worker()
+        return True
+
+    monkeypatch.setattr(logging.getLogger("calibscale.cluster"), "filters", [start])
     with caplog.at_level(logging.WARNING, "calibscale"):
         found = cs.evaluate(store, [cs.ECE()], scheduler=str(frail.file))
     assert found["ece"].n == ROWS

@@ -423,3 +423,17 @@ def test_stated_error__covers_and_is_not_idle(name, data_folder, golden_scores):
         error, bound = np.array(misses[key]), np.array(stated[key])
         assert (np.abs(error) <= bound).sum() >= 90
         assert np.median(bound) <= 3 * np.sqrt(np.mean(error**2))
+
+
+def test_errors__say_how_to_ask(rng):
+    p, y = rng.dirichlet(np.ones(3), 20), rng.integers(0, 3, 20)
+    with pytest.raises(cs.OptionError, match=r"use from_arrays\(probabilities=p, labels=y\)"):
+        cs.evaluate(p, y)
+    source = cs.from_arrays(probabilities=p, labels=y)
+    for name, such in (("tce2", "TCE2"), ("accuracy", "Accuracy"), ("nothing", "ECE")):
+        with pytest.raises(cs.OptionError, match=rf"such as {such}\(\), not '{name}'"):
+            cs.evaluate(source, [name])
+    asked = [cs.ECE(), cs.TCE2()]
+    for found in (cs.evaluate(source, asked), cs.test(source, asked, replicates=19)):
+        with pytest.raises(KeyError, match="no 'ckce' was computed; there is ece, tce2"):
+            found["ckce"]

@@ -195,6 +195,7 @@ class Forks:
         assert self.process.stderr is not None
         assert self.process.stdout.readline() == b"ready\n", self.process.stderr.read()
         os.set_blocking(self.process.stderr.fileno(), False)
+        self.process.stderr.read()  # what libraries say as they load
 
     def start(self, *nights: tuple[Path, str], limit: int | None = None) -> list[int]:
         """Begin nights, each of a job and a day; their process ids."""
@@ -856,10 +857,10 @@ def test_interrupted__exits_with_75_and_goes_on(
         found, told = forks.end()
         codes += found
         if found == [75]:
-            assert "run the same command again" in told
+            assert "interrupted; nothing is lost, run the same" in told
             scene.check()
         else:  # it was done a little sooner, or just about to end
-            assert found[0] in (0, -number)
+            assert found[0] in (0, -number, -signal.SIGINT)
             scene.check_done()
     assert codes[0] == 75
     night(scene.job, scene.day)

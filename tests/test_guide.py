@@ -12,6 +12,7 @@ import subprocess
 import sys
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -151,14 +152,23 @@ def test_commands__run(block, folder, capsys, monkeypatch):
 
 
 def in_a_shell(commands: list[str]) -> None:
-    """All of them by one shell, and an end of what runs in its background."""
+    """All of them by one shell, and an end of what runs in its background.
+
+    The scheduler takes any port, for another may have the usual one, and is waited for.
+    """
+    text = "\n".join(commands).replace(
+        "dask scheduler --scheduler-file scheduler.json &",
+        "dask scheduler --port 0 --no-dashboard --scheduler-file scheduler.json &\n"
+        "until [ -s scheduler.json ]; do sleep 0.1; done",
+    )
+    assert "--port 0" in text
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shell = subprocess.Popen(
-        ["bash", "-e", "-c", "\n".join(commands)], env={**os.environ, "PATH": path},
+        ["bash", "-e", "-c", text], env={**os.environ, "PATH": path},
         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        shell.wait(120)
+        shell.wait(400)
     finally:
         os.killpg(shell.pid, signal.SIGTERM)
         out, _ = shell.communicate(timeout=30)
@@ -170,9 +180,13 @@ def names() -> dict[str, object]:
     """What blocks of Python take to be there, and what they leave to later ones."""
     made = predictions(300, 5)
     heat = np.exp(made["logits"])
+    p = heat / heat.sum(1, keepdims=True)
     return {
+        "model": SimpleNamespace(predict_proba=lambda X: p, classes_=np.arange(CLASSES)),
+        "X": None,
+        "region": made["covariates"][:, 0],
         "batches": [(made["logits"], made["labels"], made["covariates"])],
-        "p": heat / heat.sum(1, keepdims=True),
+        "p": p,
         "y": made["labels"],
         "w": np.ones(300),
     }
@@ -183,6 +197,9 @@ def test_python__runs(block, names, folder):
     if "LogitStore.create" in block.text:
         shutil.rmtree(folder / "predictions.zarr")
     exec(compile(block.text, f"README, {block.section}", "exec"), names)
+    if "np.savez" in block.text:
+        main(["ingest", "predictions.npz", "again.zarr"])
+        assert LogitStore.open("again.zarr").rows == len(names["y"])
 
 
 @each("toml")

@@ -327,6 +327,10 @@ def test_all_problems__are_told_at_once_with_their_lines(complaints):
         ("a = 1\n\n[b\n", 3, "Expected ']'"),
         ('a = 1\nb = """\n\n', 2, "Unterminated string"),
         ("a = 1\nb = [1\n", 2, "Unclosed array"),
+        ("a = 1\nmodel = v3\n", 2, "Invalid value (text needs quotes)"),
+        ("ledger = [/kept/days]\n", 1, "Invalid value (text needs quotes)"),
+        ("binary = True", 1, "Invalid value (write true)"),
+        ('{"model": "v3"}', 1, "Invalid statement: a job is TOML, not JSON"),
     ],
 )
 def test_no_toml__names_the_line(complaints, text, line, what):
@@ -396,6 +400,8 @@ TABLES = {
     "ledger = 'l/{date}'": "ledger: one ledger has all days",
     "ledger = '{'": "ledger: a brace is not closed",
     "alarms = 3": "alarms: must be a table",
+    "alarms.enabled = false": "alarms.enabled: unknown key; instead of [alarms], write `alarms = f",
+    "alarms.enable = false": "alarms.enable: unknown key; allowed: notions",
     "alarms.level = 1": "alarms.level: must be less than 1",
     "alarms.learn_days = 0": "alarms.learn_days: must be greater than or equal to 1",
     "alarms.notions = ['toplabel']": "alarms.notions[0]: must be 'top_label', 'positive' or",

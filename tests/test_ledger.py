@@ -17,8 +17,10 @@ import pytest
 
 import calibscale as cs
 from calibscale.evaluation import prepared
+from calibscale.files import aside_of
 from calibscale.ledger.days import FORMAT, KEY, Ledger, Record
 from calibscale.ledger.recipe import Recipe, decode, encode, open_ended
+from calibscale.ledger.sums import keep_sums
 from calibscale.wagers import Wagers
 
 ESTIMATORS = (
@@ -340,7 +342,7 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
         ledger.write("2026-01-01", "v1", _records({None: (0, zero), 1.0: (0, zero)}, {"turn": 0}))
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     turns = []
-    for moment in rng.uniform(0, 0.3, 12):
+    for moment in (*rng.uniform(0, 0.3, 12), 2.0):
         process = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)],
             stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent,
@@ -436,6 +438,17 @@ def test_killed_writer__a_ledger_that_it_had_begun_goes(small, tmp_path):
             assert aside.exists()
     with ledger.writing():
         assert not aside.exists()
+
+
+def test_killed_writer__a_sum_that_it_had_begun_goes(small, tmp_path):
+    """Also if it has another name by now."""
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    aside = aside_of(ledger.path / "sums" / "v1-46188-0123456789abcdef.sum")
+    aside.parent.mkdir()
+    aside.write_bytes(b"half")
+    with ledger.writing():
+        keep_sums(ledger)
+    assert list(aside.parent.iterdir()) == []
 
 
 def test_read__of_a_day_whose_slot_was_emptied_is_refused(small, tmp_path):

@@ -351,10 +351,10 @@ def _choice(n, estimator, classes=2, x=None):
     ("n", "options", "classes", "method", "why"),
     [
         (3000, {}, 2, "tiles", "every pair of 3000 rows is quick"),
-        (3001, {}, 2, "spectral", "modes suffice"),
+        (3001, {}, 2, "spectral", "a Fourier series of"),
         (3001, dict(prediction_kernel="laplace"), 2, "tiles", "no short Fourier series"),
         (3001, {}, 3, "tiles", "for scalar predictions"),
-        (3001, dict(notion="top_label"), 3, "spectral", "modes suffice"),
+        (3001, dict(notion="top_label"), 3, "spectral", "a Fourier series of"),
         (50_001, dict(covariate_kernel="laplace"), 2, "features", "no short Fourier series"),
         (50_001, {}, 3, "nystrom", "for scalar predictions"),
         (50_001, dict(prediction_kernel="linear+gaussian"), 2, "tiles", "linear"),

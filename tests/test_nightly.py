@@ -25,6 +25,7 @@ from calibscale.nightly.run import dry_run, night, open_ledger
 from calibscale.nulls import Null, replicates_of
 from calibscale.report.night import article
 from calibscale.report.reading import read
+from calibscale.report.words import evidence
 from calibscale.source import from_arrays
 
 DAYS, ROWS, CLASSES = 10, 400, 4
@@ -157,6 +158,13 @@ def test_window__of_first_day_is_evaluate(made):
     }
     for estimate in plain.estimates:
         assert found[estimate.estimator] == pytest.approx(estimate.value, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize(("last", "told"), [(0, []), (2, ["7d (3 days), all (3 days)"]), (4, [])])
+def test_windows__of_few_days_have_rough_intervals(folder, last, told):
+    notes = night(folder / "job.toml", _name(last)).result["notes"]
+    found = [re.fullmatch(r"The intervals of (.*) are rough: .*", note) for note in notes]
+    assert [match[1] for match in found if match] == told
 
 
 def test_window_tests__sum_the_replicates_of_their_days(made):
@@ -546,6 +554,48 @@ def test_first_night__asks_for_covariates_that_are_there(tmp_path, run):
 # ---------------------------------------------------------------- other sources
 
 
+def test_first_nights__at_once(tmp_path, monkeypatch):
+    """The second begins when the ledger of the first is there, and the first does not write yet."""
+    create = Ledger.create
+
+    def slow(*arguments, **notes):
+        made = create(*arguments, **notes)
+        with pytest.raises(cs.StoreError, match="another writer is at work"):
+            night(job, _name(0))
+        assert list(tmp_path.glob(".ledger.ingest/*.zarr"))  # of the first
+        return made
+
+    monkeypatch.setattr(Ledger, "create", slow)
+    job = _begin(tmp_path, FILES)
+    (tmp_path / f"{_name(0)}.csv").write_text("p,y,a,g\n" + "0.4,0,1,2\n0.6,1,1,2\n" * 20)
+    assert night(job, _name(0)).result["n"] == 40
+
+
+def test_night__in_a_folder_of_others_needs_only_the_ledger(folder):
+    lock = folder / ".ledger.lock"
+    lock.unlink()
+    lock.mkdir()  # cannot be opened for writing, even by root
+    _write(folder, 10)
+    assert night(folder / "job.toml", _name(10)).fresh
+    shutil.rmtree(folder / "ledger")
+    with pytest.raises(cs.StoreError, match=rf"{folder}/ledger: .*directory"):
+        night(folder / "job.toml", _name(10))
+
+
+def test_day__whose_rows_are_all_invalid_is_an_error_and_its_record_stays(tmp_path):
+    job = _begin(tmp_path, FILES.replace("[source]", '[source]\non_invalid = "drop"'))
+    file, text = tmp_path / f"{_name(0)}.csv", "p,y,a,g\n" + "0.4,0,1,2\n0.6,1,1,2\n" * 20
+    for first in (True, False):
+        file.write_text(text.replace("0.", "60."))  # percent
+        with pytest.raises(cs.InvalidDataError, match=r"all 40 rows are invalid \(40 \w+"):
+            night(job, _name(0))
+        assert first or [e.n for e in Ledger.open(tmp_path / "ledger").entries] == [1]
+        file.write_text(text.replace("0.", "60.", 39))
+        assert night(job, _name(0)).result["n"] == 1
+    file.write_text(text.replace("0.", "60.", 39).replace(",1,1,2\n", ",-1,1,2\n"))
+    assert night(job, _name(0)).result["n"] == 0  # one valid row waits for its label
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv", "npz", "zarr"])
 def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
     """They give what a store of the same rows gives."""
@@ -687,6 +737,9 @@ def test_command__exits_with_3_where_a_threshold_is_breached(folder):
     done = _run("nightly", folder / "job.toml", "--date", _name(9))
     assert done.exit_code == 3
     assert "2 thresholds breached" in done.stdout
+    result = json.loads((folder / "out" / f"{_name(9)}.json").read_text())
+    now = evidence(result["alarms"]["log_evidence"][-1])
+    assert f"E = {now}, alarm at 20\n" in done.stdout  # as in the report
     job = _begin(folder, JOB.replace("above = -1.0", "above = 1.0"))
     done = _run("nightly", job, "--date", _name(9), "--json", "-", "-q")
     assert done.exit_code == 0

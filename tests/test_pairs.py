@@ -268,6 +268,46 @@ def test_blocks__rows_that_are_left_out_shorten_them(rng):
     assert found.value == cs.evaluate(source, [_tiles()])["jkce"].value or found.n == 3333
 
 
+@pytest.mark.parametrize("n", [1000, 900], ids=["all labelled", "some not"])
+def test_blocks__one_of_all_rows_is_exact(rng, n):
+    logits, _, y = _predictions(rng, 1000, 3)
+    y[n:] = -1
+    source = cs.from_arrays(logits=logits, labels=y)
+    tiles, one, two = cs.evaluate(
+        source, [_tiles(), *(_tiles(method="blocks", block=size) for size in (1000, 500))]
+    )
+    assert one.value == pytest.approx(tiles.value, rel=1e-12)
+    assert (one.approximation.kind, one.approximation.error) == ("exact", 0.0)
+    assert two.approximation.kind == "blocks"
+
+
+def test_blocks__one_that_has_not_all_pairs_has_no_error():
+    logits, _, y = _predictions(np.random.default_rng(0), 5, 3)
+    source = cs.from_arrays(logits=logits, labels=y, weights=np.array([1, 1, 0, 0, 1.0]))
+    found = cs.evaluate(source, [_tiles(method="blocks", block=2)])["jkce"]
+    assert found.details == {"blocks": 1, "standard_error": None}
+    assert (found.approximation.kind, found.approximation.error) == ("blocks", None)
+
+
+@pytest.mark.parametrize(
+    ("notion", "block", "scale"),
+    [("canonical", 50, 1.0), ("canonical", 350, 2 / 3), ("top_label", 50, 2 / 3)],
+)  # calibrated where divided by 1.5
+def test_blocks__stated_error_covers(notion, block, scale):
+    covered = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        logits, _, y = _predictions(rng, 1000, 4)
+        source = cs.from_arrays(logits=logits * scale, labels=y)
+        exact, blocks = cs.evaluate(
+            source,
+            [_tiles(notion=notion), _tiles(notion=notion, method="blocks", block=block)],
+            scheduler="serial",
+        )
+        covered += abs(blocks.value - exact.value) <= blocks.approximation.error
+    assert covered >= 90
+
+
 # ---------------------------------------------------------------- sampled pairs
 
 

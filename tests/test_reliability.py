@@ -502,3 +502,14 @@ def test_command__outputs_that_cannot_be_written_fail_before_the_work(option):
     ran = run("no-such.zarr", option, "/nowhere/day.png")
     assert ran.exit_code == 2
     assert "cannot be written" in ran.stderr
+
+
+def test_verdict__says_what_chance_would_do(rng):
+    p = rng.random(400)
+    found = reliability(binary(p, rng.random(400) < p), notion="positive", bins=8)
+    expected = "of 8 bins outside the band (at most 0.4 expected by chance)"
+    assert found.verdict.endswith(expected)
+    from calibscale.report.single import reliability as reported
+
+    told = reported({**found.to_dict(), "groups": None}).verdict
+    assert told.endswith("outside the band; at most 0.4 expected by chance")

@@ -20,7 +20,7 @@ from calibscale import ECE, KCE, OptionError, TCE2Debiased, from_arrays
 from calibscale.auditing import audit
 from calibscale.bias import local_bias
 from calibscale.multiplicity import holm
-from calibscale.report import report, save_report
+from calibscale.report import report, save_report, words
 from tests.test_cli import run  # noqa: F401
 
 DIAGRAM = ("notion", "level", "n", "ece", "tce2_debiased", "bins")
@@ -416,6 +416,53 @@ def test_report__the_verdict_comes_first_and_names_whom_and_since_when() -> None
     assert "region\u00a0=\u00a01" in head
     rows = re.findall(r"<tr>.*?</tr>", html)
     assert sum('class="w breached">breached<' in row for row in rows) == len(breached)
+
+
+def test_report__of_an_alarm_alone_does_not_speak_of_breaches() -> None:
+    found = night()
+    for threshold in found["thresholds"]:
+        threshold["breached"] = False
+    text = checked(report([found])).text
+    assert re.search(r" Alarm since \d+ [SO]\w\w 2026\.", text)
+    assert "Breached" not in text
+
+
+def test_report__a_window_says_how_many_of_its_days_there_are() -> None:
+    found = night()
+    assert "of 7 days" not in report([found])
+    week = next(w for w in found["windows"] if w["name"] == "7d")
+    week["days"] = week["days"][-2:]
+    html = report([found])
+    assert '<td class="w">2 of 7 days</td>' in html
+    assert "Over 2 of 7 days</p>" in html
+
+
+def test_report__names_few_groups_at_the_ends_of_their_lines() -> None:
+    found = night(groups=3)
+    plot = re.findall(r'aria-label="Trend of ece over days">(.*?)</svg>', report([found]))[0]
+    assert {"0", "1", "2"} <= set(re.findall(r"<text[^>]*>([^<]*)<", plot))
+    assert "named at its end" in report([found])
+    many = [one | {"group": k} for one in found["trend"]["series"][:1] for k in (None, *range(7))]
+    found["trend"]["series"] = many
+    assert "named at its end" not in report([found])
+
+
+def test_report__headings_are_there_once_and_the_error_has_a_note() -> None:
+    html = report([night()])
+    parts = re.findall(r"<section.*?</section>", html, re.DOTALL)
+    for part in parts:
+        assert re.findall(r"<h2>(.*?)</h2>", part)[0] not in re.findall(r"<caption>(.*?)<", part)
+    estimates = next(part for part in parts if "s-estimates" in part)
+    assert '<th scope="col">±</th>' in estimates
+    assert "±: the error of a faster computation, not of sampling" in estimates
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.2, "0.2"), (1234.1, "1,234"), (3.12e10, "3.1e10"), (9.97e12, "1.0e13"), (4e-6, "4.0e−6")],
+)
+def test_evidence__has_two_digits(value: float, told: str) -> None:
+    assert words.evidence(math.log(value)) == told
 
 
 def test_report__a_difference_is_that_of_the_worse_model_less_the_better() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from itertools import pairwise
 from typing import Any
@@ -519,15 +520,21 @@ def test_from_arrays__impossible_settings(given, says):
         (dict(logits=Z, labels=Y, binary=True), r"binary is declared, but logits have shape"),
         (dict(logits=Z[:, :0], labels=Y), "logits"),
         (dict(logits=Z[:, :0], labels=Y, binary=True), "logits"),
-        (dict(logits=Z, labels=Y.astype(float)), "labels must be integers .* not float64"),
-        (dict(logits=Z, labels=Y.astype(bool)), "labels must be integers .* not bool"),
+        (dict(logits=Z, labels=Y + 0.5), "labels must be integers .* row 0 is 0.5"),
+        (dict(logits=Z, labels=np.float16(Y + np.inf)), "labels must be integers .* row 0 is inf"),
+        (dict(logits=Z, labels=da.zeros(4)), "labels must be integers .* not float64; numpy.as"),
+        (dict(logits=Z, labels=Y.astype(str)), r"not <U21.*np\.searchsorted\(classes, labels\)"),
         (dict(logits=Z, labels=Y[:3]), "4 rows of logits, but 3 of labels"),
-        (dict(logits=Z, labels=Y[:, None]), r"labels must have 1 dimension\(s\): \(4, 1\)"),
-        (dict(logits=Z, labels=np.eye(3, dtype=int)[Y]), "labels must have 1 dimension"),
-        (dict(logits=Z, labels=3), "labels must have 1 dimension"),
+        (dict(logits=Z, labels=Y[:, None]), r"labels must be \(4,\), not of shape \(4, 1\)$"),
+        (dict(logits=Z, labels=np.eye(3, dtype=int)[Y]), r"one-hot\? .*\.argmax\(axis=1\)"),
+        (dict(logits=Z, labels=np.eye(3)[Y]), r"not float64; .*one-hot\?"),
+        (dict(logits=Z, labels=3), r"labels must be \(4,\)"),
         (dict(logits=Z, labels=Y, weights=np.ones(5)), "4 rows of logits, but 5 of weights"),
-        (dict(logits=Z, labels=Y, weights=np.ones((4, 1))), "weights must have 1 dimension"),
-        (dict(logits=Z, labels=Y, covariates=np.ones(4)), "covariates must have 2 dimension"),
+        (dict(logits=Z, labels=Y, weights=np.ones((4, 1))), r"weights must be \(4,\)"),
+        (
+            dict(logits=Z, labels=Y, covariates=Z[None]),
+            r"covariates must be \(4, d\), not",
+        ),
         (dict(logits=Z, labels=Y, covariates=np.ones((3, 1))), "but 3 of covariates"),
         (dict(logits=Z[:0], labels=Y[:0]), "there are no rows"),
         (dict(logits=[], labels=[]), "logits"),
@@ -539,6 +546,42 @@ def test_from_arrays__impossible_settings(given, says):
 def test_from_arrays__what_cannot_be_right(given, says):
     with pytest.raises(InvalidDataError, match=says):
         from_arrays(**given)
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0, np.nan], np.array([0, 1, -1], np.float16)])
+def test_from_arrays__whole_labels_of_any_type_are_taken(labels):
+    source = from_arrays(logits=Z[:3], labels=labels)
+    assert source.labels.tolist() == [0, 1, -1]
+    source = from_arrays(logits=Z[:3], labels=[True, False, True])
+    assert source.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("make", [np.array, da.from_array, zarr.array])
+def test_from_arrays__one_dimension_of_covariates_is_one_covariate(make):
+    source = from_arrays(logits=Z, labels=Y, covariates=make(np.arange(4.0)))
+    assert source.covariate_names == ("x0",)
+    for read in (source, source.part(1, 3, covariates=True)):
+        assert read.read(0, 2, covariates=True).covariates.shape == (2, 1)
+    assert source.read_covariates(1, 3).tolist() == [[1], [2]]
+    assert evaluate(source, [Accuracy()], group_by="x0").n == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(logits=np.eye(3)[Y], labels=Y), "are these probabilities"),
+        (dict(logits=np.eye(3)[Y] + 0.01, labels=Y), None),
+        (dict(probabilities=np.eye(3)[Y], labels=Y), None),
+        (dict(logits=Z[:, :2], labels=[1, -1, 1, -1]), "for labels −1/\\+1 use 0/1"),
+        (dict(logits=Z[:, :2], labels=[1, -1, 0, -1]), None),
+        (dict(logits=Z, labels=[1, -1, 1, -1]), None),
+    ],
+    ids=str,
+)
+def test_from_arrays__what_is_doubtful_is_warned_of(caplog, given, says):
+    from_arrays(**given, name="mine")
+    assert len(caplog.messages) == (says is not None)
+    assert all(re.match(f"mine: .*{says}", message) for message in caplog.messages)
 
 
 def test_from_arrays__a_dask_array_of_unknown_length_says_what_to_do():

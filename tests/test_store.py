@@ -103,7 +103,7 @@ def python(code: str, *arguments: Any, **settings: Any) -> subprocess.CompletedP
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         **settings,
     )
@@ -430,6 +430,30 @@ def test_append__good_rows_before_a_refused_append_are_kept(tmp_path):
     assert LogitStore.open(tmp_path / "s.zarr").rows == 12
 
 
+def test_append__one_covariate_needs_no_second_dimension(tmp_path):
+    store = LogitStore.create(tmp_path / "s.zarr", classes=3, covariate_names=["a"], weights=True)
+    some = dict(values=np.zeros((4, 3)), labels=np.zeros(4, int), weights=np.ones(4))
+    with store.writer() as writer:
+        writer.append(**some, covariates=np.arange(4))
+        with pytest.raises(InvalidDataError, match=r"must be of shape \(4, 1\), not \(3,\)"):
+            writer.append(**some, covariates=np.arange(3))
+    assert store.source.read_covariates(0, 4).tolist() == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (np.array([1, 2, 3, -1]), "counted from 1"),
+        (np.eye(3, dtype=int)[[0, 1, 2, 0]], "argmax"),
+        (np.array(["a", "b", "c", "a"]), "searchsorted"),
+    ],
+)
+def test_append__labels_that_do_not_fit_say_what_they_may_be(tmp_path, given, says):
+    store = LogitStore.create(tmp_path / "s.zarr", classes=3)
+    with store.writer() as writer, pytest.raises(InvalidDataError, match=says):
+        writer.append(np.zeros((4, 3)), given)
+
+
 @pytest.mark.parametrize("extra", [dict(covariates=np.zeros((4, 1))), dict(weights=np.ones(4))])
 def test_append__refuses_columns_the_store_has_not(tmp_path, extra):
     store = LogitStore.create(tmp_path / "s.zarr", classes=3)
@@ -704,7 +728,7 @@ def test_writer__of_a_killed_process_leaves_no_lock(tmp_path):
     with pytest.raises(StoreError, match="another writer"):
         LogitStore.open(path).writer()
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     process.stdout.close()
     with LogitStore.open(path).writer() as writer:
         writer.append(logits(5), labels(5))
@@ -974,7 +998,9 @@ def test_evaluate__a_deleted_chunk_file_is_invalid_data(tmp_path, small_chunks, 
     with store.writer() as writer:
         writer.append(logits(300), labels(300), weights=np.ones(300))
     chunk_file(path / name, 2).unlink()
-    with pytest.raises(InvalidDataError, match=r"row 128 \(chunk 2 of 64 rows\)") as caught:
+    with pytest.raises(
+        InvalidDataError, match=r"row 128 of .*s\.zarr \(chunk 2 of 64 rows\)"
+    ) as caught:
         evaluate(path, FAST)
     assert caught.value.row == 128
     assert "missing chunk" in str(caught.value)

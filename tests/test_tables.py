@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -83,3 +84,65 @@ def test_tables__fit_the_screen(
 def test_number__has_one_sign_of_infinity() -> None:
     infinity = float("inf")
     assert [number(x) for x in (infinity, -infinity, None, 0.1)] == ["∞", "-∞", "–", "0.1"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    ("make", "told", "short"),
+    [
+        (lambda: cs.evaluate(_data(), group_by="region"), evaluation_tables, "Evaluation(n=300, "),
+        (lambda: cs.test(_data(), [cs.ECE(), cs.CKCE()], replicates=19), tables.test_table,
+         "Tests(n=300, ece: p="),
+        (lambda: cs.select(_data(), "top_label", [cs.Bins((5, 10))]), tables.selection_tables,
+         "Selection(n=300, 2 candidates, selected: bins, bins="),
+    ],
+    ids=["evaluation", "tests", "selection"],
+)  # fmt: skip
+def test_print__shows_the_table_of_the_command(
+    make: Any, told: Any, short: str, width: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = make()
+    told(result)
+    assert str(result) == capsys.readouterr().out.rstrip("\n")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in str(result)
+    assert repr(result).startswith(short)
+    assert len(repr(result)) < 1000
+
+
+def _grouped(sizes: tuple[int, ...], *estimators: Any) -> str:
+    rng = np.random.default_rng(0)
+    source = cs.from_arrays(
+        probabilities=rng.dirichlet(np.ones(3), sum(sizes)),
+        labels=rng.integers(0, 3, sum(sizes)),
+        covariates=np.repeat(np.arange(len(sizes)), sizes)[:, None],
+        covariate_names=["g"],
+    )
+    return " ".join(str(cs.evaluate(source, estimators, group_by="g")).split())
+
+
+def test_groups__of_unlike_size_are_told_not_to_be_compared() -> None:
+    comparable, biased = "not comparable between groups", "biased upwards, most in small groups: "
+    asked = (cs.CKCE(), cs.ECE(), cs.TCE2Debiased(), cs.NLL())
+    found = _grouped((300, 100), *asked)
+    assert f"ckce: {comparable}" in found
+    assert found.endswith(f"{biased}ece")
+    assert comparable not in _grouped((200, 200), *asked)  # of the same ridge
+    fixed = _grouped((300, 100), cs.CKCE(ridge=0.1))
+    assert comparable not in fixed
+    assert fixed.endswith(f"{biased}ckce")
+    assert "small groups" not in _grouped((300, 100), cs.NLL(), cs.TCE2Debiased())
+
+
+def test_rank__one_model_claims_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    unlabelled = cs.from_arrays(logits=np.zeros((300, 4)), labels=np.full(300, -1))
+    for others in ({}, {"without a rank": unlabelled}):
+        ranking_tables(cs.rank({"alone": rows(300), **others}, cs.ECE()))
+        out = capsys.readouterr().out
+        assert "0.99" not in out
+        assert "P(rank) is" not in out

@@ -207,7 +207,7 @@ class _Predicted(ArraySource):
                 "both must be of the same rows, in the same order",
                 row,
             )
-        return block._replace(values=theirs.values)
+        return block._replace(values=theirs.values, name=theirs.name)
 
 
 def predicted(predictions: ArraySource, columns: ArraySource) -> _Predicted:

@@ -96,7 +96,8 @@ def choose(
         try:
             plan = Spectral.fitting(setup, notion, kernel, names, tolerance, asked)
             modes = plan.modes.series.modes
-            return plan, f"spectral: {why if method == 'spectral' else f'{modes} modes suffice'}"
+            told = why if method == "spectral" else f"a Fourier series of {modes} modes"
+            return plan, f"spectral: {told}"
         except OptionError as error:
             why = str(error).replace("tiles", "direct")  # the name of the estimators' other way
             if method == "spectral":

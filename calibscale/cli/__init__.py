@@ -33,7 +33,7 @@ _GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code (see ``calibscale --help``)."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # λ and ± on a terminal that has none
             stream.reconfigure(errors="replace")
@@ -45,7 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; nothing is lost, run the same command again", err=True)
+        kept = "nothing is lost, " if _keeps(arguments or sys.argv[1:]) else ""
+        click.echo(f"interrupted; {kept}run the same command again", err=True)
         sys.exit(INTERRUPTED)
     except (CalibscaleError, OSError) as error:
         _give_up_stdout()
@@ -57,6 +58,17 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, ClusterError):  # the work can go on elsewhere, or later
             sys.exit(INTERRUPTED)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process ends, with no more words
+
+
+def _keeps(arguments: list[str]) -> bool:
+    """Whether an interrupted command goes on where it stopped."""
+    return arguments[:1] in (["ingest"], ["nightly"], ["simulate"]) or any(
+        argument.partition("=")[0] == "--checkpoint" for argument in arguments
+    )
 
 
 def _give_up_stdout() -> None:
@@ -84,7 +96,7 @@ def cli() -> None:
 # ---------------------------------------------------------------- making and looking at stores
 
 
-@cli.command()
+@cli.command(short_help="Write a STORE whose calibration error is known.")
 @click.argument("store")
 @click.option("--rows", "-n", default=100_000, show_default=True)
 @click.option("--classes", "-k", type=int, help="Number of classes; default: as in the paper.")
@@ -118,7 +130,7 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
         click.echo(f"{made.rows:,} rows of {made.classes} classes in {store}")
 
 
-@cli.command()
+@cli.command(short_help="Copy FILEs of predictions into a STORE.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... STORE")
 @click.option(
     "--key", "keys", multiple=True, metavar="ROLE=NAME",
@@ -174,7 +186,7 @@ def info(store: str, json_path: str | None) -> None:
 # ---------------------------------------------------------------- demo, warmup, doctor
 
 
-@cli.command()
+@cli.command(short_help="Start here: simulated predictions, and the truth.")
 @click.option("--rows", "-n", default=100_000, show_default=True)
 @click.option("--classes", "-k", default=10, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -202,7 +214,7 @@ def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> N
         click.echo(f"The store is kept in {keep}; try: calibscale evaluate {keep}")
 
 
-@cli.command()
+@cli.command(short_help="Compile every kernel ahead of time.")
 def warmup() -> None:
     """Compile every kernel now and keep it in the cache, so that later runs start at once."""
     import time
@@ -215,7 +227,7 @@ def warmup() -> None:
     click.echo(f"kernels ready in {cache_folder()} ({time.perf_counter() - started:.1f} s)")
 
 
-@cli.command()
+@cli.command(short_help="What a bug report needs.")
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
 )

@@ -24,7 +24,7 @@ from calibscale.progress import progress
 METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
 
 
-@click.command()
+@click.command(short_help="Is STORE calibrated at every value of covariates?")
 @click.argument("store", required=False)
 @click.option(
     "--covariates", metavar="A,B", required=True, help="Columns to audit for local calibration."

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RADIAL = ("gaussian", "laplace", "matern32", "matern52")
 
 
-@click.command()
+@click.command(short_help="Where, and which way, the predictions are off.")
 @click.argument("store", required=False)
 @click.option("--covariates", metavar="A,B", help="Columns that the bias is local in.")
 @click.option(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from calibscale.results import Evaluation
 
 
-@click.command()
+@click.command(short_help="Calibration errors of STORE, from one pass over it.")
 @click.argument("store", required=False)
 @click.option(
     "--estimator", "-e", "names", multiple=True, type=click.Choice(NAMES),
@@ -111,7 +111,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
         terminal().print(Text(f"no intervals of {', '.join(lost)}: {why}", style="yellow"))
 
 
-@click.command()
+@click.command(short_help="What `evaluate` will cost, without doing it.")
 @click.argument("store", required=False)
 @click.option(
     "--estimator", "-e", "names", multiple=True, type=click.Choice(NAMES),

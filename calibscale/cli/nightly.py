@@ -27,7 +27,7 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
     return value
 
 
-@click.command()
+@click.command(short_help="Judge a day of predictions, by the TOML file JOB.")
 @click.argument("job", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--date", "day", callback=_day, metavar="DAY",

@@ -22,7 +22,7 @@ from calibscale.cli.test import STATISTICS
 from calibscale.progress import progress
 
 
-@click.command()
+@click.command(short_help="How many rows a test needs to detect a bias.")
 @click.argument("store", required=False)
 @click.option(
     "--bias", "shift", default=0.0, metavar="B",
@@ -78,7 +78,8 @@ def power(
     """How many rows like those of STORE a test needs to detect a bias.
 
     By simulation: rows are drawn from STORE, labels from its biased predictions, and every data
-    set is tested.  The labels of STORE are not used, but for --choose-bandwidths.
+    set is tested: minutes with klce, and longer where many rows are needed.  The labels of STORE
+    are not used, but for --choose-bandwidths.
     """
     check_output(json_path)
     check_level(alpha, replicates)
@@ -107,7 +108,11 @@ def power(
             replicates=replicates,
             seed=options["seed"],
             **scan,
-            progress=report,
+            tell=lambda trial: report(
+                trial.trials,
+                None,
+                f"simulating {trial.rows:,} rows, power {trial.power:.2f} so far",
+            ),
         )
     if json_path != "-" and not quiet:
         from calibscale.tables import power_table

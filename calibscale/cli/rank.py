@@ -28,7 +28,7 @@ _ALL_PAIRS = 10  # of more, those of neighbours are shown
 _WIDE = 100
 
 
-@click.command()
+@click.command(short_help="Rank models by calibration, on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
     "--by", type=click.Choice(_SIZES), default="ckce", show_default=True, metavar="NAME",
@@ -162,6 +162,7 @@ def _models_table(result: Ranking, console: Console) -> Table:
     for name in (*columns, "P(best)", "P(rank)", "accuracy"):
         table.add_column(name, justify="right", no_wrap=True)
     least = 1e-12 * max((abs(m.value) for m in result.models if m.value is not None), default=0.0)
+    several = _several(result)
     for model in result.models:
         found, rank = model.estimate.interval, model.rank
         value = 0.0 if model.value is not None and abs(model.value) < least else model.value
@@ -172,8 +173,8 @@ def _models_table(result: Ranking, console: Console) -> Table:
             number(value),
             *([_error(model, least)] if error else []),
             "–" if found is None else _range(found.low, found.high),
-            _probability(model.p_best),
-            _probability(listed),
+            _probability(model.p_best if several else None),
+            _probability(listed if several else None),
             "–" if model.accuracy is None else f"{model.accuracy:.4f}",
         )
     return table
@@ -238,7 +239,7 @@ def _settings(result: Ranking, width: int) -> list[str]:
         if result.common.get(key) is not None
     ]
     lines = [f"{' and '.join(shared)} for all models"] if shared and len(result.models) > 1 else []
-    if any(model.probabilities for model in result.models) and len(result.models) > 1:
+    if any(model.probabilities for model in result.models) and _several(result):
         lines.append("P(rank) is that of the rank listed")
     if any(d.p_adjusted is not None for d in result.differences):
         error = 1 - result.parameters["level"]
@@ -251,6 +252,11 @@ def _settings(result: Ranking, width: int) -> list[str]:
     if intervals and intervals[0].covers != POPULATION:
         lines.append("intervals are of the expectation at this n, which is biased")
     return lines
+
+
+def _several(result: Ranking) -> bool:
+    """Whether there is an order: one that is alone is the best of itself."""
+    return sum(model.rank is not None for model in result.models) > 1
 
 
 def _range(low: float, high: float) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from calibscale.diagram import Reliability
 
 
-@click.command()
+@click.command(short_help="How often predictions came true, by what they were.")
 @click.argument("store", required=False)
 @click.option(
     "--output", "-o", metavar="PATH",

@@ -15,7 +15,7 @@ from calibscale.errors import OptionError
 _LEDGER, _RESULTS = "index.json", "results"  # of the folder that a job's nights keep
 
 
-@click.command()
+@click.command(short_help="One HTML file about results, for people.")
 @click.argument("paths", nargs=-1, required=True, metavar="RESULT.json... | LEDGER")
 @click.option(
     "--output", "-o", required=True, metavar="PATH", help="The HTML file; - for standard output."

@@ -25,7 +25,7 @@ _NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
-@click.command()
+@click.command(short_help="Choose the estimator of STORE by its validated risk.")
 @click.argument("store", required=False)
 @click.option(
     "--notion", type=click.Choice(_NOTIONS), default="top_label", show_default=True,

@@ -26,7 +26,7 @@ STATISTICS = (
 )
 
 
-@click.command()
+@click.command(short_help="Is STORE miscalibrated, or could it be chance?")
 @click.argument("store", required=False)
 @click.option(
     "--statistic", "-s", "names", multiple=True, type=click.Choice(STATISTICS),

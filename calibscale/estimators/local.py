@@ -160,7 +160,8 @@ class KLCE(Estimator):
             return "tiles", None, f"tiles: every pair of {setup.rows} rows is quick"
         try:
             statistic = self._spectral(setup, kernel)
-            return "spectral", statistic, f"spectral: {statistic.series.modes} modes suffice"
+            modes = statistic.series.modes
+            return "spectral", statistic, f"spectral: a Fourier series of {modes} modes"
         except NoSeries as error:
             why = str(error)
         if setup.rows <= _SOME_ROWS or kernel.linear or self.normalization == "kernel_sum":

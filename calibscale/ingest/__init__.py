@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -10,10 +11,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from calibscale.errors import StoreError
-from calibscale.ingest.layout import agree, batches, filled, layouts_of
+from calibscale import hints
+from calibscale.chunk import Block, Rules, chunks
+from calibscale.errors import InvalidDataError, StoreError
+from calibscale.ingest.layout import Batch, agree, batches, filled, layouts_of
 from calibscale.ingest.readers import reading
 from calibscale.store import LogitStore
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]  # rows done, rows in all (None: unknown)
 
@@ -83,7 +88,9 @@ def ingest(
 
     Notes
     -----
-    An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.
+    An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  The first
+    rows are examined: of those that `evaluate` would refuse, of logits that look like
+    probabilities, and of labels −1 and 1 alone a warning is logged.
 
     Examples
     --------
@@ -130,12 +137,27 @@ def ingest(
             before = done = store.rows  # as it is now that nobody else writes
             for batch in batches(layouts, stored, store.classes, done):
                 writer.append(**batch._asdict())
+                if done == 0:
+                    _examine(first.file, batch, Rules(store.kind, store.classes, 1))
                 done += len(batch.labels)
                 if progress is not None:
                     progress(done, total)
             writer.note("ingest", {**note, "complete": True})
+        if store.rows and store.classes == 2 and hints.negatives_lost(store.source.labels):
+            _log.warning(hints.ARE_NEGATIVES, url)
     added = store.rows - before
     return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, paths)))
+
+
+def _examine(file: str, batch: Batch, rules: Rules) -> None:
+    """Warn of rows that a reader of the store refuses, and of probabilities called logits."""
+    try:
+        for _ in chunks(Block(0, batch.values, batch.labels, batch.weights, None, file), rules):
+            pass
+    except InvalidDataError as error:
+        _log.warning("%s The store keeps them as they are.", error)
+    if rules.kind == "logits" and hints.seem_probabilities(batch.values):
+        _log.warning(hints.ARE_PROBABILITIES, file)
 
 
 # -- the store
@@ -150,6 +172,12 @@ def _begun(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
             return None
         raise
     if {**store.notes.get("ingest", {}), "complete": None} != {**note, "complete": None}:
+        if not store.finished:
+            raise StoreError(
+                f"{url}: an earlier ingest of other (or changed) files, or with other settings, "
+                "stopped here; begin anew with overwrite=True (--overwrite), or choose another "
+                "place"
+            )
         raise StoreError(
             f"{url}: this store was made from other files or with other settings; choose another "
             "place, or replace it with overwrite=True (--overwrite)"

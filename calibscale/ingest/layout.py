@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale import hints
 from calibscale.errors import (
     BinaryError,
     InvalidDataError,
@@ -106,9 +107,11 @@ def _layout(
             for name in names:
                 column, what = columns[name], f"{file}: {role} ({name!r})"
                 if column.dtype.kind not in "fiub":
-                    raise InvalidDataError(f"{what} must be numbers, not {column.dtype}")
+                    told = hints.of_text(column.dtype) * (role in ("labels", "covariates"))
+                    raise InvalidDataError(f"{what} must be numbers, not {column.dtype}{told}")
                 if len(column.shape) > (role in (kind, "covariates")):
-                    raise InvalidDataError(f"{what} have too many dimensions")
+                    told = hints.of_shape((0, *column.shape)) * (role == "labels")
+                    raise InvalidDataError(f"{what} have too many dimensions{told}")
                 if column.rows != rows:
                     raise InvalidDataError(
                         f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
@@ -267,7 +270,7 @@ def _integers(file: str, part: Part, labels: NDArray[Any], classes: int) -> NDAr
         place = f"line {part.lines[i]}" if part.lines else f"row {part.start + i}"
         raise InvalidDataError(
             f"{file}, {place}: the label is {labels[i]}, not an integer 0..{classes - 1} (−1 or "
-            "nothing: not yet known)",
+            "nothing: not yet known)" + hints.of_range(labels, classes),
             part.start + i,
         )
     return labels.astype(np.int32)

@@ -296,8 +296,10 @@ class _Csv:
                     numbers = np.fromiter(map(float, left), np.float64, len(cells))
                 except ValueError as error:
                     i, j = divmod(len(cells) - length_hint(left) - 1, len(names))
+                    told = "; categories must be numbers" * (cells_of[j][1] == "nan")
                     raise InvalidDataError(
-                        f"{self._path}, line {lines[i]}, {list(names)[j]!r}: {error}", start + i
+                        f"{self._path}, line {lines[i]}, {list(names)[j]!r}: {error}{told}",
+                        start + i,
                     ) from error
                 numbers = numbers.reshape(len(lines), len(names))
                 yield Part(start, dict(zip(names, numbers.T, strict=True)), lines)

@@ -57,6 +57,9 @@ def sums_of(ledger: Ledger, entries: Iterable[Entry]) -> Iterable[Floats]:
 
 def keep_sums(ledger: Ledger) -> None:
     """Write the sum of every block that is over; within `writing`."""
+    for aside in (ledger.path / "sums").glob(".*.tmp"):  # of a writer that was killed
+        with suppress(OSError):
+            aside.unlink()
     last = max((e.date for e in ledger.entries), default="0001-01-01")
     now = date.fromisoformat(last).toordinal() // BLOCK_DAYS
     for block in blocks_of(ledger.entries):

@@ -354,6 +354,7 @@ _KINDS = {
     "finite_number": "a finite number", "string_type": "a text", "bool_type": "true or false",
     "tuple_type": "a list", "dataclass_type": "a table", "dict_type": "a name or a table",
 }  # fmt: skip
+_SWITCHES = (("alarms", "enabled"), ("alarms", "disabled"))
 
 
 def _validated(tables: dict[str, Any], problems: Problems) -> Job:
@@ -390,6 +391,8 @@ def _drop(rest: dict[str, Any], where: tuple[Any, ...]) -> None:
 def _words(where: Where, error: Any) -> str:
     """What is wrong with a key, and what is allowed."""
     kind, value = error["type"], error["input"]
+    if kind == "unexpected_keyword_argument" and where in _SWITCHES:
+        return "unknown key; instead of [alarms], write `alarms = false` above the first table"
     if kind == "unexpected_keyword_argument":
         return f"unknown key; {hint(where[-1], _keys(where[:-1]))}"
     if kind == "missing":

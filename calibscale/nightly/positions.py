@@ -122,11 +122,22 @@ def parse(file: str, data: bytes) -> tuple[dict[str, Any], str]:
         return tomllib.loads(text), text
     except (ValueError, RecursionError) as error:  # a number may be too long for Python
         what = str(error)
-        found = re.search(r" \(at (?:line (\d+).*|end of document)\)$", what)
+        found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", what)
         if found is None:
             raise OptionError(f"{file}: {what}") from error
         line = int(found[1] or text.rstrip("\n").count("\n") + 1)
-        raise OptionError(f"{file}:{line}: {what[: found.start()]}") from error
+        at = text.split("\n")[line - 1][int(found[2] or 0) - 1 :] if found[2] else ""
+        raise OptionError(f"{file}:{line}: {what[: found.start()]}{_likely(what, at)}") from error
+
+
+def _likely(what: str, at: str) -> str:
+    """What the writer of a line may have missed; `at`: from where it is no TOML."""
+    if what.startswith("Invalid statement") and at.startswith("{"):
+        return ": a job is TOML, not JSON"
+    if not what.startswith("Invalid value") or not re.match(r"[^\W\d]|[/~.]/?[^\W\d]", at):
+        return ""
+    small = re.match(r"(True|False)\b", at)
+    return f" (write {small[1].lower()})" if small else " (text needs quotes)"
 
 
 def dotted(where: Where) -> str:

@@ -48,7 +48,7 @@ def read_day(
     Raises
     ------
     InvalidDataError
-        If the rows are bad, or not as those that the ledger was made of.
+        If the rows are bad, all left out as invalid, or not as those that the ledger was made of.
     """
     asked: Iterable[Estimator] = ()
     if ledger is None:
@@ -142,6 +142,7 @@ class _Reader:
         alone = () if self.recipe.group_by else wagers
         found = self.run.scan([*needed.values(), *drawn.values(), *alone, CERTAIN])
         if not found.counts.used:
+            self._refuse_invalid(found.counts)
             empty = empty_record(self.recipe, wagers)
             empty.info.update(self._facts(found.counts))
             return Reading(self.recipe, {None: empty})
@@ -170,6 +171,16 @@ class _Reader:
         if self.recipe.group_by:
             records |= self._groups(wagers)
         return Reading(self.recipe, records)
+
+    def _refuse_invalid(self, counts: RowCounts) -> None:
+        """A day that has rows, of which not one is valid, has no record."""
+        if counts.dropped and not counts.unlabelled:
+            whys = (f"{count:,} {why.replace('_', ' ')}" for why, count in counts.dropped.items())
+            raise InvalidDataError(
+                f"{self.run.data.name}: all {sum(counts.dropped.values()):,} rows are invalid "
+                f"({', '.join(whys)}), and none is left to judge the day by; "
+                "on_invalid = 'raise' names the first"
+            )
 
     def _facts(self, counts: RowCounts) -> dict[str, Any]:
         return {

@@ -32,6 +32,7 @@ from calibscale.store.places import complaints
 
 NIGHTLY_SCHEMA = "calibscale.nightly/1"
 _FEW_ROWS = 1000  # that the first day should have
+_FEW_DAYS = 5  # of a window, whose interval leaves out one at a time
 _NO_EXTRAS = {"selection": None, "bias": None}
 
 
@@ -90,7 +91,7 @@ def night(
     StoreError
         If there are no predictions, another run is at work, or something cannot be written.
     InvalidDataError
-        If the rows are bad.
+        If the rows are bad, or all of them were left out as invalid.
     """
     job = job if isinstance(job, Job) else read_job(job)
     check_key(day)
@@ -108,10 +109,9 @@ class _Run:
         self.started = time.perf_counter()
         self.notes: list[str] = []
         self._stack = stack
-        self.ledger = open_ledger(job)
-        if self.ledger is None:
-            stack.enter_context(_beginning(job.ledger_path))
-            self.ledger = open_ledger(job)  # that another night may have made by now
+        there = open_ledger(job)
+        stack.enter_context(_alone(job.ledger_path, there is not None))
+        self.ledger = there or open_ledger(job)  # that another night may have made by now
         self.extras: dict[str, Any] | None = None
         if self.ledger is not None:
             stack.enter_context(self.ledger.writing())
@@ -335,6 +335,16 @@ class _Run:
         if blind:
             many = f"{len(blind)} thresholds have" if len(blind) > 1 else "One threshold has"
             notes.append(f"{many} no value to judge.")
+        few = [
+            f"{w['name']} ({len(w['days'])} days)"
+            for w in out["windows"]
+            if 1 < len(w["days"]) < _FEW_DAYS
+        ]
+        if few:
+            notes.append(
+                f"The intervals of {', '.join(few)} are rough: they follow from how days differ, "
+                f"which fewer than {_FEW_DAYS} hardly show."
+            )
         frozen = self.ledger.notes.get("first_rows")
         if frozen is not None and frozen < _FEW_ROWS:
             notes.append(
@@ -367,15 +377,19 @@ _WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
 
 
 @contextmanager
-def _beginning(ledger: Path) -> Iterator[None]:
-    """The only night that may make the ledger, until the context ends."""
+def _alone(ledger: Path, there: bool) -> Iterator[None]:
+    """The only night, also of a ledger that is not there yet, until the context ends."""
     lock = FileLock(ledger.with_name(f".{ledger.name}.lock"))
     with complaints(ledger):
-        ledger.parent.mkdir(parents=True, exist_ok=True)
         try:
+            ledger.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except Timeout as error:
             raise StoreError(f"{ledger}: another writer is at work") from error
+        except OSError:
+            if not there:
+                raise
+            # a folder that others own: the ledger has a lock of its own
     try:
         yield
     finally:

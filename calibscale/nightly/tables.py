@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from calibscale.nightly.run import Night, Plan
-from calibscale.report.words import plural
+from calibscale.report.words import evidence, plural
 from calibscale.tables import duration, number, show, terminal
 
 _MOST = 12  # rows of a table; the rest is in the result
@@ -116,9 +115,9 @@ def _evidence(console: Console, r: dict[str, Any]) -> None:
     alarms = r["alarms"]
     if alarms is None:
         return
-    e = math.exp(min(alarms["log_evidence"][-1], 700.0))
-    text = f"Evidence against calibration since {alarms['first_day']}: E = {e:.3g}, alarm at "
-    console.print(text + f"{1 / alarms['level']:.3g}")
+    e, limit = evidence(alarms["log_evidence"][-1]), evidence(alarms["threshold"])
+    text = f"Evidence against calibration since {alarms['first_day']}: E = {e}, alarm at {limit}"
+    console.print(text)
     for p in alarms["processes"]:
         if p["alarm"]:
             who = "" if p["group"] is None else f", {escape(str(r['group_by']))} = {p['group']:g}"

@@ -99,6 +99,7 @@ class _Part(_Made):
             labels,
             _filled(block.weights, out, 1.0),
             _filled(block.covariates, out, 0.0),
+            block.name,
         )
 
 

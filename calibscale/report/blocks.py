@@ -137,7 +137,7 @@ class Article:
     Attributes
     ----------
     state : str
-        ``fine``, ``breached``, or empty where nothing is judged.
+        ``fine``, ``breached``, ``alarm``, or empty where nothing is judged.
     verdict : str
         A sentence.
     reasons : tuple of str

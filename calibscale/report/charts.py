@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import date
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from calibscale.report import words
+from calibscale.report.dates import day_axis, day_reach, line_ends, ordinals, step_of
 from calibscale.report.drawing import (
-    TEXT,
+    LETTER,
     WIDTH,
     Picture,
     area,
@@ -28,11 +28,11 @@ from calibscale.report.drawing import (
     y_axis,
 )
 
-_LETTER = 0.62 * TEXT  # units that a letter needs
 _LEFT, _RIGHT = 48.0, WIDTH - 10.0  # of axes that stand alone
 _LABELS = 17  # letters of labels that stand beside their bars; longer ones stand above
 _STEP = 18.0  # from row to row
 _STRIPS = 340.0  # units that strips of one picture may take
+_DASHES = ((), (6, 2), (2, 2), (8, 2, 2, 2), (1, 2), (4, 1, 1, 1, 1, 1))  # of lines with names
 _ZOOM = 0.4  # where everything lies below this, the axes end sooner than at 1
 
 
@@ -63,10 +63,10 @@ def strips(found: Sequence[Strip]) -> Picture:
     """Strips one below the other, each with its own scale; numbers stand at the right."""
     above = any(len(row.label) > _LABELS for strip in found for row in strip.rows)
     letters = max((len(row.label) for strip in found for row in strip.rows), default=0)
-    left = 6.0 if above else min(letters, _LABELS) * _LETTER + 10
+    left = 6.0 if above else min(letters, _LABELS) * LETTER + 10
     step = 29.0 if above else _STEP
     shown = [words.number(row.value, 3) for strip in found for row in strip.rows]
-    right = WIDTH - 1.05 * _LETTER * max(6, *map(len, shown), 0) - 8
+    right = WIDTH - 1.05 * LETTER * max(6, *map(len, shown), 0) - 8
     middle = 0.7 if above else 0.5  # where in its part of the strip a bar lies
     height = sum(_strip_height(strip, step) for strip in found)
     with canvas(height) as sheet:
@@ -278,21 +278,28 @@ def trend(
     groups: Sequence[Sequence[float | None]] = (),
     limits: Sequence[Limit] = (),
     alert: bool = False,
+    names: Sequence[str] = (),
 ) -> Picture:
-    """One estimator over days; `limits` that lie far away are left out, see `near_limits`."""
+    """One estimator over days; `limits` that lie far away are left out, see `near_limits`.
+
+    `names` of the groups, if they are few, stand where their lines end.
+    """
     reach = _trend_reach(values, low, high, groups, limits)
-    x = _ordinals(days)
+    x = ordinals(days)
     with canvas(196) as sheet:
-        axis = sheet.axes(_LEFT, 12, _RIGHT, 170, _day_reach(x), reach)
-        _day_axis(axis, days)
+        letters = max(map(len, names), default=0)
+        axis = sheet.axes(_LEFT, 12, _RIGHT, 170, day_reach(x, letters, _RIGHT - _LEFT), reach)
+        day_axis(axis, days)
         shown = ticks(*reach, 4)
         y_axis(axis, shown, tick_names(shown))
         if reach[0] < 0 < reach[1]:
             segments(axis, [((axis.get_xlim()[0], 0.0), (axis.get_xlim()[1], 0.0))], "muted", 0.9)
-        for one in groups:
-            inside = [v if v is not None and reach[0] <= v <= reach[1] else None for v in one]
-            line(axis, x, inside, "other", 0.8, opacity=0.55)
         _day_band(axis, x, low, high, reach)
+        for k, one in enumerate(groups):
+            inside = [v if v is not None and reach[0] <= v <= reach[1] else None for v in one]
+            dashes, opacity = (_DASHES[k % len(_DASHES)], 0.9) if names else ((), 0.55)
+            line(axis, x, inside, "other", 1.1 if names else 0.8, dashes, opacity)
+        line_ends(axis, x, groups, names)
         line(axis, x, values, "accent", 1.6)
         known = [(a, b) for a, b in zip(x, values, strict=True) if b is not None]
         if len(known) <= 40:
@@ -374,15 +381,15 @@ def _day_band(
 
 def rows(days: Sequence[str], counts: Sequence[int | None]) -> Picture:
     """Rows of each day as bars."""
-    x = _ordinals(days)
+    x = ordinals(days)
     most = max((n for n in counts if n is not None), default=1) or 1
     with canvas(196) as sheet:
-        axis = sheet.axes(_LEFT, 12, _RIGHT, 170, _day_reach(x), (0.0, 1.06 * most))
-        _day_axis(axis, days)
+        axis = sheet.axes(_LEFT, 12, _RIGHT, 170, day_reach(x), (0.0, 1.06 * most))
+        day_axis(axis, days)
         shown = ticks(0, most, 4)
         y_axis(axis, shown, [_thousands(v) for v in shown])
         found = [(a, n) for a, n in zip(x, counts, strict=True) if n]
-        half = 0.4 * min(1.0, _step_of(x))
+        half = 0.4 * min(1.0, step_of(x))
         boxes(axis, [rectangle(a - half, a + half, 0.0, float(n)) for a, n in found], "rows")
         base_line(axis)
     return sheet.picture
@@ -406,7 +413,7 @@ def evidence(
 ) -> Picture:
     """E over days, on a logarithmic scale, of all together and of every process."""
     to_ten = 1 / math.log(10)
-    x = _ordinals(days)
+    x = ordinals(days)
     logs = [v for some in (whole, *(p.log for p in processes)) for v in some if v is not None]
     limits = [v for v in (threshold, process_threshold) if v is not None]
     low = max(min([*logs, 0.0]) * to_ten, -3.0) - 0.15
@@ -414,9 +421,9 @@ def evidence(
     high = min(max([*logs, 0.0]) * to_ten, max(2.5 * top, top + 3)) + 0.3
     high = max(high, top + 0.5)
     with canvas(262) as sheet:
-        axis = sheet.axes(_LEFT, 22, _RIGHT, 238, _day_reach(x), (low, high))
+        axis = sheet.axes(_LEFT, 22, _RIGHT, 238, day_reach(x), (low, high))
         sheet.text(2, 11, "evidence E", "muted")
-        _day_axis(axis, days)
+        day_axis(axis, days)
         shown = [float(k) for k in range(math.ceil(low), math.floor(high) + 1)]
         step = next(s for s in (1, 2, 3, 5, 10, 20, 50, 100, 1000) if len(shown) / s <= 7)
         shown = [k for k in shown if k % step == 0]
@@ -457,42 +464,3 @@ def _scaled(
         up.append(None if value is None or value > high else value)
         before = None if value is None else (at, value)
     return across, up
-
-
-# ---------------------------------------------------------------- days as an axis
-
-
-def _ordinals(days: Sequence[str]) -> list[float]:
-    """Days as numbers; parts of a day share it evenly."""
-    found: list[float] = []
-    for day, keys in groupby(days, key=lambda key: key[:10]):
-        parts = len(list(keys))
-        found += [date.fromisoformat(day).toordinal() + i / parts for i in range(parts)]
-    return found
-
-
-def _step_of(x: Sequence[float]) -> float:
-    """From one day, or part of one, to the next."""
-    return min((b - a for a, b in pairwise(x)), default=1.0)
-
-
-def _day_reach(x: Sequence[float]) -> tuple[float, float]:
-    return (min(x) - 0.7, max(x) + 0.7) if x else (0.0, 1.0)
-
-
-def _day_axis(axis: Any, days: Sequence[str]) -> None:
-    """About four days by name, the last one among them."""
-    x = _ordinals(days)
-    if not x:
-        return
-    first, last = math.floor(min(x)), math.floor(max(x))
-    step = next(
-        (s for s in (1, 2, 7, 14, 28, 56, 91, 182, 364) if (last - first) / s <= 4),
-        -(-(last - first) // 4),
-    )
-    shown = list(range(last, first - 1, -step))[::-1]
-    far = last - first > 300
-    names = [words.day(date.fromordinal(v).isoformat()) for v in shown]
-    names = [n.split(" ", 1)[1] if far else n.rsplit(" ", 1)[0] for n in names]
-    x_axis(axis, [float(v) for v in shown], names)
-    base_line(axis)

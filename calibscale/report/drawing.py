@@ -20,6 +20,7 @@ from calibscale.errors import OptionError
 
 WIDTH = 380.0  # units; a phone of 360 px shows 0.88 px a unit
 TEXT = 11.0
+LETTER = 0.62 * TEXT  # units that a letter needs
 _POINTS = 72.0
 _ROLES = (
     "ink",

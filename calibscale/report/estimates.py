@@ -133,8 +133,9 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
             row += [_approximation(estimate)] if near else []
             n = estimate["n"] if estimate["n"] is not None else place.n
             rows.append([*row, words.count(n)])
-    note = "root: √value of a squared error" if rooted else ""
-    return table("Estimates", head, rows, note)
+    told = ["root: √value of a squared error"] * rooted
+    told += ["±: the error of a faster computation, not of sampling"] * near
+    return table("Values and intervals", head, rows, "; ".join(told))
 
 
 def _interval(estimate: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from calibscale.report import words
@@ -115,6 +116,8 @@ def _verdict(night: dict[str, Any]) -> tuple[list[dict[str, Any]], str, str]:
         told.append(f"{len(breached)} of {all_}")
     if alarm:
         told.append(f"alarm since {words.day(alarms['since'])}" if alarms["since"] else "alarm")
+    if not breached:
+        return [], "alarm", f"A{told[0][1:]}"
     return breached, "breached", f"Breached: {'; '.join(told)}"
 
 
@@ -138,7 +141,7 @@ def _reasons(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]
             found.append(f"Alarm for {words.plural(len(whom) - _NAMED, 'other')}, see below.")
     asked: dict[str, list[str]] = {}
     for t in breached:
-        limit, whom_ = _limit_told(t), words.group(column, t["group"])
+        limit, whom_ = _limit_told(night, t), words.group(column, t["group"])
         if t["observed"] is None:
             asked.setdefault(f"{limit}, {_blind(t)}", []).append(whom_)
         else:
@@ -149,8 +152,8 @@ def _reasons(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]
     return found
 
 
-def _limit_told(t: dict[str, Any]) -> str:
-    over = f" over {words.window(t['window'])}" if t["window"] else ""
+def _limit_told(night: dict[str, Any], t: dict[str, Any]) -> str:
+    over = f" over {_over(night, t['window'])}" if t["window"] else ""
     side, limit = ("above", t["above"]) if t["above"] is not None else ("below", t["below"])
     return f"{_what(t)}{over}, {side} {words.given(limit)}"
 
@@ -188,7 +191,7 @@ def _facts(night: dict[str, Any], breached: list[dict[str, Any]]) -> Facts:
     found = [("rows of the day", words.count(night["n"]), rows_told(night))]
     for window, estimate in _key_estimates(night):
         interval = estimate["interval"]
-        told = f"over {words.window(window)}"
+        told = f"over {_over(night, window)}"
         if interval is not None:
             told += f", {words.span(interval['low'], interval['high'], 2)}"
         found.append((words.label(estimate), words.number(estimate["value"]), told))
@@ -251,13 +254,13 @@ def _thresholds(night: dict[str, Any]) -> Table | None:
         whom = "" if t["group"] is None else f", {words.group(column, t['group'])}"
         rows.append((
             _what(t) + whom, state, _observed(t), f"{sign} {words.given(limit)}",
-            words.window(t["window"]),
+            _over(night, t["window"]),
         ))  # fmt: skip
     head = (
         "what", Column("state", numbers=False), "observed", "breached if",
         Column("window", numbers=False),
     )  # fmt: skip
-    return table("Thresholds", head, rows)
+    return table("Limits and what was observed", head, rows)
 
 
 def _limits(
@@ -282,9 +285,19 @@ def _limits(
 # ---------------------------------------------------------------- estimates
 
 
+def _over(night: dict[str, Any], name: str | None) -> str:
+    """A window in words; “2 of 7 days” where the ledger has no more of it."""
+    many = re.fullmatch(r"(\d+)d", name or "")
+    for w in night["windows"]:
+        there = len({day[:10] for day in w["days"] or ()})
+        if w["name"] == name and many and 0 < there < int(many[1]):
+            return f"{there} of {words.window(name)}"
+    return words.window(name)
+
+
 def _estimates(night: dict[str, Any]) -> list[Block]:
     places = [
-        Place(words.window(w["name"]), w["results"], w["n"], *_limits(night, w["name"], None))
+        Place(_over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None))
         for w in night["windows"]
         if w["results"]
     ]
@@ -295,7 +308,7 @@ def _diagrams(night: dict[str, Any]) -> Figures | None:
     found = []
     for window in night["windows"]:
         if window["reliability"] is not None:
-            told = f"over {words.window(window['name'])}"
+            told = f"over {_over(night, window['name'])}"
             figure = reliability_figure(window["reliability"], told)
             found += [figure] if figure is not None else []
     return Figures(tuple(found)) if found else None
@@ -308,12 +321,12 @@ def _groups(night: dict[str, Any]) -> list[Block]:
         return []
     first = max(windows, key=lambda w: w["n"] or 0)
     blocks = group_blocks(
-        night["group_by"], first["groups"], f"over {words.window(first['name'])}",
+        night["group_by"], first["groups"], f"over {_over(night, first['name'])}",
         lambda group: _limits(night, first["name"], group),
     )  # fmt: skip
     for window in windows:
         if window is not first:
-            where = f"over {words.window(window['name'])}"
+            where = f"over {_over(night, window['name'])}"
             ordered = sorted(window["groups"], key=lambda g: -(g["n"] or 0))
             listed = group_table(night["group_by"], ordered, where)
             blocks.append(Folded(f"Groups {where}", (listed,)))
@@ -322,7 +335,7 @@ def _groups(night: dict[str, Any]) -> list[Block]:
 
 def _tests(night: dict[str, Any]) -> list[Block]:
     found = [
-        Tested(words.window(w["name"]), test) for w in night["windows"] for test in w["tests"] or ()
+        Tested(_over(night, w["name"]), test) for w in night["windows"] for test in w["tests"] or ()
     ]
     found.sort(key=lambda one: one.test["statistic"])
     return test_blocks(found, "window", 0.05)

@@ -18,6 +18,7 @@ QUANTITIES = {
 }
 _DAYS = 400  # of a trend; older ones are not drawn
 _GROUP_SERIES = 20  # of a trend's plot
+_NAMED_GROUPS, _LETTERS = 6, 12  # beside their lines
 
 
 def newest(values: Sequence[float | None]) -> float | None:
@@ -65,7 +66,9 @@ def _trend_figure(
     limits, alert = _trend_limits(night, series["estimator"])
     near = charts.near_limits(values, low, high, limits)
     drawn = [g["values"][-_DAYS:] for g in groups[:_GROUP_SERIES]]
-    picture = charts.trend(days, values, low, high, drawn, near, alert)
+    some = [words.short(words.plain(g["group"]), _LETTERS) for g in groups]
+    named = some if len(some) <= _NAMED_GROUPS else []
+    picture = charts.trend(days, values, low, high, drawn, near, alert, named)
     caption = f"{words.day(days[0])} to {words.day(days[-1])}, last "
     caption += f"{words.number(newest(values))}."
     for limit in limits:
@@ -73,7 +76,8 @@ def _trend_figure(
             caption += f" The threshold {limit.name} is far outside the plot."
     legend = [("line", "all rows, each day")]
     legend += [("area", "interval")] if any(v is not None for v in low) else []
-    legend += [("thin", f"each {column or 'group'}")] if drawn else []
+    each = f"each {column or 'group'}{', named at its end' * bool(named)}"
+    legend += [("thin", each)] if drawn else []
     legend += [("limit", "threshold")] if near else []
     legend += [("alert", "threshold breached")] if alert else []
     heads = [words.group(column, g["group"]) for g in groups]

@@ -68,7 +68,7 @@ def settings(result: dict[str, Any], **others: Any) -> Section:
     values = {**others, **(result.get("parameters") or {})}
     flat = list(_flat(values))
     if flat:
-        blocks.append(table("Parameters", ("parameter", "value"), flat))
+        blocks.append(table("Settings", ("parameter", "value"), flat))
     source = result.get("source")
     if source:
         blocks.append(table("Source", ("property", "value"), list(_flat(source))))

@@ -98,7 +98,7 @@ def reliability(result: dict[str, Any]) -> Article:
     level = result["level"]
     verdict = f"{outside} of {words.plural(len(filled), 'bin')} outside the band"
     if level is not None:
-        verdict += f"; at most {len(filled) * (1 - level):.2g} would be by chance"
+        verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not filled:
         verdict = result["reason"] or "There is no bin"
     groups = result["groups"]

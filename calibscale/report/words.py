@@ -137,9 +137,18 @@ def evidence(log: float | None) -> str:
     if log is None:
         return "–"
     if not -9 < log < 11:
-        return ten(log / math.log(10))
+        return _power_of_ten(log / math.log(10))
     value = math.exp(log)
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _power_of_ten(exponent: float) -> str:
+    """Two digits, also where the number itself is too large for a computer."""
+    whole = math.floor(exponent)
+    mantissa = f"{10 ** (exponent - whole):.1f}"
+    if mantissa == "10.0":
+        mantissa, whole = "1.0", whole + 1
+    return f"{mantissa}e{whole}".replace("-", "−")
 
 
 def ten(exponent: float) -> str:

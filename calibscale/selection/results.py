@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.chunk import Block, Floats, Rules, chunks
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.results import EXACT, Approximation, finite
+from calibscale.results import EXACT, Approximation, finite, not_there
 from calibscale.selection.families import Fitted
 from calibscale.views import views
 
@@ -108,7 +108,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Selection:
-    """All candidates and the one of smallest risk.
+    """All candidates and the one of smallest risk; `print` shows them as a table.
 
     Attributes
     ----------
@@ -186,6 +186,19 @@ class Selection:
             return None
         return sum(self.nested_estimates) / len(self.nested_estimates)
 
+    def __str__(self) -> str:
+        from calibscale.tables import plain, selection_tables
+
+        return plain(selection_tables, self)
+
+    def __repr__(self) -> str:
+        best = self.selected
+        settings = "".join(f", {name}={value:g}" for name, value in best.hyperparameter.items())
+        return (
+            f"Selection(n={self.n}, {len(self.candidates)} candidates, "
+            f"selected: {best.estimator}{settings}, estimate={best.estimate})"
+        )
+
     def best_of(self, estimator: str) -> Candidate:
         """The candidate of smallest risk among those of one estimator.
 
@@ -196,7 +209,7 @@ class Selection:
         """
         mine = [c for c in self.candidates if c.estimator == estimator]
         if not mine:
-            raise KeyError(estimator)
+            raise KeyError(not_there(estimator, self.estimators))
         return min(mine, key=lambda c: c.risk if math.isfinite(c.risk) else math.inf)
 
     @property

@@ -12,8 +12,8 @@ from typing import Any, Self
 import numpy as np
 import zarr
 
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
-from calibscale.source import KINDS, ArraySource, as_numpy
+from calibscale.errors import NoRowsError, OptionError, StoreError
+from calibscale.source import KINDS, ArraySource
 from calibscale.store.direct import DirectArray, is_direct
 from calibscale.store.foreign import refuse_objects
 from calibscale.store.format import FORMAT, KEY, check_meta, is_store, lay_out
@@ -25,6 +25,7 @@ from calibscale.store.places import (
     write_lock,
     zarr_address,
 )
+from calibscale.store.rows import fitting
 
 # what zarr raises where an array stands
 _ARRAY = (zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError, FileExistsError)
@@ -51,6 +52,7 @@ class LogitStore:
         self.url = url if is_url(url) else str(local_path(url))
         self._group = group
         self._meta: dict[str, Any] = dict(group.attrs[KEY])  # type: ignore[arg-type]
+        self._unfinished = False
 
     # -- life
 
@@ -147,8 +149,14 @@ class LogitStore:
         return cls.open(url)
 
     @classmethod
-    def open(cls, url: str | Path) -> LogitStore:
+    def open(cls, url: str | Path, *, unfinished: bool = False) -> LogitStore:
         """An existing store.
+
+        Parameters
+        ----------
+        url : path or fsspec URL
+        unfinished : bool
+            Let `source` be the rows that are there where an ingest did not finish.
 
         Raises
         ------
@@ -171,6 +179,7 @@ class LogitStore:
                 )
             check_meta(url, meta)
             store = cls(str(url), group)
+            store._unfinished = unfinished
             store._check()
         return store
 
@@ -225,6 +234,12 @@ class LogitStore:
         return bool(self._meta["weights"])
 
     @property
+    def finished(self) -> bool:
+        """Whether the `ingest` that made the store came to its end, or there was none."""
+        note = self.notes.get("ingest")
+        return not (isinstance(note, dict) and note.get("complete") is False)
+
+    @property
     def source(self) -> ArraySource:
         """The committed rows, ready to be evaluated.
 
@@ -232,7 +247,14 @@ class LogitStore:
         ------
         InvalidDataError
             If there are none.
+        StoreError
+            If its ingest did not finish; see `open`.
         """
+        if not (self.finished or self._unfinished):
+            raise StoreError(
+                f"{self.url}: its ingest did not finish; {self.rows:,} rows are there. Run the "
+                "same `calibscale ingest` again, which goes on, or begin anew with --overwrite"
+            )
         if self.rows == 0:
             raise NoRowsError(f"{self.url}: the store is empty; append rows first")
         return ArraySource(
@@ -255,6 +277,7 @@ class LogitStore:
             "format": int(self._meta["format"]),
             "kind": self.kind,
             "rows": self.rows,
+            **({} if self.finished else {"unfinished": "its ingest stopped here; run it again"}),
             "classes": self.classes,
             "binary": self.binary,
             "dtype": str(values.dtype),
@@ -361,8 +384,9 @@ class Writer:
             Logits or probabilities, whichever the store holds.
         labels : (r,) integers
             −1 where the label is not yet known.
-        covariates : (r, d), weights : (r,)
-            Exactly where the store has them.
+        covariates : (r, d), or (r,) if there is one
+        weights : (r,)
+            Both exactly where the store has them.
 
         Raises
         ------
@@ -370,53 +394,9 @@ class Writer:
             If a shape or type does not fit the store; nothing is added then.
         """
         self._check_open()
-        store = self._store
-        width = 1 if store.binary else store.classes
-        given = as_numpy(values)
-        given = given.reshape(-1, 1) if store.binary and given.ndim == 1 else given
-        labels = as_numpy(labels)
-        if given.ndim != 2 or given.shape[1] != width or given.dtype.kind not in "fiu":
-            raise InvalidDataError(
-                f"{store.kind} must be (rows, {width}) numbers, not {given.dtype} {given.shape}"
-            )
-        if labels.shape != given.shape[:1] or labels.dtype.kind not in "iu":
-            raise InvalidDataError(
-                f"labels must be {len(given)} integers, not {labels.dtype} {labels.shape}"
-            )
-        outside = (labels < -1) | (labels >= store.classes)
-        if outside.any():
-            i = int(np.argmax(outside))
-            raise InvalidDataError(
-                f"row {i} of those appended has the label {labels[i]}, outside "
-                f"0..{store.classes - 1} (−1: not yet known)",
-                i,
-            )
-        with np.errstate(over="ignore"):  # told below, with the row
-            part = {store.kind: given.astype(self._dtype), "labels": labels}
-        lost = np.isfinite(given) & ~np.isfinite(part[store.kind])
-        if lost.any():
-            i = int(np.argmax(lost.any(axis=1)))
-            raise InvalidDataError(
-                f"row {i} of those appended has {given[i][lost[i]][0]:g}, too large for "
-                f"{self._dtype}",
-                i,
-            )
-        for name, column, d, expected in (
-            ("covariates", covariates, len(store.covariate_names), bool(store.covariate_names)),
-            ("weights", weights, None, store.has_weights),
-        ):
-            if (column is not None) != expected:
-                raise InvalidDataError(f"the store has {'' if expected else 'no '}{name}")
-            if column is None:
-                continue
-            column = as_numpy(column)
-            if column.shape != (len(given), *(() if d is None else (d,))):
-                raise InvalidDataError(f"{name} of shape {column.shape} do not fit the rows")
-            if column.dtype.kind not in "fiub":
-                raise InvalidDataError(f"{name} must be numbers, not {column.dtype}")
-            part[name] = column
-        self._parts.append({name: np.array(column) for name, column in part.items()})
-        self._buffered += len(given)
+        part = fitting(self._store, self._dtype, values, labels, covariates, weights)
+        self._parts.append(part)
+        self._buffered += len(part["labels"])
         while self._buffered >= self._room():
             self._write(self._room())
 
