@@ -123,6 +123,16 @@ def _grouped(sizes: tuple[int, ...], *estimators: Any) -> str:
     return " ".join(str(cs.evaluate(source, estimators, group_by="g")).split())
 
 
+class _Own(cs.ECE):
+    """One of a user's own."""
+
+    name = "own"
+
+
+def test_print__knows_estimators_of_ones_own(source: Any) -> None:
+    assert "own" in str(cs.evaluate(source, [_Own(), cs.ECE()], group_by="group"))
+
+
 def test_groups__of_unlike_size_are_told_not_to_be_compared() -> None:
     comparable, biased = "not comparable between groups", "biased upwards, most in small groups: "
     asked = (cs.CKCE(), cs.ECE(), cs.TCE2Debiased(), cs.NLL())
