@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from laws import BINARY
 from measure import Report, Settings, measure
 from pair_work import BANDWIDTH, binary, dirichlet, klce
 from scipy.special import expit, logit
 from scipy.stats import binom
-
-SEED = 20261121  # of every data set of this file, fixed before the first run
-PROCESSES = 2
+from simulated import SEED, processes, shared, within
 
 # ---- tests
 ROWS, REPLICATES, LEVEL = 200, 199, 0.05
-LAWS: dict[str, Callable[[np.random.Generator, int], Any]] = {
-    "uniform": lambda rng, n: rng.random(n),
-    "Beta(0.2, 0.2)": lambda rng, n: rng.beta(0.2, 0.2, n),
-    "sigmoid of a normal": lambda rng, n: expit(rng.standard_normal(n)),
-    "rare events, Beta(0.3, 9)": lambda rng, n: rng.beta(0.3, 9.0, n),
-}
+LAWS = {name: BINARY[name] for name in (
+    "uniform", "Beta(0.2, 0.2)", "sigmoid of a normal", "rare events, Beta(0.3, 9)",
+)}  # fmt: skip
 STATISTICS = ("klce", "kce", "jkce", "ckce", "ece", "tce2", "cwce2")
 NULLS = ("labels", "wild", "residual", "permute", "hoeffding")
 BOUNDED = ("klce", "kce", "jkce")  # what Hoeffding's inequality is for
@@ -39,21 +34,12 @@ METHODS = ("jackknife", "bootstrap")
 
 def run(settings: Settings) -> Report:
     report = Report("levels", settings)
-    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+    with processes() as pool:
         for simulated in (levels, power, coverage):
             simulated(report, pool)
     times(report)
     kite(report)
     return report
-
-
-def _within(
-    report: Report, what: str, value: float, low: float, high: float, unit: str = "%",
-    full_only: bool = False,
-) -> None:  # fmt: skip
-    """Judge a number on the side of the middle on which it lies."""
-    below = bool(value < (low + high) / 2)
-    report.check(what, value, low if below else high, unit, at_least=below, full_only=full_only)
 
 
 # ---------------------------------------------------------------- levels and power of tests
@@ -70,7 +56,7 @@ def levels(report: Report, pool: Executor) -> None:
         for s, statistic in enumerate(STATISTICS):
             _row(report, "level", law, statistic, rejected[s], ties=100 * ties[s])
             percent = 100 * rejected[s, 0]
-            _within(report, f"{law}, {statistic}, labels, rejected", percent, low, high)
+            within(report, f"{law}, {statistic}, labels, rejected", percent, low, high)
 
 
 def power(report: Report, pool: Executor) -> None:
@@ -94,17 +80,10 @@ def _by_law(
     """Shares of data sets rejected (statistics, nulls + 1), and of replicates that tie."""
     replicates = 19 if report.settings.small else REPLICATES  # both can say 5 % exactly
     for law in LAWS:
-        found = np.concatenate(_shared(pool, count, _p_values, law, miscalibrated, replicates))
+        found = np.concatenate(shared(pool, count, _p_values, law, miscalibrated, replicates))
         p, ties = found[..., :-1], found[..., -1]
         rejected = np.where(np.isnan(p), np.nan, p <= LEVEL + 1e-12)
         yield law, rejected.mean(axis=0), ties.mean(axis=0)
-
-
-def _shared(pool: Executor, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """The work on 0..count−1, cut for the processes; it takes first and last after the rest."""
-    step = max(1, min(20, count // PROCESSES))
-    cuts = [(a, min(a + step, count)) for a in range(0, count, step)]
-    return [f.result() for f in [pool.submit(work, *arguments, *cut) for cut in cuts]]
 
 
 def _p_values(law: str, miscalibrated: bool, replicates: int, first: int, last: int) -> Any:
@@ -172,7 +151,7 @@ def coverage(report: Report, pool: Executor) -> None:
     truths = {law: _binned_error(law, report.settings.rows(20_000_000)) for law in LAWS}
     over, under, ckce, limit = _limits(report.settings.rows(2_000_000))
     binned, joint = (
-        np.concatenate(_shared(pool, count, work, resamples), axis=1)
+        np.concatenate(shared(pool, count, work, resamples), axis=1)
         for work in (_binned_intervals, _joint_intervals)
     )
     for law, found in zip(LAWS, binned, strict=True):
@@ -180,7 +159,7 @@ def coverage(report: Report, pool: Executor) -> None:
             what = f"TCE2, debiased, {law}, {method}, covered"
             # the noise of rare events is nearly all squares: intervals are longer than need be
             most = 100 if "rare" in law else 97
-            _within(report, what, percent, 93, most, full_only=True)
+            within(report, what, percent, 93, most, full_only=True)
     cases = (("JKCE, unbiased", over), ("JKCE, difference of two models", over - under))
     for (name, truth), found in zip(cases, joint[:2], strict=True):
         for method, percent, length in _covered(report, name, found, truth):
@@ -385,6 +364,6 @@ def kite(report: Report) -> None:
                    replicates=replicates, kite_p=expected["kite_p"])  # fmt: skip
         if name == "heart_lr":
             report.check(f"{name}, value, distance from 0.0033", abs(found.value - 0.0033), 5e-5)
-            _within(report, f"{name}, p", found.p_value, 0.22, 0.31, "")
+            within(report, f"{name}, p", found.p_value, 0.22, 0.31, "")
         else:
             report.check(f"{name}, p", found.p_value, 1 / replicates)

@@ -1,0 +1,34 @@
+"""What benchmarks of simulated data sets share: seeds, processes, verdicts."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from typing import Any
+
+from measure import Report
+
+SEED = 20261121  # of every data set, fixed before the first run
+PROCESSES = 2
+
+
+def processes() -> ProcessPoolExecutor:
+    """Fresh processes that import calibscale themselves."""
+    return ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"))
+
+
+def shared(pool: Executor, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """The work on 0..count−1, cut for the processes; it takes first and last after the rest."""
+    step = max(1, min(20, count // PROCESSES))
+    cuts = [(a, min(a + step, count)) for a in range(0, count, step)]
+    return [f.result() for f in [pool.submit(work, *arguments, *cut) for cut in cuts]]
+
+
+def within(
+    report: Report, what: str, value: float, low: float, high: float, unit: str = "%",
+    full_only: bool = False,
+) -> None:  # fmt: skip
+    """Judge a number on the side of the middle on which it lies."""
+    below = bool(value < (low + high) / 2)
+    report.check(what, value, low if below else high, unit, at_least=below, full_only=full_only)
