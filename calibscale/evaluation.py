@@ -20,10 +20,17 @@ from calibscale.covariates import Column, summarise
 from calibscale.errors import OptionError
 from calibscale.estimators import CMMD, ESTIMATORS, JKCE, Estimator
 from calibscale.features import RandomFourier
-from calibscale.intervals import Intervals, parts_of, total
+from calibscale.intervals import (
+    Intervals,
+    has_limits,
+    interval_statistics,
+    parts_of,
+    total,
+    with_interval,
+)
 from calibscale.pairs import Pairs
 from calibscale.products import HoldOut, Rows
-from calibscale.results import POPULATION, THIS_N, Estimate, Evaluation
+from calibscale.results import Estimate, Evaluation
 from calibscale.scan import Pass, States, scan
 from calibscale.source import ArraySource
 from calibscale.statistics import Fingerprint, FingerprintState, Statistic
@@ -194,7 +201,8 @@ def evaluate(
         pairwise = any(e.pairwise for e in run.fitting)
         needed: list[Statistic] = [_FINGERPRINT] * pairwise
         for e in run.fitting:
-            needed += (interval.needs(e) if interval else ()) or e.needs
+            some = interval_statistics(e, interval, run.data.classes) if interval else ()
+            needed += some or e.needs
         found = run.scan(needed)
         estimates = {}
         for key, states in found.groups.items():
@@ -203,7 +211,9 @@ def evaluate(
                 group = None if key is None else (run.data.covariate(group_by or ""), key)
                 identity = _identity(run, states[_FINGERPRINT])
                 pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
-            estimates[key] = tuple(_estimate(e, states, pairs, interval) for e in run.chosen)
+            estimates[key] = tuple(
+                _estimate(e, states, pairs, interval, run.data.classes) for e in run.chosen
+            )
     return Evaluation(
         estimates=estimates.pop(None),
         group_by=group_by,
@@ -363,10 +373,11 @@ def _estimate(
     states: States,
     pairs: Pairs | None,
     interval: Intervals | None,
+    classes: int,
 ) -> Estimate:
     if isinstance(estimator, Estimate):
         return estimator
-    grouped = interval.needs(estimator) if interval else ()
+    grouped = interval.needs(estimator) if interval and not has_limits(estimator) else ()
     with engine.one_thread():
         if estimator.pairwise:
             assert pairs is not None
@@ -378,9 +389,9 @@ def _estimate(
             )  # fmt: skip
         if interval is None or found.value is None:
             return found
-        parts = parts_of(estimator, interval, states, pairs, found.value)
-        covers = POPULATION if estimator.unbiased else THIS_N
-        return replace(found, interval=None if parts is None else parts.interval(interval, covers))
+        limited = has_limits(estimator)
+        parts = None if limited else parts_of(estimator, interval, states, pairs, found.value)
+        return with_interval(estimator, found, interval, states, parts, classes)
 
 
 def _identity(run: Run, found: FingerprintState) -> dict[str, Any]:

@@ -1,24 +1,37 @@
-"""Confidence intervals of estimates: the jackknife and the bootstrap of groups of rows."""
+"""Confidence intervals of estimates: limits of their own, or parts of the rows left out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 from scipy.stats import t as student
 
 from calibscale.chunk import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators import JKCE, KLCE, Estimator
 from calibscale.kernels import random
+from calibscale.limits import (
+    FEW,
+    Limits,
+    Noise,
+    excess_limits,
+    noise_of,
+    noise_of_gram,
+    quadratic_limits,
+)
+from calibscale.nulls import Null, Replicates
 from calibscale.pairs import Pairs
 from calibscale.products import Rows
-from calibscale.results import Interval
+from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
 from calibscale.scan import States
-from calibscale.statistics import Statistic
+from calibscale.statistics import EventSums, Statistic
 
 METHODS = ("jackknife", "bootstrap")
+_REPLICATES = (10, 50)  # of drawn labels, that the noise of a calibrated model is learned from
+_REPLICATE_BYTES = 2**25
 
 
 @dataclass(frozen=True)
@@ -121,11 +134,14 @@ class Parts:
         what is left has no value.
     resampled : (resamples,)
         With groups resampled; empty for the jackknife.
+    form : Form, optional
+        Of a sum over pairs: its squared norm, which has limits of its own.
     """
 
     value: float
     left_out: Floats
     resampled: Floats
+    form: Form | None = None
 
     def __sub__(self, other: Parts) -> Parts:
         return Parts(
@@ -175,7 +191,7 @@ def parts_of(
     if estimator.pairwise:
         if pairs is None or not isinstance(estimator, JKCE | KLCE):
             return None
-        return _rows_left_out(estimator, pairs, value)
+        return _rows_left_out(estimator, asked, pairs, value)
     needed = asked.needs(estimator)
     if not needed:
         return None
@@ -204,7 +220,9 @@ def total(state: Any, skip: int | None = None) -> Any:
     return type(state)(*(np.add.reduce(field, axis=0)[...] for field in fields))
 
 
-def _rows_left_out(estimator: JKCE | KLCE, pairs: Pairs, value: float) -> Parts | None:
+def _rows_left_out(
+    estimator: JKCE | KLCE, asked: Intervals, pairs: Pairs, value: float
+) -> Parts | None:
     """Each row left out of a sum over pairs, from its own sum over all others."""
     if getattr(estimator, "method", "") != "tiles":
         return None
@@ -214,14 +232,17 @@ def _rows_left_out(estimator: JKCE | KLCE, pairs: Pairs, value: float) -> Parts 
         held = [panels[index].rows for index in range(len(panels))]
         rows = Rows.join(held)
         w = rows.weights
-        vectors = np.hstack([rows.delta * w[:, None], w[:, None]])
+        drawn = _drawn_residuals(rows, asked.seed)
+        vectors = np.hstack([rows.delta * w[:, None], w[:, None], drawn * w[:, None]])
         cuts = np.cumsum([len(part) for part in held])[:-1]
         name = pairs.name("rows")
         sums = np.concatenate(pairs.product(panels, np.split(vectors, cuts), name))
-    by_row = np.einsum("ij,ij->i", vectors[:, :-1], sums[:, :-1])
-    kernels = w * sums[:, -1]
+    e = rows.delta.shape[1]
+    by_row = np.einsum("ij,ij->i", vectors[:, :e], sums[:, :e])
+    kernels = w * sums[:, e]
     kappa = spec.kernel.diagonal(rows)
-    own, own_kernel = (w * w * kappa) * np.einsum("ij,ij->i", rows.delta, rows.delta), w * w * kappa
+    squares = w * w * np.einsum("ij,ij->i", rows.delta, rows.delta)
+    own, own_kernel = squares * kappa, w * w * kappa
     whole, diagonal, kernel_sum = by_row.sum(), own.sum(), kernels.sum()
     left_out = np.full(len(rows), np.nan)
     for i in range(len(rows)):
@@ -235,4 +256,199 @@ def _rows_left_out(estimator: JKCE | KLCE, pairs: Pairs, value: float) -> Parts 
             left_out[i] = estimator.from_sums(
                 float(whole - 2 * by_row[i] + own[i]), float(diagonal - own[i]), rest
             )
-    return Parts(value, left_out[w > 0], np.empty(0))
+    form = None
+    if whole > 0 and getattr(estimator, "normalization", "pairs") == "pairs":
+        shape = (len(rows), -1, e)
+        first, second = (x[:, e + 1 :].reshape(shape) for x in (vectors, sums))
+        gram = np.einsum("iae,ibe->ab", first, second, optimize=True)
+        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(whole)
+        calibrated = noise_of_gram(gram, along)
+        # of rows as they are; tr Σ² as if the noise had the shape of a calibrated model's
+        square = calibrated.square * (diagonal / calibrated.trace) ** 2 if gram.any() else 0.0
+        observed = Noise(float(diagonal), float(square), float(by_row @ by_row / whole))
+        scale = float(state.weight) ** 2
+        sums_of_events = _event_sums(rows)
+        form = Form(float(whole), float(diagonal), float(squares.sum()), scale,
+                    calibrated, observed, sums_of_events)  # fmt: skip
+    return Parts(value, left_out[w > 0], np.empty(0), form)
+
+
+def _drawn_residuals(rows: Rows, seed: int) -> Floats:
+    """Residuals of drawn labels, replicate after replicate (n, B·e)."""
+    null, e = Null("labels", seed), rows.delta.shape[1]
+    if e == 1:
+        p, delta = rows.points[:, 0], rows.delta[:, 0]
+        return null.scalars("", rows.rows, p, delta, 0, _REPLICATES[1]).T
+    count = int(np.clip(4 * _REPLICATES[1] // e, *_REPLICATES))
+    return np.hstack(list(null.vectors(rows.rows, rows.points, rows.delta, 0, count)))
+
+
+def _event_sums(rows: Rows) -> Floats:
+    """The sums of `EventSums`, of a scalar prediction or of the top label."""
+    top = rows.points.argmax(axis=1)[:, None]
+    p, delta = (np.take_along_axis(x, top, 1)[:, 0] for x in (rows.points, rows.delta))
+    w, happened = rows.weights, p - delta > 0.5
+    a, b = w * p, w * (1.0 - p)
+    columns = np.array([w, w * w, a, b, a * a, a * b, b * b])
+    return np.column_stack([columns[:, ~happened].sum(axis=1), columns[:, happened].sum(axis=1)])
+
+
+# ---------------------------------------------------------------- intervals
+
+
+def interval_statistics(
+    estimator: Estimator, asked: Intervals, classes: int
+) -> tuple[Statistic, ...]:
+    """The statistics that an interval needs in the place of the estimator's own; none: those."""
+    if has_limits(estimator):
+        return ()
+    grouped = asked.needs(estimator)
+    if not estimator.is_quadratic:
+        return grouped
+    return (*grouped, *_replicates(estimator, asked, classes), _events(estimator))
+
+
+def has_limits(estimator: Estimator) -> bool:
+    """Whether its states alone give an interval, or say that there is none."""
+    return type(estimator).limits is not Estimator.limits or estimator.no_interval is not None
+
+
+def with_interval(
+    estimator: Estimator,
+    estimate: Estimate,
+    asked: Intervals,
+    states: States,
+    parts: Parts | None,
+    classes: int,
+) -> Estimate:
+    """The estimate with its interval, or with a note why there is none.
+
+    Limits of the estimator where it has them, else those of its quadratic form, else what `parts`
+    give.  `states` has what `interval_statistics` names, else the estimator's own.
+    """
+    if estimate.value is None:
+        return estimate
+    if estimator.no_interval is not None:
+        return _noted(estimate, f"no interval: {estimator.no_interval}")
+    interval = _limits_interval(estimator, asked, states, parts, classes)
+    if interval is None and parts is not None:
+        interval = parts.interval(asked, POPULATION if estimator.unbiased else THIS_N)
+        if interval is not None and estimate.squared and estimator.unbiased:
+            interval = replace(interval, low=max(interval.low, 0.0), high=max(interval.high, 0.0))
+    found = replace(estimate, interval=interval)
+    if interval is not None and estimate.squared and estimate.value < 0.0 <= interval.low:
+        return _noted(found, "negative by chance; the interval is of a square, which is not")
+    return found
+
+
+def _noted(estimate: Estimate, note: str) -> Estimate:
+    notes = [*estimate.details.get("notes", ()), note]
+    return replace(estimate, details={**estimate.details, "notes": notes})
+
+
+def _limits_interval(
+    estimator: Estimator, asked: Intervals, states: States, parts: Parts | None, classes: int
+) -> Interval | None:
+    """The interval from limits, where there are some."""
+    form = parts.form if parts is not None else None
+    if has_limits(estimator):
+        groups = dict(zip(estimator.needs, asked.needs(estimator), strict=False))
+        whole = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
+        limits = estimator.limits(asked.level, *whole)
+    else:
+        if estimator.is_quadratic:
+            form = _form_of(estimator, asked, states, classes)
+        limits = None if form is None else form.limits(estimator, asked.level)
+    if limits is None:
+        return None
+    error = (limits.high - limits.low) / (2.0 * float(ndtri(0.5 + asked.level / 2)))
+    covers = POPULATION if estimator.unbiased else BOTH
+    return Interval(limits.low, limits.high, asked.level, limits.method, 0, error, covers)
+
+
+# ---------------------------------------------------------------- squared norms
+
+
+@dataclass(frozen=True)
+class Form:
+    """A squared norm |v|² of a sum over rows, and the noise of v.
+
+    Attributes
+    ----------
+    size, own, squares, scale : float
+        |v|², and as of `Quadratic`.
+    calibrated, observed : Noise
+        Of drawn labels, and of what was observed.
+    events : (7, 2)
+        Sums of `EventSums`.
+    """
+
+    size: float
+    own: float
+    squares: float
+    scale: float
+    calibrated: Noise
+    observed: Noise
+    events: Floats
+
+    def limits(self, estimator: Estimator, level: float) -> Limits | None:
+        """Of the population's value; of a biased estimator the upper one has the noise on top."""
+        tail = (1.0 - level) / 2.0
+        if not (self.size > 0 and self.calibrated.trace > 0):
+            return None
+        low, high, method = quadratic_limits(self.size, self.calibrated, self.observed, tail)
+        low, high = low / self.scale, high / self.scale
+        weight, squares = self.events[:2]
+        if weight.min() * weight.sum() < FEW * squares.sum():  # few events of the rarer kind
+            low_gap, high_gap = excess_limits(self.events[2:, 0], self.events[2:, 1], tail)
+            gap = max(abs(low_gap), abs(high_gap)) / float(weight.sum())
+            directions = 2.0 if getattr(estimator, "notion", "") == "canonical" else 1.0
+            high = max(high, directions * self.own / self.squares * gap**2)
+        if not estimator.unbiased:
+            high += self.own / self.scale
+        return Limits(low, high, method)
+
+
+def _events(estimator: Estimator) -> EventSums:
+    notion = getattr(estimator, "notion", None)
+    return EventSums(notion if notion in ("top_label", "positive") else "top_label")
+
+
+def _replicates(estimator: Estimator, asked: Intervals, classes: int) -> tuple[Replicates, ...]:
+    """Sums with drawn labels; fewer where they are large, and so tell more each."""
+    fields = (field for s in estimator.needs for field in s.zero_drawn(classes, 1))
+    count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *_REPLICATES))
+    return tuple(Replicates(s, Null("labels", asked.seed), 0, count) for s in estimator.needs)
+
+
+def _form_of(estimator: Estimator, asked: Intervals, states: States, classes: int) -> Form | None:
+    """From states by group and replicates; None where they were not asked for."""
+    grouped, replicates = asked.needs(estimator), _replicates(estimator, asked, classes)
+    events = _events(estimator)
+    if not all(s in states for s in (*grouped, *replicates, events)):
+        return None
+    whole = [total(states[g]) for g in grouped]
+    form = estimator.quadratic(*whole)
+    size = float(form.vector @ form.vector)
+    if not size > 0:
+        return None
+    direction = form.vector / np.sqrt(size)
+
+    def drawn(b: int) -> Floats:
+        parts = zip(estimator.needs, whole, replicates, strict=True)
+        return estimator.quadratic(*(s.with_drawn(t, states[r], b) for s, t, r in parts)).vector
+
+    calibrated = noise_of(np.array([drawn(b) for b in range(len(replicates[0]))]), direction)
+    parts = [
+        estimator.quadratic(*(type(states[g])(*(f[k, ...] for f in states[g])) for g in grouped))
+        for k in range(asked.groups)
+    ]
+    parts = [part for part in parts if part.scale > 0]
+    G = len(parts)
+    if G < 2:
+        return None
+    # each group as a draw of the whole sum's deviation
+    scaled = np.array([p.vector - np.sqrt(p.scale / form.scale) * form.vector for p in parts])
+    observed = noise_of(scaled * (G / np.sqrt(G - 1.0)), direction)._replace(trace=form.own)
+    sums = states[events].sums
+    return Form(size, form.own, form.squares, form.scale, calibrated, observed, sums)

@@ -251,6 +251,14 @@ class Modes(Statistic):
         G = self.couple(F)
         return sum(self.series.quadratic(f, g) for f, g in zip(F, G, strict=True))
 
+    def vector(self, F: Complexes) -> Floats:
+        """√(L κ̂)·F as real numbers, whose squared norm is `quadratic`."""
+        values, vectors = np.linalg.eigh(self.coupling)
+        roots = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        G = (roots @ F.reshape(len(F), -1)).reshape(F.shape)
+        G *= np.sqrt(np.maximum(self.series.coefficients, 0.0))
+        return G.ravel().view(np.float64)
+
 
 def spectral_statistic(
     setup: Setup, notion: str, kernel: ProductKernel, names: tuple[str, ...], tolerance: float

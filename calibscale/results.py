@@ -42,7 +42,9 @@ class Approximation:
 EXACT = Approximation()
 
 
-POPULATION, THIS_N = "the population", "the expectation at this n"  # what an interval covers
+# what an interval covers
+POPULATION, THIS_N = "the population", "the expectation at this n"
+BOTH = "the population and the expectation at this n"
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,15 @@ class Interval:
     ----------
     low, high, level : float
     method : str
-        ``jackknife`` or ``bootstrap``.
+        ``clopper_pearson``, ``weighted_counts``, ``binned`` or ``quadratic_form`` where
+        `calibscale.limits` has limits for the estimator, else ``jackknife`` or ``bootstrap``.
     parts : int
-        Groups of rows, or rows, that were left out one at a time.
+        Groups of rows, or rows, that were left out one at a time; 0 where none were.
     standard_error : float
-        Of the jackknife.
+        Of the jackknife, else the half-length over the normal quantile.
     covers : str
-        What it covers: the population's value, or the expectation at this n of a biased estimate.
+        What it covers: the population's value, the expectation at this n of a biased estimate, or
+        both, from the lower limit of the first to the upper limit of the second.
     """
 
     low: float

@@ -7,6 +7,7 @@ Its state is a NamedTuple of float64 arrays, additive over rows unless `merge` s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from calibscale.chunk import NO_WEIGHTS, Chunk, Floats
+from calibscale.chunk import NO_WEIGHTS, Chunk, Floats, Ints
 from calibscale.features import FeatureMap
 from calibscale.kernels import bins as kernel_bins
 from calibscale.kernels import draws as kernel_draws
@@ -246,6 +247,12 @@ class BinCounts(_Counts):
     edges: tuple[float, ...]
     left_closed: bool = False
 
+    def numbers(self, p: Floats) -> Ints:
+        """The bin of each prediction of a column (c,)."""
+        out = np.empty(len(p), np.int64)
+        kernel_bins.bin_numbers(p, np.array(self.edges), self.left_closed, out)
+        return out
+
     def zero(self, classes: int) -> BinState:
         B = len(self.edges) - 1
         return BinState(np.zeros((classes, B, 5) if self.notion == "class_wise" else (5, B)))
@@ -265,22 +272,16 @@ class BinCounts(_Counts):
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
-        edges = np.array(self.edges)
         if self.notion != "class_wise":
             p, _, delta, _ = chunk.event(self.notion)
-            bins = np.empty(len(chunk), np.int64)
-            kernel_bins.bin_numbers(p, edges, self.left_closed, bins)
             residuals = replicates.scalars(self.notion, chunk.rows, p, delta)
-            kernel_draws.add_bins(residuals * weights_of(chunk), bins, out)
+            kernel_draws.add_bins(residuals * weights_of(chunk), self.numbers(p), out)
         elif replicates.null.kind == "labels":
             whole = np.zeros((*out.shape[1:], 5))
             self._bin_classes(whole, chunk, chunk.delta)
             out += whole[..., 4]
-            bins = np.empty(chunk.q.shape, np.int64)
-            for k in range(chunk.classes):
-                kernel_bins.bin_numbers(
-                    np.ascontiguousarray(chunk.q[:, k]), edges, self.left_closed, bins[:, k]
-                )
+            columns = (np.ascontiguousarray(chunk.q[:, k]) for k in range(chunk.classes))
+            bins = np.column_stack([self.numbers(p) for p in columns])
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
             kernel_draws.move_bins(drawn, chunk.labels, bins, weights, out)
         else:
@@ -301,6 +302,12 @@ class FineHistogram(_Counts):
     notion: str
     CELLS: ClassVar[int] = kernel_bins.FINE_CELLS
 
+    def numbers(self, p: Floats) -> Ints:
+        """The cell of each prediction (c,)."""
+        out = np.empty(len(p), np.int64)
+        kernel_bins.fine_cells(p, out)
+        return out
+
     def zero(self, classes: int) -> BinState:
         return BinState(np.zeros((5, self.CELLS)))
 
@@ -311,10 +318,91 @@ class FineHistogram(_Counts):
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         p, _, delta, _ = chunk.event(self.notion)
-        cells = np.empty(len(chunk), np.int64)
-        kernel_bins.fine_cells(p, cells)
         drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
-        kernel_draws.add_bins(drawn * weights_of(chunk), cells, sums[0])
+        kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
+
+
+class SquareState(NamedTuple):
+    """Σw²δ² of every bin: (B,), by class (K, B)."""
+
+    squares: Floats
+
+
+@dataclass(frozen=True)
+class SquaredResiduals(Statistic):
+    """Σw²δ² in the bins of `BinCounts` or `FineHistogram`: what rows alone add to (Σwδ)²."""
+
+    bins: BinCounts | FineHistogram
+    drawn: ClassVar[tuple[str, ...]] = ("squares",)
+    powers: ClassVar[tuple[int, ...]] = (2,)
+
+    def zero(self, classes: int) -> SquareState:
+        sums = self.bins.zero(classes).sums
+        return SquareState(np.zeros(sums.shape[:-1] if self._by_class else sums.shape[1:]))
+
+    @property
+    def _by_class(self) -> bool:
+        return self.bins.notion == "class_wise"
+
+    def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
+        w2 = weights_of(chunk) ** 2
+        for (p, delta), out in zip(self._columns(chunk), self._rows(state.squares), strict=True):
+            out += np.bincount(self.bins.numbers(p), w2 * delta * delta, len(out))
+        return state
+
+    def _columns(self, chunk: Chunk) -> Iterator[tuple[Floats, Floats]]:
+        """p and δ of each problem, (c,) each."""
+        if self._by_class:
+            for k in range(chunk.classes):
+                yield np.ascontiguousarray(chunk.q[:, k]), chunk.delta[:, k]
+        else:
+            p, _, delta, _ = chunk.event(self.bins.notion)
+            yield p, delta
+
+    def _rows(self, squares: Floats) -> Floats:
+        return squares if self._by_class else squares[None]
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
+        (out,) = sums
+        w2 = weights_of(chunk) ** 2
+        if not self._by_class:
+            p, _, delta, _ = chunk.event(self.bins.notion)
+            drawn = replicates.scalars(self.bins.notion, chunk.rows, p, delta)
+            kernel_draws.add_bins(drawn * drawn * w2, self.bins.numbers(p), out)
+            return
+        numbers = [self.bins.numbers(p) for p, _ in self._columns(chunk)]
+        for b, delta in replicates.vectors(chunk):
+            for k, bins in enumerate(numbers):
+                out[b, k] += np.bincount(bins, w2 * delta[:, k] ** 2, out.shape[-1])
+
+
+class EventState(NamedTuple):
+    """Σ of w, w², wp, wr, w²p², w²pr, w²r² (7, 2) of rows without and with the event, r = 1 − p."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class EventSums(Statistic):
+    """What limits of the mean of y − p are made of, see `calibscale.limits.excess_limits`."""
+
+    notion: str
+    powers: ClassVar[tuple[int, ...]] = (1, 2, 1, 1, 2, 2, 2)  # of the rows of its sums
+
+    def zero(self, classes: int) -> EventState:
+        return EventState(np.zeros((7, 2)))
+
+    def accumulate(self, state: EventState, chunk: Chunk) -> EventState:
+        p, rest, _, event = chunk.event(self.notion)
+        w, happened = weights_of(chunk), event > 0.5
+        a, b = w * p, w * rest
+        for row, value in zip(state.sums, (w, w * w, a, b, a * a, a * b, b * b), strict=True):
+            row += value[~happened].sum(), value[happened].sum()
+        return state
+
+    def weighted_total(self, parts: EventState, weights: Floats) -> EventState:
+        sums = [weights**p @ parts.sums[:, i] for i, p in enumerate(self.powers)]
+        return EventState(np.array(sums))
 
 
 class CellState(NamedTuple):

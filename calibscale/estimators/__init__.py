@@ -10,6 +10,7 @@ from calibscale.estimators.binned import (
     NLLDecomposition,
     SimplexECE,
     TCE2Debiased,
+    TCE2Kumar,
 )
 from calibscale.estimators.conditional import CKCE, CMMD
 from calibscale.estimators.joint import JKCE, JKCEBiased
@@ -27,6 +28,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         MCE,
         TCE2,
         TCE2Debiased,
+        TCE2Kumar,
         CWCE2,
         SimplexECE,
         BrierDecomposition,
@@ -61,4 +63,5 @@ __all__ = [
     "NLLDecomposition",
     "SimplexECE",
     "TCE2Debiased",
+    "TCE2Kumar",
 ]

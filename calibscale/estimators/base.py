@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from calibscale.chunk import Floats
 from calibscale.features import Setup
+from calibscale.limits import Limits
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic
 
 if TYPE_CHECKING:
     from calibscale.pairs import Pairs
+
+
+class Quadratic(NamedTuple):
+    """A sum over rows v = Σ w δ⊗φ whose squared norm estimates a squared error times `scale`.
+
+    Attributes
+    ----------
+    vector : (m,)
+    own : float
+        Σw²|δ|²|φ|², what pairs of a row with itself add to |v|².
+    squares : float
+        Σw²|δ|².
+    scale : float
+        (Σw)².
+    """
+
+    vector: Floats
+    own: float
+    squares: float
+    scale: float
 
 
 class Estimator(ABC):
@@ -25,6 +47,7 @@ class Estimator(ABC):
     by_default: ClassVar[bool] = True  # computed where no estimator is named
     testable: ClassVar[bool] = False  # the worse calibrated, the larger: fit for a test
     unbiased: ClassVar[bool] = False  # its expectation does not depend on n
+    no_interval: ClassVar[str | None] = None  # why it has none
 
     def resolve(self, setup: Setup) -> Self:
         """The same estimator with defaults that depend on the data replaced by values.
@@ -85,6 +108,23 @@ class Estimator(ABC):
         Parts of the rows are compared with the whole by this one.
         """
         return self
+
+    def limits(self, level: float, *states: Any) -> Limits | None:
+        """An interval from the states of all rows, where there is a better one than a jackknife's.
+
+        Of a biased estimator it goes from the lower limit of the population's value to the upper
+        limit of the expectation at this n.
+        """
+        return None
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether the estimate is a squared norm that `quadratic` makes from states."""
+        return False
+
+    def quadratic(self, *states: Any) -> Quadratic:
+        """The squared norm, for the limits of `calibscale.limits.quadratic_limits`."""
+        raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:
         """The estimate, from sums over pairs of rows."""

@@ -14,6 +14,7 @@ from calibscale.chunk import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.features import Setup
+from calibscale.limits import BinGaps, Limits, bin_limits
 from calibscale.results import Estimate
 from calibscale.statistics import (
     BinCounts,
@@ -23,6 +24,8 @@ from calibscale.statistics import (
     ScalarScores,
     ScalarState,
     SimplexCells,
+    SquaredResiduals,
+    SquareState,
     Statistic,
     Totals,
     TotalsState,
@@ -34,7 +37,10 @@ CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
 
 class Bins(NamedTuple):
-    """Bins of one column: edges (B+1,), and per bin Σ1, Σw, Σw², Σwp, Σwδ, each (B,)."""
+    """Bins of one column: edges (B+1,), and per bin Σ1, Σw, Σw², Σwp, Σwδ, each (B,).
+
+    `squares` is Σw²δ², where it was summed.
+    """
 
     edges: Floats
     rows: Floats
@@ -42,6 +48,7 @@ class Bins(NamedTuple):
     weight2: Floats
     p: Floats
     delta: Floats
+    squares: Floats | None = None
 
     @property
     def share(self) -> Floats:
@@ -62,6 +69,19 @@ class Bins(NamedTuple):
     def frequency(self) -> Floats:
         """acc_b; 0 where the bin is empty."""
         return np.clip(self.mean_p - self.gap, 0.0, 1.0)
+
+    @property
+    def effective(self) -> Floats:
+        """(Σw)²/Σw², the rows of equal weight that say as much; 0 where the bin is empty."""
+        full = self.weight > 0
+        return np.divide(self.weight**2, self.weight2, np.zeros_like(self.weight), where=full)
+
+    @property
+    def gaps(self) -> BinGaps:
+        """What limits are made of: the bins that hold rows."""
+        full = self.weight > 0
+        columns = (self.share, self.effective, self.mean_p, self.gap)
+        return BinGaps(*(column[full] for column in columns))
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each bin, for people and for plots; means of an empty bin are None."""
@@ -146,15 +166,18 @@ class Binned(Estimator):
             return {"bins": len(self.edges) - 1, "edges": list(self.edges)}
         return {"bins": self.bins, "edges": self.edges}
 
-    def _bins(self, state: BinState) -> Bins:
+    def _bins(self, state: BinState, *others: Any) -> Bins:
+        sums = state.sums
+        if others and isinstance(others[0], SquareState):
+            sums = np.vstack([sums, others[0].squares])
         if self.edges == "equal-mass":
-            return equal_mass(state.sums, self.bins)
-        return Bins(np.array(self.edge_values), *state.sums)
+            return equal_mass(sums, self.bins)
+        return Bins(np.array(self.edge_values), *sums)
 
     def value(self, *states: Any) -> float:
         if not states[0].sums[1].sum() > 0:
             return float("nan")
-        return self._value(self._bins(states[0]))
+        return self._value(self._bins(*states))
 
     def _value(self, bins: Bins) -> float:
         raise NotImplementedError
@@ -165,7 +188,7 @@ class Binned(Estimator):
                 self.name, self.notion, None, parameters=self.parameters,
                 reason="no rows with a label and a positive weight",
             )  # fmt: skip
-        return self._estimate(self._bins(state), *others)
+        return self._estimate(self._bins(state, *others), *others)
 
     def _estimate(self, bins: Bins, *others: Any) -> Estimate:
         return self._result(bins)
@@ -193,7 +216,7 @@ def fine_borders() -> Floats:
 
 
 def equal_mass(sums: Floats, bins: int) -> Bins:
-    """Bins of nearly equal weight from a fine histogram (5, cells); fewer where values repeat."""
+    """Bins of nearly equal weight from sums of a fine histogram; fewer where values repeat."""
     mass = np.cumsum(sums[1])
     targets = mass[-1] * np.arange(1, bins) / bins
     after = np.searchsorted(mass, targets)  # the cell in which the quantile falls
@@ -228,24 +251,51 @@ class ECE(Binned):
     def _value(self, bins: Bins) -> float:
         return float(np.abs(bins.delta).sum() / bins.weight.sum())
 
+    def limits(self, level: float, *states: Any) -> Limits:
+        """See `calibscale.limits.bin_limits`."""
+        gaps = self._bins(*states).gaps
+        ray = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
+        low = ray.low * float(np.abs(gaps.gap) @ gaps.share)
+        return Limits(low, max(ray.mean_at_high, ray.largest_gap), "binned")
+
 
 @dataclass(frozen=True)
 class MCE(Binned):
-    """Maximum calibration error max_b |conf_b − acc_b| over the bins that hold rows."""
+    """Maximum calibration error max_b |conf_b − acc_b| over the bins that hold rows.
+
+    It has no interval: a maximum is not a smooth function of the frequencies, so that neither a
+    jackknife nor a bootstrap covers it.
+    """
 
     name: ClassVar[str] = "mce"
     squared: ClassVar[bool] = False
+    no_interval: ClassVar[str | None] = (
+        "a maximum over bins is not smooth, and the usual intervals do not cover it"
+    )
 
     def _value(self, bins: Bins) -> float:
         return float(np.abs(bins.gap).max())
 
 
+class _SquaredGaps(Binned):
+    """Squared gaps of bins, of which the expectation of the plain sum has limits."""
+
+    def limits(self, level: float, *states: Any) -> Limits:
+        """See `calibscale.limits.bin_limits`."""
+        gaps = self._bins(*states).gaps
+        ray = bin_limits(
+            gaps, lambda g: g**2 @ gaps.share, (1.0 - level) / 2.0, at_least_mean=self.unbiased
+        )
+        size = float(gaps.gap**2 @ gaps.share)
+        high = ray.high**2 * size if self.unbiased else ray.mean_at_high
+        return Limits(ray.low**2 * size, max(high, ray.largest_gap**2), "binned")
+
+
 @dataclass(frozen=True)
-class TCE2(Binned):
+class TCE2(_SquaredGaps):
     """Squared binned error Σ_b (n_b/n) (conf_b − acc_b)² [GB, eq. 6 with p = 2].
 
-    Biased upwards by the sampling noise of acc_b; `debiased` subtracts acc_b (1 − acc_b)/(n_b − 1)
-    in every bin (one of a single row counts 0), so that the value may be negative.
+    Biased upwards by the sampling noise of acc_b, which `TCE2Debiased` takes off.
     """
 
     name: ClassVar[str] = "tce2"
@@ -255,23 +305,49 @@ class TCE2(Binned):
 
 
 @dataclass(frozen=True)
-class TCE2Debiased(Binned):
-    """`TCE2` less its sampling bias: Σ_b (n_b/n) [(conf_b − acc_b)² − acc_b (1 − acc_b)/(n_b − 1)].
+class TCE2Debiased(_SquaredGaps):
+    """`TCE2` without the pairs of a row with itself, hence unbiased given the bins.
 
-    A bin of one row contributes 0.  With weights n_b is (Σw)²/Σw² of the bin.  May be negative.
+    Σ_b (n_b/n) [(Σwδ)² − Σw²δ²]/[(Σw)² − Σw²], sums over the rows of bin b: the mean of δ_i·δ_j
+    over its pairs of rows, whose expectation is (E[δ | b])² however p varies within the bin.
+    A bin of one row contributes 0.  May be negative.
     """
 
     name: ClassVar[str] = "tce2_debiased"
     unbiased: ClassVar[bool] = True
 
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        (counts,) = super().needs
+        return (counts, SquaredResiduals(counts))  # type: ignore[arg-type]
+
     def _value(self, bins: Bins) -> float:
-        several = bins.rows > 1
-        with np.errstate(invalid="ignore", divide="ignore"):
-            effective = bins.weight**2 / bins.weight2
-            noise = bins.frequency * (1.0 - bins.frequency) / (effective - 1.0)
-        several &= effective > 1.0
-        terms = np.where(several, bins.gap**2 - noise, 0.0)
+        assert bins.squares is not None
+        pairs = bins.weight**2 - bins.weight2
+        several = (bins.rows > 1) & (pairs > 1e-12 * bins.weight2)
+        terms = np.divide(bins.delta**2 - bins.squares, pairs, np.zeros_like(pairs), where=several)
         return float(bins.share @ terms)
+
+
+@dataclass(frozen=True)
+class TCE2Kumar(_SquaredGaps):
+    """`TCE2` less acc_b (1 − acc_b)/(n_b − 1) in every bin [Kumar, Liang & Ma 2019, §4.3].
+
+    Biased downwards in wide bins, where p varies: rows of one bin are not of one probability.  A
+    bin of one row contributes 0.  With weights n_b is (Σw)²/Σw² of the bin.  May be negative.
+    """
+
+    name: ClassVar[str] = "tce2_kumar"
+    by_default: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    def _value(self, bins: Bins) -> float:
+        several = (bins.rows > 1) & (bins.effective > 1.0)
+        noise = np.divide(
+            bins.frequency * (1.0 - bins.frequency), bins.effective - 1.0,
+            np.zeros_like(bins.gap), where=several,
+        )  # fmt: skip
+        return float(bins.share @ np.where(several, bins.gap**2 - noise, 0.0))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import Estimator, Quadratic
 from calibscale.estimators.moments import approximation, feature_parameters
 from calibscale.features import FeatureMap, RandomFourier, Setup
 from calibscale.products import ProductKernel
@@ -128,9 +128,19 @@ class JKCE(Estimator):
         (moments,) = states
         if self._undefined(moments):
             return float("nan")
+        form = self.quadratic(moments)
+        return self.from_sums(float(form.vector @ form.vector), form.own, moments)
+
+    @property
+    def is_quadratic(self) -> bool:
+        return not self.pairwise
+
+    def quadratic(self, *states: Any) -> Quadratic:
+        (moments,) = states
         linear = self.kernel == "linear+gaussian"
         C = moments.C if linear else moments.C[:, len(moments.C) :]
-        return self.from_sums(float(np.vdot(C, C)), moments.t if linear else moments.d, moments)
+        own, squares = float(moments.t if linear else moments.d), float(moments.d)
+        return Quadratic(C.ravel(), own, squares, float(moments.weight) ** 2)
 
     @property
     def pair_sum(self) -> PairSum:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import Estimator, Quadratic
 from calibscale.features import Setup
 from calibscale.kernel_choice import most_powerful
 from calibscale.local import (
@@ -233,6 +233,17 @@ class KLCE(Estimator):
         if self._undefined(state):
             return float("nan")
         return self._sum(state) / self._scale(state, self._kernel_sum(state))
+
+    @property
+    def is_quadratic(self) -> bool:
+        return isinstance(self.statistic, Modes) and self.normalization == "pairs"
+
+    def quadratic(self, *states: Any) -> Quadratic:
+        (state,) = states
+        assert isinstance(self.statistic, Modes)
+        squares = float(state.squares)
+        vector = self.statistic.vector(state.residuals)
+        return Quadratic(vector, squares, squares, float(state.weight) ** 2)
 
     def _sum(self, state: Any) -> float:
         """The sum over i ≠ j."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from calibscale.estimators.base import Estimator
+from calibscale.limits import Limits, clopper_pearson, excess_limits
 from calibscale.results import Estimate
-from calibscale.statistics import Statistic, Totals, TotalsState
+from calibscale.statistics import EventSums, Statistic, Totals, TotalsState
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class _MeanScore(Estimator):
     def needs(self) -> tuple[Statistic, ...]:
         return (Totals(),)
 
-    def finalize(self, totals: TotalsState) -> Estimate:
+    def finalize(self, totals: TotalsState, *others: Any) -> Estimate:
         if totals.weight == 0:
             return Estimate(
                 self.name, self.notion, None, reason="no rows with a label and a positive weight"
@@ -40,6 +41,13 @@ class Accuracy(_MeanScore):
 
     def _total(self, totals: TotalsState) -> float:
         return float(totals.hit)
+
+    def limits(self, level: float, *states: Any) -> Limits:
+        """Clopper & Pearson's, of (Σw)²/Σw² rows."""
+        (totals,) = states
+        rows = float(totals.weight**2 / totals.weight2)
+        hits = rows * float(totals.hit / totals.weight)
+        return Limits(*clopper_pearson(hits, rows, (1.0 - level) / 2.0), "clopper_pearson")
 
 
 @dataclass(frozen=True)
@@ -69,5 +77,17 @@ class ConfidenceGap(_MeanScore):
     name: ClassVar[str] = "confidence_gap"
     notion: ClassVar[str] = "top_label"
 
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (Totals(), EventSums(self.notion))
+
     def _total(self, totals: TotalsState) -> float:
         return float(totals.confidence - totals.hit)
+
+    def limits(self, level: float, *states: Any) -> Limits:
+        """Limits of weighted counts, see `calibscale.limits.excess_limits`."""
+        totals, events = states
+        others, happened = events.sums[2:].T
+        low, high = excess_limits(others, happened, (1.0 - level) / 2.0)
+        weight = float(totals.weight)
+        return Limits(-high / weight, -low / weight, "weighted_counts")
