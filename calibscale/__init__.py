@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         NLLDecomposition,
         SimplexECE,
         TCE2Debiased,
+        TCE2Kumar,
     )
     from calibscale.evaluation import evaluate
     from calibscale.features import OneHot, RandomFourier
@@ -96,6 +97,7 @@ _ROOMS = {
         "NLLDecomposition",
         "SimplexECE",
         "TCE2Debiased",
+        "TCE2Kumar",
     ),
     "evaluation": ("evaluate",),
     "features": ("OneHot", "RandomFourier"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -223,8 +223,8 @@ class Reliability:
 
 
 @dataclass(frozen=True)
-class _Diagram(ECE):
-    """`ECE`, with the effective counts in its bin table; class-wise of the column `class_index`."""
+class _Diagram(TCE2Debiased):
+    """Bins with their effective counts and both errors; class-wise of the column `class_index`."""
 
     class_index: int | None = None
     name: ClassVar[str] = "reliability"
@@ -246,19 +246,21 @@ class _Diagram(ECE):
             )
         return super().resolve(setup)
 
-    def _bins(self, state: BinState) -> Bins:
+    def _bins(self, state: BinState, *others: Any) -> Bins:
         if self.class_index is None:
-            return super()._bins(state)
-        return Bins(np.array(self.edge_values), *state.sums[self.class_index].T)
+            return super()._bins(state, *others)
+        (squares,) = others
+        k = self.class_index
+        bins = Bins(np.array(self.edge_values), *state.sums[k].T)
+        return bins._replace(squares=squares.squares[k])
 
     def _estimate(self, bins: Bins, *others: Any) -> Estimate:
         found = super()._estimate(bins)
-        full = bins.weight > 0
-        effective = np.divide(bins.weight**2, bins.weight2, np.zeros_like(bins.weight), where=full)
-        for row, count in zip(found.details["bins"], effective, strict=True):
+        for row, count in zip(found.details["bins"], bins.effective, strict=True):
             row["effective_count"] = float(count)
-        found.details["tce2_debiased"] = TCE2Debiased()._estimate(bins).value
-        return found
+        known = None if bins.squares is None else found.value
+        details = {**found.details, "tce2_debiased": known}
+        return replace(found, value=ECE()._value(bins), squared=False, details=details)
 
 
 def reliability(
@@ -445,7 +447,8 @@ def curve_of(estimator: Estimator, states: States, level: float) -> Curve | None
     if not isinstance(estimator, Binned) or estimator.notion not in SCALAR_NOTIONS:
         return None
     diagram = _Diagram(estimator.bins, estimator.edges, estimator.notion)
-    return _curve(diagram.finalize(*(states[s] for s in diagram.needs)), level)
+    known = [states[s] for s in diagram.needs if s in states]
+    return _curve(diagram.finalize(*known), level)
 
 
 def _check_level(level: float) -> None:

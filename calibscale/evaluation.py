@@ -24,7 +24,6 @@ from calibscale.intervals import (
     Intervals,
     has_limits,
     interval_statistics,
-    parts_of,
     total,
     with_interval,
 )
@@ -387,11 +386,9 @@ def _estimate(
                 *((total(states[s]) for s in grouped) if grouped
                   else (states[s] for s in estimator.needs))
             )  # fmt: skip
-        if interval is None or found.value is None:
+        if interval is None:
             return found
-        limited = has_limits(estimator)
-        parts = None if limited else parts_of(estimator, interval, states, pairs, found.value)
-        return with_interval(estimator, found, interval, states, parts, classes)
+        return with_interval(estimator, found, interval, states, classes, pairs)
 
 
 def _identity(run: Run, found: FingerprintState) -> dict[str, Any]:

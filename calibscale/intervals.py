@@ -22,7 +22,7 @@ from calibscale.limits import (
     noise_of_gram,
     quadratic_limits,
 )
-from calibscale.nulls import Null, Replicates
+from calibscale.nulls import Null, Replicates, redraws
 from calibscale.pairs import Pairs
 from calibscale.products import Rows
 from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
@@ -30,8 +30,8 @@ from calibscale.scan import States
 from calibscale.statistics import EventSums, Statistic
 
 METHODS = ("jackknife", "bootstrap")
-_REPLICATES = (10, 50)  # of drawn labels, that the noise of a calibrated model is learned from
-_REPLICATE_BYTES = 2**25
+_REPLICATES = (10, 100)  # of drawn labels, that the noise of a calibrated model is learned from
+_REPLICATE_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,16 @@ class Parts:
         With groups resampled; empty for the jackknife.
     form : Form, optional
         Of a sum over pairs: its squared norm, which has limits of its own.
+    least_error : float
+        What an interval takes in the place of a smaller standard error: the deviation of the
+        estimate over labels drawn from the predictions, where that is known.
     """
 
     value: float
     left_out: Floats
     resampled: Floats
     form: Form | None = None
+    least_error: float = 0.0
 
     def __sub__(self, other: Parts) -> Parts:
         return Parts(
@@ -161,9 +165,9 @@ class Parts:
 
     def interval(self, asked: Intervals, covers: str) -> Interval | None:
         """The interval, with what it covers; None where it is not defined."""
-        error = self.standard_error
+        error = max(self.standard_error, self.least_error)
         count = int(np.isfinite(self.left_out).sum())
-        if not np.isfinite(self.value) or not np.isfinite(error):
+        if not np.isfinite(self.value) or not np.isfinite(self.standard_error):
             return None
         if asked.method == "jackknife" or not len(self.resampled):
             half = float(student.ppf(0.5 + asked.level / 2, count - 1)) * error
@@ -174,6 +178,8 @@ class Parts:
             deviation = float(np.nanstd(spread))
             if deviation > 0:  # that of few groups, and of squares of noise, is not the value's
                 spread *= error / deviation
+            else:
+                spread = error * ndtri((np.arange(len(spread)) + 0.5) / len(spread))
             low, high = (self.value + np.nanquantile(spread, tails)).tolist()
             method = "bootstrap"
         return Interval(low, high, asked.level, method, count, error, covers)
@@ -257,15 +263,21 @@ def _rows_left_out(
                 float(whole - 2 * by_row[i] + own[i]), float(diagonal - own[i]), rest
             )
     form = None
-    if whole > 0 and getattr(estimator, "normalization", "pairs") == "pairs":
+    if getattr(estimator, "normalization", "pairs") == "pairs":
         shape = (len(rows), -1, e)
         first, second = (x[:, e + 1 :].reshape(shape) for x in (vectors, sums))
         gram = np.einsum("iae,ibe->ab", first, second, optimize=True)
-        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(whole)
+        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(
+            max(whole, 1e-300)
+        )
         calibrated = noise_of_gram(gram, along)
         # of rows as they are; tr Σ² as if the noise had the shape of a calibrated model's
-        square = calibrated.square * (diagonal / calibrated.trace) ** 2 if gram.any() else 0.0
-        observed = Noise(float(diagonal), float(square), float(by_row @ by_row / whole))
+        square = (
+            calibrated.square * (diagonal / calibrated.trace) ** 2 if calibrated.trace > 0 else 0.0
+        )
+        observed = Noise(
+            float(diagonal), float(square), float(by_row @ by_row / max(whole, 1e-300))
+        )
         scale = float(state.weight) ** 2
         sums_of_events = _event_sums(rows)
         form = Form(float(whole), float(diagonal), float(squares.sum()), scale,
@@ -279,7 +291,7 @@ def _drawn_residuals(rows: Rows, seed: int) -> Floats:
     if e == 1:
         p, delta = rows.points[:, 0], rows.delta[:, 0]
         return null.scalars("", rows.rows, p, delta, 0, _REPLICATES[1]).T
-    count = int(np.clip(4 * _REPLICATES[1] // e, *_REPLICATES))
+    count = int(np.clip(400 // e, *_REPLICATES))
     return np.hstack(list(null.vectors(rows.rows, rows.points, rows.delta, 0, count)))
 
 
@@ -303,9 +315,8 @@ def interval_statistics(
     if has_limits(estimator):
         return ()
     grouped = asked.needs(estimator)
-    if not estimator.is_quadratic:
-        return grouped
-    return (*grouped, *_replicates(estimator, asked, classes), _events(estimator))
+    events = (_events(estimator),) if estimator.is_quadratic else ()
+    return (*grouped, *_replicates(estimator, asked, classes), *events) if grouped else ()
 
 
 def has_limits(estimator: Estimator) -> bool:
@@ -318,23 +329,26 @@ def with_interval(
     estimate: Estimate,
     asked: Intervals,
     states: States,
-    parts: Parts | None,
     classes: int,
+    pairs: Pairs | None = None,
 ) -> Estimate:
     """The estimate with its interval, or with a note why there is none.
 
-    Limits of the estimator where it has them, else those of its quadratic form, else what `parts`
-    give.  `states` has what `interval_statistics` names, else the estimator's own.
+    Limits of the estimator where it has them, else those of a squared norm, else the jackknife or
+    the bootstrap.  `states` has what `interval_statistics` names, else the estimator's own.
     """
     if estimate.value is None:
         return estimate
     if estimator.no_interval is not None:
         return _noted(estimate, f"no interval: {estimator.no_interval}")
-    interval = _limits_interval(estimator, asked, states, parts, classes)
-    if interval is None and parts is not None:
-        interval = parts.interval(asked, POPULATION if estimator.unbiased else THIS_N)
-        if interval is not None and estimate.squared and estimator.unbiased:
-            interval = replace(interval, low=max(interval.low, 0.0), high=max(interval.high, 0.0))
+    interval = _limits_interval(estimator, asked, states, classes)
+    if interval is None and not has_limits(estimator):
+        parts = parts_of(estimator, asked, states, pairs, estimate.value)
+        if parts is not None:
+            interval = _interval_of_parts(estimator, estimate, asked, states, parts, classes)
+    if interval is not None:  # limits of few rows need not hold the estimate
+        value = max(estimate.value, 0.0) if estimate.squared else estimate.value
+        interval = replace(interval, low=min(interval.low, value), high=max(interval.high, value))
     found = replace(estimate, interval=interval)
     if interval is not None and estimate.squared and estimate.value < 0.0 <= interval.low:
         return _noted(found, "negative by chance; the interval is of a square, which is not")
@@ -347,23 +361,60 @@ def _noted(estimate: Estimate, note: str) -> Estimate:
 
 
 def _limits_interval(
-    estimator: Estimator, asked: Intervals, states: States, parts: Parts | None, classes: int
+    estimator: Estimator, asked: Intervals, states: States, classes: int
 ) -> Interval | None:
-    """The interval from limits, where there are some."""
-    form = parts.form if parts is not None else None
+    """The interval that states alone give."""
     if has_limits(estimator):
         groups = dict(zip(estimator.needs, asked.needs(estimator), strict=False))
         whole = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
-        limits = estimator.limits(asked.level, *whole)
-    else:
-        if estimator.is_quadratic:
-            form = _form_of(estimator, asked, states, classes)
-        limits = None if form is None else form.limits(estimator, asked.level)
+        return _from_limits(estimator, asked, estimator.limits(asked.level, *whole))
+    if not estimator.is_quadratic:
+        return None
+    form = _form_of(estimator, asked, states, classes)
+    limits = None if form is None else form.limits(estimator, asked.level)
+    return _from_limits(estimator, asked, limits)
+
+
+def _from_limits(estimator: Estimator, asked: Intervals, limits: Limits | None) -> Interval | None:
     if limits is None:
         return None
     error = (limits.high - limits.low) / (2.0 * float(ndtri(0.5 + asked.level / 2)))
     covers = POPULATION if estimator.unbiased else BOTH
     return Interval(limits.low, limits.high, asked.level, limits.method, 0, error, covers)
+
+
+def _interval_of_parts(
+    estimator: Estimator,
+    estimate: Estimate,
+    asked: Intervals,
+    states: States,
+    parts: Parts,
+    classes: int,
+) -> Interval | None:
+    """Limits of a sum over pairs, else of the jackknife or the bootstrap."""
+    limits = None if parts.form is None else parts.form.limits(estimator, asked.level)
+    if limits is not None:
+        return _from_limits(estimator, asked, limits)
+    covers = POPULATION if estimator.unbiased else THIS_N
+    error = _calibrated_error(estimator, asked, states, classes)
+    found = replace(parts, least_error=error).interval(asked, covers)
+    if found is None or not estimate.squared:
+        return found
+    return replace(found, low=max(found.low, 0.0), high=max(found.high, 0.0))
+
+
+def _calibrated_error(
+    estimator: Estimator, asked: Intervals, states: States, classes: int
+) -> float:
+    """Deviation of the estimate over drawn labels; 0 where none were drawn."""
+    grouped, replicates = asked.needs(estimator), _replicates(estimator, asked, classes)
+    if not (grouped and replicates and all(r in states for r in replicates)):
+        return 0.0
+    whole = [total(states[g]) for g in grouped]
+    by_statistic = {r.statistic: states[r] for r in replicates}
+    sums = [by_statistic.get(s) for s in estimator.needs]
+    values = estimator.frozen(*whole).drawn_values(whole, sums, len(replicates[0]))
+    return float(np.std(np.fromiter(values, float), ddof=1))
 
 
 # ---------------------------------------------------------------- squared norms
@@ -391,22 +442,38 @@ class Form:
     observed: Noise
     events: Floats
 
-    def limits(self, estimator: Estimator, level: float) -> Limits | None:
+    def limits(self, estimator: Estimator, level: float) -> Limits:
         """Of the population's value; of a biased estimator the upper one has the noise on top."""
         tail = (1.0 - level) / 2.0
-        if not (self.size > 0 and self.calibrated.trace > 0):
-            return None
-        low, high, method = quadratic_limits(self.size, self.calibrated, self.observed, tail)
+        expected, seen = self._rarer()
+        low, high, method = quadratic_limits(
+            self.size, self.calibrated, self.observed, tail, (expected, seen)
+        )
         low, high = low / self.scale, high / self.scale
-        weight, squares = self.events[:2]
-        if weight.min() * weight.sum() < FEW * squares.sum():  # few events of the rarer kind
-            low_gap, high_gap = excess_limits(self.events[2:, 0], self.events[2:, 1], tail)
-            gap = max(abs(low_gap), abs(high_gap)) / float(weight.sum())
+        if min(expected, seen) < FEW and self.squares > 0:
+            # a Poisson count says more of so few than a variance
+            nearest, farthest = self._mean_gaps(tail)
             directions = 2.0 if getattr(estimator, "notion", "") == "canonical" else 1.0
-            high = max(high, directions * self.own / self.squares * gap**2)
+            largest = directions * self.own / self.squares
+            low = min(low, largest * nearest**2) if expected < FEW else low
+            high = max(high, largest * farthest**2) if seen < FEW else high
         if not estimator.unbiased:
             high += self.own / self.scale
         return Limits(low, high, method)
+
+    def _mean_gaps(self, tail: float) -> tuple[float, float]:
+        """The smallest and the largest |mean gap| within its limits."""
+        low, high = excess_limits(self.events[2:, 0], self.events[2:, 1], tail)
+        ends = abs(low), abs(high)
+        weight = float(self.events[0].sum())
+        return 0.0 if low <= 0.0 <= high else min(ends) / weight, max(ends) / weight
+
+    def _rarer(self) -> tuple[float, float]:
+        """Rows of equal weight that have the rarer outcome: expected, and seen."""
+        w, w2, p, rest = self.events[:4]
+        counts = (w.sum() / w2.sum()) * np.array([[rest.sum(), w[0]], [p.sum(), w[1]]])
+        expected, seen = counts[counts[:, 1].argmin()]
+        return float(expected), float(seen)
 
 
 def _events(estimator: Estimator) -> EventSums:
@@ -416,9 +483,10 @@ def _events(estimator: Estimator) -> EventSums:
 
 def _replicates(estimator: Estimator, asked: Intervals, classes: int) -> tuple[Replicates, ...]:
     """Sums with drawn labels; fewer where they are large, and so tell more each."""
-    fields = (field for s in estimator.needs for field in s.zero_drawn(classes, 1))
+    drawn = [s for s in estimator.needs if redraws(s)]
+    fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
     count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *_REPLICATES))
-    return tuple(Replicates(s, Null("labels", asked.seed), 0, count) for s in estimator.needs)
+    return tuple(Replicates(s, Null("labels", asked.seed), 0, count) for s in drawn)
 
 
 def _form_of(estimator: Estimator, asked: Intervals, states: States, classes: int) -> Form | None:
@@ -430,9 +498,7 @@ def _form_of(estimator: Estimator, asked: Intervals, states: States, classes: in
     whole = [total(states[g]) for g in grouped]
     form = estimator.quadratic(*whole)
     size = float(form.vector @ form.vector)
-    if not size > 0:
-        return None
-    direction = form.vector / np.sqrt(size)
+    direction = form.vector / np.sqrt(size) if size > 0 else form.vector
 
     def drawn(b: int) -> Floats:
         parts = zip(estimator.needs, whole, replicates, strict=True)

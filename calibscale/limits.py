@@ -267,18 +267,33 @@ def noise_of_gram(gram: Floats, along: Floats) -> Noise:
     return Noise(float(own.mean()), square, float(np.mean(along**2)))
 
 
-_NORMAL = ndtri((np.arange(64) + 0.5) / 64)
+_NODES = (np.arange(512) + 0.5) / 512
+_MOST_SKEWED = 4.0
 
 
-def quadratic_limits(size: float, calibrated: Noise, observed: Noise, tail: float) -> Limits:
-    """Limits of |E v|² from |v|² = `size`, where v is a sum over rows and nearly normal.
+def quadratic_limits(
+    size: float,
+    calibrated: Noise,
+    observed: Noise,
+    tail: float,
+    events: tuple[float, float] = (np.inf, np.inf),
+) -> Limits:
+    """Limits of |E v|² from |v|² = `size`, where v is a sum over rows.
 
     Under hypothesis s the mean is s·v and the covariance lies between that of a calibrated model
     (s = 0) and the one observed (s = 1), continued beyond where noise grows with the deviation.
-    |v*|² is then (s|v| + √(uᵀΣu)·z)² + c·χ²_ν, with z normal: exact along u = v/|v|, and a χ² of
-    the same mean and variance across it [Satterthwaite, Biometrics Bulletin 2 (1946)].  For the
-    upper limit |v|² counts as its mean under calibration where it is less, as in `bin_limits`.
+    |v*|² is then (s|v| + √(uᵀΣu)·z)² + c·χ²_ν: u = v/|v|, z has mean 0, variance 1 and the skewness
+    of a Poisson count, and the χ² has the mean and variance of what is across u [Satterthwaite,
+    Biometrics Bulletin 2 (1946)].  For the upper limit |v|² counts as its mean under calibration
+    where it is less, as in `bin_limits`.
+
+    Parameters
+    ----------
+    events
+        Rows of the rarer outcome: expected of a calibrated model, and observed.
     """
+    if not (size > 0 and calibrated.trace > 0):
+        return Limits(0.0, max(size, calibrated.trace), "quadratic_form")
     length = math.sqrt(size)
     least = max(size, calibrated.trace)
 
@@ -295,10 +310,28 @@ def quadratic_limits(size: float, calibrated: Noise, observed: Noise, tail: floa
 
     def above(s: float, than: float) -> float:
         along, c, nu = spread(s)
-        left = than - (s * length + math.sqrt(along) * _NORMAL) ** 2
-        return float(
-            np.mean(np.where(left <= 0, 1.0, gammaincc(nu / 2, np.maximum(left, 0) / 2 / c)))
-        )
+        z = _skewed(_skewness(events, s))
+        left = than - (s * length + math.sqrt(along) * z) ** 2
+        beyond = gammaincc(nu / 2.0, np.maximum(left, 0.0) / (2.0 * c))
+        return float(np.mean(np.where(left <= 0.0, 1.0, beyond)))
 
     low, high = ray_limits(lambda s: above(s, size), lambda s: 1.0 - above(s, least), tail)
     return Limits(low * low * size, high * high * size, "quadratic_form")
+
+
+def _skewness(events: tuple[float, float], s: float) -> float:
+    """Of the number of rarer outcomes in the direction that was observed."""
+    expected, seen = events
+    if not math.isfinite(expected):
+        return 0.0
+    count = max(expected + s * (seen - expected), _MOST_SKEWED**-2)
+    return math.copysign(count**-0.5, seen - expected)
+
+
+def _skewed(skewness: float) -> Floats:
+    """Quantiles of Pearson's type III distribution of mean 0 and variance 1."""
+    if abs(skewness) < 1e-3:
+        return ndtri(_NODES)
+    shape = 4.0 / skewness**2
+    z = (gammaincinv(shape, _NODES) - shape) / math.sqrt(shape)
+    return z if skewness > 0 else -z

@@ -166,12 +166,8 @@ def evaluation_tables(result: Evaluation, console: Console | None = None) -> Non
             console.print(Text(f"{estimate.estimator}: {estimate.reason}", style="yellow"))
     if any(e.approximation.kind != "exact" for e in result.estimates):
         console.print(Text("± is the error of the approximation, not of sampling", style="dim"))
-    biased = [
-        e.estimator for e in result.estimates if e.interval and e.interval.covers != POPULATION
-    ]
-    if biased:
-        told = f"intervals of {', '.join(dict.fromkeys(biased))}: of the expectation at this n"
-        console.print(Text(f"{told}, which is biased", style="dim"))
+    for line in interval_notes(result.estimates):
+        console.print(Text(line, style="dim"))
     if result.groups:
         values = list(result.groups)
         fit = max(1, (console.width - 22) // 12)
@@ -180,6 +176,16 @@ def evaluation_tables(result: Evaluation, console: Console | None = None) -> Non
             show(console, _groups_table(result, values[first : first + fit]))
         for line in _unlike(result):
             console.print(Text(line, style="dim"))
+
+
+def interval_notes(estimates: Iterable[Estimate]) -> Iterator[str]:
+    """What the intervals of biased estimates cover, a line for each kind."""
+    names: dict[str, list[str]] = {}
+    for e in estimates:
+        if e.interval and e.interval.covers != POPULATION:
+            names.setdefault(e.interval.covers, []).append(e.estimator)
+    for covers, biased in names.items():
+        yield f"intervals of {', '.join(dict.fromkeys(biased))} cover {covers}, which is larger"
 
 
 def _unlike(result: Evaluation) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.chunk import Block, Chunk, Floats, Rules, chunks
 from calibscale.engine import one_thread
-from calibscale.estimators import JKCE, TCE2, Estimator, JKCEBiased, TCE2Debiased
+from calibscale.estimators import JKCE, TCE2, Estimator, JKCEBiased, TCE2Debiased, TCE2Kumar
 from calibscale.evaluation import BANDWIDTH_ROWS, DataSetup
 from calibscale.results import Estimate
 from calibscale.simulate import Draw, configured, draws
@@ -110,7 +110,7 @@ def soft_chunks(draw: Draw, rules: Rules) -> Iterator[SoftChunk]:
 
 def _noiseless(estimator: Estimator, rows: int) -> Estimator:
     """An estimator of the same population value, for residuals without noise."""
-    if isinstance(estimator, TCE2Debiased):  # there is no label noise to take off
+    if isinstance(estimator, TCE2Debiased | TCE2Kumar):  # there is no label noise to take off
         return TCE2(estimator.bins, estimator.edges, estimator.notion)
     if isinstance(estimator, JKCEBiased):  # the sample's own bias can be avoided
         return JKCE(estimator.features, estimator.kernel)

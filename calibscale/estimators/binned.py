@@ -322,7 +322,8 @@ class TCE2Debiased(_SquaredGaps):
         return (counts, SquaredResiduals(counts))  # type: ignore[arg-type]
 
     def _value(self, bins: Bins) -> float:
-        assert bins.squares is not None
+        if bins.squares is None:
+            return float("nan")
         pairs = bins.weight**2 - bins.weight2
         several = (bins.rows > 1) & (pairs > 1e-12 * bins.weight2)
         terms = np.divide(bins.delta**2 - bins.squares, pairs, np.zeros_like(pairs), where=several)
