@@ -39,9 +39,9 @@ def bin_rows(p, edges, left_closed=False):
 
 
 def binned(p, event, edges, w=None, left_closed=False):
-    """ece, mce, tce2, tce2_debiased of one column."""
+    """ece, mce, tce2, and both ways to take its bias off, of one column."""
     w = np.ones(len(p)) if w is None else w
-    out = dict(ece=0.0, mce=0.0, tce2=0.0, tce2_debiased=0.0)
+    out = dict(ece=0.0, mce=0.0, tce2=0.0, tce2_debiased=0.0, tce2_kumar=0.0)
     for rows in bin_rows(p, edges, left_closed):
         if len(rows) == 0:
             continue
@@ -53,7 +53,11 @@ def binned(p, event, edges, w=None, left_closed=False):
         out["mce"] = max(out["mce"], abs(conf - acc))
         out["tce2"] += share * (conf - acc) ** 2
         if len(rows) > 1:
-            out["tce2_debiased"] += share * ((conf - acc) ** 2 - acc * (1 - acc) / (n_b - 1))
+            out["tce2_kumar"] += share * ((conf - acc) ** 2 - acc * (1 - acc) / (n_b - 1))
+            pairs = ~np.eye(len(rows), dtype=bool)
+            d, v = (p - event)[rows], w[rows]
+            products = np.outer(v * d, v * d)[pairs].sum() / np.outer(v, v)[pairs].sum()
+            out["tce2_debiased"] += share * products
     return out
 
 

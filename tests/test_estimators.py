@@ -42,7 +42,7 @@ def test_binned__agree_with_direct_formulas(arrays, weighted, bins):
     w = arrays["weights"] if weighted else None
     edges = np.linspace(0, 1, bins + 1)
     expected = naive.binned(q.max(1), (q.argmax(1) == y).astype(float), edges, w)
-    kinds = [cs.ECE, cs.MCE, cs.TCE2, cs.TCE2Debiased]
+    kinds = [cs.ECE, cs.MCE, cs.TCE2, cs.TCE2Debiased, cs.TCE2Kumar]
     result = cs.evaluate(
         _source(arrays, weighted), [*(kind(bins) for kind in kinds), cs.CWCE2(bins)]
     )
@@ -71,8 +71,8 @@ def test_bin_table__counts_every_row(arrays):
 def test_debiased__a_bin_of_one_row_counts_nothing():
     p = np.array([[0.95, 0.05], [0.55, 0.45], [0.55, 0.45]])
     source = cs.from_arrays(probabilities=p, labels=np.array([1, 0, 1]))
-    # bin of 0.95: one row; bin of 0.55: gap 0.05, noise 0.5·0.5/1
-    expected = 2 / 3 * (0.05**2 - 0.25)
+    # bin of 0.95: one row; bin of 0.55: the product of the residuals of its two rows
+    expected = 2 / 3 * (-0.45 * 0.55)
     assert cs.evaluate(source, [cs.TCE2Debiased(10)])["tce2_debiased"].value == pytest.approx(
         expected, rel=1e-12
     )
@@ -370,7 +370,7 @@ GOLDEN = {
     "nll": "nll",
     "ece": "ece_15",
     "tce2": "tce2_squared_15",
-    "tce2_debiased": "tce2_squared_15_debiased",
+    "tce2_kumar": "tce2_squared_15_debiased",
     "cwce2": "cwce2_squared_15_sum",
 }
 
@@ -393,7 +393,7 @@ def test_golden__scores_bins_and_kernel_errors(name, data_folder, golden_scores)
     result = cs.evaluate(
         source,
         [
-            *(cs.Accuracy(), cs.Brier(), cs.NLL(), cs.ECE(), cs.TCE2(), cs.TCE2Debiased()),
+            *(cs.Accuracy(), cs.Brier(), cs.NLL(), cs.ECE(), cs.TCE2(), cs.TCE2Kumar()),
             *(cs.CWCE2(), cs.CKCE(features), cs.JKCE(features)),
         ],
     )

@@ -85,20 +85,7 @@ def _binned(e, data, delta):
     p = data.notion(e.notion)[0][:, 0]
     edges = e.edge_values if e.edges != "equal-mass" else _mass_edges(e, data)
     found = naive.binned(p, p - delta[:, 0], edges, data.weights, e.edges == "netcal")
-    if e.name == "tce2_debiased":  # residuals of other nulls make frequencies beyond 0..1
-        found["tce2_debiased"] = _debiased(p, delta[:, 0], edges, data.weights)
     return found[e.name]
-
-
-def _debiased(p, delta, edges, w):
-    total = 0.0
-    for rows in naive.bin_rows(p, edges):
-        if len(rows) > 1:
-            conf, gap = np.average(np.array([p, delta])[:, rows], axis=1, weights=w[rows])
-            acc = np.clip(conf - gap, 0, 1)
-            size = w[rows].sum() ** 2 / (w[rows] ** 2).sum()
-            total += w[rows].sum() * (gap**2 - acc * (1 - acc) / (size - 1))
-    return total / w.sum()
 
 
 def _mass_edges(e, data):
