@@ -17,7 +17,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.chunk import Floats, RowCounts
 from calibscale.errors import OptionError
-from calibscale.estimators import CKCE, Accuracy, ConfidenceGap, Estimator
+from calibscale.estimators import Accuracy, CKCECentred, ConfidenceGap, Estimator
 from calibscale.estimators.moments import frequencies_left_out, from_left_out
 from calibscale.evaluation import Run, describe_scheduler, listed, prepared, versions
 from calibscale.features import RandomFourier
@@ -52,12 +52,12 @@ def rank(
 ) -> Ranking:
     """Rank models by calibration, the best first, and say how sure that is.
 
-    All models have one bandwidth and, for CKCE and CMMD, one ridge λ: that of the model with the
+    All models have one bandwidth and, where there is one, one ridge λ: that of the model with the
     fewest rows.  On the same rows and labels, differences are paired: both models leave out the
     same groups of rows.  One pass over each model, and one or more over each for subsets.
 
     Estimates that are biased at this n (ECE, CKCE, …) keep their bias, which two calibrated models
-    of unlike sharpness do not share: rank such models by JKCE or TCE2Debiased.
+    of unlike sharpness do not share; CKCECentred, JKCE and TCE2Debiased have none.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def rank(
         their files.
     by : Estimator
         What the models are ranked by, the smallest first: any but Accuracy and ConfidenceGap.
-        Default: ``CKCE()``.
+        Default: ``CKCECentred()``.
     subset_size : int or several, optional
         Also rank random subsets of about so many rows, as [MS, §5.1.2] do, and say how often they
         agree with the ranking of all rows.  λ is that of so many rows.
@@ -107,7 +107,7 @@ def rank(
     ('true', 'bold')
     """
     started = time.perf_counter()
-    estimator, *others = listed(CKCE() if by is None else by)
+    estimator, *others = listed(CKCECentred() if by is None else by)
     if others:
         raise OptionError("models are ranked by one estimator")
     asked = Intervals("jackknife", level, groups, seed=seed)
@@ -338,7 +338,7 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
             estimate = estimator.finalize(*whole)
             features = getattr(estimator, "features", None)
             if isinstance(features, RandomFourier) and features.n_features > 1:
-                coarse = frequencies_left_out(features, whole[0], estimator.value)
+                coarse = frequencies_left_out(features, whole[0], estimator.value, *whole[1:])
         if estimate.value is not None and not np.isfinite(estimate.value):
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
         if estimate.value is not None:
