@@ -30,6 +30,12 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
     _coverage(report, pool, count)
 
 
+def _estimators() -> list[Any]:
+    from calibscale.estimators import ESTIMATORS
+
+    return [ESTIMATORS[name]() for name in BY]
+
+
 # ---------------------------------------------------------------- two calibrated models
 
 
@@ -46,7 +52,7 @@ def _calibrated(report: Report, pool: Executor, law: Law | None, n: int, count: 
 
 
 def _told_apart(law: Law | None, n: int, first: int, last: int) -> Any:
-    from calibscale import CKCE, JKCE, CKCECentred, from_arrays, rank
+    from calibscale import from_arrays, rank
 
     found = np.empty((last - first, len(BY)), bool)
     for row, number in zip(found, range(first, last), strict=True):
@@ -56,7 +62,7 @@ def _told_apart(law: Law | None, n: int, first: int, last: int) -> Any:
             name: from_arrays(probabilities=q, labels=labels, binary=law is not None)
             for name, q in (("sharp", sharp), ("blunt", blunt))
         }
-        for k, by in enumerate((CKCECentred(), CKCE(), JKCE())):
+        for k, by in enumerate(_estimators()):
             row[k] = rank(models, by, scheduler="serial").differences[0].distinguishable
     return found
 
@@ -102,14 +108,14 @@ def _pairs(report: Report, pool: Executor, n: int, count: int, least: float) -> 
 
 def _ranked_right(n: int, first: int, last: int) -> Any:
     """The ranking by values alone: with one bandwidth for each model, as in the paper."""
-    from calibscale import CKCE, JKCE, CKCECentred, evaluate
+    from calibscale import evaluate
 
     right = np.empty((last - first, len(PAIRS), len(BY)), bool)
     for row, number in zip(right, range(first, last), strict=True):
         values = {}
         for name in ("true", "marginal", "under", "over"):
             source = _simulated(name, number * n, n)
-            found = evaluate(source, (CKCECentred(), CKCE(), JKCE()), scheduler="serial")
+            found = evaluate(source, _estimators(), scheduler="serial")
             values[name] = np.array([estimate.value for estimate in found])
         row[...] = [values[good] < values[bad] for good, bad in PAIRS]
     return right

@@ -194,7 +194,8 @@ class CKCECentred(CMMD):
         ridge = self.frozen(moments).ridge
         assert ridge is not None
         A = _inverse(moments, ridge)(np.eye(len(moments.S)))
-        return super()._values(moments, C) - np.tensordot(M, A @ A, 2)
+        W = C @ A
+        return np.einsum("bij,bij->b", W, W) - np.tensordot(M, A @ A, 2)
 
 
 @dataclass(frozen=True)

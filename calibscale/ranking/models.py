@@ -22,7 +22,7 @@ from calibscale.estimators.moments import frequencies_left_out, from_left_out
 from calibscale.evaluation import Run, describe_scheduler, listed, prepared, versions
 from calibscale.features import RandomFourier
 from calibscale.intervals import Intervals, Parts, parts_of, total
-from calibscale.ranking.orders import DRAWS, differences, rank_probabilities
+from calibscale.ranking.orders import DRAWS, differences, rank_probabilities, ranks
 from calibscale.ranking.pool import LabelledRows, RowState, alike
 from calibscale.ranking.results import Agreement, Difference, RankedModel, Ranking
 from calibscale.ranking.subsets import Plan, agreement, per_pass, subset_values
@@ -84,6 +84,7 @@ def rank(
     Returns
     -------
     Ranking
+        Models of equal estimates, but for rounding, share a rank.
 
     Raises
     ------
@@ -138,12 +139,13 @@ def rank(
         )
     probabilities, p_order = _probabilities(defined, seed)
     compared = _compared(defined, asked, _covers(estimator))
+    places = ranks([model.value for model in defined])
     return Ranking(
         estimator=estimator.name,
         notion=judged[0].estimate.notion,
         models=tuple(
             model.ranked(
-                place + 1 if model.estimate.value is not None else None,
+                places[place] if place < len(places) else None,
                 tuple(probabilities[place].tolist()) if place < len(probabilities) else (),
                 run,
             )
@@ -335,10 +337,7 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
             estimate = estimator.solve(pairs)
         else:
             whole = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
-            estimate = estimator.finalize(*whole)
-            features = getattr(estimator, "features", None)
-            if isinstance(features, RandomFourier) and features.n_features > 1:
-                coarse = frequencies_left_out(features, whole[0], estimator.value, *whole[1:])
+            estimate, coarse = _estimate(estimator, whole)
         if estimate.value is not None and not np.isfinite(estimate.value):
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
         if estimate.value is not None:
@@ -349,6 +348,19 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
         few = interval is None
         parts = None if few else parts
     return _Judged(name, estimate, parts, few, coarse, rows, totals, found.counts)
+
+
+def _estimate(estimator: Estimator, states: list[Any]) -> tuple[Estimate, Floats | None]:
+    """The estimate, and its values without groups of random frequencies, if it has any."""
+    features = getattr(estimator, "features", None)
+    if not isinstance(features, RandomFourier) or features.n_features < 2:
+        return estimator.finalize(*states), None
+    found = estimator.bare(*states)
+    if found.value is None:
+        return found, None
+    moments, *noise = states
+    coarse = frequencies_left_out(features, moments, estimator.value, *noise)
+    return replace(found, approximation=from_left_out(found.value, coarse)), coarse
 
 
 def _covers(estimator: Estimator) -> str:
