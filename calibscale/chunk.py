@@ -44,7 +44,10 @@ class Block(NamedTuple):
 
 
 class RowCounts(NamedTuple):
-    """How many rows a pass met: used, not yet labelled, and dropped by reason."""
+    """How many rows a pass met: used, not yet labelled, and dropped by reason.
+
+    Rows of weight 0 are none of them.
+    """
 
     used: int = 0
     unlabelled: int = 0
@@ -72,7 +75,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Labelled, valid rows and their scores; one sweep of the fused kernel made it.
+    """Labelled, valid rows of positive weight, and their scores, from one sweep of a fused kernel.
 
     Attributes
     ----------
@@ -266,13 +269,14 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
         weights=weights,
         covariates=covariates,
     )
-    if not status.any():
+    weighty = weights != 0.0 if len(weights) else True
+    if not status.any() and np.all(weighty):
         return chunk, RowCounts(used=n)
     if rules.on_invalid == "raise" and (status > kernel_rows.UNLABELLED).any():
         raise _complaint(block, rules, status)
     counts = np.bincount(status, minlength=2)
     dropped = {_REASONS[s]: int(counts[s]) for s in range(2, len(counts)) if counts[s]}
-    good = status == kernel_rows.OK
+    good = (status == kernel_rows.OK) & weighty
     return chunk.take(good), RowCounts(int(good.sum()), int(counts[1]), dropped)
 
 

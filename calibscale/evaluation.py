@@ -36,6 +36,7 @@ from calibscale.statistics import Fingerprint, FingerprintState, Statistic
 from calibscale.store import as_source
 
 BANDWIDTH_ROWS = 1000
+_MOST_SAMPLED = 64_000  # of all rows, where most have weight 0
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,23 @@ class DataSetup:
 
     @cached_property
     def _chunks(self) -> list[Chunk]:
+        found = self._sampled(BANDWIDTH_ROWS)
+        count = sum(map(len, found))
+        if self.source.weights is not None and 2 * count < BANDWIDTH_ROWS < self.source.rows:
+            # most rows have weight 0; so many more of all rows hold 1,000 of the others
+            found = self._sampled(min(_MOST_SAMPLED, BANDWIDTH_ROWS**2 // max(count, 1)))
+        return found
+
+    def _sampled(self, count: int) -> list[Chunk]:
         rules = replace(self.rules, on_invalid="drop")
         return [
             chunk
-            for block in self.source.sample(BANDWIDTH_ROWS)
+            for block in self.source.sample(count)
             for chunk, _ in chunks(block._replace(labels=np.zeros_like(block.labels)), rules)
         ]
 
     def sample(self, notion: str) -> Rows:
-        """1,000 rows chosen by a counter hash of the row number, labelled or not.
+        """1,000 rows of positive weight, chosen by a counter hash of their number, labelled or not.
 
         Their labels and residuals are not to be used.
         """

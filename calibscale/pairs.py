@@ -63,6 +63,8 @@ class PairState(NamedTuple):
         The same without δ.
     area, probes, gap, gap2 :
         Pairs in float32; sub-tiles summed twice, and Σ, Σ² of what float32 missed a pair by.
+    kernel_gap, kernel_gap2 :
+        The same of pairs without δ.
     blocks, mean, mean2 :
         Blocks with an unbiased estimate; Σ and Σ² of those.
     linear_diagonal, linear : (), (e, e)
@@ -80,6 +82,8 @@ class PairState(NamedTuple):
     probes: Floats
     gap: Floats
     gap2: Floats
+    kernel_gap: Floats
+    kernel_gap2: Floats
     blocks: Floats
     mean: Floats
     mean2: Floats
@@ -99,11 +103,19 @@ class PairState(NamedTuple):
     @property
     def rounding(self) -> float:
         """What `pairs` may be off by in float32: the probes' mean miss and 3 standard errors."""
+        return self._rounding(float(self.gap), float(self.gap2))
+
+    @property
+    def kernel_rounding(self) -> float:
+        """What `kernel_pairs` may be off by in float32."""
+        return self._rounding(float(self.kernel_gap), float(self.kernel_gap2))
+
+    def _rounding(self, gap: float, gap2: float) -> float:
         count = float(self.probes)
         if count == 0:
             return 0.0
-        mean = float(self.gap) / count
-        spread = np.sqrt(max(float(self.gap2) / count - mean * mean, 0.0) / max(count - 1, 1))
+        mean = gap / count
+        spread = np.sqrt(max(gap2 / count - mean * mean, 0.0) / max(count - 1, 1))
         return float(self.area * (abs(mean) + 3 * spread))
 
 
@@ -214,7 +226,8 @@ class _SumTask(_PairTask):
             held = P._replace(panel=double.panel(P.rows)[0])
             grid = double.grid(held.panel, held.panel, True)
             sums = self._sums(held, held, double.form, grid)
-            gap = (state.pairs - sums[:, 0].sum()) / max(state.area, 1.0)
+            single = np.array([state.pairs, state.kernel_pairs])
+            gaps = (single - sums.sum(axis=0)) / max(state.area, 1.0)
         else:
             if n * m == 0 or (same and n == 1) or block % -(-self.blocks // _PROBES):
                 return
@@ -227,12 +240,14 @@ class _SumTask(_PairTask):
                 a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
                 out = np.zeros((1, 2))
                 tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
-                tiles.pair_sums(a, b, layout.form, tile, False, out)
-                found.append(out[0, 0])
-            gap = (found[0] - found[1]) / (len(i) * len(j))
+                tiles.pair_sums(a, b, layout.form, tile, self.spec.kernel_sums, out)
+                found.append(out[0])
+            gaps = (found[0] - found[1]) / (len(i) * len(j))
         state.probes[...] += 1
-        state.gap[...] += gap
-        state.gap2[...] += gap * gap
+        state.gap[...] += gaps[0]
+        state.gap2[...] += gaps[0] ** 2
+        state.kernel_gap[...] += gaps[1]
+        state.kernel_gap2[...] += gaps[1] ** 2
 
     def _blocks(self, P: Held) -> PairState:
         """Unbiased estimates of the blocks of a panel."""

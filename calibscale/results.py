@@ -152,7 +152,8 @@ class Outcome:
     Attributes
     ----------
     n, n_dropped, n_unlabelled : int
-        Rows used, left out as invalid (by reason in `dropped`), and not yet labelled.
+        Rows used (those of weight 0 are not), left out as invalid (by reason in `dropped`), and not
+        yet labelled.
     """
 
     n: int

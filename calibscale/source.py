@@ -207,7 +207,10 @@ def from_arrays(
     covariate_names : d names, optional
         Default ``x0, x1, …``.
     weights : (n,) array-like, optional
-        Importance weights; their scale does not matter.
+        Importance weights, not counts: how much a row stands for.  Their scale does not matter,
+        and rows of weight 0 count as if they were not there.  A row of weight 3 is one
+        observation: TCE2Debiased, JKCE, KCE, KLCE, CKCECentred, the default λ, intervals and
+        p-values differ by design from those of a row that is there three times.
     binary : bool
         The predictions are one column.
     name : str

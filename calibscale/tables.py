@@ -40,6 +40,7 @@ _EXPLAINED = {
     "brier_decomposition": "calibration part of the Brier score",
     "nll_decomposition": "calibration part of the log loss",
     "ckce": "conditional kernel error, squared",
+    "ckce_centred": "the same less its noise: around 0 if calibrated",
     "cmmd": "conditional MMD",
     "jkce": "joint kernel error, squared, unbiased",
     "jkce_biased": "the same, biased",

@@ -106,6 +106,18 @@ def cmmd(K, d, ridge, level=0, w=None):
     return float(np.trace(W.T @ middle @ W))
 
 
+def ckce_centred(K, d, ridge, w=None):
+    """‖C A‖² less its pairs of a row with itself, row by row, by the dual."""
+    n = len(K) if w is None else w.sum()
+    root = np.ones(len(K)) if w is None else np.sqrt(w)
+    inverse = np.linalg.inv(K * np.outer(root, root) + ridge * n * np.eye(len(K)))
+    between = inverse @ (K * np.outer(root, root)) @ inverse
+    d = d * root[:, None]
+    return sum(
+        between[i, j] * float(d[i] @ d[j]) for i in range(len(K)) for j in range(len(K)) if i != j
+    )
+
+
 def jkce(K, d, w=None, unbiased=True):
     """Sum over ordered pairs, one at a time."""
     n = len(K)

@@ -147,6 +147,9 @@ def test_kernel_errors__agree_with_dense_duals_of_the_same_features(arrays, weig
     assert result["ckce"].value == pytest.approx(
         naive.cmmd(K, d, effective**-0.25, 0, w), rel=1e-11
     )
+    centred = cs.evaluate(source, [cs.CKCECentred(features)])["ckce_centred"].value
+    # it is a hundredth of the sums that it is a difference of
+    assert centred == pytest.approx(naive.ckce_centred(K, d, effective**-0.25, w), rel=1e-9)
     assert result["jkce"].value == pytest.approx(naive.jkce(K, d, w), rel=1e-11)
     biased = naive.jkce(K, d, w, unbiased=False)
     assert result["jkce_biased"].value == pytest.approx(biased, rel=1e-11)
@@ -184,6 +187,53 @@ def test_bandwidth__defaults_to_the_median_of_positive_distances(arrays):
 def test_bandwidth__is_one_where_all_predictions_are_equal():
     source = cs.from_arrays(logits=np.zeros((50, 3)), labels=np.arange(50) % 3)
     assert cs.evaluate(source, [cs.CKCE()])["ckce"].parameters["bandwidth"] == 1.0
+
+
+def test_ckce_centred__has_mean_zero_at_calibration_whatever_the_predictions(rng):
+    """Over all labels of few rows, by their probabilities: exactly, at n = 4."""
+    features = cs.RandomFourier(4, bandwidth=0.5)
+    for p in (np.array([0.05, 0.3, 0.5, 0.99]), np.full(4, 0.5), rng.random(4)):
+        mean = raw = 0.0
+        for labels in np.ndindex(2, 2, 2, 2):
+            y = np.array(labels)
+            source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+            probability = np.prod(np.where(y == 1, p, 1 - p))
+            found = cs.evaluate(
+                source, [cs.CKCECentred(features), cs.CKCE(features)], scheduler="serial"
+            )
+            mean += probability * found["ckce_centred"].value
+            raw += probability * found["ckce"].value
+        assert raw > 1e-3
+        assert abs(mean) < 1e-12
+
+
+def test_ckce_centred__keeps_no_noise_of_a_miscalibrated_model(rng):
+    """Its mean over labels is ‖C A‖² of their expectations, less that of a row with itself."""
+    features = cs.RandomFourier(4, bandwidth=0.5)
+    true, p = np.array([0.1, 0.3, 0.8, 0.6]), np.array([0.3, 0.6, 0.5, 0.45])
+    mean = 0.0
+    for labels in np.ndindex(2, 2, 2, 2):
+        y = np.array(labels)
+        source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+        found = cs.evaluate(source, [cs.CKCECentred(features)], scheduler="serial")
+        mean += np.prod(np.where(y == 1, true, 1 - true)) * found["ckce_centred"].value
+    phi = naive.fourier(np.column_stack([1 - p, p]), frequencies(4, 2, 0) / 0.5)
+    d = np.column_stack([true - p, p - true])
+    assert mean == pytest.approx(naive.ckce_centred(phi @ phi.T, d, 4**-0.25), rel=1e-10)
+
+
+def test_ckce_centred__states_an_error_that_covers_more_frequencies(arrays):
+    source = _source(arrays)
+    few = cs.evaluate(source, [cs.CKCECentred(cs.RandomFourier(100, 1.0))])["ckce_centred"]
+    many = cs.evaluate(source, [cs.CKCECentred(cs.RandomFourier(300, 1.0, 1))])["ckce_centred"]
+    assert few.approximation.kind == "random_features"
+    assert abs(few.value - many.value) < few.approximation.error + many.approximation.error
+    assert 0 < few.approximation.error < abs(few.value)
+    exact = cs.evaluate(
+        cs.from_arrays(probabilities=[[0.7, 0.3], [0.4, 0.6]] * 5, labels=[0, 1] * 5),
+        [cs.CKCECentred(cs.OneHot(((0.7, 0.3), (0.4, 0.6))))],
+    )["ckce_centred"]
+    assert exact.approximation.kind == "exact"
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -87,6 +87,7 @@ CASES = {
     "brier decomposition": (cs.BrierDecomposition(bins=6), 3),
     "nll decomposition": (cs.NLLDecomposition(bins=6), 3),
     "ckce": (cs.CKCE(FOURIER, ridge=0.05), 3),
+    "ckce_centred": (cs.CKCECentred(FOURIER, ridge=0.05), 3),
     "cmmd": (cs.CMMD(FOURIER, ridge=0.05), 3),
     "jkce": (cs.JKCE(FOURIER), 3),
     "jkce gaussian": (cs.JKCE(FOURIER, kernel="gaussian"), 3),

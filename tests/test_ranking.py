@@ -22,6 +22,7 @@ from calibscale import (
     KLCE,
     NLL,
     Accuracy,
+    CKCECentred,
     ConfidenceGap,
     Intervals,
     LogitStore,
@@ -38,7 +39,7 @@ from calibscale.errors import InvalidDataError
 from calibscale.intervals import Grouped, Parts
 from calibscale.kernels import random
 from calibscale.ranking import distinct_names, rank, subsets
-from calibscale.ranking.orders import _adjusted, rank_probabilities
+from calibscale.ranking.orders import _adjusted, rank_probabilities, ranks
 from calibscale.ranking.results import Difference
 from calibscale.ranking.subsets import Plan, agreement
 from calibscale.simulate import GENERATORS
@@ -93,6 +94,7 @@ def _simulated(names, n, **sharpness):
         SimplexECE(),
         NLL(),
         CKCE(RandomFourier(10, 0.8), ridge=N**-0.25),
+        CKCECentred(RandomFourier(10, 0.8), ridge=N**-0.25),
         CMMD(RandomFourier(10, 0.8), ridge=0.1, level=1.5),
         JKCE(RandomFourier(10, 0.8)),
         KCE(prediction_bandwidth=0.2, notion="top_label", method="spectral"),
@@ -157,7 +159,7 @@ def test_rank__one_model_is_its_evaluation(data):
     models, y = data
     source = from_arrays(logits=models["bold"], labels=y)
     found = rank([source])
-    (expected,) = evaluate(source, [CKCE()], interval="jackknife").estimates
+    (expected,) = evaluate(source, [CKCECentred()], interval="jackknife").estimates
     (model,) = found.models
     assert model.estimate.value == expected.value
     assert model.estimate.interval == expected.interval
@@ -169,7 +171,7 @@ def test_rank__one_model_is_its_evaluation(data):
         assert getattr(model, name) == pytest.approx(scores[name].value, rel=1e-12)
 
 
-@pytest.mark.parametrize("by", [CKCE(), CMMD(), JKCE(), CKCE(method="exact")])
+@pytest.mark.parametrize("by", [CKCE(), CKCECentred(), JKCE(), CKCE(method="exact")])
 def test_rank__bandwidth_and_ridge_are_of_all_models(data, by):
     models, y = data
     found = rank(_sources(models, y), by)
@@ -247,7 +249,7 @@ def test_rank__local_calibration_has_common_bandwidths(rng, method):
 # ---------------------------------------------------------------- what it is for
 
 
-@pytest.mark.parametrize("by", [CKCE(), JKCE(), ECE(), TCE2Debiased(), SimplexECE()])
+@pytest.mark.parametrize("by", [CKCE(), CKCECentred(), JKCE(), ECE(), SimplexECE()])
 def test_rank__finds_a_known_order(by):
     sources = _simulated(["over4", "true", "over2"], 5000, over2=2.0, over4=4.0)
     found = rank(sources, by)
@@ -257,6 +259,63 @@ def test_rank__finds_a_known_order(by):
     assert all(d.distinguishable for d in found.differences)
     assert (np.diag(found.probabilities) > 0.99).all()
     assert found["over4"].p_best < 0.01
+
+
+def _calibrated(seed, n):
+    """Two calibrated models of 10 classes: the truth, and its means over five of them."""
+    rng = np.random.default_rng(seed)
+    sharp = rng.dirichlet(np.full(10, 0.1), n)
+    sharp /= sharp.sum(axis=1, keepdims=True)
+    y = (sharp.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, 9)
+    blunt = np.repeat(sharp.reshape(n, 2, 5).mean(axis=2), 5, axis=1)
+    return {
+        name: from_arrays(probabilities=q, labels=y)
+        for name, q in (("sharp", sharp), ("blunt", blunt))
+    }
+
+
+def _told_apart(by, count, n):
+    return sum(
+        rank(_calibrated(seed, n), by, scheduler="serial").differences[0].distinguishable
+        for seed in range(count)
+    )
+
+
+def test_rank__calibrated_models_of_unlike_sharpness_are_not_told_apart():
+    few = RandomFourier(20)
+    assert _told_apart(CKCECentred(few), 12, 300) <= binom.ppf(0.9999, 12, 0.05)
+    assert _told_apart(CKCE(few), 12, 300) >= 9  # their noise is, which is not miscalibration
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [500, 2000])
+def test_rank__calibrated_models_of_unlike_sharpness_are_told_apart_by_chance_alone(n):
+    assert _told_apart(None, 200, n) <= binom.ppf(0.9999, 200, 0.05)
+
+
+def _ranked_right(n, trials):
+    """How many of [MS]'s pairs of a calibrated model and another are in their order."""
+    right = np.zeros(4, int)
+    for trial in range(trials):
+        values = {}
+        for name in ("true", "marginal", "under", "over"):
+            draw = GENERATORS[f"ms-{name}"].draw(9, trial * n, trial * n + n)
+            source = from_arrays(logits=draw.logits, labels=draw.labels)
+            values[name] = evaluate(source, CKCECentred(), scheduler="serial").estimates[0].value
+        right += [
+            values[good] < values[bad] for good in ("true", "marginal") for bad in ("under", "over")
+        ]
+    return right
+
+
+def test_ckce_centred__ranks_a_calibrated_model_first():
+    assert _ranked_right(200, 6).sum() >= 23  # of 24: 99.9 % each
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "share"), [(50, 0.84), (100, 0.97), (200, 0.995)])
+def test_ckce_centred__ranks_few_rows_right(n, share):
+    assert _ranked_right(n, 300).sum() >= binom.ppf(1e-3, 1200, share)
 
 
 def _equally_bad(seed, n=800):
@@ -284,8 +343,25 @@ def test_rank__a_model_and_itself_share_their_ranks(data):
     (d,) = found.differences
     assert (d.value, d.t, d.p_value, d.distinguishable) == (0.0, 0.0, 1.0, False)
     np.testing.assert_allclose(found.probabilities, 0.5, atol=0.01)
+    assert [model["rank"] for model in found.to_dict()["models"]] == [1, 1]
+    assert found.p_order == 1.0  # ties may be in any order
     three = rank(_sources({**dict.fromkeys("abc", models["bold"]), "best": models["true"]}, y))
+    assert [(m.name == "best", m.rank) for m in three] == [(True, 1), *[(False, 2)] * 3]
     np.testing.assert_allclose(three.probabilities[1:, 1:], 1 / 3, atol=0.015)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], []),
+        ([0.3], [1]),
+        ([-0.1, -0.1, 0.2, 0.2, 0.3], [1, 1, 3, 3, 5]),
+        ([0.1, 0.1 * (1 + 1e-12), 0.1 * (1 + 1e-6)], [1, 1, 3]),
+        ([0.0, 0.0, 1e-300], [1, 1, 3]),
+    ],
+)
+def test_ranks__are_shared_by_equal_values(values, expected):
+    assert ranks(values) == expected
 
 
 def test_rank__rounding_does_not_decide(data):
@@ -295,6 +371,7 @@ def test_rank__rounding_does_not_decide(data):
     found = rank(shifted, TCE2Debiased())
     assert found.differences[0].value < 1e-12
     assert not found.differences[0].distinguishable
+    assert [model.rank for model in found] == [1, 1]
     np.testing.assert_allclose(found.probabilities, 0.5, atol=0.05)
 
 
@@ -671,7 +748,7 @@ def test_cli__ranks_two_stores(run, stores, data, tmp_path):
         model["rank_probabilities"] for model in expected["models"]
     ]
     lines = out.splitlines()
-    assert lines[0].startswith("2 models by ckce, on the same 600 rows of 3 classes")
+    assert lines[0].startswith("2 models by ckce_centred, on the same 600 rows of 3 classes")
     assert lines[2].split()[:2] == ["1", "true"]
     assert lines[3].split()[:2] == ["2", "bold"]
     assert "10 random subsets of 100 rows" in out
@@ -740,6 +817,14 @@ def test_cli__says_that_rows_differ(run, stores, data):
     assert code == 0
     assert "b[/x][red]: 1 row without a label" in out
     assert "independent samples" in out.replace("\n", " ")
+
+
+def test_cli__models_that_are_the_same_share_a_rank(run, stores):
+    code, out, _ = run(stores[0], stores[0], stores[1], "--json", "-")
+    assert code == 0
+    assert [model["rank"] for model in json.loads(out)["models"]] == [1, 2, 2]
+    code, out, _ = run(stores[0], stores[0], stores[1])
+    assert [line.split()[0] for line in out.splitlines()[2:5]] == ["1", "2", "2"]
 
 
 def test_cli__many_models_show_their_neighbours(run, stores):

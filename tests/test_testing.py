@@ -123,6 +123,12 @@ def _cmmd(e, data, delta):
     return naive.cmmd(phi @ phi.T, delta, ridge, int(e.level), data.w)
 
 
+def _centred(e, data, delta):
+    w = data.weights
+    phi = _features(e, data)
+    return naive.ckce_centred(phi @ phi.T, delta, (w.sum() ** 2 / (w**2).sum()) ** -0.25, data.w)
+
+
 def _pairs(K, data, delta, biased=False):
     """Σ_{i≠j} w_i w_j ⟨δ_i, δ_j⟩ κ_ij over Σ_{i≠j} w_i w_j, a row with itself too if biased."""
     w = data.weights
@@ -183,6 +189,7 @@ CASES = {  # estimator, its naive value, classes
     "cwce2": (cs.CWCE2(bins=5), _class_wise, 4),
     "simplex_ece": (cs.SimplexECE(), _simplex, 4),
     "ckce": (cs.CKCE(FOURIER), _cmmd, 4),
+    "ckce_centred": (cs.CKCECentred(FOURIER), _centred, 4),
     "cmmd": (cs.CMMD(FOURIER, level=1, ridge=0.05), _cmmd, 4),
     "cmmd of level 2": (cs.CMMD(FOURIER, level=2), _cmmd, 4),
     "jkce": (cs.JKCE(FOURIER), _jkce, 4),

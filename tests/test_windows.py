@@ -18,6 +18,7 @@ ESTIMATORS = (
     cs.ECE(notion="positive"),
     cs.TCE2Debiased(notion="positive"),
     cs.CKCE(cs.RandomFourier(20, bandwidth=0.4), ridge=0.1),
+    cs.CKCECentred(cs.RandomFourier(20, bandwidth=0.4), ridge=0.1),
     cs.JKCE(cs.RandomFourier(20, bandwidth=0.4)),
     cs.Brier(),
 )

@@ -135,7 +135,8 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
 @click.option(
     "--key", "keys", multiple=True, metavar="ROLE=NAME",
     help="Where a column is found (repeatable): ROLE is logits, probabilities, labels, covariates, "
-    "covariate_names or weights, NAME an array, a column, or a prefix of numbered columns.",
+    "covariate_names or weights (importance weights, not counts), NAME an array, a column, or a "
+    "prefix of numbered columns.",
 )  # fmt: skip
 @click.option(
     "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."

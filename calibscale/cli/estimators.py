@@ -18,7 +18,7 @@ DEFAULT = (
     *("cwce2", "simplex_ece", "brier_decomposition", "nll_decomposition"),
     *("ckce", "cmmd", "jkce", "jkce_biased"),
 )
-NAMES = (*DEFAULT, "kce", "klce")
+NAMES = (*DEFAULT, "ckce_centred", "kce", "klce")
 _KERNEL_NOTIONS = ("jkce", "jkce_biased", "kce", "klce")  # judge all classes unless told
 EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 _METHODS = ("auto", "features", "spectral", "tiles", "blocks", "pairs", "nystrom", "exact")
@@ -45,9 +45,10 @@ _OPTIONS = (
     ),
     click.option(
         "--bandwidth", type=float,
-        help="Bandwidth of ckce, cmmd, jkce; default: median distance of 1,000 predictions.",
+        help="Bandwidth of ckce, ckce_centred, cmmd, jkce; default: median distance of 1,000 "
+        "predictions.",
     ),
-    click.option("--ridge", type=float, help="λ of ckce and cmmd; default n^(-1/4)."),
+    click.option("--ridge", type=float, help="λ of ckce, ckce_centred, cmmd; default n^(-1/4)."),
     click.option("--level", type=float, help="Level s of cmmd; default 1."),
     click.option(
         "--kernel", type=click.Choice(["linear+gaussian", "gaussian"]),

@@ -83,7 +83,12 @@ _OPTIONS = (
     click.option("--labels", metavar="PATH", help="Likewise, of labels."),
     click.option("--covariate-array", metavar="PATH", help="Likewise, of covariates (n, d)."),
     click.option("--covariate-names", metavar="A,B", help="Names of those covariates."),
-    click.option("--weights", metavar="PATH", help="Likewise, of weights."),
+    click.option(
+        "--weights",
+        metavar="PATH",
+        help="Likewise, of weights: importance weights, not counts of rows; their scale does not "
+        "matter.",
+    ),
     click.option(
         "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
     ),

@@ -31,7 +31,7 @@ _WIDE = 100
 @click.command(short_help="Rank models by calibration, on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
-    "--by", type=click.Choice(_SIZES), default="ckce", show_default=True, metavar="NAME",
+    "--by", type=click.Choice(_SIZES), default="ckce_centred", show_default=True, metavar="NAME",
     help=f"What the models are ranked by: {', '.join(_SIZES)}.",
 )  # fmt: skip
 @click.option(

@@ -22,7 +22,7 @@ from calibscale.progress import progress
 
 STATISTICS = (
     *("ece", "mce", "tce2", "tce2_debiased", "cwce2", "simplex_ece"),
-    *("ckce", "cmmd", "jkce", "jkce_biased", "kce", "klce"),
+    *("ckce", "ckce_centred", "cmmd", "jkce", "jkce_biased", "kce", "klce"),
 )
 
 

@@ -12,7 +12,7 @@ from calibscale.estimators.binned import (
     TCE2Debiased,
     TCE2Kumar,
 )
-from calibscale.estimators.conditional import CKCE, CMMD
+from calibscale.estimators.conditional import CKCE, CMMD, CKCECentred
 from calibscale.estimators.joint import JKCE, JKCEBiased
 from calibscale.estimators.local import KCE, KLCE
 from calibscale.estimators.scores import NLL, Accuracy, Brier, ConfidenceGap
@@ -34,6 +34,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
         BrierDecomposition,
         NLLDecomposition,
         CKCE,
+        CKCECentred,
         CMMD,
         JKCE,
         JKCEBiased,
@@ -57,6 +58,7 @@ __all__ = [
     "Accuracy",
     "Brier",
     "BrierDecomposition",
+    "CKCECentred",
     "ConfidenceGap",
     "Estimator",
     "JKCEBiased",

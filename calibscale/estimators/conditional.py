@@ -1,8 +1,8 @@
-"""Conditional kernel calibration errors: CKCE and the CMMD family."""
+"""Conditional kernel calibration errors: CKCE, its centred form, and the CMMD family."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,7 +17,7 @@ from calibscale.estimators.moments import approximation, feature_parameters
 from calibscale.features import FeatureMap, RandomFourier, Setup
 from calibscale.products import ProductKernel
 from calibscale.results import Approximation, Estimate
-from calibscale.statistics import Moments, MomentState, Statistic
+from calibscale.statistics import Moments, MomentState, ObservedNoise, Statistic
 
 if TYPE_CHECKING:
     from calibscale.pairs import Pairs
@@ -67,16 +67,16 @@ class CMMD(Estimator):
     def frozen(self, *states: Any) -> Self:
         if self.ridge is not None:
             return self
-        (moments,) = states
-        return replace(self, ridge=float((moments.weight**2 / moments.weight2) ** -0.25))
+        return replace(self, ridge=float((states[0].weight ** 2 / states[0].weight2) ** -0.25))
 
     def value(self, *states: Any) -> float:
-        (moments,) = states
+        moments, *noise = states
         if not moments.weight > 0:
             return float("nan")
-        return float(self._values(moments, moments.C[None])[0])
+        return float(self._values(moments, moments.C[None], *(each.M[None] for each in noise))[0])
 
     def _values(self, moments: MomentState, C: Floats) -> Floats:
+        """Of each C (B, K, m), (B,)."""
         ridge = self.frozen(moments).ridge
         assert ridge is not None
         return _cmmd(moments, C, ridge, self.level)
@@ -84,30 +84,30 @@ class CMMD(Estimator):
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
     ) -> Iterable[float]:
-        (moments,), (drawn,) = states, sums
-        assert drawn is not None
-        return self._values(moments, drawn[0]).tolist()
+        fields = [drawn[0] for drawn in sums if drawn is not None]
+        return self._values(states[0], *fields).tolist()
 
-    def finalize(self, moments: MomentState) -> Estimate:
-        found = self.bare(moments)
+    def finalize(self, *states: Any) -> Estimate:
+        found = self.bare(*states)
         if found.value is None:
             return found
-        error = approximation(self.features, moments, self.frozen(moments).value)
+        moments, *noise = states
+        error = approximation(self.features, moments, self.frozen(*states).value, *noise)
         return replace(found, approximation=error)
 
     def bare(self, *states: Any) -> Estimate:
-        (moments,) = states
+        moments = states[0]
         parameters = {**feature_parameters(self.features), "level": self.level, "ridge": self.ridge}
         if not moments.weight > 0:
             return Estimate(
                 self.name, "canonical", None, True, parameters=parameters,
                 reason="no rows with a label and a positive weight",
             )  # fmt: skip
-        known = self.frozen(moments)
+        known = self.frozen(*states)
         return Estimate(
             self.name,
             "canonical",
-            known.value(moments),
+            known.value(*states),
             True,
             parameters={**parameters, "ridge": known.ridge},
             n=int(moments.n),
@@ -115,23 +115,10 @@ class CMMD(Estimator):
 
 
 def _cmmd(moments: MomentState, C: Floats, ridge: float, level: float) -> Floats:
-    """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹, of each C (B, K, m), (B,).
-
-    A pseudo-inverse where λ = 0 leaves S singular.
-    """
-    n = float(moments.weight)
-    S = moments.S
+    """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹, of each C (B, K, m), (B,)."""
+    n, S = float(moments.weight), moments.S
     B, K, m = C.shape
-    columns = C.reshape(B * K, m).T
-    try:
-        factor = cho_factor(S + ridge * n * np.eye(m), overwrite_a=True, check_finite=False)
-        W = cho_solve(factor, columns, check_finite=False)
-        if not (np.diag(factor[0]) ** 2 > m * np.finfo(float).eps * np.trace(S)).all():
-            raise LinAlgError
-    except LinAlgError:
-        sigma, U = eigh(S)
-        damped = np.where(sigma > m * np.finfo(float).eps * sigma[-1], sigma + ridge * n, np.inf)
-        W = U @ ((U.T @ columns) / damped[:, None])
+    W = _inverse(moments, ridge)(C.reshape(B * K, m).T)
     if level == 0:
         terms = np.einsum("ij,ij->j", W, W)
     elif level == 1:
@@ -143,6 +130,72 @@ def _cmmd(moments: MomentState, C: Floats, ridge: float, level: float) -> Floats
         sigma, U = eigh(S)
         terms = np.maximum(sigma / n, 0.0) ** level @ (U.T @ W) ** 2
     return terms.reshape(B, K).sum(axis=1)
+
+
+def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
+    """What multiplies columns by (S + λnI)⁻¹: by a pseudo-inverse where λ = 0 leaves S singular."""
+    n, S = float(moments.weight), moments.S
+    least = len(S) * np.finfo(float).eps
+    try:
+        factor = cho_factor(S + ridge * n * np.eye(len(S)), overwrite_a=True, check_finite=False)
+        if (np.diag(factor[0]) ** 2 > least * np.trace(S)).all():
+            return lambda columns: cho_solve(factor, columns, check_finite=False)
+    except LinAlgError:
+        pass
+    sigma, U = eigh(S)
+    damped = np.where(sigma > least * sigma[-1], sigma + ridge * n, np.inf)
+    return lambda columns: U @ ((U.T @ columns) / damped[:, None])
+
+
+@dataclass(frozen=True)
+class CKCECentred(CMMD):
+    """`CKCE` less the part that noise has in it: ‖CA‖²_F − tr(AᵀMA), A = (S + λnI)⁻¹.
+
+    M = Σ w²|δ|²φφᵀ, so that the second term is what the pairs of a row with itself add to the
+    first [MS, eq. 5, App. B].  A depends on the predictions alone: under strong calibration labels
+    are independent given them, and the value has mean 0 at every n, whatever the model's sharpness.
+    CKCE's mean there is tr(AᵀMA), which differs from model to model.  Of a miscalibrated model the
+    mean is that of CKCE less the same noise, whatever its label noise is; the expectation of |δ|²
+    under calibration, 1 − |q|², in its place would keep a part of it, so that underconfident models
+    would rank before calibrated ones.
+
+    The value may be negative; it is around 0 then.
+
+    Parameters
+    ----------
+    features : FeatureMap
+    ridge : float, optional
+        λ; see `CMMD`.
+
+    Examples
+    --------
+    Of a calibrated model CKCE is the noise of the labels, and nothing else:
+
+    >>> import numpy as np, calibscale
+    >>> rng = np.random.default_rng(0)
+    >>> q = rng.dirichlet([1.0, 1.0, 1.0], 2000)
+    >>> y = (q.cumsum(axis=1) < rng.random((2000, 1))).sum(axis=1)
+    >>> source = calibscale.from_arrays(probabilities=q, labels=y)
+    >>> found = calibscale.evaluate(source, [calibscale.CKCE(), calibscale.CKCECentred()])
+    >>> abs(found["ckce_centred"].value) < 0.3 * found["ckce"].value
+    True
+    """
+
+    level: float = field(default=0.0, init=False)
+    name: ClassVar[str] = "ckce_centred"
+    by_default: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (Moments(self.features), ObservedNoise(self.features))
+
+    def _values(self, moments: MomentState, C: Floats, M: Floats) -> Floats:  # type: ignore[override]
+        ridge = self.frozen(moments).ridge
+        assert ridge is not None
+        A = _inverse(moments, ridge)(np.eye(len(moments.S)))
+        W = C @ A
+        return np.einsum("bij,bij->b", W, W) - np.tensordot(M, A @ A, 2)
 
 
 @dataclass(frozen=True)

@@ -221,12 +221,21 @@ class KLCE(Estimator):
 
     def solve(self, pairs: Pairs) -> Estimate:
         state = pairs.sum(self.pair_sum)
+        total = float(2 * state.pairs)
+        kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
         error = EXACT
         if self.precision == "float32":
-            scale = self._scale(state, float(2 * state.kernel_pairs + state.kernel_diagonal))
-            error = Approximation("float32", 2 * state.rounding / scale if scale else None)
-        kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
-        return self._estimate(float(2 * state.pairs), kernel_sum, state, error)
+            scale = self._scale(state, kernel_sum)
+            error = Approximation("float32", self._rounding(state, total, scale) if scale else None)
+        return self._estimate(total, kernel_sum, state, error)
+
+    def _rounding(self, state: PairState, total: float, scale: float) -> float:
+        """What total / scale is off by in float32; the scale's part is relative."""
+        error = 2 * state.rounding
+        if self.normalization == "kernel_sum":
+            kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
+            error += abs(total) * 2 * state.kernel_rounding / kernel_sum
+        return error / scale
 
     def value(self, *states: Any) -> float:
         (state,) = states

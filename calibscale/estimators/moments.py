@@ -10,7 +10,7 @@ import numpy as np
 from calibscale.chunk import Floats
 from calibscale.features import FeatureMap, OneHot, RandomFourier
 from calibscale.results import EXACT, Approximation
-from calibscale.statistics import MomentState
+from calibscale.statistics import MomentState, NoiseState
 
 _GROUPS = 20
 _WIDTH = 2.3  # standard errors: 2 would do were they normal and known; five networks need this
@@ -30,12 +30,12 @@ def feature_parameters(features: FeatureMap) -> dict[str, Any]:
 
 
 def approximation(
-    features: FeatureMap, moments: MomentState, value: Callable[[MomentState], float]
+    features: FeatureMap, moments: MomentState, value: Callable[..., float], *noise: NoiseState
 ) -> Approximation:
     """Error of `value` from the finite number of random frequencies, by their jackknife.
 
     Frequencies are left out in up to 20 groups; each time the value is computed from the
-    remaining sub-blocks of S and C, no further pass.  error = |bias| + 2.3 standard errors: the
+    remaining sub-blocks of S, C and M, no further pass.  error = |bias| + 2.3 standard errors: the
     bias of a function of finitely many frequencies is of the order of its spread, and averages
     of independent repetitions would never show it.
     """
@@ -43,14 +43,15 @@ def approximation(
         return EXACT
     if features.n_features < 2:
         return Approximation("random_features", None)
-    return from_left_out(value(moments), frequencies_left_out(features, moments, value))
+    left_out = frequencies_left_out(features, moments, value, *noise)
+    return from_left_out(value(moments, *noise), left_out)
 
 
 def frequencies_left_out(
-    features: RandomFourier, moments: MomentState, value: Callable[[MomentState], float]
+    features: RandomFourier, moments: MomentState, value: Callable[..., float], *noise: NoiseState
 ) -> Floats:
     """The value without each group of frequencies (groups,); of F ≥ 2."""
-    return np.array([value(part) for part in _leave_group_out(features, moments)])
+    return np.array([value(*parts) for parts in _leave_group_out(features, moments, noise)])
 
 
 def from_left_out(whole: float, left_out: Floats) -> Approximation:
@@ -66,7 +67,9 @@ def from_left_out(whole: float, left_out: Floats) -> Approximation:
     )
 
 
-def _leave_group_out(features: RandomFourier, moments: MomentState) -> Iterator[MomentState]:
+def _leave_group_out(
+    features: RandomFourier, moments: MomentState, noise: tuple[NoiseState, ...]
+) -> Iterator[tuple[Any, ...]]:
     F = features.n_features
     K = moments.C.shape[1] - 2 * F
     for group in np.array_split(np.arange(F), min(F, _GROUPS)):
@@ -74,8 +77,7 @@ def _leave_group_out(features: RandomFourier, moments: MomentState) -> Iterator[
         index = np.concatenate([np.arange(K), K + kept, K + F + kept])
         scale = np.ones(len(index))
         scale[K:] = np.sqrt(F / len(kept))  # φ carries 1/√F
+        block, scales = np.ix_(index, index), np.outer(scale, scale)
         # |φ|² = |q|² + 1 whatever the frequencies, so t stays
-        yield moments._replace(
-            S=moments.S[np.ix_(index, index)] * np.outer(scale, scale),
-            C=moments.C[:, index] * scale,
-        )
+        part = moments._replace(S=moments.S[block] * scales, C=moments.C[:, index] * scale)
+        yield part, *(NoiseState(each.M[block] * scales) for each in noise)

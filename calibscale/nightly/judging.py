@@ -20,7 +20,7 @@ from calibscale.ledger.days import Entry, Ledger
 from calibscale.ledger.windows import Window, drifts, evidence, window
 from calibscale.multiplicity import holm
 from calibscale.nightly.job import Threshold, baseline_days, window_days
-from calibscale.ranking.orders import differences, rank_probabilities
+from calibscale.ranking.orders import differences, rank_probabilities, ranks
 from calibscale.results import POPULATION, THIS_N, Interval
 from calibscale.wagers import mean_evidence
 
@@ -381,6 +381,7 @@ class Judge:
         values = [part.value for part in parts]
         covers = POPULATION if e.unbiased else THIS_N
         names = [model for model, _ in found]
+        places = ranks(values)
         compared = differences(names, parts, values, rows, self._levels, covers)
         chances = None
         if len(days) > 1 and found:
@@ -390,11 +391,11 @@ class Judge:
             "window": name, "by": asked.by, "level": self.job.confidence, "days": sorted(days),
             "models": [
                 {
-                    "model": model, "rank": rank + 1, "value": values[rank], "n": part.n,
+                    "model": model, "rank": places[at], "value": values[at], "n": part.n,
                     "interval": (i := part.estimates[k].interval) and i.to_dict(),
-                    "rank_probabilities": [] if chances is None else chances[0][rank].tolist(),
+                    "rank_probabilities": [] if chances is None else chances[0][at].tolist(),
                 }
-                for rank, (model, part) in enumerate(found)
+                for at, (model, part) in enumerate(found)
             ],
             "differences": [
                 {

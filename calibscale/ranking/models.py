@@ -17,12 +17,12 @@ import numpy as np
 from calibscale import engine
 from calibscale.chunk import Floats, RowCounts
 from calibscale.errors import OptionError
-from calibscale.estimators import CKCE, Accuracy, ConfidenceGap, Estimator
+from calibscale.estimators import Accuracy, CKCECentred, ConfidenceGap, Estimator
 from calibscale.estimators.moments import frequencies_left_out, from_left_out
 from calibscale.evaluation import Run, describe_scheduler, listed, prepared, versions
 from calibscale.features import RandomFourier
 from calibscale.intervals import Intervals, Parts, parts_of, total
-from calibscale.ranking.orders import DRAWS, differences, rank_probabilities
+from calibscale.ranking.orders import DRAWS, differences, rank_probabilities, ranks
 from calibscale.ranking.pool import LabelledRows, RowState, alike
 from calibscale.ranking.results import Agreement, Difference, RankedModel, Ranking
 from calibscale.ranking.subsets import Plan, agreement, per_pass, subset_values
@@ -52,12 +52,12 @@ def rank(
 ) -> Ranking:
     """Rank models by calibration, the best first, and say how sure that is.
 
-    All models have one bandwidth and, for CKCE and CMMD, one ridge λ: that of the model with the
+    All models have one bandwidth and, where there is one, one ridge λ: that of the model with the
     fewest rows.  On the same rows and labels, differences are paired: both models leave out the
     same groups of rows.  One pass over each model, and one or more over each for subsets.
 
     Estimates that are biased at this n (ECE, CKCE, …) keep their bias, which two calibrated models
-    of unlike sharpness do not share: rank such models by JKCE or TCE2Debiased.
+    of unlike sharpness do not share; CKCECentred, JKCE and TCE2Debiased have none.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def rank(
         their files.
     by : Estimator
         What the models are ranked by, the smallest first: any but Accuracy and ConfidenceGap.
-        Default: ``CKCE()``.
+        Default: ``CKCECentred()``.
     subset_size : int or several, optional
         Also rank random subsets of about so many rows, as [MS, §5.1.2] do, and say how often they
         agree with the ranking of all rows.  λ is that of so many rows.
@@ -84,6 +84,7 @@ def rank(
     Returns
     -------
     Ranking
+        Models of equal estimates, but for rounding, share a rank.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def rank(
     ('true', 'bold')
     """
     started = time.perf_counter()
-    estimator, *others = listed(CKCE() if by is None else by)
+    estimator, *others = listed(CKCECentred() if by is None else by)
     if others:
         raise OptionError("models are ranked by one estimator")
     asked = Intervals("jackknife", level, groups, seed=seed)
@@ -138,12 +139,13 @@ def rank(
         )
     probabilities, p_order = _probabilities(defined, seed)
     compared = _compared(defined, asked, _covers(estimator))
+    places = ranks([model.value for model in defined])
     return Ranking(
         estimator=estimator.name,
         notion=judged[0].estimate.notion,
         models=tuple(
             model.ranked(
-                place + 1 if model.estimate.value is not None else None,
+                places[place] if place < len(places) else None,
                 tuple(probabilities[place].tolist()) if place < len(probabilities) else (),
                 run,
             )
@@ -335,10 +337,7 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
             estimate = estimator.solve(pairs)
         else:
             whole = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
-            estimate = estimator.finalize(*whole)
-            features = getattr(estimator, "features", None)
-            if isinstance(features, RandomFourier) and features.n_features > 1:
-                coarse = frequencies_left_out(features, whole[0], estimator.value)
+            estimate, coarse = _estimate(estimator, whole)
         if estimate.value is not None and not np.isfinite(estimate.value):
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
         if estimate.value is not None:
@@ -349,6 +348,19 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
         few = interval is None
         parts = None if few else parts
     return _Judged(name, estimate, parts, few, coarse, rows, totals, found.counts)
+
+
+def _estimate(estimator: Estimator, states: list[Any]) -> tuple[Estimate, Floats | None]:
+    """The estimate, and its values without groups of random frequencies, if it has any."""
+    features = getattr(estimator, "features", None)
+    if not isinstance(features, RandomFourier) or features.n_features < 2:
+        return estimator.finalize(*states), None
+    found = estimator.bare(*states)
+    if found.value is None:
+        return found, None
+    moments, *noise = states
+    coarse = frequencies_left_out(features, moments, estimator.value, *noise)
+    return replace(found, approximation=from_left_out(found.value, coarse)), coarse
 
 
 def _covers(estimator: Estimator) -> str:

@@ -21,6 +21,19 @@ _BATCH = 10_000
 _BLUR = 1e-6  # of the largest deviation: roots of singular covariances are right to 1e-8
 
 
+def ranks(values: Sequence[float]) -> list[int]:
+    """The ranks of increasing values, 1 first; equal values, but for rounding, share the first."""
+    found: list[int] = []
+    for i, value in enumerate(values):
+        tie = i > 0 and _equal(values[i - 1], value)
+        found.append(found[-1] if tie else i + 1)
+    return found
+
+
+def _equal(low: float, high: float) -> bool:
+    return high - low <= TIE * max(abs(low), abs(high))
+
+
 def differences(
     names: Sequence[str],
     parts: Sequence[Parts | None],
@@ -66,7 +79,7 @@ def _difference(
         return known
     half = float(student.ppf(0.5 + asked.level / 2, freedom)) * error
     interval = Interval(value - half, value + half, asked.level, "jackknife", count, error, covers)
-    if value <= TIE * max(abs(low), abs(high)):
+    if _equal(low, high):
         t, p = 0.0, 1.0
     else:
         t = value / error if error > 0 else float("inf")
@@ -85,7 +98,7 @@ def _adjusted(found: list[Difference], error: float) -> tuple[Difference, ...]:
 def rank_probabilities(
     parts: Sequence[Parts], rows: Sequence[int], seed: int
 ) -> tuple[Floats, float] | None:
-    """P(rank) of models in the order of their ranks (M, M), and P(that order).
+    """P(rank) of models in the order of their ranks (M, M), and P(that order, ties left open).
 
     What the data leave open is a multivariate t about the estimates, with the jackknife's
     covariance of models on the same rows and its degrees of freedom: for two models
@@ -107,6 +120,7 @@ def rank_probabilities(
         roots.append((models, _root(covariance), G - 1))
     spread = max(float(np.abs(root).max()) for _, root, _ in roots)
     jitter = max(_BLUR * spread, TIE * float(np.abs(values).max()))
+    shared = np.array(ranks(values.tolist()))
     rng = np.random.default_rng(seed)
     counts, ordered = np.zeros((M, M)), 0
     for _ in range(DRAWS // _BATCH):
@@ -118,7 +132,7 @@ def rank_probabilities(
         order = np.argsort(drawn, axis=1)
         for place in range(M):
             counts[:, place] += np.bincount(order[:, place], minlength=M)
-        ordered += int((order == np.arange(M)).all(axis=1).sum())
+        ordered += int((shared[order] == shared).all(axis=1).sum())
     return counts / DRAWS, ordered / DRAWS
 
 

@@ -22,7 +22,8 @@ class RankedModel:
     ----------
     name : str
     rank : int or None
-        1 is the best calibrated; None where the estimate is not defined.
+        1 is the best calibrated; models of equal estimates share a rank; None where the estimate is
+        not defined.
     estimate : Estimate
         With its interval.
     probabilities : tuple of float
@@ -176,7 +177,7 @@ class Ranking:
     agreement : tuple of Agreement
         One for each size of subsets asked for.
     p_order : float or None
-        Probability that the whole order is right.
+        Probability that the whole order is right; models that share a rank may be in any.
     common : dict
         Settings that all estimates share, bandwidth and ridge among them.
     paired : bool

@@ -209,10 +209,10 @@ def ranking(result: dict[str, Any]) -> Article:
     level = level if isinstance(level, int | float) else None
     verdict = "No model has a value"
     if models and models[0]["rank"] is not None:
-        verdict = (
-            f"{models[0]['name']} is the best calibrated of {words.plural(len(models), 'model')}"
-        )
-        best = (models[0]["rank_probabilities"] or [None])[0]
+        first = [m["name"] for m in models if m["rank"] == models[0]["rank"]]
+        of = f"the best calibrated of {words.plural(len(models), 'model')}"
+        verdict = f"{words.joined(first)} {'is' if len(first) == 1 else 'are equally'} {of}"
+        best = (models[0]["rank_probabilities"] or [None])[0] if len(first) == 1 else None
         verdict += f" with probability {words.probability(best)}" if best is not None else ""
     told = []
     if result["p_order"] is not None and len(models) > 1:

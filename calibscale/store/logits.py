@@ -86,7 +86,7 @@ class LogitStore:
         dtype : float16, float32 or float64
         covariate_names : names of the covariate columns
         weights : bool
-            Whether rows carry importance weights.
+            Whether rows carry importance weights (see `from_arrays`).
         class_names : K names, optional
         provenance : JSON object, optional
             Where the predictions come from: model, version, command …
