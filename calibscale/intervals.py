@@ -12,12 +12,12 @@ from scipy.stats import t as student
 from calibscale.chunk import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators import JKCE, KLCE, Estimator
+from calibscale.excess import excess_limits
 from calibscale.kernels import random
 from calibscale.limits import (
     FEW,
     Limits,
     Noise,
-    excess_limits,
     noise_of,
     noise_of_gram,
     quadratic_limits,
@@ -401,7 +401,7 @@ class Form:
         weight, squares = self.events[:2]
         if weight.min() * weight.sum() < FEW * squares.sum():  # few events of the rarer kind
             low_gap, high_gap = excess_limits(self.events[2:, 0], self.events[2:, 1], tail)
-            gap = max(abs(low_gap), abs(high_gap)) / float(weight.sum())
+            gap = max(abs(float(low_gap)), abs(float(high_gap))) / float(weight.sum())
             directions = 2.0 if getattr(estimator, "notion", "") == "canonical" else 1.0
             high = max(high, directions * self.own / self.squares * gap**2)
         if not estimator.unbiased:
