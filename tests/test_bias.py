@@ -22,6 +22,7 @@ from calibscale.bias.sums import PointSums, StrengthModes, Strengths
 from calibscale.chunk import Rules, chunks
 from calibscale.cli.bias import bias as command
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.excess import excess_deviate, excess_limits
 from calibscale.local import Modes
 from calibscale.products import ProductKernel
 from calibscale.simulate import GENERATORS
@@ -370,6 +371,84 @@ def test_local_bias__standard_errors_cover_as_they_say():
         checks += len(expected)
     low, high = binom.interval(0.999, checks, 0.95)
     assert low <= inside <= high
+
+
+def _calibrated(seed, rows, draw):
+    rng = np.random.default_rng(seed)
+    p, x = draw(rng, rows), rng.normal(size=(rows, 1))
+    labels = (rng.random(rows) < p).astype(int)
+    return from_arrays(probabilities=p, labels=labels, binary=True, covariates=x), p, x
+
+
+def test_local_bias__of_two_rows_is_not_shown():
+    """Rare events: two rows near a point far from the others, and neither of the event."""
+    source, *_ = _calibrated(1, 500, lambda rng, n: rng.beta(0.5, 12, n))
+    found = local_bias(source, ["x0"], at="grid")
+    assert (found.effective_rows[~found.masked] >= 10).all()
+    assert (found.masked & (found.effective_rows > 2)).any()
+    assert np.abs(found.z[found.most_biased(1)]) < 4
+    shown = local_bias(source, ["x0"], at="grid", min_rows=2)
+    few = ~shown.masked & (shown.effective_rows < 10)
+    assert ((shown.low <= 0) & (shown.high >= 0))[few].mean() > 0.9
+    with pytest.raises(OptionError, match="min_rows"):
+        local_bias(source, ["x0"], min_rows=1)
+
+
+@pytest.mark.parametrize("method", ["direct", "spectral"])
+def test_local_bias__limits_and_z_are_those_of_weighted_rows(data, method):
+    at = np.array([0.2, 0.7]), np.array([[45.0], [60.0]])
+    found = local_bias(
+        _source(data), ["age"], at=at, method=method, prediction_bandwidth=0.1,
+        covariate_bandwidth=8.0,
+    )  # fmt: skip
+    p, y = data["p"], data["y"]
+    for i in range(2):
+        v = data["weights"] * np.exp(-0.5 * ((p - at[0][i]) / 0.1) ** 2)
+        v *= np.exp(-0.5 * ((data["x"][:, 0] - at[1][i, 0]) / 8.0) ** 2)
+        terms = np.stack([v * p, v * (1 - p), (v * p) ** 2, v**2 * p * (1 - p), (v * (1 - p)) ** 2])
+        low, high = excess_limits(terms @ (1 - y), terms @ y, 0.025)
+        assert found.low[i] == pytest.approx(low / v.sum(), abs=1e-9)
+        assert found.high[i] == pytest.approx(high / v.sum(), abs=1e-9)
+        third = v**2 @ (p * (1 - p) * (1 - 2 * p)) * (v @ v / v.sum())
+        z = excess_deviate(np.array([v @ (y - p)]), np.array([terms[3].sum()]), np.array([third]))
+        assert found.z[i] == pytest.approx(z[0], rel=1e-6)
+
+
+LAWS = {
+    "rare": lambda rng, n: rng.beta(0.5, 60, n),
+    "sure": lambda rng, n: 1 - rng.beta(0.5, 60, n),
+    "uniform": lambda rng, n: rng.random(n),
+}
+
+
+def _beyond(draw, rows, runs):
+    """Shares of shown points with |z| > 1.96, and of intervals without 0."""
+    beyond = missed = points = 0
+    for seed in range(runs):
+        source, p, x = _calibrated(seed, rows, draw)
+        found = local_bias(source, ["x0"], at=(p[:60], x[:60]), scheduler="serial")
+        shown = ~found.masked
+        points += shown.sum()
+        beyond += (np.abs(found.z[shown]) > 1.96).sum()
+        missed += ((found.low > 0) | (found.high < 0)).sum()
+    return beyond / points, missed / points
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_local_bias__calibrated_points_are_rarely_far_from_0(law):
+    # points of a data set are alike: 60 sets are worth a few hundred points
+    beyond, missed = _beyond(LAWS[law], 500, 60)
+    assert beyond < 0.12
+    assert missed < 0.12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [500, 2000])
+@pytest.mark.parametrize("law", LAWS)
+def test_local_bias__z_is_beyond_two_in_a_twentieth_of_calibrated_points(law, rows):
+    beyond, missed = _beyond(LAWS[law], rows, 400)
+    assert 0.02 < beyond < 0.08
+    assert missed < 0.07
 
 
 # ---------------------------------------------------------------- everywhere the same bits

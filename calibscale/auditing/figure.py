@@ -254,6 +254,8 @@ def _legend(figure: Any, result: Audit, by: str | None, levels: dict[float | Non
     if result.biased_groups:
         dot = Line2D([], [], color=_CHOSEN, **line)
         entries.append((dot, f"group with adjusted p ≤ {1 - result.level:.2g}"))
+    if not entries:
+        return
     legend = figure.legend(
         *zip(*entries, strict=True), loc="outside lower center", ncols=min(len(entries), 6),
         columnspacing=1.4, fontsize=8, frameon=False, labelcolor=_INK,
