@@ -12,12 +12,12 @@ from scipy.stats import t as student
 from calibscale.chunk import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators import JKCE, KLCE, Estimator
+from calibscale.excess import excess_limits
 from calibscale.kernels import random
 from calibscale.limits import (
     FEW,
     Limits,
     Noise,
-    excess_limits,
     noise_of,
     noise_of_gram,
     quadratic_limits,
@@ -464,7 +464,7 @@ class Form:
     def _mean_gaps(self, tail: float) -> tuple[float, float]:
         """The smallest and the largest |mean gap| within its limits."""
         low, high = excess_limits(self.events[2:, 0], self.events[2:, 1], tail)
-        ends = abs(low), abs(high)
+        ends = abs(float(low)), abs(float(high))
         weight = float(self.events[0].sum())
         return 0.0 if low <= 0.0 <= high else min(ends) / weight, max(ends) / weight
 

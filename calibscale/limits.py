@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, gammaincc, gammainccinv, gammaincinv, ndtri
+from scipy.special import betaincinv, gammaincc, ndtri
 
 from calibscale.chunk import Floats
 
@@ -44,80 +44,6 @@ def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float
     failures = max(trials - successes, 0.0)
     low = float(betaincinv(successes, failures + 1.0, tail)) if successes > 0 else 0.0
     high = float(betaincinv(successes + 1.0, failures, 1.0 - tail)) if failures > 0 else 1.0
-    return low, high
-
-
-def excess_limits(others: Floats, events: Floats, tail: float) -> tuple[float, float]:
-    """Limits of Σw(E[y] − p), each missed with a probability of about `tail` or less.
-
-    Let p′ = p + s(1 − p), s ≥ 0 such that Σwp′ = Σwy.  (If Σwy < Σwp, 1 − y and 1 − p take the
-    places of y and p.)  U = Σwy(1 − p′) sums what happened and D = Σw(1 − y)p′ what did not, each
-    by how little it was expected; U = D, but the E[y] may differ from p′.  Both are sums of
-    weighted counts, with limits by `weighted_count_limits`; a difference has the limits
-    [Zou & Donner, Statistics in Medicine 27 (2008), after Newcombe]
-
-    ``Σw(y − p) − √((U − U_low)² + (D_high − D)²)`` and
-    ``Σw(y − p) + √((U_high − U)² + (D − D_low)²)``,
-
-    never beyond E[y] = 0 or 1.  Of Poisson counts, U − D has the variance
-    Σw²(q(1 − q) + (q − p′)²) where E[y] = q: that of independent labels if p′ = q, else more.
-    Where every p′ is near 0, D hardly varies and the limits are those of a Poisson count.
-
-    Parameters
-    ----------
-    others, events
-        (5,), Σ of wp, wr, w²p², w²pr, w²r² of rows without and with the event; r = 1 − p.
-    tail
-        Of either limit.
-    """
-    excess = float(events[1] - others[0])
-    if excess < 0:
-        low, high = excess_limits(events[_MIRRORED], others[_MIRRORED], tail)
-        return 0.0 - high, 0.0 - low
-    both = others + events
-    s = excess / float(both[1]) if excess > 0 else 0.0
-    (_, up), (down, _) = _moved(events, s), _moved(others, s)
-    next_down, next_up = (b / a if a > 0 else 0.0 for a, b in _moved(both, s))
-    up_low, up_high = weighted_count_limits(*up, next_up, tail)
-    down_low, down_high = weighted_count_limits(*down, next_down, tail)
-    low = excess - math.hypot(up[0] - up_low, down_high - down[0])
-    high = excess + math.hypot(up_high - up[0], down[0] - down_low)
-    return max(low, -float(both[0])), min(high, float(both[1]))  # 0 ≤ E[y] ≤ 1
-
-
-_MIRRORED = [1, 0, 4, 3, 2]  # of 1 − p
-
-
-def _moved(sums: Floats, s: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Σwp′ and Σw²p′², then Σw(1 − p′) and Σw²(1 − p′)², where p′ = p + s(1 − p)."""
-    p, r, pp, pr, rr = map(float, sums)
-    return (p + s * r, pp + 2 * s * pr + s * s * rr), ((1 - s) * r, (1 - s) ** 2 * rr)
-
-
-def weighted_count_limits(
-    total: float, squares: float, following: float, tail: float
-) -> tuple[float, float]:
-    """Limits of the mean of T = Σwx, where x are Poisson counts, by the gamma distribution.
-
-    The lower is a quantile of the gamma distribution of mean T and variance V = Σw²x, the upper of
-    mean T + w₊ and variance V + w₊², where w₊ is the weight of an event that may follow [Fay &
-    Feuer, Statistics in Medicine 16 (1997)].  Theirs is the largest weight, which has not been
-    seen to miss more than `tail`; Σw²/Σw, used for it above, needs but sums, and lies between it
-    and the mean [Tiwari, Clegg & Zou, Statistical Methods in Medical Research 15 (2006)].  The
-    limits of equal weights are exact [Garwood, Biometrika 28 (1936)].
-
-    Parameters
-    ----------
-    total, squares, following
-        T, V and w₊.
-    tail
-        The probability to miss the mean on either side.
-    """
-    scale = squares / total if total > 0 else 0.0  # 0 too where squares underflow
-    low = scale * float(gammaincinv(total / scale, tail)) if scale > 0 else total
-    total, squares = total + following, squares + following**2
-    scale = squares / total if total > 0 else 0.0
-    high = scale * float(gammainccinv(total / scale, tail)) if scale > 0 else total
     return low, high
 
 

@@ -384,7 +384,7 @@ class EventState(NamedTuple):
 
 @dataclass(frozen=True)
 class EventSums(Statistic):
-    """What limits of the mean of y − p are made of, see `calibscale.limits.excess_limits`."""
+    """What limits of the mean of y − p are made of, see `calibscale.excess.excess_limits`."""
 
     notion: str
     powers: ClassVar[tuple[int, ...]] = (1, 2, 1, 1, 2, 2, 2)  # of the rows of its sums

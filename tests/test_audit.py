@@ -144,6 +144,42 @@ def test_audit__calibrated_data_are_rarely_called_anything_else():
     assert (wrong <= binom.ppf(0.999, runs, 0.05)).all()
 
 
+def _most_biased(runs, first):
+    """|z| of the first region of calibrated rare events."""
+    for seed in range(first, first + runs):
+        rng = np.random.default_rng(seed)
+        x = np.column_stack([rng.normal(size=3000), rng.integers(0, 3, 3000)])
+        p = rng.beta(0.5, 60, 3000)
+        source = from_arrays(
+            probabilities=p, labels=(rng.random(3000) < p).astype(int), binary=True,
+            covariates=x, covariate_names=["x", "group"],
+        )  # fmt: skip
+        found = audit(source, ("x", "group"), categorical="group", replicates=1,
+                      scheduler="serial")  # fmt: skip
+        yield abs(found.regions[0].z)
+
+
+def test_audit__no_region_of_calibrated_rare_events_stands_out():
+    assert sum(z > 4 for z in _most_biased(4, 0)) <= 1
+
+
+@pytest.mark.slow
+def test_audit__hardly_any_region_of_calibrated_rare_events_stands_out():
+    assert sum(z > 4 for z in _most_biased(60, 100)) <= 3
+
+
+def test_audit__says_how_group_p_values_are_made(found, data):
+    assert found.parameters["adjusted"] == "westfall-young"
+    assert found.parameters["flips"] == 0.0
+    least = 1 / (found.parameters["replicates"] + 1)
+    assert found.groups[0].adjusted == found.groups[0].p_value == pytest.approx(least)
+    far = np.where(np.arange(N) % 2, 0.999, 0.001)
+    labels = (np.random.default_rng(0).random(N) < np.where(np.arange(N) % 2, 0.8, 0.2)).astype(int)
+    other = audit(_source(data, probabilities=far, labels=labels), ("age", "sex"), replicates=99)
+    assert 0.1 < other.parameters["flips"] < 0.3
+    assert any("flipped" in note for note in other.notes)
+
+
 def test_audit__tests_are_those_of_test(data, found):
     source = _source(data)
     estimators = [KLCE(NAMES, categorical=("sex", "site")), KLCE(("age",))]

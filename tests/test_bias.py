@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from scipy.stats import binom
 from calibscale import LogitStore, from_arrays
 from calibscale.bias import BiasMap, local_bias
 from calibscale.bias.points import Points
-from calibscale.bias.sums import PointSums, SquareModes
+from calibscale.bias.sums import PointSums, StrengthModes, Strengths
 from calibscale.chunk import Rules, chunks
 from calibscale.cli.bias import bias as command
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.excess import excess_deviate, excess_limits
 from calibscale.local import Modes
 from calibscale.products import ProductKernel
 from calibscale.simulate import GENERATORS
@@ -28,6 +30,8 @@ from calibscale.spectral import Factor, FourierSeries
 
 N = 1500
 NAMES = ("age", "dose", "sex", "site")  # two continuous ones, one of two values, one of three
+
+mapped = partial(local_bias, min_rows=2)
 
 
 def _dense(data, at, bandwidths, kernel="gaussian"):
@@ -51,8 +55,11 @@ def _dense(data, at, bandwidths, kernel="gaussian"):
     total = K @ w
     with np.errstate(divide="ignore", invalid="ignore"):
         bias = -(K @ (w * d)) / total
-        spread = (K * w) ** 2 * (d[None, :] + bias[:, None]) ** 2
-        return bias, np.sqrt(spread.sum(1)) / total, total**2 / ((K * w) ** 2).sum(1)
+        V = (K * w) ** 2
+        rows = total**2 / V.sum(1)
+        spread = (V * (d[None, :] + bias[:, None]) ** 2).sum(1) * rows / (rows - 1)
+        null = V @ (data["p"] * (1 - data["p"]))
+        return bias, np.sqrt(np.maximum(spread, null)) / total, rows
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +105,13 @@ def test_local_bias__is_positive_where_predictions_are_too_low(method):
         probabilities=np.full(40, 0.7), labels=np.ones(40, int), binary=True,
         covariates=np.arange(40.0)[:, None],
     )  # fmt: skip
-    found = local_bias(source, ["x0"], at=([0.7, 0.6], [[10.0], [20.5]]), method=method)
+    found = mapped(source, ["x0"], at=([0.7, 0.6], [[10.0], [20.5]]), method=method)
     np.testing.assert_allclose(found.bias, 0.3, atol=1e-12)
-    np.testing.assert_allclose(found.standard_error, 0.0, atol=1e-6)
+    # y − f does not vary, but calibrated labels would
+    rows = found.effective_rows
+    np.testing.assert_allclose(found.standard_error, np.sqrt(0.7 * 0.3 / rows), rtol=1e-9)
+    assert (found.low < 0.3).all()
+    np.testing.assert_allclose(found.high, 0.3, atol=1e-12)  # no more than every event
 
 
 @pytest.mark.parametrize("method", ["direct", "spectral"])
@@ -122,7 +133,7 @@ def test_local_bias__is_the_dense_ratio_at_every_row(
     data, names, categorical, bandwidths, none, method
 ):
     scales = dict(zip(names, bandwidths[1:], strict=True))
-    found = local_bias(
+    found = mapped(
         _source(data), names, categorical=categorical, method=method,
         prediction_bandwidth=None if none else bandwidths[0],
         covariate_bandwidth={name: b for name, b in scales.items() if b},
@@ -141,7 +152,7 @@ def test_local_bias__values_between_the_levels_see_both(data, method, count):
     rng = np.random.default_rng(1)
     x = np.column_stack([rng.uniform(-0.3, 1.3, count), rng.integers(1, 4, count)])
     at = rng.random(count), x
-    found = local_bias(
+    found = mapped(
         _source(data), ("sex", "site"), at=at, categorical="site", method=method,
         prediction_bandwidth=0.1, covariate_bandwidth=0.6,
     )  # fmt: skip
@@ -153,7 +164,7 @@ def test_local_bias__values_between_the_levels_see_both(data, method, count):
 def test_local_bias__points_outside_the_data_do_not_see_its_other_end(data, method):
     ages = data["x"][:, 0]
     at = [0.5, 1.2, -0.1], [[ages.max() + 20.0], [50.0], [ages.min() - 12.0]]
-    found = local_bias(
+    found = mapped(
         _source(data), ["age"], at=at, method=method, prediction_bandwidth=0.2,
         covariate_bandwidth=8.0,
     )  # fmt: skip
@@ -163,7 +174,7 @@ def test_local_bias__points_outside_the_data_do_not_see_its_other_end(data, meth
 @pytest.mark.parametrize("method", ["direct", "spectral"])
 def test_local_bias__is_masked_where_there_are_no_rows(data, method):
     at = [0.5, 0.5, 0.5, 0.5], [[50.0, 2], [5e3, 2], [-1e30, 2], [50.0, 7]]
-    found = local_bias(
+    found = mapped(
         _source(data), ["age", "site"], at=at, categorical=["site"], method=method,
         covariate_bandwidth=2.0,
     )  # fmt: skip
@@ -180,14 +191,14 @@ def test_local_bias__one_row_is_not_enough(method):
     source = from_arrays(
         probabilities=np.full(4, 0.4), labels=np.array([0, 1, 0, 1]), binary=True, covariates=x
     )
-    found = local_bias(source, ["x0"], covariate_bandwidth=1.0, method=method)
+    found = mapped(source, ["x0"], covariate_bandwidth=1.0, method=method)
     np.testing.assert_array_equal(found.masked, [True, False, False, True])
     np.testing.assert_allclose(found.effective_rows, [1, 2, 2, 1], rtol=1e-6)
     np.testing.assert_allclose(found.bias[1:3], 0.1, atol=1e-9)
 
 
 def test_local_bias__other_kernels_are_direct(data):
-    found = local_bias(
+    found = mapped(
         _source(data), ("age", "dose"), covariate_kernel="laplace", prediction_bandwidth=0.2,
         covariate_bandwidth={"age": 8.0, "dose": 0.5},
     )  # fmt: skip
@@ -195,7 +206,7 @@ def test_local_bias__other_kernels_are_direct(data):
     assert found.parameters["method"] == "direct"
     _agrees(found, _dense(here, (data["p"], here["x"]), (0.2, 8.0, 0.5), "laplace"))
     with pytest.raises(OptionError, match="Gaussian"):
-        local_bias(_source(data), ("age",), covariate_kernel="laplace", method="spectral")
+        mapped(_source(data), ("age",), covariate_kernel="laplace", method="spectral")
 
 
 def test_local_bias__top_label_is_the_default_of_many_classes():
@@ -208,7 +219,7 @@ def test_local_bias__top_label_is_the_default_of_many_classes():
         "p": q.max(1)[keep], "y": (q.argmax(1) == y)[keep], "x": np.empty((keep.sum(), 0)),
         "weights": np.ones(keep.sum()),
     }  # fmt: skip
-    found = local_bias(from_arrays(logits=logits, labels=y), (), prediction_bandwidth=0.1)
+    found = mapped(from_arrays(logits=logits, labels=y), (), prediction_bandwidth=0.1)
     _agrees(found, _dense(top, (top["p"], top["x"]), (0.1,)))
     assert found.parameters["notion"] == "top_label"
     assert (found.n, found.n_unlabelled) == (keep.sum(), 600 - keep.sum())
@@ -222,8 +233,8 @@ def test_local_bias__leaves_out_bad_and_unlabelled_rows(data, method):
     source = _source(data, covariates=x, labels=y, weights=w)
     settings = dict(prediction_bandwidth=0.1, covariate_bandwidth=8.0, method=method)
     with pytest.raises(InvalidDataError, match="row 7"):
-        local_bias(source, ["age"], **settings)
-    found = local_bias(source, ["age"], on_invalid="drop", **settings)
+        mapped(source, ["age"], **settings)
+    found = mapped(source, ["age"], on_invalid="drop", **settings)
     keep = np.delete(np.arange(N), [7, 9, 10, 11, 20])
     np.testing.assert_array_equal(found.index, keep)
     kept = {name: values[keep] for name, values in _named(data, "age").items()}
@@ -236,7 +247,7 @@ def test_local_bias__leaves_out_bad_and_unlabelled_rows(data, method):
 @pytest.mark.parametrize("at", ["rows", "grid"])
 def test_local_bias__without_a_label_everything_is_masked(data, method, at):
     source = _source(data, labels=np.full(N, -1))
-    found = local_bias(source, ["age"], at=at, points=3, method=method)
+    found = mapped(source, ["age"], at=at, points=3, method=method)
     assert len(found) == (0 if at == "rows" else 9)
     assert found.masked.all()
     assert found.n == 0
@@ -245,9 +256,9 @@ def test_local_bias__without_a_label_everything_is_masked(data, method, at):
 
 def test_local_bias__does_not_depend_on_the_scale_of_weights(data):
     settings = dict(prediction_bandwidth=0.1, method="spectral", at="grid", points=6)
-    one = local_bias(_source(data), ["age"], **settings)
+    one = mapped(_source(data), ["age"], **settings)
     for scale in (2.0**-200, 2.0**200):
-        other = local_bias(_source(data, weights=scale * data["weights"]), ["age"], **settings)
+        other = mapped(_source(data, weights=scale * data["weights"]), ["age"], **settings)
         np.testing.assert_allclose(other.bias, one.bias, rtol=1e-9)
         np.testing.assert_allclose(other.standard_error, one.standard_error, rtol=1e-9)
         np.testing.assert_allclose(other.effective_rows, one.effective_rows, rtol=1e-9)
@@ -257,7 +268,7 @@ def test_local_bias__does_not_depend_on_the_scale_of_weights(data):
 
 
 def test_local_bias__a_grid_has_percentiles_and_levels(data):
-    found = local_bias(
+    found = mapped(
         _source(data), ("age", "sex", "site"), at="grid", points=4, categorical=("site",)
     )
     assert len(found) == 4 * 4 * 2 * 3
@@ -268,23 +279,23 @@ def test_local_bias__a_grid_has_percentiles_and_levels(data):
     np.testing.assert_array_equal(np.unique(sex), [0, 1])
     np.testing.assert_array_equal(np.unique(site), [1, 2, 3])
     assert len(np.unique(np.column_stack([found.predictions, found.values]), axis=0)) == 96
-    blind = local_bias(_source(data), ["sex"], at="grid", prediction_kernel="none")
+    blind = mapped(_source(data), ["sex"], at="grid", prediction_kernel="none")
     assert len(blind) == 2
     assert np.isnan(blind.predictions).all()
 
 
 def test_local_bias__refuses_what_would_not_end(data):
     with pytest.raises(OptionError, match=r"fewer per axis"):
-        local_bias(_source(data), ("age", "dose"), at="grid", points=1000)
+        mapped(_source(data), ("age", "dose"), at="grid", points=1000)
     rows = 200_000
     wide = from_arrays(
         probabilities=np.full(rows, 0.5), labels=np.zeros(rows, int), binary=True,
         covariates=np.zeros((rows, 1)),
     )  # fmt: skip
     with pytest.raises(OptionError, match="method='spectral'"):
-        local_bias(wide, ["x0"], method="direct")
+        mapped(wide, ["x0"], method="direct")
     with pytest.raises(OptionError, match="no series"):
-        local_bias(wide, ["x0"], prediction_kernel="laplace")
+        mapped(wide, ["x0"], prediction_kernel="laplace")
 
 
 @pytest.mark.parametrize(
@@ -308,13 +319,13 @@ def test_local_bias__refuses_what_would_not_end(data):
 )
 def test_local_bias__says_what_is_wrong_with_a_setting(data, settings, message):
     with pytest.raises(OptionError, match=message):
-        local_bias(_source(data), ("age",), **settings)
+        mapped(_source(data), ("age",), **settings)
 
 
 def test_local_bias__too_long_a_series_says_what_else(data):
     narrow = dict(prediction_bandwidth=1e-3, covariate_bandwidth=1e-3)
     with pytest.raises(OptionError, match="'direct'"):
-        local_bias(_source(data), ("age", "dose"), method="spectral", **narrow)
+        mapped(_source(data), ("age", "dose"), method="spectral", **narrow)
 
 
 # ---------------------------------------------------------------- what it is for
@@ -335,7 +346,7 @@ def _missing(seed, rows):
 def test_local_bias__finds_the_bias_of_a_model_blind_to_a_covariate():
     source, *_ = _missing(0, 100_000)
     f, x = (v.ravel() for v in np.meshgrid([0.3, 0.5, 0.7], [-1.0, 0.0, 1.0]))
-    found = local_bias(
+    found = mapped(
         source, ["x2"], at=(f, x[:, None]), prediction_bandwidth=0.05, covariate_bandwidth=0.1
     )
     assert found.parameters["method"] == "direct"
@@ -349,7 +360,7 @@ def test_local_bias__standard_errors_cover_as_they_say():
     inside = checks = 0
     for seed in range(80):
         source, q, truth, x = _missing(seed, 3000)
-        found = local_bias(
+        found = mapped(
             source, ["x2"], at=(at[0], at[1][:, None]), prediction_bandwidth=0.1,
             covariate_bandwidth=0.3,
         )  # fmt: skip
@@ -360,6 +371,84 @@ def test_local_bias__standard_errors_cover_as_they_say():
         checks += len(expected)
     low, high = binom.interval(0.999, checks, 0.95)
     assert low <= inside <= high
+
+
+def _calibrated(seed, rows, draw):
+    rng = np.random.default_rng(seed)
+    p, x = draw(rng, rows), rng.normal(size=(rows, 1))
+    labels = (rng.random(rows) < p).astype(int)
+    return from_arrays(probabilities=p, labels=labels, binary=True, covariates=x), p, x
+
+
+def test_local_bias__of_two_rows_is_not_shown():
+    """Rare events: two rows near a point far from the others, and neither of the event."""
+    source, *_ = _calibrated(1, 500, lambda rng, n: rng.beta(0.5, 12, n))
+    found = local_bias(source, ["x0"], at="grid")
+    assert (found.effective_rows[~found.masked] >= 10).all()
+    assert (found.masked & (found.effective_rows > 2)).any()
+    assert np.abs(found.z[found.most_biased(1)]) < 4
+    shown = local_bias(source, ["x0"], at="grid", min_rows=2)
+    few = ~shown.masked & (shown.effective_rows < 10)
+    assert ((shown.low <= 0) & (shown.high >= 0))[few].mean() > 0.9
+    with pytest.raises(OptionError, match="min_rows"):
+        local_bias(source, ["x0"], min_rows=1)
+
+
+@pytest.mark.parametrize("method", ["direct", "spectral"])
+def test_local_bias__limits_and_z_are_those_of_weighted_rows(data, method):
+    at = np.array([0.2, 0.7]), np.array([[45.0], [60.0]])
+    found = local_bias(
+        _source(data), ["age"], at=at, method=method, prediction_bandwidth=0.1,
+        covariate_bandwidth=8.0,
+    )  # fmt: skip
+    p, y = data["p"], data["y"]
+    for i in range(2):
+        v = data["weights"] * np.exp(-0.5 * ((p - at[0][i]) / 0.1) ** 2)
+        v *= np.exp(-0.5 * ((data["x"][:, 0] - at[1][i, 0]) / 8.0) ** 2)
+        terms = np.stack([v * p, v * (1 - p), (v * p) ** 2, v**2 * p * (1 - p), (v * (1 - p)) ** 2])
+        low, high = excess_limits(terms @ (1 - y), terms @ y, 0.025)
+        assert found.low[i] == pytest.approx(low / v.sum(), abs=1e-9)
+        assert found.high[i] == pytest.approx(high / v.sum(), abs=1e-9)
+        third = v**2 @ (p * (1 - p) * (1 - 2 * p)) * (v @ v / v.sum())
+        z = excess_deviate(np.array([v @ (y - p)]), np.array([terms[3].sum()]), np.array([third]))
+        assert found.z[i] == pytest.approx(z[0], rel=1e-6)
+
+
+LAWS = {
+    "rare": lambda rng, n: rng.beta(0.5, 60, n),
+    "sure": lambda rng, n: 1 - rng.beta(0.5, 60, n),
+    "uniform": lambda rng, n: rng.random(n),
+}
+
+
+def _beyond(draw, rows, runs):
+    """Shares of shown points with |z| > 1.96, and of intervals without 0."""
+    beyond = missed = points = 0
+    for seed in range(runs):
+        source, p, x = _calibrated(seed, rows, draw)
+        found = local_bias(source, ["x0"], at=(p[:60], x[:60]), scheduler="serial")
+        shown = ~found.masked
+        points += shown.sum()
+        beyond += (np.abs(found.z[shown]) > 1.96).sum()
+        missed += ((found.low > 0) | (found.high < 0)).sum()
+    return beyond / points, missed / points
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_local_bias__calibrated_points_are_rarely_far_from_0(law):
+    # points of a data set are alike: 60 sets are worth a few hundred points
+    beyond, missed = _beyond(LAWS[law], 500, 60)
+    assert beyond < 0.12
+    assert missed < 0.12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [500, 2000])
+@pytest.mark.parametrize("law", LAWS)
+def test_local_bias__z_is_beyond_two_in_a_twentieth_of_calibrated_points(law, rows):
+    beyond, missed = _beyond(LAWS[law], rows, 400)
+    assert 0.02 < beyond < 0.08
+    assert missed < 0.07
 
 
 # ---------------------------------------------------------------- everywhere the same bits
@@ -405,8 +494,8 @@ def blocks(data, tmp_path, monkeypatch):
 @pytest.mark.parametrize("at", ["rows", "grid"])
 def test_local_bias__every_scheduler_gives_the_same_bits(blocks, method, at):
     settings: Any = dict(at=at, points=7, method=method, categorical=["site"])
-    one = local_bias(blocks, ["age", "site"], scheduler="serial", **settings)
-    other = local_bias(blocks, ["age", "site"], scheduler="threads:2", **settings)
+    one = mapped(blocks, ["age", "site"], scheduler="serial", **settings)
+    other = mapped(blocks, ["age", "site"], scheduler="threads:2", **settings)
     assert _bits(one) == _bits(other)
     if at == "rows":
         np.testing.assert_array_equal(one.index, np.flatnonzero(np.arange(N) % 10 != 3))
@@ -421,8 +510,8 @@ def test_local_bias__worker_processes_give_the_same_bits(blocks):
     ):
         for method in ("direct", "spectral"):
             settings: Any = dict(at="rows", method=method)
-            one = local_bias(blocks, ["age", "sex"], scheduler="serial", **settings)
-            other = local_bias(blocks, ["age", "sex"], scheduler=client, **settings)
+            one = mapped(blocks, ["age", "sex"], scheduler="serial", **settings)
+            other = mapped(blocks, ["age", "sex"], scheduler=client, **settings)
             assert _bits(one) == _bits(other)
 
 
@@ -432,8 +521,11 @@ def test_statistics__merge_to_what_one_chunk_gives(data):
     source = _source(data)
     points = Points(data["p"][:50], data["x"][:50, :1])
     statistics = (
-        SquareModes(Modes("positive", series, True, (0,))),
-        PointSums("positive", kernel, (0,), points),
+        *(
+            StrengthModes(Modes("positive", series, True, (0,)), Strengths("positive"), squared)
+            for squared in (False, True)
+        ),
+        PointSums(Strengths("positive"), kernel, (0,), points),
     )
     chunk, _ = next(chunks(source.read(0, 600, True), Rules("probabilities", 2, 1)))
     for statistic in statistics:
@@ -452,7 +544,7 @@ def test_statistics__merge_to_what_one_chunk_gives(data):
 
 
 def test_bias_map__json_and_rows_say_the_same(data):
-    found = local_bias(
+    found = mapped(
         _source(data), ["age"], at=([0.5, 0.5], [[50.0], [1e4]]), covariate_bandwidth=2.0
     )
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -464,7 +556,7 @@ def test_bias_map__json_and_rows_say_the_same(data):
     row = dict(zip(found.header, first, strict=True))
     assert row["bias"] == told["points"]["bias"][0]
     assert row["masked"] is False
-    assert second[-4:] == (None, None, 0.0, True)
+    assert second[-7:] == (None, None, None, None, None, 0.0, True)
 
 
 def _run(*arguments: Any):
@@ -480,7 +572,7 @@ def test_bias__writes_a_map_that_python_would(store, tmp_path):
     )  # fmt: skip
     assert ran.exit_code == 0, ran.output
     assert ran.output == ""
-    made = local_bias(
+    made = mapped(
         store, ["age", "site"], at="grid", points=4, categorical=["site"], method="spectral",
         prediction_bandwidth=0.2, covariate_bandwidth={"age": 8.0},
     )  # fmt: skip
@@ -497,8 +589,8 @@ def test_bias__the_table_has_the_most_biased_points(store, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     ran = _run(store, "--covariates", "age,sex", "--top", 3)
     assert ran.exit_code == 0, ran.output
-    assert "…" not in ran.output
-    made = local_bias(store, ["age", "sex"])
+    assert "…" not in ran.output.replace(" … ", "")
+    made = mapped(store, ["age", "sex"])
     first = str(made.index[made.most_biased(1)[0]])
     lines = [line.split() for line in ran.output.splitlines()]
     (head,) = [i for i, words in enumerate(lines) if words[:2] == ["row", "prediction"]]
@@ -509,7 +601,7 @@ def test_bias__the_table_has_the_most_biased_points(store, monkeypatch):
 def test_bias__standard_output_is_for_one(store):
     ran = _run(store, "--covariates", "age", "--at", "grid", "--points", 3, "-o", "-", "-q")
     assert ran.output.splitlines()[0] == (
-        "prediction,age,bias,standard_error,effective_rows,masked"
+        "prediction,age,bias,standard_error,low,high,z,effective_rows,masked"
     )
     assert len(ran.output.splitlines()) == 10
     assert _run(store, "-o", "-", "--json", "-").exit_code == 2

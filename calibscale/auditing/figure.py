@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.auditing.groups import Group, Where
+from calibscale.auditing.groups import Where
+from calibscale.auditing.judged import Group
 from calibscale.auditing.maps import BiasCurve, Histogram
 from calibscale.auditing.results import Audit
+from calibscale.bias.map import CONFIDENCE
 from calibscale.plots import _CHOSEN, _FAINT, _INK, _OTHER, _plain, _save, check_format
 
 _LEVELS = (_OTHER, "#d08a2e", "#3f8f7f", "#8a5a9e")  # red is for what is rejected
@@ -36,10 +38,10 @@ def save_audit(result: Audit, path: str | Path) -> None:
 def plot_audit(result: Audit) -> Any:
     """A matplotlib figure: a panel of y − p for the prediction and each covariate, then groups.
 
-    Curves are kernel smooths with two standard errors, broken where rows are few; grey bars are
-    where rows lie.  Covariates of few values are points with two standard errors.  Colours are the
-    levels of the first covariate with two to four.  The groups have their simultaneous intervals,
-    red where the adjusted p-value is at most 1 − level.
+    Curves are kernel smooths with the 95 % interval of each point, broken where rows are few; grey
+    bars are where rows lie.  Covariates of few values are points with two standard errors.
+    Colours are the levels of the first covariate with two to four.  The groups have their
+    simultaneous intervals, red where the adjusted p-value is at most 1 − level.
 
     Parameters
     ----------
@@ -147,8 +149,9 @@ def _smooth(axis: Any, result: Audit, name: str | None, levels: dict[float | Non
 
 
 def _curve(axis: Any, curve: BiasCurve, color: str) -> None:
-    low, high = (curve.bias + s * curve.standard_error for s in (-2, 2))
-    axis.fill_between(curve.x, low, high, color=color, alpha=0.18, linewidth=0, zorder=2)
+    axis.fill_between(
+        curve.x, curve.low, curve.high, color=color, alpha=0.18, linewidth=0, zorder=2
+    )
     axis.plot(curve.x, curve.bias, color=color, linewidth=1.8, zorder=3)
 
 
@@ -241,12 +244,18 @@ def _legend(figure: Any, result: Audit, by: str | None, levels: dict[float | Non
         ]
         if any(_is(g, name) for g in result.groups for name in result.covariates if name != by):
             entries.append((Line2D([], [], color=_FAINT, **line), "all rows"))
-    entries.append((Patch(color=_OTHER, alpha=0.25), "± 2 standard errors"))
+    if result.curves:
+        told = f"{100 * CONFIDENCE:g} % interval of each point"
+        entries.append((Patch(color=_OTHER, alpha=0.25), told))
+    if any(_is(group, name) for group in result.groups for name in result.covariates):
+        entries.append((Line2D([], [], color=_OTHER, **line), "± 2 standard errors"))
     if result.histograms:
         entries.append((Patch(color=_HISTOGRAM), "where rows are"))
     if result.biased_groups:
         dot = Line2D([], [], color=_CHOSEN, **line)
         entries.append((dot, f"group with adjusted p ≤ {1 - result.level:.2g}"))
+    if not entries:
+        return
     legend = figure.legend(
         *zip(*entries, strict=True), loc="outside lower center", ncols=min(len(entries), 6),
         columnspacing=1.4, fontsize=8, frameon=False, labelcolor=_INK,

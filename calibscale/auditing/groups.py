@@ -1,25 +1,22 @@
-"""Groups of rows by levels and quantiles of covariates, their crossings, and their bias."""
+"""Groups of rows by levels and quantiles of covariates, their crossings, and their sums."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import pearson3
 
 from calibscale.chunk import Chunk, Floats, Ints
 from calibscale.covariates import Column
-from calibscale.limits import excess_limits
-from calibscale.multiplicity import holm
-from calibscale.results import finite
+from calibscale.kernels import draws as kernel_draws
+from calibscale.nulls import Replicates
 from calibscale.statistics import Statistic, weights_of
 
-_MOST_SKEWED = 1e4  # events of probability 1e-8: SciPy's distribution is right up to there
 MOST_LEVELS = 10  # a continuous covariate of no more values is grouped value by value
 
 
@@ -110,15 +107,32 @@ class GroupState(NamedTuple):
     thirds: Floats
 
 
+class DrawnGroups(NamedTuple):
+    """Of B replicates with drawn labels; δ* is around the probability that they are drawn with.
+
+    Attributes
+    ----------
+    deltas : (B, G)
+        Σwδ* of every group.
+    squares : (B, 2)
+        Σw²δ* and Σw²δ*² of all rows.
+    """
+
+    deltas: Floats
+    squares: Floats
+
+
 @dataclass(frozen=True)
 class GroupSums(Statistic):
     """Residuals summed over all rows, over the parts of every axis, and over crossings of two.
 
-    Groups are numbered in that order, those of a crossing row by row.
+    Groups are numbered in that order, those of a crossing row by row.  Replicates draw labels from
+    p + ε(1 − 2p): from the predictions, with a share ε of `flips`.
     """
 
     axes: tuple[Axis, ...]
     notion: str
+    flips: float = 0.0
 
     @cached_property
     def crossed(self) -> tuple[tuple[Axis, ...], ...]:
@@ -136,10 +150,7 @@ class GroupSums(Statistic):
         event, high = (hit > 0.5).astype(np.int64), (p > rest).astype(np.int64)
         split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
         split.append((high, w * a * b * (rest - p)))
-        codes = {}
-        if self.axes:
-            assert chunk.covariates is not None
-            codes = {a: a.codes(chunk.covariates[:, a.position]) for a in self.axes}
+        codes = self._codes(chunk)
         first = 0
         for axes in self.crossed:
             code, size = np.zeros(len(chunk), np.int64), 1
@@ -151,183 +162,47 @@ class GroupSums(Statistic):
             first += size
         return state
 
+    def _codes(self, chunk: Chunk) -> dict[Axis, Ints]:
+        """The part of each axis that each row is in."""
+        if not self.axes:
+            return {}
+        assert chunk.covariates is not None
+        return {axis: axis.codes(chunk.covariates[:, axis.position]) for axis in self.axes}
+
+    def zero_drawn(self, classes: int, count: int) -> DrawnGroups:
+        groups = sum(math.prod(map(len, axes)) for axes in self.crossed)
+        return DrawnGroups(np.zeros((count, groups)), np.zeros((count, 2)))
+
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
+        deltas, squares = sums
+        p, _, delta, _ = chunk.event(self.notion)
+        w = weights_of(chunk)
+        p = p + self.flips * (1 - 2 * p)
+        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+        drawn *= w
+        # by BLAS the last bit would depend on how many replicates there are
+        squares[:, 0] += np.einsum("bi,i->b", drawn, w)
+        squares[:, 1] += np.einsum("bi,bi->b", drawn, drawn)
+        starts = np.cumsum([0, *(math.prod(map(len, axes)) for axes in self.crossed)])
+        todo = dict(zip(self.crossed, starts.tolist(), strict=False))
+        codes = self._codes(chunk)
+        while todo:
+            axes = next(reversed(todo))  # crossings first: the sums of a part are theirs added up
+            shape = tuple(map(len, axes))
+            code = np.zeros(len(chunk), np.int64)
+            for axis in axes:
+                code = code * len(axis) + codes[axis]
+            table = np.zeros((len(drawn), math.prod(shape)))
+            kernel_draws.add_bins(drawn, code, table)
+            table = table.reshape(-1, *shape)
+            for parts in [parts for parts in todo if set(parts) <= set(axes)]:
+                others = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)
+                found = table.sum(axis=others).reshape(len(drawn), -1)
+                first = todo.pop(parts)
+                deltas[:, first : first + found.shape[1]] += found
+
     def conditions(self) -> Iterator[tuple[Where, ...]]:
         """What each group is, in their order."""
         for axes in self.crossed:
             for parts in np.ndindex(*map(len, axes)):
                 yield tuple(axis.where(part) for axis, part in zip(axes, parts, strict=True))
-
-
-# ---------------------------------------------------------------- what was found
-
-
-@dataclass(frozen=True)
-class Group:
-    """The bias of a group of rows.
-
-    Attributes
-    ----------
-    where : tuple of Where
-        What its rows have in common; none: all rows.
-    n : int
-        Rows with a weight above 0.
-    effective_rows : float
-        (Σw)²/Σw²; n without weights.
-    mean_prediction, frequency : float
-        Weighted means of p and of the event.
-    bias : float
-        frequency − mean_prediction: positive where predictions are too low.
-    standard_error : float
-        Of the bias, from the spread of y − p in the group, as if it had one row more of either
-        label, of weight Σw²/Σw, at the mean prediction: a group of equal labels has an error too.
-    null_error : float
-        Of the bias if the group is calibrated, √(Σw²p(1 − p))/Σw.
-    z : float
-        bias in units of null_error·√dispersion, see `Groups`.
-    p_value : float
-        Two-sided, of z under calibration.  A few rare events are far from normal: each tail is
-        that of a Pearson III distribution, of the skewness that the events rare on its side give,
-        half an event nearer to 0.
-    adjusted : float or None
-        Holm's, over the groups listed.
-    low, high : float or None
-        The bias, by intervals that cover simultaneously over the groups listed (Bonferroni), few
-        and rare events included, see `excess_limits`; not symmetric, so no multiple of an error.
-    """
-
-    where: tuple[Where, ...]
-    n: int
-    effective_rows: float
-    mean_prediction: float
-    frequency: float
-    bias: float
-    standard_error: float
-    null_error: float
-    z: float
-    p_value: float
-    adjusted: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def name(self) -> str:
-        return " & ".join(map(str, self.where)) or "all rows"
-
-    @property
-    def direction(self) -> str:
-        """How its predictions are off."""
-        return "too low" if self.bias > 0 else "too high"
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object."""
-        told = {"group": self.name, "where": [w.to_dict() for w in self.where]}
-        return finite(told | {key: v for key, v in asdict(self).items() if key != "where"})
-
-
-class Groups(NamedTuple):
-    """All rows, if any has weight; the groups listed by |z|, largest first; and the dispersion.
-
-    The dispersion is max(1, Σw²(δ − δ̄)²/Σw²p(1 − p)) over all rows: where predictions are too
-    extreme, y − p varies more than they say, and groups would be called biased that are not.
-    """
-
-    overall: Group | None
-    listed: tuple[Group, ...]
-    dispersion: float
-
-
-def found_groups(statistic: GroupSums, state: GroupState, min_rows: float, level: float) -> Groups:
-    """The groups of enough effective rows, with p-values and intervals over all of them.
-
-    A crossing that holds the same rows as one of its conditions alone is not listed again.
-    """
-    every = _totals(state)
-    if not every[0].w > 0:  # of all rows
-        return Groups(None, (), 1.0)
-    dispersion = _dispersion(every[0])
-    rows: dict[tuple[Where, ...], float] = {}
-    made: list[tuple[Group, _Totals]] = []
-    for where, sums in zip(statistic.conditions(), every, strict=True):
-        rows[where] = sums.n
-        if sums.w > 0:
-            repeated = len(where) > 1 and any(rows[(alone,)] == sums.n for alone in where)
-            group = _group(where, sums, dispersion)
-            if not where or (group.effective_rows >= min_rows * (1 - 1e-9) and not repeated):
-                made.append((group, sums))
-    (overall, _), *found = made
-    found.sort(key=lambda pair: -abs(pair[0].z))
-    adjusted = holm([group.p_value for group, _ in found])
-    listed = []
-    for (group, sums), p in zip(found, adjusted, strict=True):
-        low, high = excess_limits(sums.others, sums.events, (1 - level) / (2 * len(found)))
-        low, high = low / sums.w, high / sums.w
-        listed.append(replace(group, adjusted=p, low=low, high=high))
-    return Groups(overall, tuple(listed), dispersion)
-
-
-class _Totals(NamedTuple):
-    """Of a group: the state's columns, rows, Σ of w, w², wp, wy, wδ, w²δ, w²δ² and w²p(1 − p)."""
-
-    others: Floats
-    events: Floats
-    thirds: Floats
-    n: float
-    w: float
-    w2: float
-    p: float
-    y: float
-    d: float
-    w2d: float
-    w2d2: float
-    spread: float
-
-
-def _totals(state: GroupState) -> list[_Totals]:
-    """Of each group."""
-    n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
-    others, events = state.sums[3:, 0], state.sums[3:, 1]
-    d = others[0] - events[1]
-    w2d = others[2] + others[3] - events[3] - events[4]
-    columns = np.stack([n, w, w2, p, state.sums[1, 1], d, w2d, others[2] + events[4], spread])
-    return [
-        _Totals(others[:, g], events[:, g], state.thirds[:, g], *column)
-        for g, column in enumerate(columns.T.tolist())
-    ]
-
-
-def _dispersion(sums: _Totals) -> float:
-    if not sums.spread > 1e-300:  # every prediction is certain, or all but certain
-        return 1.0
-    return max(1.0, _around_mean(sums) / sums.spread)
-
-
-def _around_mean(sums: _Totals) -> float:
-    """Σw²(δ − δ̄)²."""
-    gap = sums.d / sums.w
-    return max(sums.w2d2 - 2 * gap * sums.w2d + gap * gap * sums.w2, 0.0)
-
-
-def _group(where: tuple[Where, ...], sums: _Totals, dispersion: float) -> Group:
-    w, spread = sums.w, sums.spread
-    mean_p, f, gap = sums.p / w, sums.y / w, sums.d / w
-    # and a row of the weight that counts and the mean prediction with either label
-    squares = _around_mean(sums) + (sums.w2 / w) ** 2 * (f * f + (1 - f) ** 2)
-    null = math.sqrt(max(spread, 0.0)) / w
-    if null > 0:
-        z = -gap / (null * math.sqrt(dispersion))
-        # third moments grow with the dispersion as variances do
-        unit = math.sqrt(spread * dispersion)
-        rare, frequent = map(float, sums.thirds)
-        p_value = 2 * min(_tail(z, rare / spread / unit), _tail(-z, -frequent / spread / unit))
-    else:  # every prediction is certain
-        z, p_value = (0.0, 1.0) if gap == 0 else (math.copysign(math.inf, -gap), 0.0)
-    return Group(
-        where, int(sums.n), w * w / sums.w2, mean_p, f, -gap, math.sqrt(squares) / w, null, z,
-        min(1.0, float(p_value)),
-    )  # fmt: skip
-
-
-def _tail(z: float, skewness: float) -> float:
-    """P(Z ≥ z); of rare events, the skewness is how far one of them is."""
-    skewness = min(skewness, _MOST_SKEWED)
-    return float(pearson3.sf(z - skewness / 2, skewness))

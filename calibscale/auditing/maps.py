@@ -21,6 +21,7 @@ COLOURS = 4  # levels that curves are told apart by
 HISTOGRAM = 40  # cells of the sampled values
 
 _CURVE = 81  # points of a curve
+_OF_MAP = ("bias", "standard_error", "low", "high", "effective_rows")
 _APART = 2.0  # bandwidths between two regions
 
 Mapper = Callable[..., BiasMap]  # local_bias of the audited source
@@ -38,8 +39,9 @@ class BiasCurve:
         The covariate and its value that all rows of the curve have.
     bandwidth : float
         Of the Gaussian, in the units of x.
-    x, bias, standard_error, effective_rows : (m,)
-        Bias and error are NaN where fewer than `min_rows` effective rows are near.
+    x, bias, standard_error, low, high, effective_rows : (m,)
+        See `BiasMap`: 95 % intervals of each point alone; all but x and the rows are NaN where
+        fewer than `min_rows` effective rows are near.
     """
 
     covariate: str | None
@@ -49,6 +51,8 @@ class BiasCurve:
     x: Floats
     bias: Floats
     standard_error: Floats
+    low: Floats
+    high: Floats
     effective_rows: Floats
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,16 +79,18 @@ class Region:
     prediction : float
     covariates : dict
         Its value of each covariate.
-    bias, standard_error, effective_rows
+    bias, standard_error, low, high, effective_rows
         See `BiasMap`.
     z : float
-        bias/standard_error: the largest of many, so no test.
+        As there; the largest of many, so no test.
     """
 
     prediction: float
     covariates: dict[str, float]
     bias: float
     standard_error: float
+    low: float
+    high: float
     effective_rows: float
     z: float
 
@@ -152,10 +158,10 @@ def _along(
     levels: tuple[float | None, ...] = (None,) if by is None else by.levels or ()
     names = [n for n in (name, by.name if by else None) if n is not None]
     where = np.tile(x, len(levels))
-    columns = [] if name is None else [where]
+    given = [] if name is None else [where]
     if by is not None:
-        columns.append(np.repeat(np.array(levels, np.float64), len(x)))
-    covariates = np.column_stack(columns) if columns else None
+        given.append(np.repeat(np.array(levels, np.float64), len(x)))
+    covariates = np.column_stack(given) if given else None
     settings: dict[str, Any] = {"categorical": () if by is None else (by.name,)}
     if name is None:
         settings |= {"at": (where, covariates), "prediction_bandwidth": bandwidth}
@@ -164,18 +170,12 @@ def _along(
             "at": (None, covariates), "prediction_kernel": "none",
             "covariate_bandwidth": {name: bandwidth},
         }  # fmt: skip
-    found = draw(tuple(names), **settings)
-    few = found.masked | (found.effective_rows < min_rows)
-    bias, error = (np.where(few, np.nan, a) for a in (found.bias, found.standard_error))
+    found = draw(tuple(names), min_rows=min_rows, **settings)
     made = []
     for i, level in enumerate(levels):
         part = slice(i * len(x), (i + 1) * len(x))
-        made.append(
-            BiasCurve(
-                name, None if by is None else by.name, level, bandwidth, x, bias[part],
-                error[part], found.effective_rows[part],
-            )
-        )  # fmt: skip
+        columns = (getattr(found, name)[part] for name in _OF_MAP)
+        made.append(BiasCurve(name, None if by is None else by.name, level, bandwidth, x, *columns))
     return made
 
 
@@ -190,6 +190,7 @@ def local_map(
     categorical: tuple[str, ...],
     prediction_bandwidth: float,
     covariate_bandwidth: Mapping[str, float],
+    min_rows: float,
 ) -> BiasMap:
     """The map at 1,000 sampled rows, which is where rows are, by the kernel of the test."""
     sample = setup.sample(notion)
@@ -198,12 +199,12 @@ def local_map(
     return draw(
         tuple(columns), at=(sample.points[finite_rows, 0], x[finite_rows]),
         categorical=categorical, prediction_bandwidth=prediction_bandwidth,
-        covariate_bandwidth=dict(covariate_bandwidth),
+        covariate_bandwidth=dict(covariate_bandwidth), min_rows=min_rows,
     )  # fmt: skip
 
 
-def regions(found: BiasMap, min_rows: float, count: int) -> tuple[Region, ...]:
-    """The points of largest |bias|/error, each two bandwidths or a level from those before it."""
+def regions(found: BiasMap, count: int) -> tuple[Region, ...]:
+    """The points of largest |z|, each two bandwidths or a level from those before it."""
     places = [found.predictions / found.parameters["prediction_bandwidth"]]
     for name, column in zip(found.covariates, found.values.T, strict=True):
         bandwidth = found.parameters["covariate_bandwidth"].get(name)
@@ -215,8 +216,8 @@ def regions(found: BiasMap, min_rows: float, count: int) -> tuple[Region, ...]:
     for i in map(int, found.most_biased(len(found))):
         if len(taken) == count:
             break
-        if found.effective_rows[i] < min_rows or not found.standard_error[i] > 0:
-            continue
+        if found.bias[i] == 0:
+            break
         apart = (math.dist(points[i], points[j]) >= _APART for j in taken)
         opposite = (found.bias[i] * found.bias[j] < 0 for j in taken)
         if all(a or b for a, b in zip(apart, opposite, strict=True)):
@@ -225,10 +226,7 @@ def regions(found: BiasMap, min_rows: float, count: int) -> tuple[Region, ...]:
         Region(
             float(found.predictions[i]),
             dict(zip(found.covariates, map(float, found.values[i]), strict=True)),
-            float(found.bias[i]),
-            float(found.standard_error[i]),
-            float(found.effective_rows[i]),
-            float(found.bias[i] / found.standard_error[i]),
+            **{name: float(getattr(found, name)[i]) for name in (*_OF_MAP, "z")},
         )
         for i in taken
     )

@@ -10,7 +10,8 @@ from typing import Any
 from calibscale import engine
 from calibscale.auditing.compare import against as compare
 from calibscale.auditing.compare import methods_named, predicted, recalibrations
-from calibscale.auditing.groups import Axis, GroupSums, axis_of, found_groups
+from calibscale.auditing.groups import Axis, GroupSums, axis_of
+from calibscale.auditing.judged import judged_groups
 from calibscale.auditing.local import frozen, local_estimators, local_tests
 from calibscale.auditing.maps import curves, local_map, regions
 from calibscale.auditing.results import Audit
@@ -21,7 +22,8 @@ from calibscale.evaluation import DataSetup, describe_scheduler, versions
 from calibscale.products import HoldOut
 from calibscale.ranking import distinct_names
 from calibscale.recalibration import part_of
-from calibscale.scan import scan
+from calibscale.scan import Pass, scan
+from calibscale.statistics import Statistic
 from calibscale.store import as_source
 from calibscale.views import problems
 
@@ -58,7 +60,8 @@ def audit(
     * Tests with labels drawn from the predictions: KLCE on all covariates together [VF, eq. 4],
       KCE without them, and KLCE on each alone, Holm-adjusted.
     * Groups: every level of covariates with few values, quantile bins of the others, and their
-      pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values.
+      pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
+      drawn labels, Westfall–Young-adjusted.
     * The map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
     * Recalibration fitted to a part of the rows, with the test before and after on the rest.
     * Another model of the same rows, with paired differences.
@@ -153,9 +156,15 @@ def audit(
             for column in columns.values()
         )
         statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
-        counted = scan(data, (statistic,), covariates=names, **options).groups.get(None)
-        state = statistic.zero(data.classes) if counted is None else counted[statistic]
-        grouped = found_groups(statistic, state, min_rows, level)
+
+        def read(*statistics: Statistic) -> Pass:
+            return scan(data, statistics, covariates=names, **options)
+
+        grouped = judged_groups(
+            read, statistic, -(-data.rows // (block_rows or data.block_rows)),
+            getattr(opened, "worker_limit", None) or engine.parse_bytes(memory_limit),
+            replicates, seed, min_rows, level,
+        )  # fmt: skip
 
         def draw(over: tuple[str, ...], **settings: Any) -> BiasMap:
             return local_bias(
@@ -163,6 +172,11 @@ def audit(
             )
 
         notes = _notes(axes, notion, data.classes)
+        if grouped.flips:
+            notes.append(
+                f"y − p varies {grouped.dispersion:.2f} times as much as the predictions say: to "
+                f"judge groups, {100 * grouped.flips:.2g} % of the drawn labels are flipped"
+            )
         drawn, shown, missing = curves(draw, setup, notion, axes, tested.n, min_rows)
         notes += missing
         parameters = tests.joint.parameters
@@ -170,7 +184,7 @@ def audit(
         try:
             found = local_map(
                 draw, setup, notion, columns, levelled, parameters["prediction_bandwidth"],
-                parameters["covariate_bandwidth"],
+                parameters["covariate_bandwidth"], min_rows,
             )  # fmt: skip
         except OptionError as error:
             notes.append(f"no map: {error}")
@@ -196,7 +210,7 @@ def audit(
         overall=grouped.overall,
         groups=grouped.listed,
         dispersion=grouped.dispersion,
-        regions=() if found is None else regions(found, min_rows, _REGIONS),
+        regions=() if found is None else regions(found, _REGIONS),
         curves=drawn,
         histograms=shown,
         recalibration=again,
@@ -211,6 +225,8 @@ def audit(
         versions=versions(),
         parameters={
             "null": "labels",
+            "adjusted": "westfall-young",  # of groups
+            "flips": grouped.flips,
             "replicates": replicates,
             "seed": seed,
             "choose": choose,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibscale.auditing.compare import Against, Scores
-from calibscale.auditing.groups import Group
+from calibscale.auditing.judged import Group
 from calibscale.auditing.local import LocalTests
 from calibscale.auditing.maps import BiasCurve, Histogram, Region
 from calibscale.bias import BiasMap

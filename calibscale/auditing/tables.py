@@ -9,18 +9,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibscale.bias.map import CONFIDENCE
 from calibscale.report.words import plural
 from calibscale.tables import _p_value, left_out, number, show, terminal
 
 if TYPE_CHECKING:
     from calibscale.auditing.compare import Scores
-    from calibscale.auditing.groups import Group
+    from calibscale.auditing.judged import Group
     from calibscale.auditing.maps import Region
     from calibscale.auditing.results import Audit
     from calibscale.trials import TestResult
 
 _WIDE = 110  # columns that the means beside the biases need
-_APART = 2.0  # standard errors from 0 that a region must be to be printed
+_APART = 2.0  # |z| that a region must have to be printed
 _NAMED = 3  # groups that a sentence names
 
 
@@ -48,16 +49,17 @@ def audit_tables(result: Audit, top: int = 10) -> None:
     if result.groups:
         console.print()
         show(console, _groups(result, top, console.width >= _WIDE))
-        told = f"bias: mean of y − p; {100 * result.level:g} % intervals and adjusted p-values are "
-        console.print(Text(f"{told}over {len(result.groups)} groups", style="dim"))
+        told = f"bias: mean of y − p; {100 * result.level:g} % intervals (Bonferroni) and adjusted "
+        told += f"p-values (Westfall–Young, of the same replicates) are over {len(result.groups)}"
+        console.print(Text(f"{told} groups", style="dim"))
     regions = [region for region in result.regions[:top] if abs(region.z) >= _APART]
     if regions:
         console.print()
         show(console, _regions(result, regions))
-        told = "the map near these points, ± its standard error: the largest of many, no tests"
+        told = "the map near these points, z of calibrated labels: the largest of many, no tests"
         console.print(Text(told, style="dim"))
     elif result.regions:
-        console.print(Text("no region of the map is 2 standard errors from 0", style="dim"))
+        console.print(Text(f"no region of the map has |z| above {_APART:g}", style="dim"))
     if result.recalibration:
         console.print()
         show(console, _scores("recalibrated by", result.recalibration))
@@ -151,14 +153,21 @@ def _groups(result: Audit, top: int, wide: bool) -> Table:
             *((f"{group.mean_prediction:.4f}", f"{group.frequency:.4f}") if wide else ()),
             f"{group.bias:+.4f}",
             f"{group.low:+.3f} … {group.high:+.3f}" if listed else "",
-            *([f"{group.p_value:.2g}"] if wide else []),
-            _small(f"{group.adjusted:.2g}" if listed else "", group.adjusted, result),
+            *([_least(group.p_value, result)] if wide else []),
+            _small(_least(group.adjusted, result), group.adjusted, result),
         )
     return table
 
 
+def _least(p: float | None, result: Audit) -> str:
+    """A p-value of a group; the least there can be has a sign before."""
+    if p is None:
+        return ""
+    return f"{'≤ ' if p <= 1 / (result.tests.joint.replicates + 1) else ''}{p:.2g}"
+
+
 def _regions(result: Audit, regions: Iterable[Region]) -> Table:
-    table = _table("near", "bias", "±", "bias/±", "rows near")
+    table = _table("near", "bias", f"{100 * CONFIDENCE:g} % interval", "z", "rows near")
     for region in regions:
         place = [f"p = {region.prediction:.3f}"]
         for name, value in region.covariates.items():
@@ -167,7 +176,7 @@ def _regions(result: Audit, regions: Iterable[Region]) -> Table:
         table.add_row(
             Text(", ".join(place)),
             f"{region.bias:+.4f}",
-            f"{region.standard_error:.4f}",
+            f"{region.low:+.3f} … {region.high:+.3f}",
             f"{region.z:+.1f}",
             f"{region.effective_rows:,.0f}",
         )

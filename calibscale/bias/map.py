@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibscale import engine
 from calibscale.bias.points import given_points, grid_points
-from calibscale.bias.sums import Direct, Measured, choose
+from calibscale.bias.sums import Direct, Measured, Strengths, choose
 from calibscale.chunk import Floats, Ints, Rules
 from calibscale.errors import OptionError
 from calibscale.estimators.local import KLCE
 from calibscale.evaluation import DataSetup, describe_scheduler, versions
+from calibscale.excess import excess_deviate, excess_limits
 from calibscale.local import local_kernel
 from calibscale.results import finite
 from calibscale.scan import Pass, scan
@@ -26,10 +27,12 @@ from calibscale.views import problems
 BIAS_SCHEMA = "calibscale.bias/1"
 METHODS = ("auto", "spectral", "direct")
 NOTIONS = ("positive", "top_label")
+CONFIDENCE = 0.95  # of the interval of each point
 
 _KNOWN = 100  # Σw²κ² must be so many times its error: effective rows are known to one percent
 _ROUNDING = 1e-9  # two equal rows count as two
 _PIECE = 2**16  # rows written together
+_COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +50,18 @@ class BiasMap:
     bias : (m,)
         Mean of y − f near the point: positive where predictions are too low; NaN where masked.
     standard_error : (m,)
-        NaN where masked.
+        √max(Σw²κ²(δ − δ̄)²·n′/(n′ − 1), Σw²κ²p(1 − p))/Σwκ, with n′ effective rows: the spread of
+        y − f near the point, and no less than calibrated labels have.  NaN where masked.
+    low, high : (m,)
+        The 95 % interval of the bias at this point alone, by `excess_limits` with the weights wκ.
+        Where events are rare it is far from symmetric, so no multiple of an error.
+    z : (m,)
+        The normal deviate of the bias if all rows are calibrated, see `excess_deviate`; its third
+        moment takes Σw³κ³p(1 − p)(1 − 2p) as Σw²κ²p(1 − p)(1 − 2p)·Σw²κ²/Σwκ.
     effective_rows : (m,)
         (Σwκ)²/Σw²κ², 0 where no row is near enough to be told from none.
     masked : (m,) bool
-        Fewer than two effective rows, or sums that are not known well enough.
+        Fewer than `min_rows` effective rows, or sums that are not known well enough.
     index : (m,) int64 or None
         Row numbers in the source, if the points are its rows.
     n, n_unlabelled, dropped
@@ -63,6 +73,9 @@ class BiasMap:
     values: Floats
     bias: Floats
     standard_error: Floats
+    low: Floats
+    high: Floats
+    z: Floats
     effective_rows: Floats
     masked: Any
     index: Ints | None
@@ -81,13 +94,13 @@ class BiasMap:
     @property
     def header(self) -> tuple[str, ...]:
         """What the numbers of `rows` are."""
-        found = ("bias", "standard_error", "effective_rows", "masked")
-        return (*(() if self.index is None else ("row",)), "prediction", *self.covariates, *found)
+        index = () if self.index is None else ("row",)
+        return (*index, "prediction", *self.covariates, *_COLUMNS, "masked")
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The points one by one, as a table has them; None for NaN."""
-        columns = [self.predictions, *self.values.T, self.bias, self.standard_error]
-        columns += [self.effective_rows, self.masked]
+        columns = [self.predictions, *self.values.T]
+        columns += [*(getattr(self, name) for name in _COLUMNS), self.masked]
         if self.index is not None:
             columns.insert(0, self.index)
         for low in range(0, len(self), _PIECE):
@@ -96,11 +109,9 @@ class BiasMap:
                 yield tuple(finite(list(row)))
 
     def most_biased(self, count: int) -> Ints:
-        """The points of largest |bias|/standard error, that first; no masked ones."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score = np.nan_to_num(np.abs(self.bias) / self.standard_error, nan=0.0)
+        """The points of largest |z|, that first; no masked ones."""
         points = np.flatnonzero(~self.masked)
-        return points[np.argsort(-score[points], kind="stable")[: max(count, 0)]]
+        return points[np.argsort(-np.abs(self.z[points]), kind="stable")[: max(count, 0)]]
 
     def to_dict(self) -> dict[str, Any]:
         """The versioned JSON object of ``calibscale bias --json``; NaN is null."""
@@ -111,9 +122,7 @@ class BiasMap:
                 name: column.tolist()
                 for name, column in zip(self.covariates, self.values.T, strict=True)
             },
-            "bias": self.bias.tolist(),
-            "standard_error": self.standard_error.tolist(),
-            "effective_rows": self.effective_rows.tolist(),
+            **{name: getattr(self, name).tolist() for name in _COLUMNS},
             "masked": self.masked.tolist(),
         }
         return finite(
@@ -146,6 +155,7 @@ def local_bias(
     prediction_kernel: str = "gaussian",
     covariate_kernel: str = "gaussian",
     notion: str | None = None,
+    min_rows: float = 10,
     method: str = "auto",
     tolerance: float = 1e-12,
     on_invalid: str = "raise",
@@ -172,6 +182,8 @@ def local_bias(
         As of `KLCE`.
     notion : {"positive", "top_label"}, optional
         Default: ``positive``, P(class 1), for two classes, ``top_label`` for more.
+    min_rows : float
+        Effective rows that a point needs, 2 or more, not to be masked.
     method : {"auto", "spectral", "direct"}
         ``spectral``: a Fourier series, one pass, for Gaussian kernels; ``direct``: every row for
         every point.  ``auto``: the first of those that fits and is quick.
@@ -198,17 +210,18 @@ def local_bias(
     >>> import numpy as np, calibscale
     >>> from calibscale.bias import local_bias
     >>> source = calibscale.from_arrays(
-    ...     probabilities=np.full(9, 0.7), labels=np.ones(9, int), binary=True
+    ...     probabilities=np.full(40, 0.7), labels=np.ones(40, int), binary=True
     ... )
-    >>> float(local_bias(source, (), at=([0.7], None)).bias[0].round(12))
-    0.3
+    >>> found = local_bias(source, (), at=([0.7], None))
+    >>> [float(x[0].round(2)) for x in (found.bias, found.low, found.high, found.z)]
+    [0.3, 0.21, 0.3, 4.0]
     """
     started = time.perf_counter()
     data = as_source(source)
     names = (covariates,) if isinstance(covariates, str) else tuple(covariates)
     levelled = (categorical,) if isinstance(categorical, str) else tuple(categorical)
     notion = notion or ("positive" if data.classes == 2 else "top_label")
-    _check(notion, data.classes, method, at, points, tolerance)
+    _check(notion, data.classes, method, at, points, tolerance, min_rows)
     KLCE(  # the settings that a map shares with it, checked
         names, prediction_bandwidth, covariate_bandwidth, levelled, prediction_kernel,
         covariate_kernel, notion,
@@ -239,7 +252,7 @@ def local_bias(
             )  # fmt: skip
 
         direct = Direct(notion, kernel, tuple(data.covariate(name) for name in names))
-        measured = (plan or direct).measure(read, asked)
+        measured = (plan or direct).measure(read, asked, Strengths(notion))
     parameters: dict[str, Any] = {
         "covariates": list(names),
         "categorical": list(levelled),
@@ -251,6 +264,7 @@ def local_bias(
             zip((n for n in names if n not in levelled), kernel.bandwidths, strict=True)
         ),
         "at": at if isinstance(at, str) else "given",
+        "min_rows": min_rows,
         "method": "direct" if plan is None else "spectral",
         "on_invalid": on_invalid,
         "simplex_tolerance": simplex_tolerance,
@@ -263,14 +277,17 @@ def local_bias(
         parameters |= {"tolerance": tolerance, "modes": plan.modes.series.modes}
     where = measured.points
     return BiasMap(
-        names, where.predictions, where.covariates, *_finish(measured), where.rows, parameters,
+        covariates=names, predictions=where.predictions, values=where.covariates,
+        **_finish(measured, min_rows), index=where.rows, parameters=parameters,
         n=measured.counts.used, n_unlabelled=measured.counts.unlabelled,
         dropped=measured.counts.dropped, source=data.describe(),
         seconds=time.perf_counter() - started, versions=versions(), notes=tuple(notes),
     )  # fmt: skip
 
 
-def _check(notion: str, classes: int, method: str, at: Any, points: int, tolerance: float) -> None:
+def _check(
+    notion: str, classes: int, method: str, at: Any, points: int, tolerance: float, min_rows: float
+) -> None:
     if notion not in NOTIONS:
         raise OptionError(f"a map is of notion {' or '.join(NOTIONS)}, not {notion!r}")
     problems(notion, classes)
@@ -282,19 +299,44 @@ def _check(notion: str, classes: int, method: str, at: Any, points: int, toleran
         raise OptionError(f"tolerance must be in 1e-14..0.1, not {tolerance}")
     if points < 2:
         raise OptionError(f"points must be at least 2, not {points}")
+    if not 2 <= min_rows < np.inf:
+        raise OptionError(f"min_rows must be at least 2, not {min_rows}")
 
 
-def _finish(found: Measured) -> tuple[Floats, Floats, Floats, Any]:
-    """Bias, standard error, effective rows and mask.
+class Effective(NamedTuple):
+    """Σwκ (1 where it is not known), effective rows, and which points are masked, each (m,)."""
 
-    The variance of the mean is Σw²κ²(δ − δ̄)²/(Σwκ)², multiplied out.
-    """
-    residuals, weights, squares2, residuals2, weights2 = found.sums
-    known = (weights > found.errors[0]) & (weights2 > _KNOWN * found.errors[1])
+    weights: Floats
+    rows: Floats
+    masked: Any
+
+
+def effective(weights: Floats, squares: Floats, errors: Any, min_rows: float) -> Effective:
+    """What Σwκ and Σw²κ², which have these errors, say of the rows near each point."""
+    known = (weights > errors[0]) & (squares > _KNOWN * errors[1])
     one = np.where(known, weights, 1.0)
-    mean = residuals / one
-    variance = squares2 - 2 * mean * residuals2 + mean * mean * weights2
-    effective = np.where(known, one * (one / np.where(known, weights2, 1.0)), 0.0)
-    masked = ~(effective >= 2 * (1 - _ROUNDING))
-    error = np.sqrt(np.maximum(variance, 0.0)) / one
-    return np.where(masked, np.nan, -mean), np.where(masked, np.nan, error), effective, masked
+    rows = np.where(known, one * (one / np.where(known, squares, 1.0)), 0.0)
+    return Effective(one, rows, ~(rows >= min_rows * (1 - _ROUNDING)))
+
+
+def _finish(found: Measured, min_rows: float) -> dict[str, Any]:
+    """Bias, standard error, low, high, z, effective rows, and mask."""
+    first, second = (np.maximum(sums, 0.0) for sums in (found.first, found.second[:6]))
+    others, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
+    both = second[:3] + second[3:]
+    squares, spread = both[0] + 2 * both[1] + both[2], np.maximum(both[1], found.errors[1])
+    weights, rows, masked = effective(first.sum(0), squares, found.errors, min_rows)
+    excess = events[1] - others[0]  # Σwκ(y − f)
+    mean = excess / weights
+    # Σw²κ²(δ − δ̄)², multiplied out
+    residuals = others[2] + others[3] - events[3] - events[4]
+    around = others[2] + events[4] + mean * (2 * residuals + mean * squares)
+    variance = np.maximum(around * (rows / np.maximum(rows - 1, 1.0)), spread)
+    low, high = (limit / weights for limit in excess_limits(others, events, (1 - CONFIDENCE) / 2))
+    z = excess_deviate(excess, spread, found.second[6] * (squares / weights))
+    columns = {
+        "bias": mean, "standard_error": np.sqrt(variance) / weights, "low": low, "high": high,
+        "z": z,
+    }  # fmt: skip
+    shown = {name: np.where(masked, np.nan, column) for name, column in columns.items()}
+    return {**shown, "effective_rows": rows, "masked": masked}

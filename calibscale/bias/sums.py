@@ -14,11 +14,11 @@ from calibscale.bias.points import Points, RowPoints
 from calibscale.chunk import Chunk, Floats, Ints, RowCounts
 from calibscale.errors import OptionError
 from calibscale.evaluation import DataSetup
-from calibscale.local import MAX_NUMBERS, Modes, ModeState, spectral_statistic
+from calibscale.local import MAX_NUMBERS, Modes, spectral_statistic
 from calibscale.products import ProductKernel, Rows, radial
 from calibscale.scan import Pass
 from calibscale.spectral import Complexes
-from calibscale.statistics import Statistic
+from calibscale.statistics import Statistic, weights_of
 
 MAX_PAIRS = 2 * 10**10  # some minutes on two cores
 
@@ -28,53 +28,84 @@ _TILE = 512, 1024  # rows and points whose kernel is in memory at once
 
 
 class Measured(NamedTuple):
-    """Σ wδκ, wκ, w²δ²κ², w²δκ², w²κ² at the points (5, m), and the errors of Σwκ and Σw²κ²."""
+    """Sums at the points of what a `Strengths` has, and the errors of Σwκ and Σw²κ².
+
+    `first` (s, m) are sums with κ, `second` (t, m) those with κ².
+    """
 
     points: Points
-    sums: Floats
+    first: Floats
+    second: Floats
     errors: tuple[float, float]
     counts: RowCounts
 
 
-def strengths_of(rows: Rows) -> Floats:
-    """wδ, w, then w²δ², w²δ, w² (5, c)."""
-    w, delta = rows.weights, rows.delta[:, 0]
-    w2 = w * w
-    return np.stack([w * delta, w, w2 * delta * delta, w2 * delta, w2])
+@dataclass(frozen=True)
+class Strengths:
+    """What a map sums of the rows, with κ and with κ².
+
+    Without `limits`: wδ and w; w².  With them, where r = 1 − p: wp and wr of rows without the
+    event, then of those with it; w²p², w²pr and w²r² of the same, and w²pr(r − p) of all.
+    """
+
+    notion: str
+    limits: bool = True
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many sums with κ, and with κ²."""
+        return (4, 7) if self.limits else (2, 1)
+
+    def of(self, chunk: Chunk) -> tuple[Floats, Floats]:
+        """Those of each row, (s, c) and (t, c)."""
+        p, r, delta, hit = chunk.event(self.notion)
+        w = weights_of(chunk)
+        if not self.limits:
+            return np.stack([w * delta, w]), (w * w)[None]
+        event = hit > 0.5
+        a, b = w * p, w * r
+        halves = [np.where(half, value, 0.0) for half in (~event, event)
+                  for value in (a, b, a * a, a * b, b * b)]  # fmt: skip
+        return np.stack([*halves[:2], *halves[5:7]]), np.stack(
+            [*halves[2:5], *halves[7:], a * b * (r - p)]
+        )
 
 
 # ---------------------------------------------------------------- spectral
 
 
-class SquareState(NamedTuple):
-    """Fourier modes of w²δ², w²δ and w² by combination of levels."""
+class StrengthState(NamedTuple):
+    """Σw or Σw² (0-d), and Fourier modes of the strengths by combination of levels, (s, C, …)."""
 
-    squares: Complexes
-    residuals: Complexes
-    weights: Complexes
+    weight: Floats
+    sums: Complexes
 
 
 @dataclass(frozen=True)
-class SquareModes(Statistic):
-    """The `modes` of κ² instead of κ, with the squares of the weights."""
+class StrengthModes(Statistic):
+    """The `modes` of κ, or of κ², of the `strengths` that go with it."""
 
     modes: Modes
+    strengths: Strengths
+    squared: bool
     large_chunks: ClassVar[bool] = True
 
-    def zero(self, classes: int) -> SquareState:
+    def zero(self, classes: int) -> StrengthState:
         shape = (self.modes.combinations, *self.modes.series.shape)
-        return SquareState(*(np.zeros(shape, complex) for _ in range(3)))
+        count = self.strengths.counts[self.squared]
+        return StrengthState(np.zeros(()), np.zeros((count, *shape), complex))
 
-    def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
+    def accumulate(self, state: StrengthState, chunk: Chunk) -> StrengthState:
+        w = weights_of(chunk)
+        total = state.weight
+        total += w @ w if self.squared else w.sum()
         rows = Rows.of(chunk, self.modes.notion)
-        strengths = strengths_of(rows)[2:]
+        strengths = self.strengths.of(chunk)[self.squared]
         points = self.modes.points(rows.points, rows.covariates)
         codes = self.modes.codes(rows.covariates)
         for code in np.unique(codes):
             here = codes == code if self.modes.combinations > 1 else slice(None)
-            found = self.modes.series.transform(points[here], strengths[:, here])
-            for total, value in zip(state, found, strict=True):
-                total[code] += value
+            state.sums[:, code] += self.modes.series.transform(points[here], strengths[:, here])
         return state
 
 
@@ -118,9 +149,16 @@ class Spectral:
     kernel: ProductKernel
     squared: ProductKernel
     modes: Modes
-    squares: SquareModes
+    squares: Modes
     tolerance: float
     positions: tuple[int, ...]
+
+    def statistics(self, strengths: Strengths) -> tuple[StrengthModes, StrengthModes]:
+        """What a pass sums."""
+        return (
+            StrengthModes(self.modes, strengths, False),
+            StrengthModes(self.squares, strengths, True),
+        )
 
     @staticmethod
     def fitting(
@@ -151,12 +189,12 @@ class Spectral:
             spectral_statistic(setup, notion, k, names, tolerance) for k in (kernel, squared)
         )
         positions = tuple(setup.source.covariate(name) for name in names)
-        made = Spectral(kernel, squared, modes, SquareModes(squares), tolerance, positions)
+        made = Spectral(kernel, squared, modes, squares, tolerance, positions)
         if asked is not None and len(asked.predictions):
             # beyond, κ is below the tolerance for every row: those points will be masked
             near = asked.take(made._inside(asked, math.sqrt(-2 * math.log(tolerance))))
             modes, squares = made._reaching(modes, near), made._reaching(squares, near)
-            made = replace(made, modes=modes, squares=SquareModes(squares))
+            made = replace(made, modes=modes, squares=squares)
         return made
 
     def _inside(self, points: Points, bandwidths: float = 0.0) -> Any:
@@ -199,32 +237,34 @@ class Spectral:
             )
         return replace(modes, series=series)
 
-    def measure(self, read: Callable[..., Pass], asked: Points | None) -> Measured:
+    def measure(
+        self, read: Callable[..., Pass], asked: Points | None, strengths: Strengths
+    ) -> Measured:
         """One pass for the modes, which are then summed at the points."""
         gather = RowPoints(self.modes.notion, self.positions)
-        statistics = (self.modes, self.squares, *(() if asked is not None else (gather,)))
+        both = self.statistics(strengths)
+        statistics = (*both, *(() if asked is not None else (gather,)))
         found = read(*statistics)
         states = found.groups.get(None) or {s: s.zero(2) for s in statistics}
-        modes, squares = states[self.modes], states[self.squares]
         points = states[gather] if asked is None else asked
-        sums = np.zeros((5, len(points.predictions)))
+        sums = [np.zeros((count, len(points.predictions))) for count in strengths.counts]
         with engine.one_thread():
-            for first in range(0, sums.shape[1], _PIECE):
+            for first in range(0, len(points.predictions), _PIECE):
                 piece = points.take(slice(first, first + _PIECE))
                 here = np.arange(len(piece.predictions))
                 if asked is not None:
                     here = np.flatnonzero(self._inside(piece))
-                sums[:, first + here] = self._at(piece.take(here), modes, squares)
-        errors = (self.tolerance * float(modes.weight), self.tolerance * float(modes.weight2))
-        return Measured(points, sums, errors, found.counts)
-
-    def _at(self, points: Points, modes: ModeState, squares: SquareState) -> Floats:
-        """The five sums at points inside the box (5, m)."""
-        first = self._evaluate(self.modes, self.kernel, (modes.residuals, modes.weights), points)
-        return np.vstack([first, self._evaluate(self.squares.modes, self.squared, squares, points)])
+                there = piece.take(here)
+                for out, statistic, kernel in zip(
+                    sums, both, (self.kernel, self.squared), strict=True
+                ):
+                    F = states[statistic].sums
+                    out[:, first + here] = self._evaluate(statistic.modes, kernel, F, there)
+        one, two = (self.tolerance * float(states[statistic].weight) for statistic in both)
+        return Measured(points, sums[0], sums[1], (one, two), found.counts)
 
     def _evaluate(
-        self, modes: Modes, kernel: ProductKernel, F: tuple[Complexes, ...], points: Points
+        self, modes: Modes, kernel: ProductKernel, F: Complexes, points: Points
     ) -> Floats:
         """Σ_c l(x', c) Σ_ω κ̂(ω) F_c(ω) exp(−i⟨ω, z'⟩) over combinations of levels c (s, m)."""
         z = self._coordinates(modes, points)
@@ -247,7 +287,7 @@ class Spectral:
             places = zip(seen, np.unravel_index(code, sizes), strict=True)
             share = math.prod(part[group, i] for part, i in places)
             here = np.flatnonzero(share)
-            found = modes.series.evaluate(np.stack([f[code] for f in F]), z[here])
+            found = modes.series.evaluate(F[:, code], z[here])
             out[:, here] += share[here] * found
         return out
 
@@ -287,7 +327,9 @@ class Direct:
     kernel: ProductKernel
     positions: tuple[int, ...]
 
-    def measure(self, read: Callable[..., Pass], asked: Points | None) -> Measured:
+    def measure(
+        self, read: Callable[..., Pass], asked: Points | None, strengths: Strengths
+    ) -> Measured:
         """One pass for the sums, and one before it for the points if they are the rows."""
         if asked is None:
             gather = RowPoints(self.notion, self.positions)
@@ -299,43 +341,44 @@ class Direct:
             columns=tuple(place[c] for c in self.kernel.columns),
             categorical=tuple(place[c] for c in self.kernel.categorical),
         )
-        statistic = PointSums(self.notion, kernel, self.positions, asked)
+        statistic = PointSums(strengths, kernel, self.positions, asked)
         found = read(statistic)
-        sums = (found.groups.get(None) or {statistic: statistic.zero(2)})[statistic].sums
-        return Measured(asked, sums, (0.0, 0.0), found.counts)
+        sums = (found.groups.get(None) or {statistic: statistic.zero(2)})[statistic]
+        return Measured(asked, sums.first, sums.second, (0.0, 0.0), found.counts)
 
 
 class PointState(NamedTuple):
-    """Σ wδκ, wκ, w²δ²κ², w²δκ², w²κ² at the points, (5, m)."""
+    """Sums with κ and with κ² at the points, (s, m) and (t, m)."""
 
-    sums: Floats
+    first: Floats
+    second: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class PointSums(Statistic):
     """Kernel sums over the rows at given points; `kernel` counts the points' covariates."""
 
-    notion: str
+    strengths: Strengths
     kernel: ProductKernel
     positions: tuple[int, ...]
     points: Points
 
     def zero(self, classes: int) -> PointState:
-        return PointState(np.zeros((5, len(self.points.predictions))))
+        m = len(self.points.predictions)
+        return PointState(*(np.zeros((count, m)) for count in self.strengths.counts))
 
     def accumulate(self, state: PointState, chunk: Chunk) -> PointState:
-        rows = Rows.of(chunk, self.notion)
+        rows = Rows.of(chunk, self.strengths.notion)
         mine = Points(rows.points[:, 0], rows.covariates[:, self.positions])
-        strengths = strengths_of(rows)
+        first, second = self.strengths.of(chunk)
         tall, wide = _TILE
-        for j in range(0, state.sums.shape[1], wide):
+        for j in range(0, len(self.points.predictions), wide):
             theirs = self.points.take(slice(j, j + wide))
-            into = state.sums[:, j : j + wide]
             for i in range(0, len(rows), tall):
                 K = _kernel_matrix(self.kernel, mine.take(slice(i, i + tall)), theirs)
-                into[:2] += strengths[:2, i : i + tall] @ K
+                state.first[:, j : j + wide] += first[:, i : i + tall] @ K
                 K *= K
-                into[2:] += strengths[2:, i : i + tall] @ K
+                state.second[:, j : j + wide] += second[:, i : i + tall] @ K
         return state
 
 

@@ -50,6 +50,10 @@ _RADIAL = ("gaussian", "laplace", "matern32", "matern52")
     help="Which probability is judged.  [default: positive for two classes, else top_label]",
 )  # fmt: skip
 @click.option(
+    "--min-rows", type=float, default=10, show_default=True,
+    help="Effective rows near a point, below which it is masked.",
+)  # fmt: skip
+@click.option(
     "--method", type=click.Choice(["auto", "spectral", "direct"]), default="auto",
     show_default=True, help="A Fourier series in one pass, or every row for every point.",
 )  # fmt: skip
@@ -84,8 +88,8 @@ def bias(
     """Where, and in which direction, the predictions of STORE are off.
 
     The bias near a point is the weighted mean of y - f over rows of like prediction and
-    covariates: above 0 where predictions are too low.  Points with fewer than two rows near them
-    are masked.  Default table: the largest biases in units of their standard errors.
+    covariates: above 0 where predictions are too low.  Points with few rows near them are masked.
+    Default table: the biases that calibrated labels would show least often.
     """
     check_outputs({"--output": output, "--json": json_path})
     names = columns(covariates)
@@ -115,7 +119,8 @@ def bias(
 
 _SETTINGS = (
     *("at", "points", "categorical", "prediction_bandwidth", "prediction_kernel"),
-    *("covariate_kernel", "notion", "method", "on_invalid", "scheduler", "memory_limit"),
+    *("covariate_kernel", "notion", "min_rows", "method", "on_invalid", "scheduler"),
+    "memory_limit",
 )
 
 
@@ -141,6 +146,7 @@ def _print(result: BiasMap, count: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from calibscale.bias.map import CONFIDENCE
     from calibscale.report.words import plural
     from calibscale.tables import left_out, show
 
@@ -158,28 +164,29 @@ def _print(result: BiasMap, count: int) -> None:
     for note in result.notes:
         console.print(Text(note, style="dim"))
     table = Table(box=None, pad_edge=False)
-    for name in result.header[:-1]:
-        name = {"standard_error": "±", "effective_rows": "rows near"}.get(name, name)
+    index = () if result.index is None else ("row",)
+    found = ("bias", f"{100 * CONFIDENCE:g} % interval", "rows near", "z")
+    for name in (*index, "prediction", *result.covariates, *found):
         table.add_column(escape(name), justify="right", no_wrap=True)
-    table.add_column("bias/±", justify="right", no_wrap=True)
     for i in result.most_biased(count):
         numbers = [result.predictions[i], *result.values[i]]
         cells = ["" if x != x else f"{x:.4g}" for x in numbers]
-        error = result.standard_error[i]
         table.add_row(
             *([str(result.index[i])] if result.index is not None else []),
             *cells,
             f"{result.bias[i]:+.4f}",
-            f"{error:.4f}",
+            f"{result.low[i]:+.3f} … {result.high[i]:+.3f}",
             f"{result.effective_rows[i]:,.0f}",
-            f"{result.bias[i] / error:+.1f}" if error > 0 else "–",
+            f"{result.z[i]:+.1f}",
         )
     show(console, table)
     are = "is" if masked == 1 else "are"
     console.print(
         Text(
-            "bias is the mean of y − f near the point, ± its standard error; "
-            f"{plural(masked, 'point')} with fewer than two rows near {are} masked",
+            "bias is the mean of y − f near the point, with the interval of each point alone; z is "
+            "that of calibrated labels, and the largest of many is no test; "
+            f"{plural(masked, 'point')} with fewer than {result.parameters['min_rows']:g} "
+            f"effective rows near {are} masked",
             style="dim",
         )
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from calibscale.estimators.base import Estimator
-from calibscale.limits import Limits, clopper_pearson, excess_limits
+from calibscale.excess import excess_limits
+from calibscale.limits import Limits, clopper_pearson
 from calibscale.results import Estimate
 from calibscale.statistics import EventSums, Statistic, Totals, TotalsState
 
@@ -85,9 +86,9 @@ class ConfidenceGap(_MeanScore):
         return float(totals.confidence - totals.hit)
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """Limits of weighted counts, see `calibscale.limits.excess_limits`."""
+        """Limits of weighted counts, see `calibscale.excess.excess_limits`."""
         totals, events = states
         others, happened = events.sums[2:].T
         low, high = excess_limits(others, happened, (1.0 - level) / 2.0)
         weight = float(totals.weight)
-        return Limits(-high / weight, -low / weight, "weighted_counts")
+        return Limits(-float(high) / weight, -float(low) / weight, "weighted_counts")

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.bias.map import _finish
+from calibscale.bias.map import effective
 from calibscale.bias.points import Points
-from calibscale.bias.sums import Spectral
+from calibscale.bias.sums import Spectral, Strengths
 from calibscale.chunk import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.local import KLCE
@@ -22,6 +22,9 @@ from calibscale.statistics import Statistic
 from calibscale.store import as_source
 
 PREDICTION_KERNELS = ("gaussian", "none")
+
+_FEWEST = 2  # effective rows that a correction needs
+_STRENGTHS = Strengths("positive", limits=False)
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,9 @@ class LocalBias(Method):
                 f"local_bias: there is no short Fourier series of the map ({reason}); use fewer "
                 "continuous covariates, or wider bandwidths"
             ) from error
-        found = read(plan.modes, plan.squares, covariates=self.covariates)
-        check_weight(self.name, found.groups[None][plan.modes].weight)
+        statistics = plan.statistics(_STRENGTHS)
+        found = read(*statistics, covariates=self.covariates)
+        check_weight(self.name, found.groups[None][statistics[0]].weight)
         continuous = [name for name in self.covariates if name not in self.categorical]
         return LocalBiasFit(
             plan=plan, found=found, prediction_bandwidth=kernel.prediction_bandwidth,
@@ -127,8 +131,10 @@ class LocalBiasFit(Fitted):
         bias, kept = np.zeros(len(p)), np.ones(len(p), bool)
         here = np.flatnonzero(np.isfinite(covariates).all(axis=1))
         points = Points(p[here], covariates[here])
-        found, _, _, masked = _finish(self.plan.measure(self._kept_pass, points))
-        bias[here[~masked]] = found[~masked]
+        found = self.plan.measure(self._kept_pass, points, _STRENGTHS)
+        (residuals, weights), (squares,) = found.first, found.second
+        weights, _, masked = effective(weights, squares, found.errors, _FEWEST)
+        bias[here[~masked]] = -(residuals / weights)[~masked]
         kept[here] = masked
         return Correction(bias, kept)
 

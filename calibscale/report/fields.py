@@ -31,7 +31,7 @@ _LEFT, _RIGHT = 48.0, WIDTH - 10.0
 _LEVELS = 6  # shades of each sign
 _MOST_CELLS = 30  # of a map along one axis, where points are no grid
 _MOST_LEVELS = 8  # of a covariate, that are all named
-_APART = 2.0  # standard errors from 0 at which a cell is marked
+_APART = 2.0  # |z| at which a cell is marked
 _ROLES = ("accent", "high", "other", "ink")  # of the curves of one plot
 MARKS = ("curve0", "curve1", "curve2", "curve3")  # the same in a legend
 
@@ -113,7 +113,7 @@ class Point(NamedTuple):
     x: float  # of the covariate
     prediction: float
     bias: float
-    error: float
+    z: float
     rows: float
 
 
@@ -137,7 +137,7 @@ def bias_map(points: Sequence[Point], covariate: str) -> tuple[Picture, Scale]:
             for level in range(1, _LEVELS + 1):
                 outlines = _runs(cells, columns, rows_, sign, level, most)
                 boxes(axis, outlines, role, 0.08 + 0.82 * level / _LEVELS)
-        marked = [key for key, (bias, error) in cells.items() if abs(bias) > _APART * error]
+        marked = [key for key, (_, z) in cells.items() if abs(z) > _APART]
         segments(axis, _signs(cells, marked, columns, rows_), "ink", 1.0, opacity=0.75)
         across, up = ticks(columns[0], columns[-1], 6), ticks(rows_[0], rows_[-1], 6)
         levels = sorted({p.x for p in points})
@@ -164,7 +164,7 @@ Cells = dict[tuple[int, int], tuple[float, float]]
 
 
 def _cells(points: Sequence[Point], columns: list[float], rows_: list[float]) -> Cells:
-    """Mean bias and error of the points in each cell, by their effective rows."""
+    """Mean bias and z of the points in each cell, by their effective rows."""
     found: dict[tuple[int, int], list[Point]] = defaultdict(list)
     for point in points:
         i = min(bisect_right(columns, point.x), len(columns) - 1) - 1
@@ -175,7 +175,7 @@ def _cells(points: Sequence[Point], columns: list[float], rows_: list[float]) ->
         total = sum(p.rows for p in some) or 1.0
         out[key] = (
             sum(p.rows * p.bias for p in some) / total,
-            sum(p.rows * p.error for p in some) / total,
+            sum(p.rows * p.z for p in some) / total,
         )
     return out
 
@@ -229,15 +229,16 @@ class Curve(NamedTuple):
     name: str
     x: Sequence[float]
     bias: Sequence[float | None]
-    error: Sequence[float | None]
+    low: Sequence[float | None]
+    high: Sequence[float | None]
 
 
 def bias_curves(curves: Sequence[Curve], label: str) -> Picture:
-    """Curves with two standard errors around them."""
+    """Curves with the interval of each of their points."""
     ends = [v for curve in curves for v in curve.x]
-    known = [
-        b + s * e for c in curves for b, e in zip(c.bias, c.error, strict=True)
-        if b is not None and e is not None for s in (-1.0, 1.0)
+    known = [  # half of the way to their ends
+        (b + end) / 2 for c in curves for ends in (c.low, c.high)
+        for b, end in zip(c.bias, ends, strict=True) if b is not None and end is not None
     ]  # fmt: skip
     inner = [b for c in curves for b in c.bias if b is not None]
     room = 0.7 * (max(inner, default=0.0) - min(inner, default=0.0)) + 0.01
@@ -265,13 +266,13 @@ def bias_curves(curves: Sequence[Curve], label: str) -> Picture:
 
 def _around(axis: Any, curve: Curve, role: str, reach: tuple[float, float], opacity: float) -> None:
     low, high = reach
-    points = list(zip(curve.x, curve.bias, curve.error, strict=True))
+    points = list(zip(curve.x, curve.low, curve.high, strict=True))
     for empty, run in groupby(points, key=lambda point: None in point):
         some: list[Any] = list(run)
         if empty or len(some) < 2:
             continue
         x = [a for a, _, _ in some]
-        edges = [[min(max(b + s * e, low), high) for _, b, e in some] for s in (-2.0, 2.0)]
+        edges = [[min(max(point[k], low), high) for point in some] for k in (1, 2)]
         area(axis, x, edges[0], edges[1], role, opacity)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +14,33 @@ from calibscale.report.fields import Curve, Point
 
 _LISTED = 15  # points of a map's table
 _MOST_BARS = 14  # groups of a plot
+_INTERVAL = "95 % interval"
+
+
+def _with_limits(points: dict[str, Any]) -> dict[str, Any]:
+    """Points or a curve with the limits, and z, that older results do not have."""
+    if points.get("low") is not None:
+        return points
+    both = list(zip(points["bias"], points["standard_error"], strict=True))
+    made = {
+        name: [None if b is None or e is None else b + sign * e for b, e in both]
+        for name, sign in (("low", -2), ("high", 2))
+    }
+    return {**points, **made, "z": [b / e if b is not None and e else None for b, e in both]}
+
 
 # ---------------------------------------------------------------- the map
 
 
+def _z(points: dict[str, Any], i: int) -> float:
+    """Infinite, which has no number, is that of a bias where every prediction is certain."""
+    bias, z = points["bias"][i], points["z"][i]
+    return z if z is not None else math.copysign(math.inf, bias) if bias else 0.0
+
+
 def map_blocks(result: dict[str, Any]) -> list[Block]:
     """A map for each covariate, or a curve where there is none, and the most biased points."""
-    points = result["points"]
+    points = _with_limits(result["points"])
     bias, masked = points["bias"], points["masked"]
     known = [
         i for i, value in enumerate(bias)
@@ -49,19 +70,19 @@ def _map_figure(
         return None
     places = [
         Point(values[i] or 0.0, points["prediction"][i], points["bias"][i],
-              points["standard_error"][i], points["effective_rows"][i] or 0.0)
+              _z(points, i), points["effective_rows"][i] or 0.0)
         for i in kept
     ]  # fmt: skip
     picture, scale = fields.bias_map(places, name)
     low = sum(p.bias > 0 for p in places)
     caption = f"Bias over {name} and the prediction: predictions are too low at {low:,} and too "
     caption += f"high at {len(places) - low:,} points; in {words.plural(scale.marked, 'cell')} the "
-    caption += "bias is more than 2 standard errors from 0."
+    caption += "bias has |z| above 2 (2.3 % of calibrated cells on either side)."
     caption += f" The strongest shade is a bias of {words.number(scale.most, 2)} or more."
     legend = (
         ("high", "predictions too low (bias above 0)"),
         ("low", "predictions too high (bias below 0)"),
-        ("none", "+ and −: more than 2 standard errors from 0"),
+        ("none", "+ and −: |z| above 2"),
     )
     numbers = _most_biased(points, kept, f"Numbers of the plot: the most biased points ({name})")
     return Figure(picture, f"Map of local bias over {name}", caption, numbers, legend)
@@ -72,37 +93,31 @@ def _curve_figure(points: dict[str, Any], known: list[int]) -> Figure:
     step = max(1, len(order) // 200)
     some = order[::step]
     x = [a for a, _ in some]
-    curve = Curve("", x, [points["bias"][i] for _, i in some],
-                  [points["standard_error"][i] for _, i in some])  # fmt: skip
+    curve = Curve("", x, *([points[key][i] for _, i in some] for key in ("bias", "low", "high")))
     return Figure(
         fields.bias_curves([curve], "prediction"),
         "Bias over the prediction",
         "Bias over the prediction: above 0 predictions are too low.",
         _most_biased(points, known, "Numbers of the plot: the most biased points"),
-        (("line", "bias"), ("area", "± 2 standard errors")),
+        (("line", "bias"), ("area", _INTERVAL)),
     )
 
 
 def _most_biased(
     points: dict[str, Any], known: list[int], caption: str = "The most biased points"
 ) -> Table:
-    """By bias in units of its standard error."""
-
-    def score(i: int) -> float:
-        error = points["standard_error"][i]
-        return -abs(points["bias"][i]) / error if error else 0.0
-
+    """By |z|."""
     names = list(points["covariates"])
     rows = [
         (
             words.number(points["prediction"][i]),
             *(words.number(points["covariates"][name][i]) for name in names),
-            words.signed(points["bias"][i]), words.number(points["standard_error"][i], 2),
-            words.number(points["effective_rows"][i], 3),
+            words.signed(points["bias"][i]), words.span(points["low"][i], points["high"][i]),
+            words.number(points["z"][i], 2), words.number(points["effective_rows"][i], 3),
         )
-        for i in sorted(known, key=score)[:_LISTED]
+        for i in sorted(known, key=lambda i: -abs(_z(points, i)))[:_LISTED]
     ]  # fmt: skip
-    head = (Column("prediction"), *names, "bias y − p", "standard error", "effective rows")
+    head = (Column("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
     return table(caption, head, rows, "the largest of many, no tests")
 
 
@@ -163,8 +178,8 @@ def curve_figures(curves: Sequence[dict[str, Any]]) -> Figures | None:
         label = "prediction" if name is None else name
         drawn = [
             Curve(words.group(c["by"], c["level"]) if c["by"] else "", c["x"], c["bias"],
-                  c["standard_error"])
-            for c in some
+                  c["low"], c["high"])
+            for c in map(_with_limits, some)
         ]  # fmt: skip
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
@@ -177,7 +192,7 @@ def curve_figures(curves: Sequence[dict[str, Any]]) -> Figures | None:
                 _curve_table(drawn, label),
                 (
                     *(named if len(drawn) > 1 else [("line", "bias")]),
-                    ("area", "± 2 standard errors"),
+                    ("area", _INTERVAL),
                 ),
             )
         )
@@ -192,9 +207,9 @@ def _curve_table(curves: Sequence[Curve], label: str) -> Table:
         step = max(1, len(curve.x) // 20)
         for i in range(0, len(curve.x), step):
             row = [words.number(curve.x[i]), words.signed(curve.bias[i]),
-                   words.number(curve.error[i], 2)]  # fmt: skip
+                   words.span(curve.low[i], curve.high[i])]  # fmt: skip
             rows.append([curve.name, *row] if several else row)
-    head: list[str | Column] = [Column(label), "bias", "standard error"]
+    head: list[str | Column] = [Column(label), "bias", _INTERVAL]
     return table(f"Numbers of the plot: bias over {label}", ["curve", *head] if several else head,
                  rows)  # fmt: skip
 
@@ -208,10 +223,10 @@ def region_table(regions: Sequence[dict[str, Any]]) -> Table | None:
         (
             words.number(r["prediction"]),
             *(words.number(r["covariates"].get(name)) for name in names),
-            words.signed(r["bias"]), words.number(r["standard_error"], 2),
-            words.number(r["effective_rows"], 3),
+            words.signed(r["bias"]), words.span(r.get("low"), r.get("high")),
+            words.number(r.get("z"), 2), words.number(r["effective_rows"], 3),
         )
         for r in regions[:_LISTED]
     ]  # fmt: skip
-    head = (Column("prediction"), *names, "bias y − p", "standard error", "effective rows")
+    head = (Column("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
     return table("The most biased places of the map", head, rows, "the largest of many, no tests")

@@ -105,13 +105,12 @@ def _object(value: Any, shape: dict[str, Shape], where: str) -> dict[str, Any]:
     return out
 
 
+_SERIES = ("values", "low", "high", "x", "bias", "standard_error", "z", "masked", "prediction")
+
+
 def _same_lengths(value: dict[str, Any], where: str) -> None:
     """Series must be as long as their days, points as their coordinates."""
-    lists = {
-        key: len(value[key])
-        for key in ("values", "low", "high", "x", "bias", "standard_error", "masked", "prediction")
-        if isinstance(value.get(key), list)
-    }
+    lists = {key: len(value[key]) for key in _SERIES if isinstance(value.get(key), list)}
     if len(set(lists.values())) > 1:
         told = ", ".join(f"{key} {length:,}" for key, length in lists.items())
         raise OptionError(f"{where}: lists of different lengths: {told}")

@@ -122,6 +122,9 @@ _BIAS: dict[str, Shape] = {
         "covariates": Each([Maybe(float)]),
         "bias": [Maybe(float)],
         "standard_error": [Maybe(float)],
+        "low": Maybe([Maybe(float)]),
+        "high": Maybe([Maybe(float)]),
+        "z": Maybe([Maybe(float)]),
         "effective_rows": [Maybe(float)],
         "masked": [bool],
     },
@@ -170,6 +173,8 @@ _BIAS_CURVE: dict[str, Shape] = {
     "x": [float],
     "bias": [Maybe(float)],
     "standard_error": [Maybe(float)],
+    "low": Maybe([Maybe(float)]),
+    "high": Maybe([Maybe(float)]),
 }
 
 # ---------------------------------------------------------------- a night
@@ -376,6 +381,9 @@ SHAPES: dict[str, dict[str, Shape]] = {
                         "covariates": Each(Maybe(float)),
                         "bias": Maybe(float),
                         "standard_error": Maybe(float),
+                        "low": Maybe(float),
+                        "high": Maybe(float),
+                        "z": Maybe(float),
                         "effective_rows": Maybe(float),
                     }
                 ]

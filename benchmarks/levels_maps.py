@@ -1,0 +1,153 @@
+"""Levels of the map of local bias, of an audit's regions, and of its groups."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from laws import Law
+from measure import Report
+from simulated import SEED, shared, within
+
+LAWS = tuple(map(Law, ("uniform", "conf99", "bimix", "rare", "narrow", "atoms", "tenths")))
+ROWS = (500, 2000, 10_000)
+POINTS = 80  # of a map, at its rows
+
+GROUPED = {"rare": 3000, "uniform": 1000, "conf": 1000}  # rows
+BIASES = {"rare": 1.8, "uniform": 1.12, "conf": 0.9}  # times so much, in one of three groups
+REPLICATES = 999
+
+
+def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> None:
+    """All of them, `count` data sets each."""
+    maps(report, pool, laws or LAWS, count)
+    regions(report, pool, count)
+    groups(report, pool, count)
+
+
+# ---------------------------------------------------------------- the map
+
+
+def maps(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> None:
+    """Points of |z| > 1.96, and how often intervals miss, by whether a map shows the point."""
+    for law in laws:
+        for rows in ROWS:
+            found = np.sum(shared(pool, count, _map, law, rows), axis=0)
+            for some, (points, up, down, below, above) in zip(
+                ("10 effective rows or more", "5 to 10"), found, strict=True
+            ):
+                if points < POINTS:
+                    continue
+                percent = 100 * np.array([up, down, below, above]) / points
+                report.row(what="map", law=str(law), rows=rows, points=int(points), near=some,
+                           z_above=percent[0], z_below=percent[1], low_missed=percent[2],
+                           high_missed=percent[3], covered=100 - percent[2:].sum())  # fmt: skip
+                if law.miscalibration == "calibrated" and some != "5 to 10":
+                    what = f"map, {law}, {rows:,} rows, |z| > 1.96"
+                    within(report, what, percent[:2].sum(), 2, 8, full_only=True)
+
+
+def _map(law: Law, rows: int, first: int, last: int) -> Any:
+    """Points, those of z above and below 1.96, and those whose low and high ends miss: (2, 5)."""
+    from calibscale import from_arrays
+    from calibscale.bias import local_bias
+
+    out = np.zeros((2, 5))
+    for number in range(first, last):
+        rng = np.random.default_rng((SEED, 20, rows, number))
+        true, p = law.probabilities(rng, rows)
+        y, x = (rng.random(rows) < true).astype(np.int64), rng.normal(size=rows)
+        source = from_arrays(probabilities=p, labels=y, covariates=x[:, None], binary=True)
+        i = rng.permutation(rows)[:POINTS]
+        made = local_bias(source, ["x0"], at=(p[i], x[i]), min_rows=5, scheduler="serial")
+        settings = made.parameters
+        K = np.exp(-0.5 * ((p[i][:, None] - p) / settings["prediction_bandwidth"]) ** 2)
+        K *= np.exp(-0.5 * ((x[i][:, None] - x) / settings["covariate_bandwidth"]["x0"]) ** 2)
+        bias = K @ (true - p) / K.sum(1)  # what the labels' noise is around
+        many = made.effective_rows >= 10
+        for total, part in zip(out, (many, ~many & ~made.masked), strict=True):
+            z = made.z[part]
+            misses = (made.low > bias + 1e-12)[part].sum(), (made.high < bias - 1e-12)[part].sum()
+            total += [part.sum(), (z > 1.96).sum(), (z < -1.96).sum(), *misses]
+    return out
+
+
+# ---------------------------------------------------------------- regions of an audit
+
+
+def regions(report: Report, pool: Executor, count: int) -> None:
+    """Calibrated data sets whose most biased region has |z| > 4."""
+    found = np.concatenate(shared(pool, count, _regions))
+    share = float(100 * np.mean(found > 4))
+    report.row(what="first region", data_sets=count, above_4=share, median=float(np.median(found)))
+    report.check("first region, |z| > 4, calibrated rare events", share, 5.0, "%", full_only=True)
+
+
+def _regions(first: int, last: int) -> Any:
+    """|z| of the first region of each data set."""
+    from calibscale.auditing import audit
+
+    out = []
+    for number in range(first, last):
+        source = _grouped(Law("rare"), 3000, 1.0, (SEED, 21, number))
+        found = audit(source, ("x", "group"), categorical="group", replicates=19,
+                      scheduler="serial")  # fmt: skip
+        out.append(max((abs(region.z) for region in found.regions[:1]), default=0.0))
+    return np.array(out)
+
+
+# ---------------------------------------------------------------- groups of an audit
+
+
+def groups(report: Report, pool: Executor, count: int) -> None:
+    """Data sets with a group called biased, by Westfall & Young and by Holm, and by intervals."""
+    for name, rows in GROUPED.items():
+        for factor in (1.0, BIASES[name]):
+            found = np.concatenate(shared(pool, count, _groups, name, rows, factor))
+            young, holm, interval = (float(100 * share) for share in found.mean(axis=0))
+            what = f"groups, {name}, " + (f"one times {factor}" if factor != 1 else "calibrated")
+            report.row(what=what, rows=rows, data_sets=count, westfall_young=young, holm=holm,
+                       intervals=interval)  # fmt: skip
+            if factor == 1:
+                most = 5 + 300 * (0.05 * 0.95 / count) ** 0.5
+                report.check(f"{what}, rejected", young, most, "%")
+
+
+def _groups(name: str, rows: int, factor: float, first: int, last: int) -> Any:
+    """Whether a group is called biased by each of three: (data set, 3)."""
+    from calibscale.auditing.groups import Axis, GroupSums
+    from calibscale.auditing.judged import judged_groups
+    from calibscale.multiplicity import holm
+    from calibscale.scan import scan
+
+    statistic = GroupSums(
+        (Axis("x", 0, None, (-0.8, -0.25, 0.25, 0.8)), Axis("group", 1, (0.0, 1.0, 2.0))),
+        "positive",
+    )
+    out = np.zeros((last - first, 3))
+    for row, number in zip(out, range(first, last), strict=True):
+        source = _grouped(Law(name), rows, factor, (SEED, 22, number))
+
+        def read(*some: Any, source: Any = source) -> Any:
+            return scan(source, some, covariates=("x", "group"), scheduler="serial")
+
+        found = judged_groups(read, statistic, 1, None, REPLICATES, number, 30, 0.95).listed
+        row[0] = min(g.adjusted for g in found) <= 0.05 + 1e-12
+        row[1] = min(holm([g.p_value for g in found])) <= 0.05 + 1e-12
+        row[2] = any(g.low > 0 or g.high < 0 for g in found)
+    return out
+
+
+def _grouped(law: Law, rows: int, factor: float, seed: tuple[int, ...]) -> Any:
+    """Rows of which those of group 2 have so many times the events that are predicted."""
+    from calibscale import from_arrays
+
+    rng = np.random.default_rng(seed)
+    _, p = law.probabilities(rng, rows)
+    x = np.column_stack([rng.normal(size=rows), rng.integers(0, 3, rows)])
+    true = np.where(x[:, 1] == 2, np.clip(p * factor, 0, 1), p)
+    return from_arrays(
+        probabilities=p, labels=(rng.random(rows) < true).astype(np.int64), binary=True,
+        covariates=x, covariate_names=["x", "group"],
+    )  # fmt: skip
