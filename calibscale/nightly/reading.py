@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibscale import engine
-from calibscale.chunk import RowCounts
+from calibscale.chunk import Floats, RowCounts
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import KLCE, Estimator
 from calibscale.evaluation import Run, prepared, versions
-from calibscale.intervals import Intervals, parts_of, total
+from calibscale.intervals import Grouped, Intervals, parts_of, total
 from calibscale.ledger.days import Ledger, Record
+from calibscale.ledger.parts import PARTS, gathered, parted
 from calibscale.ledger.recipe import Recipe, open_ended
 from calibscale.ledger.windows import learned_bets
 from calibscale.results import POPULATION, THIS_N, Estimate
@@ -93,6 +94,7 @@ def _begun(job: Job, run: Run) -> Recipe:
         covariates=run.data.covariate_names,
         group_by=job.group_by,
         seed=job.seed,
+        parted=parted(estimators, run.data.classes),
     )
     return replace(_testing(job, recipe), keep=job.test is not None and job.test.keep)
 
@@ -132,10 +134,11 @@ class _Reader:
 
     def read(self) -> Reading:
         asked = Intervals(level=self.job.confidence)
-        needed = {s: s for s in self.recipe.statistics}
+        needed: dict[Statistic, Statistic] = {s: s for s in self.recipe.statistics}
+        needed.update(self._by_part())
         if self._state_bytes() * asked.groups <= _GROUPED_BYTES:
             needs = (asked.needs(e) for e in self.recipe.estimators)
-            needed = {g.statistic: g for grouped in needs for g in grouped}
+            needed.update({g.statistic: g for grouped in needs for g in grouped})
         wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
@@ -147,15 +150,13 @@ class _Reader:
             empty.info.update(self._facts(found.counts))
             return Reading(self.recipe, {None: empty})
         states = found.groups[None]
-        merged: States = {
-            s: states[g] if g is s else total(states[g]) for s, g in needed.items()
-        }  # fmt: skip
+        merged = _merged(needed, states)
         certain = int(states[CERTAIN][0][0])
         with engine.one_thread():
             self.recipe = replace(self.recipe, estimators=tuple(_frozen(self.recipe, merged)))
             estimates = [self._estimate(e, asked, states, merged) for e in self.recipe.estimators]
         tests = self._tests(merged | states, batch, certain)
-        vectors = {"states": self.recipe.pack(merged[s] for s in self.recipe.statistics)}
+        vectors = self._vectors(needed, states, merged)
         if alone:
             vectors["wagers"] = self.recipe.pack(states[w] for w in alone)
         if drawn and self.recipe.keep:
@@ -171,6 +172,20 @@ class _Reader:
         if self.recipe.group_by:
             records |= self._groups(wagers)
         return Reading(self.recipe, records)
+
+    def _by_part(self) -> dict[Statistic, Statistic]:
+        """What gives the parts of a day's rows that the ledger keeps."""
+        return {s: Grouped(s, PARTS) for s in self.recipe.parted}
+
+    def _vectors(
+        self, needed: dict[Statistic, Statistic], states: States, merged: States
+    ) -> dict[str, Floats]:
+        """What is kept of the day's rows, or of a group of them."""
+        recipe = self.recipe
+        vectors = {"states": recipe.pack(merged[s] for s in recipe.statistics)}
+        if recipe.parted:
+            vectors["parts"] = recipe.pack(gathered(s, states[needed[s]]) for s in recipe.parted)
+        return vectors
 
     def _refuse_invalid(self, counts: RowCounts) -> None:
         """A day that has rows, of which not one is valid, has no record."""
@@ -225,17 +240,20 @@ class _Reader:
         """A second pass: the states of each group, without intervals and replicates."""
         recipe = self.recipe
         run = replace(self.run, group_by=recipe.group_by)
-        found = run.scan([*recipe.statistics, *wagers])
+        needed: dict[Statistic, Statistic] = {s: s for s in recipe.statistics}
+        needed.update(self._by_part())
+        found = run.scan([*needed.values(), *wagers])
         records: dict[float | None, Record] = {}
         for group, states in found.groups.items():
             if group is None:
                 continue
-            vectors = {"states": recipe.pack(states[s] for s in recipe.statistics)}
+            merged = _merged(needed, states)
+            vectors = self._vectors(needed, states, merged)
             if wagers:
                 vectors["wagers"] = recipe.pack(states[w] for w in wagers)
             with engine.one_thread():
                 estimates = [
-                    _brief(e.finalize(*(states[s] for s in e.needs))) for e in recipe.estimators
+                    _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]
             n = found.group_counts[group]
             records[group] = Record(n, vectors, {"estimates": estimates})
@@ -267,6 +285,10 @@ def empty_record(recipe: Recipe, wagers: tuple[Wagers, ...]) -> Record:
         "estimates": [[None] * 4 for _ in recipe.estimators],
     }  # fmt: skip
     return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)
+
+
+def _merged(needed: dict[Statistic, Statistic], states: States) -> States:
+    return {s: states[g] if g is s else total(states[g]) for s, g in needed.items()}
 
 
 def _frozen(recipe: Recipe, states: States) -> Iterable[Estimator]:
