@@ -24,7 +24,7 @@ from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.scan import States
 from calibscale.statistics import BinCounts
 from calibscale.trials import TestResult, result_of
-from calibscale.wagers import STRENGTHS, Wagers, learn, log_evidence
+from calibscale.wagers import STRENGTHS, Wagers, learn, log_evidence, places, shares
 
 MAX_RUNS = 20  # of consecutive days, that are told apart
 _READ_AHEAD = 8  # records in memory at a time
@@ -308,7 +308,8 @@ def evidence(
 
     Days without rows have the factor 1, so that a day that comes late, or in another order, moves
     neither the bets nor the restarts of others.  Where there are groups, their processes are there
-    with the given weights, and not that of all rows.
+    with the given weights, by default those of groups that nobody has met before, and not that of
+    all rows.
     """
     recipe = ledger.recipe
     first = date.fromisoformat(start)
@@ -319,8 +320,9 @@ def evidence(
     days = [(first + timedelta(k)).isoformat() for k in range((last - first).days + 1)]
     share_of: Mapping[float | None, float] = {None: 1.0}
     if recipe.group_by is not None:
-        there = {e.group for e in entries}
-        share_of = {group: w for group, w in (weights or {}).items() if group in there}
+        first_of = first_nights(ledger, model, start)
+        weights = shares(places({}, first_of)) if weights is None else weights
+        share_of = {group: weight for group, weight in weights.items() if group in first_of}
     found, damaged = [], []
     for group, weight in sorted(share_of.items(), key=_by_group):
         logs = [np.zeros((len(days), len(w.bets) + len(STRENGTHS))) for w in recipe.wagers]
