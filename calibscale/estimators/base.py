@@ -83,10 +83,6 @@ class Estimator(ABC):
         found = self.finalize(*states).value
         return float("nan") if found is None else found
 
-    def limits(self, level: float, *states: Any) -> Any:
-        """An interval that follows from the states in closed form; None where there is none."""
-        return None
-
     def bare(self, *states: Any) -> Estimate:
         """The estimate without the error of its approximation, which takes longer than the rest."""
         return self.finalize(*states)

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators import ECE, Estimator, TCE2Debiased
+from calibscale.estimators import ECE, Estimator
 from calibscale.ledger.windows import Run, Window, has_bins
 
 _GRID = np.linspace(0.0, 0.98, 50)  # of correlations between days
@@ -166,7 +166,7 @@ def _gaps(sums: Floats) -> tuple[Floats, Floats]:
 def _noise(e: Estimator, mu: Floats, s2: Floats) -> tuple[Floats, Floats, Floats]:
     """What noise adds to the size of a bin's bias, by how much that varies, and the size."""
     if not isinstance(e, ECE):
-        added = np.zeros_like(s2) if isinstance(e, TCE2Debiased) else s2
+        added = np.zeros_like(s2) if e.unbiased else s2
         return added, 2 * s2**2 + 4 * mu**2 * s2, mu**2
     s = np.sqrt(s2)
     z = np.divide(mu, s, out=np.full_like(mu, np.inf), where=s > 0)

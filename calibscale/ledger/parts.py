@@ -9,12 +9,14 @@ up.  How days differ is no part of it, so that no drift hides itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
 
 from calibscale.estimators import Estimator
+from calibscale.intervals import Intervals, Parts, has_limits
 from calibscale.results import Interval
 from calibscale.scan import States
 from calibscale.statistics import Statistic
@@ -40,7 +42,7 @@ def parted(estimators: Iterable[Estimator], classes: int) -> tuple[Statistic, ..
     found: dict[Statistic, None] = {}
     for e in estimators:
         sizes = (field.nbytes for s in e.needs for field in zero_parts(s, classes))
-        if type(e).limits is Estimator.limits and sum(sizes) <= _LARGEST:
+        if not has_limits(e) and sum(sizes) <= _LARGEST:
             found.update(dict.fromkeys(e.needs))
     return tuple(found)
 
@@ -72,16 +74,38 @@ def _without(statistic: Statistic, state: Any, parts: Sequence[Any], g: int) -> 
     )
 
 
-def interval_within(
-    estimator: Estimator, value: float, states: States,
-    strata: Strata, level: float,
-    covers: str,
-) -> Interval | None:  # fmt: skip
-    """value ± t·SE of the stratified jackknife; `states` are of all rows.
+@dataclass(frozen=True, eq=False)
+class PartsOfDays(Parts):
+    """The values of an estimate without parts of days, and the interval that follows from them.
 
-    None where it is not defined.
+    Attributes
+    ----------
+    error : float
+        Of the stratified jackknife.
+    freedom : int
+        Parts, less one for each stratum.
     """
-    variance, freedom, count = 0.0, 0, 0
+
+    error: float = 0.0
+    freedom: int = 0
+
+    @property
+    def standard_error(self) -> float:
+        return self.error if self.freedom else float("nan")
+
+    def interval(self, asked: Intervals, covers: str) -> Interval | None:
+        """value ± t·SE; None where it is not defined."""
+        if not np.isfinite(self.value) or not self.freedom:
+            return None
+        half = float(student.ppf(0.5 + asked.level / 2, self.freedom)) * self.error
+        low, high, count = self.value - half, self.value + half, len(self.left_out)
+        return Interval(low, high, asked.level, "jackknife", count, self.error, covers)
+
+
+def parts_of_days(estimator: Estimator, value: float, states: States, strata: Strata) -> Parts:
+    """Of an estimate from the states of all rows, whose statistics are in the strata."""
+    variance, freedom = 0.0, 0
+    every: list[float] = []
     for parts, rows in zip(*strata, strict=True):
         left_out = [
             estimator.value(*(_without(s, states[s], parts[s], g) for s in estimator.needs))
@@ -93,9 +117,6 @@ def interval_within(
             spread = (1 - rows / G) ** 2 * float(np.sum((there - there.mean()) ** 2))
             variance += G / (G - 1) * spread
             freedom += G - 1
-            count += G
-    if not np.isfinite(value) or freedom < 1:
-        return None
+            every += there.tolist()
     error = float(np.sqrt(variance))
-    half = float(student.ppf(0.5 + level / 2, freedom)) * error
-    return Interval(value - half, value + half, level, "jackknife", count, error, covers)
+    return PartsOfDays(value, np.array(every), np.empty(0), error=error, freedom=freedom)

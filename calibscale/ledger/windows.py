@@ -12,15 +12,15 @@ import numpy as np
 from calibscale import engine
 from calibscale.chunk import Floats
 from calibscale.errors import StoreError
-from calibscale.estimators import ECE, TCE2, Estimator, TCE2Debiased
-from calibscale.intervals import Intervals, Parts
+from calibscale.estimators import ECE, TCE2, Estimator, TCE2Debiased, TCE2Kumar
+from calibscale.intervals import Intervals, Parts, has_limits, with_interval
 from calibscale.ledger.days import STATES, Entry, Ledger
 from calibscale.ledger.parts import SECTION as PARTS_SECTION
-from calibscale.ledger.parts import STRATA, Strata, interval_within
+from calibscale.ledger.parts import STRATA, Strata, parts_of_days
 from calibscale.ledger.recipe import Recipe
 from calibscale.ledger.sums import sums_of
 from calibscale.nulls import Null
-from calibscale.results import POPULATION, THIS_N, Estimate
+from calibscale.results import Estimate
 from calibscale.scan import States
 from calibscale.statistics import BinCounts
 from calibscale.trials import TestResult, result_of
@@ -28,6 +28,7 @@ from calibscale.wagers import STRENGTHS, Wagers, learn, log_evidence, places, sh
 
 MAX_RUNS = 20  # of consecutive days, that are told apart
 _READ_AHEAD = 8  # records in memory at a time
+_BINNED = (ECE, TCE2, TCE2Debiased, TCE2Kumar)
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def window(
     sums = [sums[g] for g in there]
     found_runs = tuple(_run([e for e in read if run_of[e.day] == g]) for g in there)
     states = recipe.states(np.sum(sums, axis=0))
+    asked = Intervals(level=level)
     with engine.one_thread():
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
         parts, bins = _by_run(recipe, frozen, states, sums)
@@ -138,7 +140,7 @@ def window(
         except StoreError as error:
             damaged.append(str(error))
         pairs = zip(frozen, parts, strict=True)
-        estimates = [_estimate(e, states, strata, part, level) for e, part in pairs]
+        estimates = [_estimate(e, states, strata, p, asked, recipe.classes) for e, p in pairs]
         try:
             tests = _tests(ledger, frozen, states, read)
         except StoreError as error:
@@ -157,7 +159,7 @@ def _run(entries: Sequence[Entry]) -> Run:
 
 def has_bins(e: Estimator) -> bool:
     """Whether windows of an estimator are compared by the bins of their runs."""
-    return isinstance(e, ECE | TCE2 | TCE2Debiased) and isinstance(e.needs[0], BinCounts)
+    return isinstance(e, _BINNED) and isinstance(e.needs[0], BinCounts)
 
 
 def _by_run(
@@ -199,25 +201,25 @@ def _strata(ledger: Ledger, entries: Sequence[Entry], runs: Sequence[Run]) -> St
 
 
 def _estimate(
-    e: Estimator, states: States, strata: Strata | None, part: Parts, level: float
+    e: Estimator, states: States, strata: Strata | None, runs: Parts, asked: Intervals, classes: int
 ) -> tuple[Estimate, float]:
     """The estimate with its interval, and its variance within days, NaN where it is not known.
 
-    One day has an interval here if that is in closed form; else it is the day's own.
+    One day has an interval here if the estimator has limits; else it is the day's own.
     """
-    needed = [states[s] for s in e.needs]
-    found = e.finalize(*needed)
-    covers = POPULATION if e.unbiased else THIS_N
-    if not np.isfinite(part.value):
+    found = e.finalize(*(states[s] for s in e.needs))
+    if not np.isfinite(runs.value):
         return found, float("nan")
-    interval = e.limits(level, *needed)
-    if interval is None and len(part.left_out) > 1:
-        if strata is None or not all(s in strata.parts[0] for s in e.needs):
-            interval = part.interval(Intervals(level=level), covers)
-            return replace(found, interval=interval), float("nan")
-        interval = interval_within(e, part.value, states, strata, level, covers)
-    variance = float("nan") if interval is None else interval.standard_error**2
-    return replace(found, interval=interval), variance
+    parts: Parts | None = None
+    limited = has_limits(e)
+    known = strata is not None and all(s in strata.parts[0] for s in e.needs)
+    if not limited and len(runs.left_out) > 1:
+        known_strata = strata if known else None
+        parts = runs if known_strata is None else parts_of_days(e, runs.value, states, known_strata)
+    found = with_interval(e, found, asked, states, parts, classes)
+    if found.interval is None or not (limited or known):
+        return found, float("nan")
+    return found, found.interval.standard_error**2
 
 
 def _told(damaged: list[str]) -> str:

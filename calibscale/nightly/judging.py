@@ -22,7 +22,7 @@ from calibscale.ledger.windows import Window, evidence, first_nights, window
 from calibscale.multiplicity import holm
 from calibscale.nightly.job import Threshold, baseline_days, window_days
 from calibscale.ranking.orders import differences, rank_probabilities
-from calibscale.results import POPULATION, THIS_N, Interval
+from calibscale.results import BOTH, POPULATION, THIS_N, Interval
 from calibscale.wagers import mean_evidence, shares
 
 if TYPE_CHECKING:
@@ -140,12 +140,15 @@ class Judge:
 
     def _interval_of_day(self, day: str, group: float | None, k: int) -> Interval | None:
         (entry,) = [e for e in self._entries(group) if e.day == day]
-        value, low, high, error = entry.info["estimates"][k]
+        value, low, high, error, *rest = entry.info["estimates"][k]
         if value is None or low is None:
             return None
         asked, e = self._levels, self.recipe.estimators[k]
-        covers = POPULATION if e.unbiased else THIS_N
-        return Interval(low, high, asked.level, asked.method, asked.groups, error, covers)
+        method = rest[0] if rest else asked.method
+        jackknife = method == asked.method
+        covers = POPULATION if e.unbiased else THIS_N if jackknife else BOTH
+        parts = asked.groups if jackknife else 0
+        return Interval(low, high, asked.level, method, parts, error, covers)
 
     def _tests(self, found: Judged) -> list[dict[str, Any]]:
         assert found.whole is not None
@@ -288,10 +291,8 @@ class Judge:
         return None, "there is no interval: one day of rows in groups, or no value"
 
     def _bound(self, result: dict[str, Any], quantity: str, name: str) -> float:
-        """The end of an interval of the population's value, if there is one."""
+        """The end of an interval; a note where it says nothing of the population."""
         interval = result["interval"]
-        if interval.get("population"):
-            return float(interval["population"][quantity == "high"])
         if interval["covers"] == THIS_N:
             self.notes.append(
                 f"The {quantity} bound of {result['estimator']} over {name} is of its expectation "

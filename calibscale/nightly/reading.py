@@ -14,12 +14,20 @@ from calibscale.chunk import Floats, RowCounts
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import KLCE, Estimator
 from calibscale.evaluation import Run, prepared, versions
-from calibscale.intervals import Grouped, Intervals, parts_of, total
+from calibscale.intervals import (
+    Grouped,
+    Intervals,
+    has_limits,
+    interval_statistics,
+    parts_of,
+    total,
+    with_interval,
+)
 from calibscale.ledger.days import Ledger, Record
 from calibscale.ledger.parts import PARTS, gathered, parted
 from calibscale.ledger.recipe import Recipe, open_ended
 from calibscale.ledger.windows import learned_bets
-from calibscale.results import POPULATION, THIS_N, Estimate
+from calibscale.results import Estimate
 from calibscale.scan import States
 from calibscale.source import ArraySource
 from calibscale.statistics import Statistic
@@ -136,14 +144,16 @@ class _Reader:
         asked = Intervals(level=self.job.confidence)
         needed: dict[Statistic, Statistic] = {s: s for s in self.recipe.statistics}
         needed.update(self._by_part())
+        intervals: list[Statistic] = []
         if self._state_bytes() * asked.groups <= _GROUPED_BYTES:
-            needs = (asked.needs(e) for e in self.recipe.estimators)
-            needed.update({g.statistic: g for grouped in needs for g in grouped})
+            for e in self.recipe.estimators:
+                intervals += interval_statistics(e, asked, self.recipe.classes)
+            needed.update({g.statistic: g for g in intervals if isinstance(g, Grouped)})
         wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
         alone = () if self.recipe.group_by else wagers
-        found = self.run.scan([*needed.values(), *drawn.values(), *alone, CERTAIN])
+        found = self.run.scan([*needed.values(), *intervals, *drawn.values(), *alone, CERTAIN])
         if not found.counts.used:
             self._refuse_invalid(found.counts)
             empty = empty_record(self.recipe, wagers)
@@ -214,11 +224,11 @@ class _Reader:
         self, e: Estimator, asked: Intervals, states: States, merged: States
     ) -> Estimate:  # fmt: skip
         found = e.finalize(*(merged[s] for s in e.needs))
-        if found.value is None or not all(g in states for g in asked.needs(e)):
+        limited = has_limits(e)
+        if found.value is None or not (limited or all(g in states for g in asked.needs(e))):
             return found
-        parts = parts_of(e, asked, states, None, found.value)
-        covers = POPULATION if e.unbiased else THIS_N
-        return replace(found, interval=None if parts is None else parts.interval(asked, covers))
+        parts = None if limited else parts_of(e, asked, states, None, found.value)
+        return with_interval(e, found, asked, merged | states, parts, self.recipe.classes)
 
     def _batch(self) -> int:
         """How many replicates a pass draws: all, where they are kept and so must be held."""
@@ -295,11 +305,11 @@ def _frozen(recipe: Recipe, states: States) -> Iterable[Estimator]:
     return (e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
 
 
-def _brief(estimate: Estimate) -> list[float | None]:
-    """Value, interval and standard error of an estimate; None where there is none."""
+def _brief(estimate: Estimate) -> list[float | str | None]:
+    """Value, interval, standard error and method of an estimate; None where there is none."""
     value, interval = estimate.value, estimate.interval
     if value is None or not np.isfinite(value):
         return [None, None, None, None]
     if interval is None:
         return [value, None, None, None]
-    return [value, interval.low, interval.high, interval.standard_error]
+    return [value, interval.low, interval.high, interval.standard_error, interval.method]
