@@ -30,11 +30,14 @@ class Statistic(ABC):
     `large_chunks` says that a chunk has costs of its own, whatever its rows.  `drawn` names the
     fields of a state that depend on the labels, and `powers` the power of the weights that every
     field is a sum of: without them there are no tests, or no intervals by the bootstrap.
+    `shared` names large fields that depend on predictions alone: a part of the rows has about its
+    share of them.
     """
 
     large_chunks: ClassVar[bool] = False
     drawn: ClassVar[tuple[str, ...]] = ()
     powers: ClassVar[tuple[int, ...]] = ()
+    shared: ClassVar[tuple[str, ...]] = ()
 
     def size(self, classes: int) -> int:
         """Numbers of features it computes for a row."""
@@ -467,6 +470,7 @@ class Moments(Statistic):
     features: FeatureMap
     drawn: ClassVar[tuple[str, ...]] = ("C", "d", "t")
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 2)
+    shared: ClassVar[tuple[str, ...]] = ("S",)
 
     def size(self, classes: int) -> int:
         return self.features.size(classes)

@@ -9,7 +9,7 @@ shape that lasts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -191,16 +191,29 @@ def mean_evidence(logs: Floats, weights: Floats) -> Floats:
     return np.logaddexp(total, np.log(rest)) if rest > 1e-12 else total
 
 
-def shares(first: Sequence[int]) -> Floats:
-    """Weights of groups by the night that each of them first came.
+def places(known: Mapping[float, int], first: Mapping[float, int]) -> dict[float, int]:
+    """The places of groups in the order in which they were met: known ones stay as they are.
 
-    Those of the first night share nine tenths evenly; the j-th later one has 1/(j(j+1)) of the
-    last.  A weight is fixed before its process starts, whatever groups may come after it.
+    Where there are none yet, the groups of the earliest night have place 0; all others follow as
+    1, 2, … by the night (`first`) that they came on.
     """
-    begun, order = min(first), np.argsort(first, kind="stable")
-    there = sum(night == begun for night in first)
-    found = np.empty(len(first))
-    for place, group in enumerate(order):
-        late = place - there + 1
-        found[group] = (1 - _LATE) / there if late < 1 else _LATE / (late * (late + 1))
+    found = dict(known)
+    begun = min(first.values(), default=0)
+    for group, night in sorted(first.items(), key=lambda item: (item[1], item[0])):
+        if group not in found:
+            late = known or night > begun
+            found[group] = max([*found.values(), 0]) + 1 if late else 0
     return found
+
+
+def shares(taken: Mapping[float, int]) -> dict[float, float]:
+    """Weights of groups by their places.
+
+    Those of place 0 share nine tenths evenly; place j has 1/(j(j+1)) of the last tenth.  As places
+    stay, a weight is fixed before its process starts, whatever groups and labels come after it.
+    """
+    there = sum(place == 0 for place in taken.values())
+    return {
+        group: _LATE / (place * (place + 1)) if place else (1 - _LATE) / there
+        for group, place in taken.items()
+    }

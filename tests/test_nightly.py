@@ -160,11 +160,19 @@ def test_window__of_first_day_is_evaluate(made):
         assert found[estimate.estimator] == pytest.approx(estimate.value, rel=1e-12, abs=1e-15)
 
 
-@pytest.mark.parametrize(("last", "told"), [(0, []), (2, ["7d (3 days), all (3 days)"]), (4, [])])
-def test_windows__of_few_days_have_rough_intervals(folder, last, told):
-    notes = night(folder / "job.toml", _name(last)).result["notes"]
-    found = [re.fullmatch(r"The intervals of (.*) are rough: .*", note) for note in notes]
+@pytest.mark.parametrize(("largest", "told"), [(2**22, []), (0, ["brier over 7d (3 days)"])])
+def test_windows__of_few_days_without_parts_have_rough_intervals(
+    tmp_path, monkeypatch, largest, told
+):
+    monkeypatch.setattr("calibscale.ledger.parts._LARGEST", largest)
+    text = 'windows = ["7d"]\nestimators = ["brier"]\n[source]\npath = "days/{date}.zarr"\n'
+    job = _begin(tmp_path, text)
+    for k in range(3):
+        _write(tmp_path, k)
+        result = night(job, _name(k)).result
+    found = [re.fullmatch(r"The intervals of (.*) are rough: .*", n) for n in result["notes"]]
     assert [match[1] for match in found if match] == told
+    assert result["windows"][0]["results"][0]["interval"]["parts"] == (3 if told else 15)
 
 
 def test_window_tests__sum_the_replicates_of_their_days(made):
@@ -320,6 +328,51 @@ def test_alarms__are_of_every_notion_and_group_and_of_all(folder):
     (folder / "job.toml").write_text(text)
     later = _again(folder, 11).result["alarms"]
     assert later["days"] == [_name(11)]
+
+
+def test_alarms__weights_of_groups_stay_when_labels_come_late(tmp_path):
+    """Region 1 has no labels on the first night; those of that day come on the fourth."""
+    text = """
+estimators = ["brier"]
+group_by = "region"
+windows = ["day"]
+[source]
+path = "days/{date}.zarr"
+"""
+    job = _begin(tmp_path, text)
+
+    def weights(k, **settings):
+        alarms = night(job, _name(k), **settings).result["alarms"]
+        found = {p["group"]: math.exp(-p["threshold"]) * 20 for p in alarms["processes"]}
+        together = sum(
+            found[p["group"]] * np.exp(p["log_evidence"]) for p in alarms["processes"]
+        ) + (1 - sum(found.values()))
+        np.testing.assert_allclose(np.exp(alarms["log_evidence"]), together, rtol=1e-9)
+        return found
+
+    def write(k, known):
+        logits, labels, x = _rows(k)
+        labels[~np.isin(x[:, 0], known)] = -1
+        store = cs.LogitStore.create(
+            str(tmp_path / "days" / f"{_name(k)}.zarr"), classes=CLASSES, dtype="float64",
+            covariate_names=("region", "age"), overwrite=True,
+        )  # fmt: skip
+        with store.writer() as writer:
+            writer.append(logits, labels, covariates=x)
+
+    write(0, [0])
+    assert weights(0) == pytest.approx({0.0: 0.9})
+    write(1, [0])
+    assert weights(1) == pytest.approx({0.0: 0.9})
+    write(2, [0, 1])
+    met = {0.0: 0.9, 1.0: 0.05}
+    assert weights(2) == pytest.approx(met)
+    write(0, [0, 1])
+    assert weights(0) == pytest.approx(met)  # 0.45 each, were it the first night again
+    assert weights(2, again=True) == pytest.approx(met)
+    for place in (tmp_path / "ledger" / "results").rglob("*.json"):
+        place.unlink()  # as after a kill
+    assert weights(2) == pytest.approx(met)
 
 
 def test_alarms__that_were_raised_stay_raised(folder):

@@ -8,7 +8,7 @@ from scipy.special import expit, logit, softmax
 
 import calibscale as cs
 from calibscale.scan import scan
-from calibscale.wagers import Wagers, learn, log_evidence, mean_evidence, shares
+from calibscale.wagers import Wagers, learn, log_evidence, mean_evidence, places, shares
 
 
 def _logs(source, wagers, **options):
@@ -137,12 +137,16 @@ def test_log_evidence__is_the_mixture_over_restarts_and_bets(rng):
     np.testing.assert_allclose(found, np.log([0.5 + 0.75 + 0.25, 2.0 + 0.5 + 0.25]))
 
 
-def test_shares__do_not_depend_on_groups_that_come_later():
-    np.testing.assert_allclose(shares([3]), [0.9])
-    found = shares([5, 0, 0, 9, 7])
-    np.testing.assert_allclose(found, [0.05, 0.45, 0.45, 0.1 / 12, 0.1 / 6])
-    np.testing.assert_allclose(shares([5, 0, 0]), found[:3])
-    assert shares(list(range(50))).sum() <= 1.0
+def test_shares__stay_whatever_groups_and_labels_come_later():
+    assert shares(places({}, {7.0: 3})) == {7.0: 0.9}
+    began = places({}, {2.0: 5, 0.0: 0, 1.0: 0})
+    assert shares(began) == pytest.approx({0.0: 0.45, 1.0: 0.45, 2.0: 0.05})
+    # labels of the first night that come late, of a group that was met then and of a new one
+    later = places(began, {2.0: 0, 0.0: 0, 1.0: 0, 4.0: 9, 3.0: 0})
+    found = shares(later)
+    assert {g: found[g] for g in began} == shares(began)
+    assert (found[3.0], found[4.0]) == pytest.approx((0.1 / 6, 0.1 / 12))
+    assert sum(shares(places({}, {float(g): g for g in range(50)})).values()) <= 1.0
 
 
 def test_log_evidence__does_not_overflow():

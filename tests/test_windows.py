@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 
 import calibscale as cs
 from calibscale.evaluation import prepared
+from calibscale.intervals import Grouped
 from calibscale.ledger.days import Ledger, Record
+from calibscale.ledger.drifts import drifts
+from calibscale.ledger.parts import PARTS, gathered, parted
 from calibscale.ledger.recipe import Recipe
-from calibscale.ledger.windows import drifts, evidence, learned_bets, window
+from calibscale.ledger.windows import evidence, learned_bets, window
 from calibscale.wagers import Wagers, learn, log_evidence
 
 ESTIMATORS = (
@@ -22,7 +26,7 @@ ESTIMATORS = (
     cs.JKCE(cs.RandomFourier(20, bandwidth=0.4)),
     cs.Brier(),
 )
-RECIPE = Recipe(2, ESTIMATORS, (Wagers("positive"),))
+RECIPE = Recipe(2, ESTIMATORS, (Wagers("positive"),), parted=parted(ESTIMATORS, 2))
 ROWS = 200
 
 
@@ -40,20 +44,24 @@ def _name(k):
     return (date(2026, 3, 1) + timedelta(k)).isoformat()
 
 
-def _ledger(path, days, model="v1"):
-    ledger = Ledger.create(path, RECIPE)
+def _ledger(path, days, model="v1", recipe=RECIPE):
+    ledger = Ledger.create(path, recipe)
     with ledger.writing():
         for k, day in enumerate(days):
-            ledger.write(_name(k), model, {None: Record(ROWS, _vectors([day]), {})})
+            vectors = {name: _vectors([day])[name] for name in recipe.sizes}
+            ledger.write(_name(k), model, {None: Record(ROWS, vectors, {})})
     return Ledger.open(path)
 
 
 def _vectors(days):
+    grouped = {s: Grouped(s, 20) for s in RECIPE.parted}
     with prepared(_source(days), ESTIMATORS) as run:
-        states = run.scan([*RECIPE.statistics, *RECIPE.wagers]).groups[None]
+        asked = [*RECIPE.statistics, *RECIPE.wagers, *grouped.values()]
+        states = run.scan(asked).groups[None]
     return {
         "states": RECIPE.pack(states[s] for s in RECIPE.statistics),
         "wagers": RECIPE.pack(states[w] for w in RECIPE.wagers),
+        "parts": RECIPE.pack(gathered(s, states[g]) for s, g in grouped.items()),
     }
 
 
@@ -71,24 +79,66 @@ def ledger(days, tmp_path_factory):
 @pytest.mark.parametrize(("first", "last"), [(0, 39), (3, 9), (5, 5)])
 def test_window__is_the_single_pass_over_its_rows(ledger, days, first, last):
     found = window(ledger, _name(first), _name(last))
-    made = cs.evaluate(_source(days[first : last + 1]), ESTIMATORS)
+    made = cs.evaluate(_source(days[first : last + 1]), ESTIMATORS, interval="jackknife")
     assert found.n == made.n == ROWS * (last + 1 - first)
     for a, b in zip(found.estimates, made.estimates, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-12, abs=1e-15), a.estimator
         assert a.n == b.n
-        assert (a.interval is None) == (first == last)
+        if a.estimator in ("ece", "tce2_debiased"):  # limits, whatever the days
+            ends = (b.interval.low, b.interval.high)
+            assert (a.interval.low, a.interval.high) == pytest.approx(ends, rel=1e-9, abs=1e-12)
+        else:
+            assert (a.interval is None) == (first == last)
 
 
-def test_window__leaves_out_days_and_for_many_runs_of_them(ledger, days):
+def test_window__has_the_values_without_days_and_for_many_without_runs_of_them(ledger, days):
     few, many = window(ledger, _name(0), _name(4)), window(ledger, _name(0), _name(39))
-    assert few.estimates[0].interval.parts == 5
-    assert many.estimates[0].interval.parts == 20
+    assert [len(w.parts[0].left_out) for w in (few, many)] == [5, 20]
+    assert [run.n for run in many.runs] == [2 * ROWS] * 20
     for g in range(5):
         rest = [day for k, day in enumerate(days[:5]) if k != g]
         made = cs.evaluate(_source(rest), ESTIMATORS)
         for part, estimate in zip(few.parts, made.estimates, strict=True):
             # CKCE has the ridge given; the others have none
             assert part.left_out[g] == pytest.approx(estimate.value, rel=1e-12, abs=1e-15)
+
+
+def test_window__interval_is_the_jackknife_of_parts_of_days(ledger, days):
+    """From rows: each of five parts of a day, or of a run of days, is left out once."""
+    part_of = Grouped(cs.Brier().needs[0], 20).of(np.arange(ROWS, dtype=np.uint64)) % PARTS
+    for last, strata in ((2, [[0], [1], [2]]), (9, [[0, 1], [2], [3], [4], [5, 6], [7], [8], [9]])):
+        found = window(ledger, _name(0), _name(last))
+        left_out = np.empty((len(strata), PARTS, 2))
+        for s, stratum in enumerate(strata):
+            for g in range(PARTS):
+                kept = [part_of != (g if d in stratum else -1) for d in range(last + 1)]
+                rest = [(p[k], y[k]) for (p, y), k in zip(days, kept, strict=False)]
+                made = cs.evaluate(_source(rest), ESTIMATORS)
+                left_out[s, g] = made["brier"].value, made["jkce"].value
+        deviations = left_out - left_out.mean(axis=1, keepdims=True)
+        rest = 1 - np.array([len(stratum) for stratum in strata]) / (last + 1) / PARTS
+        expected = PARTS / (PARTS - 1) * np.tensordot(rest**2, np.sum(deviations**2, axis=1), 1)
+        for name, variance in zip(("brier", "jkce"), expected, strict=True):
+            k = [e.name for e in ESTIMATORS].index(name)
+            assert found.within[k] == pytest.approx(variance, rel=1e-6), name
+            assert found.estimates[k].interval.standard_error == pytest.approx(np.sqrt(variance))
+            assert found.estimates[k].interval.parts == PARTS * len(strata)
+        assert found.by_days == []
+
+
+def test_window__interval_does_not_grow_where_days_differ(tmp_path):
+    """Even days are well calibrated, odd ones far off: rows tell how far the mean of them is."""
+    rng = np.random.default_rng(3)
+    days = [_day(rng, 0.6 * (k % 2)) for k in range(8)]
+    k = [e.name for e in ESTIMATORS].index("brier")
+    found = window(_ledger(tmp_path / "parts", days), _name(0), _name(7))
+    rows = cs.evaluate(_source(days), ESTIMATORS, interval="jackknife").estimates[k].interval
+    interval = found.estimates[k].interval
+    assert interval.standard_error == pytest.approx(rows.standard_error, rel=0.3)
+    without = replace(RECIPE, parted=())  # a ledger that has no parts
+    older = window(_ledger(tmp_path / "none", days, recipe=without), _name(0), _name(7))
+    assert "brier" in older.by_days
+    assert older.estimates[k].interval.standard_error > 2 * interval.standard_error
 
 
 def test_window__reads_around_damage(days, tmp_path):

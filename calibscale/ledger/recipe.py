@@ -16,6 +16,7 @@ from calibscale.chunk import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, KLCE, Estimator
 from calibscale.features import OneHot, RandomFourier
+from calibscale.ledger.parts import zero_parts
 from calibscale.nulls import Null, Replicates, replicates_of
 from calibscale.statistics import Statistic
 
@@ -95,6 +96,8 @@ class Recipe:
         Whether the states of replicates are kept, so that windows can be tested.
     seed : int
         Of the replicates; that of a day is a hash of it and the day.
+    parted : tuple of Statistic
+        Those whose states are kept for parts of a day's rows as well.
     """
 
     classes: int
@@ -106,6 +109,7 @@ class Recipe:
     replicates: int = 0
     keep: bool = False
     seed: int = 0
+    parted: tuple[Statistic, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
@@ -142,7 +146,8 @@ class Recipe:
             "wagers": self.wagers,
             "replicates": tuple(self.replicated().values()) if self.keep else (),
         }
-        return {name: [s.zero(self.classes) for s in kinds] for name, kinds in sections.items()}
+        found = {name: [s.zero(self.classes) for s in kinds] for name, kinds in sections.items()}
+        return found | {"parts": [zero_parts(s, self.classes) for s in self.parted]}
 
     @cached_property
     def sizes(self) -> dict[str, int]:

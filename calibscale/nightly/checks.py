@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from calibscale.estimators import ESTIMATORS
+from calibscale.estimators import ESTIMATORS, Estimator
 from calibscale.estimators.binned import SCALAR_NOTIONS
 from calibscale.nightly.positions import Problems, Where, hint, shown
 from calibscale.store.places import is_url
@@ -206,8 +206,11 @@ def _of_value(
 ) -> None:
     where: Where = ("thresholds", index)
     _known((*where, "estimator"), str(t.estimator), names, problems)
-    if t.group is not None and t.bound != "value" and t.window == "day":
-        problems.add((*where, "bound"), "groups of one day have no interval: use a longer window")
+    kind = ESTIMATORS.get(str(t.estimator))
+    limited = kind is not None and kind.limits is not Estimator.limits
+    if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
+        what = f"groups of one day have no interval of {t.estimator}: use a longer window"
+        problems.add((*where, "bound"), what)
 
 
 def _of_test(

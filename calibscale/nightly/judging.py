@@ -17,12 +17,13 @@ from calibscale.estimators import Estimator
 from calibscale.intervals import Intervals
 from calibscale.ledger.alarms import AlarmBook
 from calibscale.ledger.days import Entry, Ledger
-from calibscale.ledger.windows import Window, drifts, evidence, window
+from calibscale.ledger.drifts import comparable, drifts
+from calibscale.ledger.windows import Window, evidence, first_nights, window
 from calibscale.multiplicity import holm
 from calibscale.nightly.job import Threshold, baseline_days, window_days
 from calibscale.ranking.orders import differences, rank_probabilities, ranks
-from calibscale.results import POPULATION, THIS_N, Interval
-from calibscale.wagers import mean_evidence
+from calibscale.results import BOTH, POPULATION, THIS_N, Interval
+from calibscale.wagers import mean_evidence, shares
 
 if TYPE_CHECKING:
     from calibscale.nightly.job import Job
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _TREND_DAYS = 400
 _TREND_GROUPS = 12  # with a line of their own
 _NAMED_MISSING = 60
+_FEW_DAYS = 5  # that an interval leaves out one at a time
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,12 @@ class Judge:
             ],
             "reliability": self._reliability(whole),
         }
+        if whole.by_days and len(whole.days) < _FEW_DAYS:
+            self.notes.append(
+                f"The intervals of {', '.join(whole.by_days)} over {found.name} "
+                f"({len(whole.days)} days) are rough: they follow from how days differ, which "
+                f"fewer than {_FEW_DAYS} hardly show."
+            )
         return out
 
     def _results(self, found: Judged, group: float | None) -> list[dict[str, Any]]:
@@ -123,7 +131,7 @@ class Judge:
         assert part is not None
         results = []
         for k, estimate in enumerate(part.estimates):
-            if len(part.days) == 1:  # rows are the groups of its jackknife
+            if len(part.days) == 1 and estimate.interval is None:  # rows in groups: the day's own
                 estimate = replace(estimate, interval=self._interval_of_day(part.days[0], group, k))
             shown = estimate.to_dict()
             shown.pop("details", None)
@@ -132,12 +140,15 @@ class Judge:
 
     def _interval_of_day(self, day: str, group: float | None, k: int) -> Interval | None:
         (entry,) = [e for e in self._entries(group) if e.day == day]
-        value, low, high, error = entry.info["estimates"][k]
+        value, low, high, error, *rest = entry.info["estimates"][k]
         if value is None or low is None:
             return None
         asked, e = self._levels, self.recipe.estimators[k]
-        covers = POPULATION if e.unbiased else THIS_N
-        return Interval(low, high, asked.level, asked.method, asked.groups, error, covers)
+        method = rest[0] if rest else asked.method
+        jackknife = method == asked.method
+        covers = POPULATION if e.unbiased else THIS_N if jackknife else BOTH
+        parts = asked.groups if jackknife else 0
+        return Interval(low, high, asked.level, method, parts, error, covers)
 
     def _tests(self, found: Judged) -> list[dict[str, Any]]:
         assert found.whole is not None
@@ -209,7 +220,7 @@ class Judge:
 
     def _unlike(self, later: Window | None, earlier: Window | None) -> None:
         """Biased estimates of windows of unlike length differ by their biases."""
-        biased = [e.name for e in self.recipe.estimators if e.testable and not e.unbiased]
+        biased = [e.name for e in self.recipe.estimators if e.testable and not comparable(e)]
         if later and earlier and biased and not 0.8 < later.n / earlier.n < 1.25:
             self.notes.append(
                 f"The baseline has {earlier.n:,} rows, the window {later.n:,}: {', '.join(biased)} "
@@ -276,8 +287,18 @@ class Judge:
             if quantity == "value":
                 return result["value"], result.get("reason") if result["value"] is None else None
             if result["interval"] is not None:
-                return result["interval"][quantity], None
+                return self._bound(result, quantity, name), None
         return None, "there is no interval: one day of rows in groups, or no value"
+
+    def _bound(self, result: dict[str, Any], quantity: str, name: str) -> float:
+        """The end of an interval; a note where it says nothing of the population."""
+        interval = result["interval"]
+        if interval["covers"] == THIS_N:
+            self.notes.append(
+                f"The {quantity} bound of {result['estimator']} over {name} is of its expectation "
+                "at this number of rows, which is above 0 for a calibrated model, too."
+            )
+        return float(interval[quantity])
 
     # ---------------------------------------------------------------- evidence over time
 
@@ -288,7 +309,9 @@ class Judge:
             return None
         book, model = AlarmBook(self.ledger), self.job.model
         first = book.start(model, self._first_day())
-        found = evidence(self.ledger, model, max(first, asked.since or first))
+        begin = max(first, asked.since or first)
+        places = book.places(model, asked.since, first_nights(self.ledger, model, begin))
+        found = evidence(self.ledger, model, begin, shares(places))
         if not found.processes:
             begun = asked.since or first
             self.notes.append(

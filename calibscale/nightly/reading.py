@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibscale import engine
-from calibscale.chunk import RowCounts
+from calibscale.chunk import Floats, RowCounts
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import KLCE, Estimator
 from calibscale.evaluation import Run, prepared, versions
-from calibscale.intervals import Intervals, parts_of, total
+from calibscale.intervals import (
+    Grouped,
+    Intervals,
+    has_limits,
+    interval_statistics,
+    parts_of,
+    total,
+    with_interval,
+)
 from calibscale.ledger.days import Ledger, Record
+from calibscale.ledger.parts import PARTS, gathered, parted
 from calibscale.ledger.recipe import Recipe, open_ended
 from calibscale.ledger.windows import learned_bets
-from calibscale.results import POPULATION, THIS_N, Estimate
+from calibscale.results import Estimate
 from calibscale.scan import States
 from calibscale.source import ArraySource
 from calibscale.statistics import Statistic
@@ -93,6 +102,7 @@ def _begun(job: Job, run: Run) -> Recipe:
         covariates=run.data.covariate_names,
         group_by=job.group_by,
         seed=job.seed,
+        parted=parted(estimators, run.data.classes),
     )
     return replace(_testing(job, recipe), keep=job.test is not None and job.test.keep)
 
@@ -132,30 +142,31 @@ class _Reader:
 
     def read(self) -> Reading:
         asked = Intervals(level=self.job.confidence)
-        needed = {s: s for s in self.recipe.statistics}
+        needed: dict[Statistic, Statistic] = {s: s for s in self.recipe.statistics}
+        needed.update(self._by_part())
+        intervals: list[Statistic] = []
         if self._state_bytes() * asked.groups <= _GROUPED_BYTES:
-            needs = (asked.needs(e) for e in self.recipe.estimators)
-            needed = {g.statistic: g for grouped in needs for g in grouped}
+            for e in self.recipe.estimators:
+                intervals += interval_statistics(e, asked, self.recipe.classes)
+            needed.update({g.statistic: g for g in intervals if isinstance(g, Grouped)})
         wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
         alone = () if self.recipe.group_by else wagers
-        found = self.run.scan([*needed.values(), *drawn.values(), *alone, CERTAIN])
+        found = self.run.scan([*needed.values(), *intervals, *drawn.values(), *alone, CERTAIN])
         if not found.counts.used:
             self._refuse_invalid(found.counts)
             empty = empty_record(self.recipe, wagers)
             empty.info.update(self._facts(found.counts))
             return Reading(self.recipe, {None: empty})
         states = found.groups[None]
-        merged: States = {
-            s: states[g] if g is s else total(states[g]) for s, g in needed.items()
-        }  # fmt: skip
+        merged = _merged(needed, states)
         certain = int(states[CERTAIN][0][0])
         with engine.one_thread():
             self.recipe = replace(self.recipe, estimators=tuple(_frozen(self.recipe, merged)))
             estimates = [self._estimate(e, asked, states, merged) for e in self.recipe.estimators]
         tests = self._tests(merged | states, batch, certain)
-        vectors = {"states": self.recipe.pack(merged[s] for s in self.recipe.statistics)}
+        vectors = self._vectors(needed, states, merged)
         if alone:
             vectors["wagers"] = self.recipe.pack(states[w] for w in alone)
         if drawn and self.recipe.keep:
@@ -171,6 +182,20 @@ class _Reader:
         if self.recipe.group_by:
             records |= self._groups(wagers)
         return Reading(self.recipe, records)
+
+    def _by_part(self) -> dict[Statistic, Statistic]:
+        """What gives the parts of a day's rows that the ledger keeps."""
+        return {s: Grouped(s, PARTS) for s in self.recipe.parted}
+
+    def _vectors(
+        self, needed: dict[Statistic, Statistic], states: States, merged: States
+    ) -> dict[str, Floats]:
+        """What is kept of the day's rows, or of a group of them."""
+        recipe = self.recipe
+        vectors = {"states": recipe.pack(merged[s] for s in recipe.statistics)}
+        if recipe.parted:
+            vectors["parts"] = recipe.pack(gathered(s, states[needed[s]]) for s in recipe.parted)
+        return vectors
 
     def _refuse_invalid(self, counts: RowCounts) -> None:
         """A day that has rows, of which not one is valid, has no record."""
@@ -199,11 +224,11 @@ class _Reader:
         self, e: Estimator, asked: Intervals, states: States, merged: States
     ) -> Estimate:  # fmt: skip
         found = e.finalize(*(merged[s] for s in e.needs))
-        if found.value is None or not all(g in states for g in asked.needs(e)):
+        limited = has_limits(e)
+        if found.value is None or not (limited or all(g in states for g in asked.needs(e))):
             return found
-        parts = parts_of(e, asked, states, None, found.value)
-        covers = POPULATION if e.unbiased else THIS_N
-        return replace(found, interval=None if parts is None else parts.interval(asked, covers))
+        parts = None if limited else parts_of(e, asked, states, None, found.value)
+        return with_interval(e, found, asked, merged | states, parts, self.recipe.classes)
 
     def _batch(self) -> int:
         """How many replicates a pass draws: all, where they are kept and so must be held."""
@@ -225,17 +250,20 @@ class _Reader:
         """A second pass: the states of each group, without intervals and replicates."""
         recipe = self.recipe
         run = replace(self.run, group_by=recipe.group_by)
-        found = run.scan([*recipe.statistics, *wagers])
+        needed: dict[Statistic, Statistic] = {s: s for s in recipe.statistics}
+        needed.update(self._by_part())
+        found = run.scan([*needed.values(), *wagers])
         records: dict[float | None, Record] = {}
         for group, states in found.groups.items():
             if group is None:
                 continue
-            vectors = {"states": recipe.pack(states[s] for s in recipe.statistics)}
+            merged = _merged(needed, states)
+            vectors = self._vectors(needed, states, merged)
             if wagers:
                 vectors["wagers"] = recipe.pack(states[w] for w in wagers)
             with engine.one_thread():
                 estimates = [
-                    _brief(e.finalize(*(states[s] for s in e.needs))) for e in recipe.estimators
+                    _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]
             n = found.group_counts[group]
             records[group] = Record(n, vectors, {"estimates": estimates})
@@ -269,15 +297,19 @@ def empty_record(recipe: Recipe, wagers: tuple[Wagers, ...]) -> Record:
     return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)
 
 
+def _merged(needed: dict[Statistic, Statistic], states: States) -> States:
+    return {s: states[g] if g is s else total(states[g]) for s, g in needed.items()}
+
+
 def _frozen(recipe: Recipe, states: States) -> Iterable[Estimator]:
     return (e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
 
 
-def _brief(estimate: Estimate) -> list[float | None]:
-    """Value, interval and standard error of an estimate; None where there is none."""
+def _brief(estimate: Estimate) -> list[float | str | None]:
+    """Value, interval, standard error and method of an estimate; None where there is none."""
     value, interval = estimate.value, estimate.interval
     if value is None or not np.isfinite(value):
         return [None, None, None, None]
     if interval is None:
         return [value, None, None, None]
-    return [value, interval.low, interval.high, interval.standard_error]
+    return [value, interval.low, interval.high, interval.standard_error, interval.method]

@@ -32,7 +32,6 @@ from calibscale.store.places import complaints
 
 NIGHTLY_SCHEMA = "calibscale.nightly/1"
 _FEW_ROWS = 1000  # that the first day should have
-_FEW_DAYS = 5  # of a window, whose interval leaves out one at a time
 _NO_EXTRAS = {"selection": None, "bias": None}
 
 
@@ -335,16 +334,6 @@ class _Run:
         if blind:
             many = f"{len(blind)} thresholds have" if len(blind) > 1 else "One threshold has"
             notes.append(f"{many} no value to judge.")
-        few = [
-            f"{w['name']} ({len(w['days'])} days)"
-            for w in out["windows"]
-            if 1 < len(w["days"]) < _FEW_DAYS
-        ]
-        if few:
-            notes.append(
-                f"The intervals of {', '.join(few)} are rough: they follow from how days differ, "
-                f"which fewer than {_FEW_DAYS} hardly show."
-            )
         frozen = self.ledger.notes.get("first_rows")
         if frozen is not None and frozen < _FEW_ROWS:
             notes.append(
