@@ -171,7 +171,7 @@ def test(
             for trial in trials:
                 if isinstance(trial.estimator, KLCE):
                     trial.centre()
-    certain = int(states[CERTAIN][0][0]) if null in ("labels", "refit") else 0
+    certain = int(states[CERTAIN][0][0]) if null == "labels" else 0
     return Tests(
         results=tuple(trial.result(null, seed, certain) for trial in trials),
         **run.outcome(found.counts, started),

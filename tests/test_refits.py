@@ -95,7 +95,8 @@ def test_refits__are_fits_to_drawn_labels(data, method):
         labels = Null("labels", SEED).labels(np.flatnonzero(~held), before[~held], 0, B)
     else:
         order = np.argsort(data["p"][~held])
-        drawn = np.array(list(_frequencies(_cells(data, ~held), before[~held, 1][order], B, SEED)))
+        base, _ = null._versions("positive", block.covariates[:, 1:], data["p"], 0, B)
+        drawn = np.array(list(_frequencies(_cells(data, ~held), base[~held][order], B, SEED)))
         labels = np.empty_like(drawn, dtype=int)
         labels[:, order] = np.rint(drawn)
         assert set(np.unique(drawn.round(12))) == {0.0, 1.0}
@@ -146,10 +147,10 @@ def test_refits__counts_of_weighted_cells_have_the_variance_of_their_rows():
     w = [rng.uniform(0.2, 3.0, size) for size in (1, 4, 60)]
     weight, weight2 = np.array([[v.sum(), v @ v] for v in w]).T
     p = np.array([0.3, 0.5, 0.05])
-    found = np.array(list(_frequencies(Cells(weight, weight2, p, p), p, 20_000, 1)))
+    found = np.array(list(_frequencies(Cells(weight, weight2, p, p), p, 5_000, 1)))
     expected = weight2 * p * (1 - p) / weight**2
-    np.testing.assert_allclose(found.mean(axis=0), p, atol=5 * np.sqrt(expected / 20_000).max())
-    np.testing.assert_allclose(found.var(axis=0), expected, rtol=0.05)
+    np.testing.assert_allclose(found.mean(axis=0), p, atol=5 * np.sqrt(expected / 5_000).max())
+    np.testing.assert_allclose(found.var(axis=0), expected, rtol=0.12)
 
 
 @pytest.mark.parametrize("method", [Platt(), Isotonic()], ids=_name)
@@ -165,6 +166,18 @@ def test_refits__of_the_top_label_are_those_of_class_1_turned_round(data, method
         np.testing.assert_array_equal(top.points[:, 0], np.maximum(p, 1 - p))
         hit = np.where(p > 0.5, y, 1 - y)
         np.testing.assert_allclose(top.points[:, 0] - top.delta[:, 0], hit, atol=1e-12)
+
+
+def test_refits__of_steps_are_drawn_from_lines_between_their_middles():
+    p = np.array([0.1, 0.2, 0.4, 0.5, 0.6, 0.9])
+    y = np.array([0, 0, 1, 0, 1, 1])
+    source = from_arrays(probabilities=p, labels=y, binary=True, covariates=p)
+    null = refits_of(Isotonic().fit(source), source, "positive", 2, SEED)
+    first = slice(0, null.cuts[1])
+    np.testing.assert_allclose(null.knots[first], [0.15, 0.45, 0.75])
+    np.testing.assert_allclose(null.values[first], [0.5 / 3, 1.5 / 3, 2.5 / 3])
+    base, _ = null._versions("positive", np.array([[0.3]]), np.zeros(1), 0, 2)
+    assert base == pytest.approx([1 / 3])
 
 
 # ---------------------------------------------------------------- the test
@@ -274,10 +287,9 @@ def _rejections(method: str, count: int, rows: int, replicates: int, classes: in
     return wrong
 
 
-@pytest.mark.parametrize("method", ["platt", "isotonic"])
-def test_audit__recalibrated_by_the_right_family_is_seldom_rejected(method):
-    """Labels alone reject 15 % and 25 %: of 40 six and ten, more than ten of a hundred times."""
-    assert _rejections(method, 40, 300, 19) <= binom.ppf(0.995, 40, 0.05)
+def test_audit__recalibrated_by_the_right_family_is_seldom_rejected():
+    """Labels alone reject 25 %: of 20 five."""
+    assert _rejections("isotonic", 20, 300, 19) <= binom.ppf(0.995, 20, 0.05)
 
 
 @pytest.mark.slow

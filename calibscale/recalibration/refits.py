@@ -53,8 +53,9 @@ _PRECISION = 1e-7  # of a refitted parameter, relative to its spread far below t
 class Refits(Null):
     """A null whose replicates have predictions of their own: those of the method fitted again.
 
-    Replicate b of a row is (m_b(p), y*_b), with y*_b drawn from the recalibrated prediction and m_b
-    refitted to labels of the fitting rows drawn in the same way.  A draw depends on (seed, row,
+    Replicate b of a row is (m_b(p), y*_b), with y*_b drawn from the recalibrated prediction (see
+    `refits_of` for isotonic regression) and m_b refitted to labels of the fitting rows drawn in the
+    same way.  A draw depends on (seed, row,
     replicate), and a refit on (seed, replicate) and the fitting rows, alone.
 
     Attributes
@@ -91,7 +92,7 @@ class Refits(Null):
     def _versions(
         self, notion: str, carried: Floats, p: Floats, first: int, last: int
     ) -> tuple[Floats, Floats]:
-        """The prediction of a scalar event (c,), and those of the refits (B, c)."""
+        """What events are drawn from (c,), and the predictions of the refits (B, c)."""
 
     def moved(self, notion: str, rows: Rows, first: int, last: int) -> Iterator[Rows]:
         """The rows as replicates first..last−1 have them, one after another."""
@@ -138,7 +139,10 @@ def refits_of(
     Two classes, Platt scaling and isotonic regression: one pass gathers the rows in the 2^16 cells
     of `FineHistogram`, and a refit is a computation on cells, with binomial counts of the rows of
     each; with weights the counts are of as many rows of equal weight, (Σw)²/Σw², rounded, and
-    their deviations are scaled to the variance Σw²p(1 − p).
+    their deviations are scaled to the variance Σw²p(1 − p).  A step function is too sure of its
+    flat parts, and a bootstrap from it is not consistent where a smooth monotone one is [Sen,
+    Banerjee & Woodroofe 2010]: labels come from lines between the middles of the steps, whose
+    values are (k + ½)/(n + 1).
 
     Temperature, any number of classes: softmax(α log q') has the score Σw E_α[z] − Σw z_y with
     z = log q', in which labels stand in one sum alone.  One pass draws that sum for all
@@ -186,7 +190,7 @@ class _OnCells(Refits):
 
     @abstractmethod
     def _positive(self, x: Floats, first: int, last: int) -> tuple[Floats, Floats]:
-        """P(class 1) of the fit (c,) and of refits (B, c)."""
+        """P(class 1) that labels are drawn from (c,), and those of refits (B, c)."""
 
     def _versions(
         self, notion: str, carried: Floats, p: Floats, first: int, last: int
@@ -272,7 +276,10 @@ def _newton(design: Floats, weighted: Floats, own: Floats) -> tuple[Floats, int]
 
 @dataclass(frozen=True)
 class _Isotonics(_OnCells):
-    """Step functions of the fit, the first, and of the refits: their knots joined, and cuts."""
+    """Linear interpolation of what labels are drawn from, the first, and of the refits.
+
+    `knots` and `values` of one after another, from one of the `cuts` to the next.
+    """
 
     knots: Floats = field(default_factory=lambda: np.zeros(1), compare=False, repr=False)
     values: Floats = field(default_factory=lambda: np.zeros(1), compare=False, repr=False)
@@ -291,8 +298,9 @@ class _Isotonics(_OnCells):
 
 
 def _isotonics(fit: IsotonicFit, cells: Cells, replicates: int, seed: int) -> _Isotonics:
-    knots, values = [fit.knots], [fit.values]
-    p = np.interp(cells.mean, fit.knots, fit.values)
+    centres, truth = _smoothed(fit, cells)
+    knots, values = [centres], [truth]
+    p = np.interp(cells.mean, centres, truth)
     for frequency in _frequencies(cells, p, replicates, seed):
         at, value, _ = steps(cells.mean, frequency, cells.weight)
         knots.append(at)
@@ -302,6 +310,18 @@ def _isotonics(fit: IsotonicFit, cells: Cells, replicates: int, seed: int) -> _I
         seed=seed, count=replicates, knots=np.concatenate(knots), values=np.concatenate(values),
         cuts=cuts,
     )  # fmt: skip
+
+
+def _smoothed(fit: IsotonicFit, cells: Cells) -> tuple[Floats, Floats]:
+    """The mean p of each step, and (k + ½)/(n + 1) of k events in n rows: linear between them."""
+    value = np.interp(cells.mean, fit.knots, fit.values)
+    starts = np.flatnonzero(np.diff(value, prepend=-1.0))
+    weight, weight2, p = (
+        np.add.reduceat(sums, starts)
+        for sums in (cells.weight, cells.weight2, cells.weight * cells.mean)
+    )
+    n = weight**2 / weight2
+    return p / weight, np.maximum.accumulate((n * value[starts] + 0.5) / (n + 1.0))
 
 
 # ---------------------------------------------------------------- temperature, any classes
