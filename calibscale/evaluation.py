@@ -24,6 +24,7 @@ from calibscale.intervals import (
     Intervals,
     has_limits,
     interval_statistics,
+    parts_of,
     total,
     with_interval,
 )
@@ -397,7 +398,11 @@ def _estimate(
             )  # fmt: skip
         if interval is None:
             return found
-        return with_interval(estimator, found, interval, states, classes, pairs)
+        value = float("nan") if found.value is None else found.value
+        return with_interval(
+            estimator, found, interval, states, classes,
+            lambda: parts_of(estimator, interval, states, pairs, value),
+        )  # fmt: skip
 
 
 def _identity(run: Run, found: FingerprintState) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -330,12 +331,13 @@ def with_interval(
     asked: Intervals,
     states: States,
     classes: int,
-    pairs: Pairs | None = None,
+    parts: Callable[[], Parts | None],
 ) -> Estimate:
     """The estimate with its interval, or with a note why there is none.
 
     Limits of the estimator where it has them, else those of a squared norm, else the jackknife or
-    the bootstrap.  `states` has what `interval_statistics` names, else the estimator's own.
+    the bootstrap of `parts`, which is called if need be.  `states` has what `interval_statistics`
+    names, else the estimator's own.
     """
     if estimate.value is None:
         return estimate
@@ -343,9 +345,9 @@ def with_interval(
         return _noted(estimate, f"no interval: {estimator.no_interval}")
     interval = _limits_interval(estimator, asked, states, classes)
     if interval is None and not has_limits(estimator):
-        parts = parts_of(estimator, asked, states, pairs, estimate.value)
-        if parts is not None:
-            interval = _interval_of_parts(estimator, estimate, asked, states, parts, classes)
+        values = parts()
+        if values is not None:
+            interval = _interval_of_parts(estimator, estimate, asked, states, values, classes)
     if interval is not None:  # limits of few rows need not hold the estimate
         value = max(estimate.value, 0.0) if estimate.squared else estimate.value
         interval = replace(interval, low=min(interval.low, value), high=max(interval.high, value))

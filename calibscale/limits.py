@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, gammaincc, ndtri
+from scipy.special import betaincinv, gammaincc, gammaincinv, ndtri
 
 from calibscale.chunk import Floats
 

@@ -230,15 +230,27 @@ class Modes(Statistic):
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, residuals = sums
         rows = Rows.of(chunk, self.notion, self.hold_out)
-        points, codes = self.points(rows.points, rows.covariates), self.codes(rows.covariates)
+        codes = self.codes(rows.covariates)
+        if replicates.null.moves:
+            for b, moved in replicates.moved(self.notion, rows):
+                strengths = moved.weights * moved.delta[:, 0]
+                squares[b] += strengths @ strengths
+                points = self.points(moved.points, moved.covariates)
+                self._add(residuals[b, None], points, codes, strengths[None])
+            return
+        points = self.points(rows.points, rows.covariates)
         p, delta = rows.points[:, 0], rows.delta[:, 0]
         most = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
         for here, drawn in replicates.some_scalars(self.notion, rows.rows, p, delta, most):
             drawn *= rows.weights
             squares[here] += np.einsum("ij,ij->i", drawn, drawn)
-            for code in np.unique(codes):
-                of_code = codes == code if self.combinations > 1 else slice(None)
-                residuals[here, code] += self.series.transform(points[of_code], drawn[:, of_code])
+            self._add(residuals[here], points, codes, drawn)
+
+    def _add(self, sums: Complexes, points: Floats, codes: Any, strengths: Floats) -> None:
+        """Add the modes of strengths (B, c) to sums by combination of levels, (B, C, *shape)."""
+        for code in np.unique(codes):
+            here = codes == code if self.combinations > 1 else slice(None)
+            sums[:, code] += self.series.transform(points[here], strengths[:, here])
 
     def couple(self, F: Complexes) -> Complexes:
         """Σ_c' L_cc' F_c', what a point of combination c sees."""
@@ -412,7 +424,11 @@ class LocalFeatures(Statistic):
         w = rows.weights
         if out.shape[2] == 1:
             p, delta = rows.points[:, 0], rows.delta[:, 0]
-            drawn = replicates.scalars(self.notion, rows.rows, p, delta) * w
+            if replicates.null.moves:  # features of each would take the time of a pass of its own
+                moved = replicates.moved(self.notion, rows)
+                drawn = np.stack([one.delta[:, 0] for _, one in moved]) * w
+            else:
+                drawn = replicates.scalars(self.notion, rows.rows, p, delta) * w
             squares += np.einsum("ij,ij->i", drawn, drawn)
             for code in np.unique(codes):
                 here = codes == code

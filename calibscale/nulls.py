@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from calibscale.chunk import Chunk, Floats, Ints
 from calibscale.errors import OptionError
 from calibscale.kernels import draws as kernel_draws
+from calibscale.products import Rows
 from calibscale.statistics import Statistic
 from calibscale.views import views, width
 
@@ -72,6 +73,20 @@ class Null:
     kind: str
     seed: int = 0
     pools: dict[str, Pool] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def moves(self) -> bool:
+        """Whether a replicate has predictions of its own, too: those of `moved`."""
+        return False
+
+    @property
+    def most(self) -> int | None:
+        """How many replicates there are; None where as many as are asked for."""
+        return None
+
+    def moved(self, notion: str, rows: Rows, first: int, last: int) -> Iterator[Rows]:
+        """The rows as each replicate has them, predictions and residuals."""
+        raise NotImplementedError(type(self).__name__)
 
     def _positions(self, pool: Pool, rows: Ints, first: int, last: int) -> Ints:
         """Which residual of a pool each of the rows takes (B, c)."""
@@ -180,6 +195,10 @@ class Replicates(Statistic):
             high = min(self.last, low + most)
             here = slice(low - self.first, high - self.first)
             yield here, self.null.scalars(notion, rows, p, delta, low, high)
+
+    def moved(self, notion: str, rows: Rows) -> Iterator[tuple[int, Rows]]:
+        """The rows as each replicate of a null that moves predictions has them."""
+        return enumerate(self.null.moved(notion, rows, self.first, self.last))
 
     def vectors(self, chunk: Chunk) -> Iterator[tuple[int, Floats]]:
         """δ* (c, K) of each replicate."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from calibscale.chunk import Floats, Rules
 from calibscale.kernels import threads as kernel_threads
 from calibscale.kernels import tiles
 from calibscale.panels import Held, Layout, Panels, forget, panel_cuts, rows_from
-from calibscale.products import ProductKernel
+from calibscale.products import ProductKernel, Rows
 from calibscale.source import ArraySource
 from calibscale.views import width
 
@@ -340,6 +340,59 @@ class _RowTask(_PairTask):
         return {int(index): np.array(sums) for index, sums in arrays.items()}
 
 
+@dataclass(frozen=True, eq=False)
+class _MovedTask:
+    """Σ_{i<j} of a `PairSum` of many versions of the same rows, a few of them to a block.
+
+    A state is {version: the sum}.
+    """
+
+    rows: Rows
+    kernel: ProductKernel
+    versions: Callable[[Rows, int, int], Iterator[Rows]]
+    count: int
+    per_block: ClassVar[int] = 2
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.count // self.per_block)
+
+    @property
+    def block_bytes(self) -> int:
+        return 8 * len(self.rows) * (4 * self.rows.covariates.shape[1] + 40)
+
+    @property
+    def state_bytes(self) -> int:
+        return 16 * self.count
+
+    def state(self, block: int) -> dict[int, tuple[float, float]]:
+        first = block * self.per_block
+        last = min(first + self.per_block, self.count)
+        layout, found = Layout(self.kernel, self.rows.points.shape[1]), {}
+        for index, rows in enumerate(self.versions(self.rows, first, last), first):
+            panel, _ = layout.panel(rows)
+            grid = layout.grid(panel, panel, True)
+            out = np.zeros((len(grid), 2))
+            tiles.pair_sums(panel, panel, layout.form, grid, False, out)
+            squares = rows.weights**2 * np.einsum("ij,ij->i", rows.delta, rows.delta)
+            diagonal = float(squares @ self.kernel.diagonal(rows))
+            found[index] = 2.0 * float(out[:, 0].sum()) + diagonal, diagonal
+        return found
+
+    def merge(self, a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
+        return a | b
+
+    def part(self, first: int, last: int) -> _MovedTask:
+        return replace(self, rows=None, versions=None)  # type: ignore[arg-type]
+
+    @property
+    def shared(self) -> Any:
+        return {"rows": self.rows, "versions": self.versions}
+
+    def joined(self, shared: Any) -> _MovedTask:
+        return replace(self, **shared)
+
+
 class Pairs:
     """Pair sums of one source, for estimators that need them.
 
@@ -420,6 +473,21 @@ class Pairs:
             checkpoint = self.checkpoint(name, work)
         found = engine.fold(task, checkpoint=checkpoint, **self._fold)
         return [found[index] for index in range(len(panels))]
+
+    def moved(
+        self,
+        panels: Panels,
+        versions: Callable[[Rows, int, int], Iterator[Rows]],
+        count: int,
+    ) -> Iterator[tuple[float, float]]:
+        """The sum over all pairs, and that over rows with themselves, of versions of the rows.
+
+        `versions` makes those numbered first..last−1; scalar predictions.
+        """
+        rows = Rows.join([panels[index].rows for index in range(len(panels))])
+        task = _MovedTask(rows, panels.layout.kernel, versions, count)
+        found = engine.fold(task, **self._fold)
+        return (found[index] for index in range(count))
 
     def name(self, kind: str) -> str:
         """What files of the next piece of work of a kind are called, in the order of the calls."""

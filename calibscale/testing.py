@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def test(
     source: Any,
     statistics: Estimator | Iterable[Estimator],
     *,
-    null: str = "labels",
+    null: str | Null = "labels",
     replicates: int = 999,
     seed: int = 0,
     stop_after: int | None = None,
@@ -105,7 +106,7 @@ def test(
     statistics : Estimator or several
         The error estimates to test: ECE, MCE, TCE2, TCE2Debiased, CWCE2, SimplexECE, CKCE, CMMD,
         JKCE, JKCEBiased, KCE, KLCE.
-    null : {"labels", "wild", "residual", "permute", "hoeffding"}
+    null : {"labels", "wild", "residual", "permute", "hoeffding"} or Null
         ``labels``: exact (above).  ``wild``: residuals with random signs; right as n grows, but
         rejects too often where events are rare.  ``residual``: residuals resampled from all rows
         [VF, Algorithm 1].  ``permute``: residuals permuted; for KLCE and KCE the null draws are
@@ -116,10 +117,13 @@ def test(
         where the variance of a residual depends on its prediction.
         ``hoeffding``: no draws; p = exp(−⌊n/2⌋T²/2b²) for kernel statistics of size at most b, a
         bound [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
+        For recalibrated predictions what `calibscale.recalibration.refits_of` returned: labels
+        alone leave out the noise of the fit, and reject too often.
     replicates : int
         At most 1,000,000.
     seed : int
-        A draw depends on the seed, the row's number and the replicate's alone.
+        A draw depends on the seed, the row's number and the replicate's alone.  That of a `Null`
+        is its own.
     stop_after : int, optional
         Stop at so many exceedances; p = exceedances / replicates then, which is valid (Besag and
         Clifford 1991).
@@ -133,13 +137,19 @@ def test(
     """
     started = time.perf_counter()
     asked = listed(statistics)
-    _check(asked, null, replicates, seed, stop_after)
+    given: Null | None = None
+    if isinstance(null, Null):
+        given, seed = null, null.seed
+        null = given.kind
+    _check(asked, null, given, replicates, seed, stop_after)
     with prepared(
         source, asked, on_invalid=on_invalid, tolerance=tolerance, block_rows=block_rows,
         scheduler=scheduler, memory_limit=memory_limit, progress=progress,
     ) as run:  # fmt: skip
         run = replace(run, chosen=tuple(_drawable(e, run) for e in run.fitting))
-        draws = None if null == "hoeffding" else Null(null, seed, _pools(run, null))
+        draws = given
+        if given is None and null != "hoeffding":
+            draws = Null(null, seed, _pools(run, null))
         batch = min(replicates, batch_of(run))
         drawn = replicates_of(run.fitting, draws, 0, batch)
         passes = -(-replicates // batch) if drawn else 1
@@ -172,9 +182,22 @@ test.__test__ = False  # type: ignore[attr-defined]  # for pytest
 
 
 def _check(
-    asked: list[Estimator], null: str, replicates: int, seed: int, stop_after: int | None
+    asked: list[Estimator],
+    null: str,
+    given: Null | None,
+    replicates: int,
+    seed: int,
+    stop_after: int | None,
 ) -> None:
-    if null not in NULLS:
+    if given is not None and given.moves:
+        for estimator in asked:
+            if not (isinstance(estimator, KLCE) and estimator.covariates):
+                raise OptionError(f"null={null!r} is for klce, on one covariate at least")
+        if given.most is not None and replicates > given.most:
+            raise OptionError(
+                f"there are {given.most:,} refits, fewer than {replicates:,} replicates"
+            )
+    elif null not in NULLS:
         raise OptionError(f"null must be one of {', '.join(NULLS)}, not {null!r}")
     if replicates < 1:
         raise OptionError(f"replicates must be at least 1, not {replicates}")
@@ -249,6 +272,11 @@ def pair_values(run: Run, estimator: Estimator, null: Null, replicates: int) -> 
     pairs, spec = run.pairs(), estimator.pair_sum
     state = pairs.sum(spec)
     with pairs.panels(spec.kernel, spec.notion) as panels:
+        if null.moves:
+            versions = partial(null.moved, spec.notion)
+            for whole, own in pairs.moved(panels, versions, replicates):
+                yield estimator.from_sums(whole, own, state)
+            return
         held = [panels[index].rows for index in range(len(panels))]
         rows = Rows.join(held)
         cuts = np.cumsum([len(part) for part in held])[:-1]

@@ -15,8 +15,17 @@ from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import ECE, KLCE, NLL, Brier, Estimator
 from calibscale.evaluation import Run, prepared
 from calibscale.intervals import Intervals, Parts, parts_of, total
+from calibscale.nulls import Null
 from calibscale.products import HoldOut
-from calibscale.recalibration import METHODS, LocalBias, Method, part_of, recalibrated
+from calibscale.recalibration import (
+    METHODS,
+    LocalBias,
+    Method,
+    Refits,
+    part_of,
+    recalibrated,
+    refits_of,
+)
 from calibscale.results import POPULATION, THIS_N, Estimate, Interval, finite
 from calibscale.scan import States
 from calibscale.source import ArraySource
@@ -45,6 +54,8 @@ class Scores:
         What the method found.
     reason : str or None
         Why there are no values.
+    note : str or None
+        What its p-value leaves out.
     """
 
     name: str
@@ -55,6 +66,7 @@ class Scores:
     test: TestResult | None = field(default=None, compare=False)
     fitted: dict[str, Any] | None = None
     reason: str | None = None
+    note: str | None = None
 
     @property
     def klce(self) -> float | None:
@@ -80,6 +92,8 @@ class Scores:
             out["fitted"] = self.fitted
         if self.reason is not None:
             out["reason"] = self.reason
+        if self.note is not None:
+            out["note"] = self.note
         return finite(out)
 
 
@@ -90,6 +104,7 @@ def scores(
     replicates: int,
     seed: int,
     tested: TestResult | None = None,
+    null: str | Null = "labels",
     **options: Any,
 ) -> Scores:
     """Scores of the rows that the test is of; `tested` is the test where that is known."""
@@ -99,7 +114,9 @@ def scores(
         states = run.scan(s for e in scored for s in e.needs).groups[None]
         ece, brier, loss = (e.finalize(*(states[s] for s in e.needs)) for e in scored)
     if tested is None:
-        tested = test(source, estimator, replicates=replicates, seed=seed, **options).results[0]
+        tested = test(
+            source, estimator, null=null, replicates=replicates, seed=seed, **options
+        ).results[0]
     return Scores(name, brier.n, ece.value, brier.value, loss.value, tested)
 
 
@@ -146,7 +163,10 @@ def recalibrations(
     seed: int,
     **options: Any,
 ) -> tuple[Scores, ...]:
-    """Each method fitted to a part of the rows, and the scores of the share held out from that."""
+    """Each method fitted to a part of the rows, and the scores of the share held out from that.
+
+    The null of a test after recalibration has its fits made again; see `refits_of`.
+    """
     parts = HoldOut(hold_out, seed ^ _PART_SEED)
     fitting, rest = part_of(data, parts, held=False), part_of(data, parts, held=True)
     made = [scores("before", rest, estimator, replicates, seed, **options)]
@@ -156,9 +176,27 @@ def recalibrations(
         except OptionError as error:  # these rows do not determine it
             made.append(Scores(method.name, reason=str(error)))
             continue
-        after = scores(method.name, recalibrated(rest, fit), estimator, replicates, seed, **options)
-        made.append(replace(after, fitted=fit.to_dict()))
+        refits = refits_of(
+            fit, fitting, estimator.notion or "top_label", replicates, seed, **options
+        )
+        after = scores(
+            method.name, recalibrated(rest, fit, refits), estimator, replicates, seed,
+            null=refits or "labels", **options,
+        )  # fmt: skip
+        made.append(replace(after, fitted=fit.to_dict(), note=_note(refits, after)))
     return tuple(made)
+
+
+def _note(refits: Refits | None, after: Scores) -> str | None:
+    """What the p-value after recalibration leaves out."""
+    if refits is None:
+        return (
+            "its p-value leaves out the noise of the fit, which is not made again for each "
+            "replicate: it is too small"
+        )
+    if after.test is not None and after.test.parameters.get("method") == "features":
+        return "the features of a replicate are those of the fitted predictions, not the refitted"
+    return refits.note
 
 
 # ---------------------------------------------------------------- another model

@@ -63,7 +63,9 @@ def audit(
       pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
       drawn labels, Westfall–Young-adjusted.
     * The map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
-    * Recalibration fitted to a part of the rows, with the test before and after on the rest.
+    * Recalibration fitted to a part of the rows, with the test before and after on the rest; the
+      null of the latter counts the noise of the fit (`calibscale.recalibration.refits_of`), but
+      for ``local_bias``.
     * Another model of the same rows, with paired differences.
 
     Parameters

@@ -65,10 +65,13 @@ def audit_tables(result: Audit, top: int = 10) -> None:
         show(console, _scores("recalibrated by", result.recalibration))
         rows = result.recalibration[0].n
         told = f"on {rows:,} rows that were held out from the fits"
+        if any(one.test is not None and one.test.null == "refit" for one in result.recalibration):
+            told += "; labels of the null are drawn for fits and tests, and methods fitted again"
         console.print(Text(told, style="dim"))
         for one in result.recalibration:
-            if one.reason is not None:
-                console.print(Text(f"{one.name}: {one.reason}", style="yellow"))
+            for remark in (one.reason, one.note):
+                if remark is not None:
+                    console.print(Text(f"{one.name}: {remark}", style="yellow"))
     if result.against is not None:
         console.print()
         _against(console, result)

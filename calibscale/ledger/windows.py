@@ -216,7 +216,7 @@ def _estimate(
     if not limited and len(runs.left_out) > 1:
         known_strata = strata if known else None
         parts = runs if known_strata is None else parts_of_days(e, runs.value, states, known_strata)
-    found = with_interval(e, found, asked, states, parts, classes)
+    found = with_interval(e, found, asked, states, classes, lambda: parts)
     if found.interval is None or not (limited or known):
         return found, float("nan")
     return found, found.interval.standard_error**2

@@ -224,11 +224,13 @@ class _Reader:
         self, e: Estimator, asked: Intervals, states: States, merged: States
     ) -> Estimate:  # fmt: skip
         found = e.finalize(*(merged[s] for s in e.needs))
-        limited = has_limits(e)
-        if found.value is None or not (limited or all(g in states for g in asked.needs(e))):
+        value = found.value
+        if value is None or not (has_limits(e) or all(g in states for g in asked.needs(e))):
             return found
-        parts = None if limited else parts_of(e, asked, states, None, found.value)
-        return with_interval(e, found, asked, merged | states, parts, self.recipe.classes)
+        return with_interval(
+            e, found, asked, merged | states, self.recipe.classes,
+            lambda: parts_of(e, asked, states, None, value),
+        )  # fmt: skip
 
     def _batch(self) -> int:
         """How many replicates a pass draws: all, where they are kept and so must be held."""

@@ -2,12 +2,14 @@
 
 `part_of` cuts a source in two, a method's `fit` learns from one part, and `recalibrated` is the
 other as the recalibrated model sees it, for `evaluate` and all else that takes a source.
+`refits_of` makes the null of a test that counts the noise of the fit.
 """
 
 from calibscale.recalibration.base import Fitted, Method
 from calibscale.recalibration.isotonic import Isotonic, IsotonicFit
 from calibscale.recalibration.local import LocalBias, LocalBiasFit
 from calibscale.recalibration.parametric import Platt, PlattFit, Temperature, TemperatureFit
+from calibscale.recalibration.refits import Refits, refits_of
 from calibscale.recalibration.sources import left_out, part_of, recalibrated
 
 METHODS: dict[str, type[Method]] = {
@@ -24,9 +26,11 @@ __all__ = [
     "Method",
     "Platt",
     "PlattFit",
+    "Refits",
     "Temperature",
     "TemperatureFit",
     "left_out",
     "part_of",
     "recalibrated",
+    "refits_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -14,7 +14,36 @@ from calibscale.evaluation import DataSetup
 from calibscale.recalibration.base import Fitted, Method, Read, check_weight
 from calibscale.statistics import BinState, FineHistogram
 
-_HISTOGRAM = FineHistogram("positive")
+HISTOGRAM = FineHistogram("positive")
+
+
+class Cells(NamedTuple):
+    """The cells of a fine histogram that have weight, in increasing order of p; each (c,).
+
+    Attributes
+    ----------
+    weight, weight2 :
+        Σw and Σw².
+    mean :
+        Of p, never below that of the cell before.
+    frequency :
+        Of y = 1.
+    """
+
+    weight: Floats
+    weight2: Floats
+    mean: Floats
+    frequency: Floats
+
+    @staticmethod
+    def of(state: BinState) -> Cells:
+        """Those of the state of a `FineHistogram` of notion positive."""
+        _, weight, weight2, p, delta = state.sums[:, state.sums[1] > 0]
+        # without the rounding of sums, which would make steps of its own
+        frequency = np.clip(np.round((p - delta) / weight, 12), 0.0, 1.0)
+        # a mean may round beyond the next
+        mean = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
+        return Cells(weight, weight2, mean, frequency)
 
 
 @dataclass(frozen=True)
@@ -30,24 +59,28 @@ class Isotonic(Method):
     name: ClassVar[str] = "isotonic"
 
     def _fit(self, setup: DataSetup, read: Read) -> IsotonicFit:
-        found = read(_HISTOGRAM)
-        state: BinState = found.groups[None][_HISTOGRAM]
-        _, weight, _, p, delta = state.sums[:, state.sums[1] > 0]
-        check_weight(self.name, weight.sum())
-        # without the rounding of sums, which would make steps of its own
-        frequency = np.clip(np.round((p - delta) / weight, 12), 0.0, 1.0)
-        # a mean may round beyond the next
-        mean = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
-        fitted = isotonic_regression(frequency, weights=weight)
-        starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
-        knots = np.unique(np.concatenate([starts, ends]))
+        found = read(HISTOGRAM)
+        cells = Cells.of(found.groups[None][HISTOGRAM])
+        check_weight(self.name, cells.weight.sum())
+        knots, values, count = steps(cells.mean, cells.frequency, cells.weight)
         notes: tuple[str, ...] = ()
-        if len(starts) == 1:
-            notes = (f"one step: every row becomes {fitted.x[0]:.6g}",)
+        if count == 1:
+            notes = (f"one step: every row becomes {values[0]:.6g}",)
         return IsotonicFit(
-            knots=mean[knots], values=fitted.x[knots], steps=len(starts), method=self,
-            classes=setup.classes, counts=found.counts, passes=1, notes=notes,
+            knots=knots, values=values, steps=count, method=self, classes=setup.classes,
+            counts=found.counts, passes=1, notes=notes,
         )  # fmt: skip
+
+
+def steps(mean: Floats, frequency: Floats, weight: Floats) -> tuple[Floats, Floats, int]:
+    """Isotonic regression of frequencies (c,) at increasing means: knots, values, and steps.
+
+    The knots are the first and the last mean of each step.
+    """
+    fitted = isotonic_regression(frequency, weights=weight)
+    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
+    knots = np.unique(np.concatenate([starts, ends]))
+    return mean[knots], fitted.x[knots], len(starts)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -28,7 +28,7 @@ def _check_clip(clip: float) -> None:
         raise OptionError(f"clip must be in (0, 0.5), not {clip}")
 
 
-def _clipped(chunk: Chunk, clip: float) -> Floats:
+def clipped(chunk: Chunk, clip: float) -> Floats:
     """Logits, or logarithms of probabilities of which none is below `clip`; largest 0 (c, K)."""
     if chunk.kind == "logits":
         z = chunk.values.astype(np.float64)
@@ -81,7 +81,7 @@ class TemperedLoss(Statistic):
         return TemperState(*(np.zeros(()) for _ in TemperState._fields))
 
     def accumulate(self, state: TemperState, chunk: Chunk) -> TemperState:
-        z, rows = _clipped(chunk, self.clip), np.arange(len(chunk))
+        z, rows = clipped(chunk, self.clip), np.arange(len(chunk))
         own = z[rows, chunk.labels]
         e = np.exp(self.theta * z)
         total = e.sum(axis=1)
@@ -204,7 +204,7 @@ class TemperatureFit(Fitted):
         }  # fmt: skip
 
     def probabilities(self, chunk: Chunk) -> Floats:
-        q = _clipped(chunk, self.method.clip)
+        q = clipped(chunk, self.method.clip)
         q /= self.temperature
         np.exp(q, out=q)
         q /= q.sum(axis=1, keepdims=True)
@@ -252,7 +252,7 @@ class LogisticLoss(Statistic):
         )  # fmt: skip
 
     def accumulate(self, state: PlattState, chunk: Chunk) -> PlattState:
-        z, y = _log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
+        z, y = log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
         w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
         eta = self.a * z + self.b
         p, rest = expit(eta), expit(-eta)
@@ -274,8 +274,8 @@ class LogisticLoss(Statistic):
         return super().merge(a, b)._replace(extent=extent)
 
 
-def _log_odds(chunk: Chunk, clip: float) -> Floats:
-    z = _clipped(chunk, clip)
+def log_odds(chunk: Chunk, clip: float) -> Floats:
+    z = clipped(chunk, clip)
     return z[:, 1] - z[:, 0]
 
 
@@ -357,5 +357,5 @@ class PlattFit(Fitted):
         return {"slope": self.slope, "intercept": self.intercept, "log_loss_after": self.log_loss}
 
     def probabilities(self, chunk: Chunk) -> Floats:
-        eta = self.slope * _log_odds(chunk, self.method.clip) + self.intercept
+        eta = self.slope * log_odds(chunk, self.method.clip) + self.intercept
         return np.column_stack([expit(-eta), expit(eta)])

@@ -16,6 +16,7 @@ from calibscale.store import as_source
 
 if TYPE_CHECKING:
     from calibscale.recalibration.base import Fitted
+    from calibscale.recalibration.refits import Refits
 
 _PIECE = 2**20  # row numbers hashed together
 
@@ -181,13 +182,18 @@ def left_out(source: ArraySource) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Recalibrated(_Made):
-    """The probabilities (rows, K) of a recalibrated model."""
+    """The probabilities (rows, K) of a recalibrated model.
+
+    Where `refits` are given, the columns of the covariates are followed by what those need.
+    """
 
     fitted: Fitted = field(kw_only=True)
+    refits: Refits | None = None
 
     @property
     def row_bytes(self) -> int:
-        return self.before.row_bytes + 8 * self.classes
+        carried = 0 if self.refits is None else self.refits.columns
+        return self.before.row_bytes + 8 * (self.classes + carried)
 
     def describe(self) -> dict[str, Any]:
         told = self.before.describe()
@@ -218,13 +224,19 @@ class _Recalibrated(_Made):
             on_invalid="drop", large_chunks=True,
         )  # fmt: skip
         plain = Block(0, block.values, np.zeros(n, np.int64), None, x)
+        carried = np.zeros((n, 0 if self.refits is None else self.refits.columns))
         for chunk, _ in chunks(plain, rules):
             if len(chunk):
                 values[chunk.rows] = self.fitted.probabilities(chunk)
-        return block._replace(values=values)
+                if self.refits is not None:
+                    carried[chunk.rows] = self.refits.carried(chunk, values[chunk.rows])
+        block = block._replace(values=values)
+        if self.refits is None or block.covariates is None:
+            return block
+        return block._replace(covariates=np.hstack([block.covariates, carried]))
 
 
-def recalibrated(source: Any, fitted: Fitted) -> ArraySource:
+def recalibrated(source: Any, fitted: Fitted, refits: Refits | None = None) -> ArraySource:
     """The rows of a source as the recalibrated model predicts them, a block at a time.
 
     Labels, weights, covariates and row numbers are those of `source`; predictions are
@@ -238,6 +250,8 @@ def recalibrated(source: Any, fitted: Fitted) -> ArraySource:
     source : path, URL, LogitStore or ArraySource
     fitted : Fitted
         What a method's `fit` returned.
+    refits : Refits, optional
+        What `refits_of` returned, for tests that count the noise of the fit.
 
     Returns
     -------
@@ -272,4 +286,7 @@ def recalibrated(source: Any, fitted: Fitted) -> ArraySource:
     for name in fitted.covariates:
         data.covariate(name)
     name = f"{data.name}, recalibrated by {fitted.method.name}"
-    return _Recalibrated("probabilities", name=name, before=data, fitted=fitted, **_columns(data))
+    return _Recalibrated(
+        "probabilities", name=name, before=data, fitted=fitted, refits=refits,
+        **_columns(data),
+    )  # fmt: skip

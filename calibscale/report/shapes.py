@@ -152,6 +152,7 @@ _SCORES: dict[str, Shape] = {
     "p_value": Maybe(float),
     "test": Maybe(ONE_TEST),
     "reason": Maybe(str),
+    "note": Maybe(str),
 }
 _LOCAL_TESTS: dict[str, Shape] = {
     "joint": ONE_TEST,

@@ -282,7 +282,7 @@ def audit(result: dict[str, Any]) -> Article:
             section("curves", "Where predictions are off", curve_figures(result["curves"]),
                     regions),
             section("recalibration", "After recalibration",
-                    _scores(result["recalibration"], "on rows that were held out from the fits")),
+                    _scores(result["recalibration"], _held_out(result["recalibration"]))),
             section("against", "Against another model", *_against(against, level)),
             _rows(result),
             notes(result["notes"] or ()),
@@ -290,6 +290,14 @@ def audit(result: dict[str, Any]) -> Article:
             settings(result),
         ),
     )  # fmt: skip
+
+
+def _held_out(found: list[dict[str, Any]] | None) -> str:
+    """What the scores after recalibration are of, and what their p-values count."""
+    told = "on rows that were held out from the fits"
+    if any(s["test"] is not None and s["test"]["null"] == "refit" for s in found or ()):
+        told += "; labels of the null are drawn for fits and tests, and methods fitted again"
+    return told
 
 
 def _local_tests(tests: dict[str, Any], of: str) -> list[Tested]:
@@ -304,7 +312,8 @@ def _scores(found: list[dict[str, Any]] | None, note: str = "") -> Any:
     if not found:
         return None
     infinite = [s["log_loss"] is None and s["brier"] is not None for s in found]
-    reasons = [s["reason"] or "a label had the probability 0" * endless
+    reasons = ["; ".join(filter(None, (s["reason"], s["note"],
+                                       "a label had the probability 0" * endless)))
                for s, endless in zip(found, infinite, strict=True)]  # fmt: skip
     remarks = any(reasons)
     rows = [
