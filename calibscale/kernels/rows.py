@@ -20,6 +20,8 @@ BAD_WEIGHT = 6
 NO_GROUP = 7
 BAD_COVARIATE = 8
 
+SMALLEST = 2.0**-510  # of numbers that are multiplied: subnormal products are slow
+
 _SIGN_LESS = np.int64(0x7FFFFFFFFFFFFFFF)
 _INFINITY = np.int64(0x7FF0000000000000)
 
@@ -57,13 +59,14 @@ def _sums(row, top):
 
 @inlined("nsz", "reassoc", "contract")
 def _exponential_sums(row, largest, top):
-    """Σe^(x − max x) and its squares without the top label."""
+    """Σe^(x − max x) and its squares without the top label, but for squares that underflow."""
     total = 0.0
     squares = 0.0
     for k in range(row.size):
         e = exp(np.float64(row[k]) - largest)
         e = 0.0 if k == top else e
         total += e
+        e = e if e >= SMALLEST else 0.0
         squares += e * e
     return total, squares
 
