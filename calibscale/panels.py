@@ -138,12 +138,13 @@ class Layout:
         products = self._crossed or self.vectors or kernel.linear
         A = self._array(size, -(-self.width // tiles.UNROLL) * tiles.UNROLL if products else 0)
         if products:
-            A[place, : self.width] = _without(rows.points, smallest)
+            points = _without(rows.points, smallest)
+            A[place, : self.width] = points
         B = self._array(A.shape[1], size)
         B[:] = A.T
         exponent = np.zeros(len(rows))
         if self._crossed:
-            squares = np.einsum("ij,ij->i", rows.points, rows.points)
+            squares = np.einsum("ij,ij->i", points, points)
             exponent = squares * (-0.5 * _LOG2E / kernel.prediction_bandwidth**2)
         elif self._plane:
             exponent = -np.einsum("ij,ij->i", coordinates, coordinates)
