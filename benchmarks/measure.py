@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -76,40 +77,82 @@ def measure(
     RuntimeError
         If the child fails; the message is its standard error.
     """
-    command = [python, __file__, prepare, json.dumps(arguments)]
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        ) as child,
-    ):
+    piece = (prepare, *arguments)
+    (found,) = measure_in_turn({prepare: piece}, runs, python, environment).values()
+    return found
 
-        def answer() -> Any:
-            line = child.stdout.readline()  # type: ignore[union-attr]
-            if not line:
-                child.wait()
-                errors.seek(0)
-                raise RuntimeError(f"{prepare}{arguments} failed:\n{errors.read()}")
-            return json.loads(line)
 
-        ready = answer()
+def measure_in_turn(
+    pieces: dict[str, tuple[Any, ...]],
+    runs: int = 3,
+    python: str = sys.executable,
+    environment: dict[str, str] | None = None,
+) -> dict[str, Measurement]:
+    """`measure` of several pieces (function, arguments …), each in a process of its own.
+
+    Every round runs each of them once, so that ratios are of runs that were next to one another.
+    """
+    with ExitStack() as stack:
+        children = {
+            name: stack.enter_context(_Child(piece, python, environment))
+            for name, piece in pieces.items()
+        }
+        for _ in range(runs):
+            for child in children.values():
+                child.run()
+        return {name: child.measurement for name, child in children.items()}
+
+
+class _Child:
+    """A fresh process that has prepared a piece of work, and runs it when told to."""
+
+    def __init__(
+        self, piece: tuple[Any, ...], python: str, environment: dict[str, str] | None
+    ) -> None:
+        self._piece = piece
+        self._open = ExitStack()
+        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (the stack closes it)
+        self._errors = self._open.enter_context(errors)
+        self._process = self._open.enter_context(
+            subprocess.Popen(
+                [python, __file__, piece[0], json.dumps(piece[1:])],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+                env={**os.environ, **(environment or {})},
+            )
+        )  # fmt: skip
+        self._found: list[Any] = []
+        self._before, self._peak = 0, 0
+        ready = self._answer()
         if ready != "ready":
+            self._open.close()
             raise NotInstalled(ready)
-        with _Sampler(child.pid) as sampler:
-            before = sampler.peak
-            found = []
-            for _ in range(runs):
-                child.stdin.write("go\n")  # type: ignore[union-attr]
-                child.stdin.flush()  # type: ignore[union-attr]
-                found.append(answer())
-        child.stdin.close()  # type: ignore[union-attr]
-    seconds, cpu_seconds, values = map(list, zip(*found, strict=True))
-    return Measurement(seconds, cpu_seconds, values, before, sampler.peak)
+
+    def _answer(self) -> Any:
+        line = self._process.stdout.readline()  # type: ignore[union-attr]
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            raise RuntimeError(f"{self._piece} failed:\n{self._errors.read()}")
+        return json.loads(line)
+
+    def run(self) -> None:
+        with _Sampler(self._process.pid) as sampler:
+            self._before = self._before or sampler.peak
+            self._process.stdin.write("go\n")  # type: ignore[union-attr]
+            self._process.stdin.flush()  # type: ignore[union-attr]
+            self._found.append(self._answer())
+        self._peak = max(self._peak, sampler.peak)
+
+    @property
+    def measurement(self) -> Measurement:
+        seconds, cpu_seconds, values = map(list, zip(*self._found, strict=True))
+        return Measurement(seconds, cpu_seconds, values, self._before, self._peak)
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
 
 class _Sampler(threading.Thread):

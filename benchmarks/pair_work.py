@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -35,13 +34,13 @@ def binary(n: int, covariates: int) -> Any:
     return from_arrays(probabilities=p, labels=labels, covariates=x, binary=True)
 
 
-def dirichlet(n: int, classes: int) -> Any:
-    """Over-confident predictions of many classes, float32 logits in memory."""
+def dirichlet(n: int, classes: int, scale: float = 1.0) -> Any:
+    """Over-confident predictions of many classes, float32 logits in memory, times a scale."""
     from calibscale import from_arrays
     from calibscale.simulate import configured
 
     draw = configured("ms-over", classes, None, 0).draw(0, 0, n)
-    return from_arrays(logits=draw.logits.astype(np.float32), labels=draw.labels)
+    return from_arrays(logits=(scale * draw.logits).astype(np.float32), labels=draw.labels)
 
 
 # ---------------------------------------------------------------- the pair pass
@@ -68,63 +67,75 @@ def pair_pass(source: Any, kernel: Any, notion: str, precision: str) -> Callable
     return work
 
 
-def clock(ways: dict[str, Callable[[], Any]]) -> dict[str, dict[str, Any]]:
-    """Seconds and result of every way, one after another."""
-    seconds, sums = {}, {}
-    for name, way in ways.items():
-        started = time.perf_counter()
-        sums[name] = way()
-        seconds[name] = time.perf_counter() - started
-    return {"seconds": seconds, "sums": sums}
-
-
-def rates(n: int, libraries: dict[str, str]) -> Callable[[], Any]:
-    """The Gaussian pair sum and the canonical JKCE by our engine, and the first by C."""
-    from calibscale import JKCE, RandomFourier, evaluate
-    from calibscale.estimators import KLCE
+def gaussian_pairs(
+    n: int, precision: str, threads: int, bandwidth: float = BANDWIDTH
+) -> Callable[[], float]:
+    """The sum of a Gaussian in three coordinates."""
     from calibscale.products import ProductKernel
 
-    source, many = binary(n, 2), dirichlet(n, 10)
-    product = ProductKernel("gaussian", BANDWIDTH, columns=(0, 1), bandwidths=(BANDWIDTH,) * 2,
-                            centres=(0.5, 0.5))  # fmt: skip
-    canonical = ProductKernel("linear+gaussian", BANDWIDTH)
-    kinds = (
-        ("Gaussian in 3-D", source, product, "positive"),
-        ("JKCE, K = 10", many, canonical, "canonical"),
-    )
-    ways: dict[str, Callable[[], Any]] = {}
-    for name, path in libraries.items():
-        ways[name] = c_loop(path, name, *uniform(n, 2))
-        ways[name]()
-    for kind, data, kernel, notion in kinds:
-        for precision in ("float32", "float64"):
-            work = pair_pass(data, kernel, notion, precision)
-            for threads, label in ((2, "2 threads"), (1, "1 thread")):
-                ways[f"{kind}, {precision}, {label}"] = lambda w=work, t=threads: w(t)
-    whole = {
-        "Gaussian in 3-D, float32, whole evaluate": (source, KLCE(
-            ("x0", "x1"), BANDWIDTH, BANDWIDTH, method="tiles", precision="float32")),
-        "JKCE, K = 10, float32, whole evaluate": (many, JKCE(
-            RandomFourier(bandwidth=BANDWIDTH), method="tiles", precision="float32")),
-    }  # fmt: skip
-    for name, (data, estimator) in whole.items():
-        ways[name] = lambda d=data, e=estimator: (
-            evaluate(d, [e], scheduler="threads:2").estimates[0].value
-        )
-        ways[name]()
-
-    return lambda: clock(ways)
+    kernel = ProductKernel("gaussian", bandwidth, columns=(0, 1), bandwidths=(bandwidth,) * 2,
+                           centres=(0.5, 0.5))  # fmt: skip
+    work = pair_pass(binary(n, 2), kernel, "positive", precision)
+    return lambda: work(threads)
 
 
-def c_loop(path: str, name: str, p: Any, labels: Any, x: Any) -> Callable[[], float]:
-    """The loop of a compiled pair_sum.c on the same points, scaled for its exponential."""
+def jkce_pairs(
+    n: int, classes: int, precision: str, threads: int, scale: float = 1.0
+) -> Callable[[], float]:
+    """The sum of the canonical JKCE of logits times a scale."""
+    from calibscale.products import ProductKernel
+
+    kernel = ProductKernel("linear+gaussian", BANDWIDTH)
+    work = pair_pass(dirichlet(n, classes, scale), kernel, "canonical", precision)
+    return lambda: work(threads)
+
+
+def whole(n: int, name: str) -> Callable[[], float]:
+    """`evaluate` of KLCE or JKCE in float32, from arrays in memory to the value."""
+    from calibscale import JKCE, RandomFourier, evaluate
+    from calibscale.estimators import KLCE
+
+    options = {"method": "tiles", "precision": "float32"}
+    if name == "klce":
+        source, estimator = binary(n, 2), KLCE(("x0", "x1"), BANDWIDTH, BANDWIDTH, **options)
+    else:
+        source, estimator = dirichlet(n, 10), JKCE(RandomFourier(bandwidth=BANDWIDTH), **options)
+
+    def work() -> float:
+        return float(evaluate(source, [estimator], scheduler="threads:2").estimates[0].value)
+
+    work()
+    return work
+
+
+def features(n: int, classes: int, scale: float) -> Callable[[], float]:
+    """`evaluate` of JKCE by random features of logits times a scale."""
+    from calibscale import JKCE, RandomFourier, evaluate
+
+    source, estimator = dirichlet(n, classes, scale), JKCE(RandomFourier(bandwidth=BANDWIDTH))
+
+    def work() -> float:
+        return float(evaluate(source, [estimator], scheduler="threads:2").estimates[0].value)
+
+    work()
+    return work
+
+
+def c_loop(n: int, path: str, scaled: bool) -> Callable[[], float]:
+    """The loop of a compiled pair_sum.c on the same points, scaled for its exponential or not."""
+    p, labels, x = uniform(n, 2)
     call = ctypes.CDLL(path).pair_sum
     call.restype = ctypes.c_double
     call.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long, ctypes.c_int]
-    scale = np.sqrt(0.5 * np.log2(np.e) if name.endswith("scaled for it") else 0.5) / BANDWIDTH
+    scale = np.sqrt(0.5 * np.log2(np.e) if scaled else 0.5) / BANDWIDTH
     columns = [(scale * (column - 0.5)).astype(np.float32) for column in (p, *x.T)]
     columns.append((p - labels).astype(np.float32))
-    return lambda: call(*(column.ctypes.data for column in columns), len(p), 2)
+
+    def work() -> float:
+        return float(call(*(column.ctypes.data for column in columns), n, 2))
+
+    work()
+    return work
 
 
 def keops(n: int) -> Callable[[], Any]:
@@ -147,17 +158,20 @@ def keops(n: int) -> Callable[[], Any]:
     return work
 
 
-def gram(n: int, classes: int) -> Callable[[], Any]:
-    """The pair pass of the canonical JKCE, and the Gram product of the same pairs by BLAS alone."""
+def gram(n: int, classes: int, how: str) -> Callable[[], None]:
+    """The Gram product alone of the same pairs by BLAS: of the rows as panels hold them."""
     import numba
-    from scipy.special import softmax
     from threadpoolctl import threadpool_limits
 
+    from calibscale.chunk import Rules
+    from calibscale.pairs import Pairs
     from calibscale.products import ProductKernel
 
     source = dirichlet(n, classes)
-    ours = pair_pass(source, ProductKernel("linear+gaussian", BANDWIDTH), "canonical", "float32")
-    A = softmax(source.values, axis=1).astype(np.float32)
+    pairs = Pairs(source, Rules(source.kind, source.classes, 1))
+    with pairs.panels(ProductKernel("gaussian", BANDWIDTH), "canonical", "float32") as panels:
+        held = [panels[index] for index in range(len(panels))]
+        A = np.concatenate([h.panel.A[h.place, :classes] for h in held])
     cuts = [(a, min(a + SIDE, n)) for a in range(0, n, SIDE)]
     tiles = np.array([(*i, *j) for k, i in enumerate(cuts) for j in cuts[k:]], np.int64)
 
@@ -180,13 +194,9 @@ def gram(n: int, classes: int) -> Callable[[], Any]:
 
     numba.set_num_threads(2)
     threadpool_limits(1)
-    ways: dict[str, Callable[[], Any]] = {
-        f"JKCE, K = {classes}, float32, 2 threads": lambda: ours(2),
-        "Gram product alone, Numba": lambda: in_numba(A, tiles),
-        "Gram product alone, two Python threads": in_threads,
-    }
-    clock(ways)
-    return lambda: clock(ways)
+    work = (lambda: in_numba(A, tiles)) if how == "Numba" else in_threads
+    work()
+    return work
 
 
 # ---------------------------------------------------------------- the Fourier series

@@ -14,7 +14,7 @@ from measure import RESULTS, Settings, usable_cores
 
 NAMES = (
     "golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs",
-    "levels", "alarms", "nightly",
+    "subnormal", "levels", "alarms", "nightly",
 )  # fmt: skip
 CORES = 2
 

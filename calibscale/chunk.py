@@ -18,7 +18,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_WEIGHTS: Floats = np.empty(0)
-LOG_SMALLEST = float(np.log(5e-324))  # what log 0 becomes: kernels meet 0·log 0 = 0, never NaN
+# What log 0 becomes: kernels meet 0·log 0 = 0, never NaN.  It is log 5e-324, which a process that
+# takes subnormal numbers for 0 cannot compute.
+LOG_SMALLEST = -744.4400719213812
 _LIGHTEST, _HEAVIEST = 1e-100, 1e100  # so that sums of their squares neither vanish nor overflow
 
 _REASONS = {
@@ -136,9 +138,16 @@ class Chunk:
         return np.maximum(z, LOG_SMALLEST)
 
     @cached_property
+    def factors(self) -> Floats:
+        """q (c, K) for sums of products: 0 where a product would be subnormal, which is slow."""
+        q = self.q
+        small = q < kernel_rows.SMALLEST
+        return np.where(small, 0.0, q) if small.any() else q
+
+    @cached_property
     def delta(self) -> Floats:
-        """δ = q − e_y (c, K)."""
-        delta = self.q.copy()
+        """δ = q − e_y (c, K), of `factors`."""
+        delta = self.factors.copy()
         delta[np.arange(len(self)), self.labels] -= 1.0
         return delta
 
@@ -159,7 +168,7 @@ class Chunk:
             return Event(self.confidence, self.rest, delta, self.hit)
         rest, p = np.ascontiguousarray(self.q.T)
         delta = np.ascontiguousarray(self.delta[:, 1])
-        return Event(p, rest, delta, p - delta)
+        return Event(p, rest, delta, (self.labels == 1).astype(np.float64))
 
     def take(self, index: NDArray[Any] | slice) -> Chunk:
         """The rows that `index` (a boolean mask, positions or a slice) names."""

@@ -95,8 +95,8 @@ class RandomFourier:
     def __call__(self, chunk: Chunk) -> Floats:
         assert self.bandwidth is not None, "resolve() first"
         phi = np.empty((len(chunk), self.size(chunk.classes)))
-        phi[:, : chunk.classes] = chunk.q
-        z = chunk.q @ frequencies(self.n_features, chunk.classes, self.seed).T
+        phi[:, : chunk.classes] = chunk.factors
+        z = chunk.factors @ frequencies(self.n_features, chunk.classes, self.seed).T
         z /= self.bandwidth
         elementary.fourier_features(z, 1.0 / np.sqrt(self.n_features), phi)
         return phi

@@ -49,6 +49,14 @@ class PairSum:
     kernel_sums: bool = False
     block: int | None = None
 
+    @property
+    def tiled(self) -> ProductKernel:
+        """The kernel whose pairs are visited: the linear part alone needs none."""
+        kernel = self.kernel
+        if kernel.linear and not (kernel.columns or kernel.categorical or self.kernel_sums):
+            return replace(kernel, prediction="gaussian")
+        return kernel
+
 
 class PairState(NamedTuple):
     """Sums over the pairs of two panels, or of many; each a 0-d array.
@@ -322,7 +330,7 @@ class _RowTask(_PairTask):
         """A panel's vectors in its order, (e, S)."""
         v = self.vectors[index]
         placed = np.zeros((v.shape[1], held.panel.s.size), held.panel.s.dtype)
-        placed[:, held.place] = v.T
+        placed[:, held.place] = self.panels.layout.strengths(v.T)
         return placed
 
     def merge(self, a: dict[int, Floats], b: dict[int, Floats]) -> dict[int, Floats]:
@@ -454,10 +462,7 @@ class Pairs:
         """The state of a pair sum over all rows; computed once."""
         if spec not in self._sums:
             multiple = spec.block or 1
-            kernel = spec.kernel
-            if kernel.linear and not (kernel.columns or kernel.categorical or spec.kernel_sums):
-                kernel = replace(kernel, prediction="gaussian")  # pᵀq needs no pairs
-            with self.panels(kernel, spec.notion, spec.precision, multiple) as panels:
+            with self.panels(spec.tiled, spec.notion, spec.precision, multiple) as panels:
                 task = _SumTask(panels, spec=spec)
                 checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))
                 state = engine.fold(task, checkpoint=checkpoint, **self._fold)

@@ -22,6 +22,14 @@ from calibscale.source import ArraySource
 # of the exponent: keeps what a Gram product loses below 1e-12 (float64), 1e-5 (float32)
 _LARGEST_CROSS = {"float64": 2048.0, "float32": 64.0}
 _LIGHTEST, _HEAVIEST = 1e-9, 1e9  # weights whose products float32 holds
+# What is set to 0, so that the loops meet no subnormal number: predictions and coordinates of which
+# differences have subnormal squares (it moves ⟨δ, δ'⟩ and exponents by less than four times as
+# much, which is below the rounding of a probability or a coordinate of size 1/1000), and strengths
+# and vectors of which products with the smallest kernel value are subnormal.
+_SMALLEST_POINT = {"float32": 2.0**-38, "float64": 2.0**-450}
+_SMALLEST_STRENGTH = {
+    "float32": 2.0 ** float(elementary.LOWEST_SINGLE), "float64": 2.0**elementary.LOWEST_DOUBLE
+}  # fmt: skip
 
 _KINDS = {
     "gaussian": tiles.GAUSSIAN, "laplace": tiles.LAPLACE,
@@ -33,6 +41,11 @@ _SCALES = {
     "gaussian": np.sqrt(0.5 * _LOG2E), "laplace": _LOG2E,
     "matern32": np.sqrt(3.0) * _LOG2E, "matern52": np.sqrt(5.0) * _LOG2E,
 }  # fmt: skip
+
+
+def _without(values: Floats, smallest: float) -> Floats:
+    """The values, those of smaller size set to 0."""
+    return np.where(np.abs(values) < smallest, 0.0, values)
 
 
 @dataclass(frozen=True)
@@ -102,13 +115,13 @@ class Layout:
             np.array(cross, self.precision),
             self.kernel.linear,
             self._plane,
-            np.array([0.0, 1.0, np.log(2.0), 1 / 3], self.precision),
+            np.array([0, 1, np.log(2), 1 / 3, _SMALLEST_STRENGTH[self.precision]], self.precision),
             elementary.EXP2_SINGLE if self.precision == "float32" else elementary.EXP2_DOUBLE,
         )
 
     def panel(self, rows: Rows) -> tuple[tiles.Panel, Ints]:
         """The rows for the tiles, and the place where each of them stands there."""
-        kernel = self.kernel
+        kernel, smallest = self.kernel, _SMALLEST_POINT[self.precision]
         place, labels = self._places(rows)
         size = labels.size
         parts = []
@@ -118,19 +131,20 @@ class Layout:
             parts.append(centred * (_SCALES[name] / kernel.prediction_bandwidth))
         if kernel.columns:
             parts.append(kernel.continuous(rows.covariates) * _SCALES[kernel.covariate])
-        coordinates = np.hstack(parts) if parts else np.empty((len(rows), 0))
+        coordinates = _without(np.hstack(parts), smallest) if parts else np.empty((len(rows), 0))
         d = 3 if self._plane else coordinates.shape[1]
         X = self._array(d, size)
         X[: coordinates.shape[1], place] = coordinates.T
         products = self._crossed or self.vectors or kernel.linear
         A = self._array(size, -(-self.width // tiles.UNROLL) * tiles.UNROLL if products else 0)
         if products:
-            A[place, : self.width] = rows.points
+            points = _without(rows.points, smallest)
+            A[place, : self.width] = points
         B = self._array(A.shape[1], size)
         B[:] = A.T
         exponent = np.zeros(len(rows))
         if self._crossed:
-            squares = np.einsum("ij,ij->i", rows.points, rows.points)
+            squares = np.einsum("ij,ij->i", points, points)
             exponent = squares * (-0.5 * _LOG2E / kernel.prediction_bandwidth**2)
         elif self._plane:
             exponent = -np.einsum("ij,ij->i", coordinates, coordinates)
@@ -139,6 +153,7 @@ class Layout:
             if heavy.size and not (heavy.min() >= _LIGHTEST and heavy.max() <= _HEAVIEST):
                 raise OptionError("weights beyond 1e-9..1e9 need precision='float64'")
         strength = rows.weights if self.vectors else rows.weights * rows.delta[:, 0]
+        strength = self.strengths(strength)
         h, s, u, f = self._array(4, size)
         h[place] = exponent
         s[place] = strength
@@ -150,6 +165,10 @@ class Layout:
         reach = float(-exponent.min(initial=0.0))
         seen = labels if self.vectors else np.empty(0, np.int32)
         return tiles.Panel(X, A, B, h, s, u, seen, codes, f, reach), place
+
+    def strengths(self, values: Floats) -> Floats:
+        """What kernel values are multiplied by, without numbers too small for the loops."""
+        return _without(values, _SMALLEST_STRENGTH[self.precision])
 
     def _places(self, rows: Rows) -> tuple[Ints, NDArray[np.int32]]:
         """Where each row stands, and the labels of all places, those of padding among them.

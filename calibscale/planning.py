@@ -14,13 +14,13 @@ from calibscale.chunk import Rules
 from calibscale.estimators import CKCE, JKCE, KLCE, Estimator
 from calibscale.evaluation import DataSetup, listed, resolved
 from calibscale.kernels import tiles
+from calibscale.pairs import PairSum
 from calibscale.panels import Layout, panel_cuts
-from calibscale.products import ProductKernel
 from calibscale.scan import Scan
 from calibscale.store import as_source
 from calibscale.views import width
 
-_SAMPLE_SECONDS = 0.05
+_SAMPLE_SECONDS = 0.1
 _ITERATIONS = 6  # what block conjugate gradients took on real networks, to 1e-10: 4 to 6
 
 
@@ -142,7 +142,7 @@ def _pairs(
         return None
     n, K = data.rows, data.classes
     method = str(getattr(estimator, "method", "tiles"))
-    kernel, notion, precision, vectors, products = _work(estimator)
+    spec, products = _work(estimator)
     if method == "pairs":
         pairs, products = int(getattr(estimator, "n_pairs", 0)), 1
     elif method == "blocks":
@@ -150,56 +150,55 @@ def _pairs(
         pairs = n // block * (block * (block - 1) // 2)
     else:
         pairs = n * (n - 1) // 2
-    rate = _rate(setup, kernel, notion, precision, K if vectors else 0)
     cuts = panel_cuts(n, K)
     rows = cuts[0][1] - cuts[0][0]
+    vectors = K if isinstance(estimator, CKCE) else 0
+    rate = _rate(setup, spec, rows, vectors)
     held = 8 * (6 * K + 20)
     kept = min(n * held, 2**29 if limit is None else limit // 4)
     reads = 1 if n * held <= kept else max(1, len(cuts) // 2)
     return Cost(
         estimator.name, method, products * pairs, products * pairs / (rate * workers),
-        2 * rows * held + kept + (4 * 8 * n * K if vectors else 0),
+        2 * rows * held + kept + 4 * 8 * n * vectors,
         products * reads * n * data.row_bytes,
     )  # fmt: skip
 
 
-def _work(estimator: Estimator) -> tuple[ProductKernel, str, str, bool, int]:
-    """Kernel, notion, precision, whether vectors are multiplied, and how many times."""
+def _work(estimator: Estimator) -> tuple[PairSum, int]:
+    """The sum over pairs, and how many times it is taken."""
     if isinstance(estimator, CKCE):
         assert estimator.product is not None
-        return estimator.product, "canonical", "float64", True, _ITERATIONS
-    if isinstance(estimator, KLCE):
-        assert estimator.product is not None
-        assert estimator.notion is not None
-        return estimator.product, estimator.notion, estimator.precision, False, 1
-    assert isinstance(estimator, JKCE)
-    bandwidth = getattr(estimator.features, "bandwidth", None) or 1.0
-    kernel = ProductKernel(estimator.kernel, bandwidth)
-    return kernel, estimator.notion, estimator.precision, False, 1
+        return PairSum(estimator.product, kernel_sums=True), _ITERATIONS
+    assert isinstance(estimator, JKCE | KLCE)
+    return estimator.pair_sum, 1
 
 
-def _rate(
-    setup: DataSetup, kernel: ProductKernel, notion: str, precision: str, vectors: int
-) -> float:
-    """Unordered pairs per second of one core, on sampled rows."""
-    layout = Layout(kernel, width(notion, setup.classes), precision)
-    rows = setup.sample(notion)
-    panel, _ = layout.panel(rows)
-    size, form = panel.s.size, layout.form
-    grid = layout.grid(panel, panel, False)
-    strips = np.array(layout.strips(panel), np.int64)
+def _rate(setup: DataSetup, spec: PairSum, rows: int, vectors: int) -> float:
+    """Unordered pairs per second of one core, in panels of so many rows that repeat a sample."""
+    layout = Layout(spec.tiled, width(spec.notion, setup.classes), spec.precision)
+    sample = setup.sample(spec.notion)
+    repeated = sample.take(np.arange(rows if len(sample) else 0) % max(1, len(sample)))
+    panel, _ = layout.panel(repeated)
+    form, size = layout.form, panel.s.size
     V = np.zeros((vectors, size), panel.s.dtype)
-    into = np.zeros((len(strips), vectors, size), V.dtype), np.zeros((vectors, size), V.dtype)
+    into = np.zeros((1, *V.shape), V.dtype), np.empty_like(V)
+    strips = np.array(layout.strips(panel), np.int64)
+    grid = layout.grid(panel, panel, False)
 
-    def once() -> None:
+    def part(index: int) -> int:
+        """Visit a few of the pairs; how many."""
         if vectors:
-            tiles.row_sums(panel, panel, form, strips, True, V, V, *into)
-        else:
-            tiles.pair_sums(panel, panel, form, grid, False, np.zeros((len(grid), 2)))
+            strip = strips[[index % len(strips)]]
+            tiles.row_sums(panel, panel, form, strip, True, V, V, *into)
+            return int(size * (strip[0, 1] - strip[0, 0]))
+        tile = grid[[index % len(grid)]]
+        tiles.pair_sums(panel, panel, form, tile, spec.kernel_sums, np.zeros((1, 2)))
+        i0, i1, j0, j1, _ = tile[0]
+        return int((i1 - i0) * (j1 - j0))
 
-    once()
-    count, started = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < _SAMPLE_SECONDS:
-        once()
-        count += 1
-    return max(count, 1) * size * size / elapsed
+    part(0)
+    visited, index, started = 0, 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < _SAMPLE_SECONDS or not index:
+        visited, index = visited + part(index), index + 1
+    padding = (max(1, len(repeated)) / size) ** 2
+    return visited * padding / elapsed

@@ -408,6 +408,30 @@ class EventSums(Statistic):
         return EventState(np.array(sums))
 
 
+@dataclass(frozen=True)
+class BinRests(Statistic):
+    """What `counts` sums, with 1 − p in the place of δ: where p rounds to 1 it keeps its digits."""
+
+    counts: BinCounts | FineHistogram
+    powers: ClassVar[tuple[int, ...]] = (1,)
+
+    def zero(self, classes: int) -> BinState:
+        return self.counts.zero(classes)
+
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
+        counts = self.counts
+        p, rest, _, _ = chunk.event(counts.notion)
+        if isinstance(counts, FineHistogram):
+            kernel_bins.fine_histogram(p, rest, chunk.weights, state.sums)
+        else:
+            edges = np.array(counts.edges)
+            kernel_bins.bin_column(p, rest, chunk.weights, edges, counts.left_closed, state.sums)
+        return state
+
+    def weighted_total(self, parts: BinState, weights: Floats) -> BinState:
+        return self.counts.weighted_total(parts, weights)
+
+
 class CellState(NamedTuple):
     """Σw (cells,) and Σwδ (cells, K)."""
 
@@ -418,6 +442,12 @@ class CellState(NamedTuple):
 def simplex_cell_count(classes: int) -> int:
     """Cells of three intervals per axis that a point of the simplex can lie in."""
     return 1 + 2 * classes + classes * (classes - 1) // 2
+
+
+def _thirds(chunk: Chunk) -> Floats:
+    """⅓ and ⅔ in the precision of the predictions: float32's lie above those of float64."""
+    stored = chunk.values.dtype if chunk.kind == "probabilities" else np.float64
+    return np.array([1 / 3, 2 / 3], stored).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -432,23 +462,24 @@ class SimplexCells(Statistic):
         return CellState(np.zeros(cells), np.zeros((cells, classes)))
 
     def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
-        kernel_bins.simplex_cells(chunk.q, chunk.delta, chunk.weights, state.weight, state.delta)
+        q, thirds, delta = chunk.q, _thirds(chunk), chunk.delta
+        kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, state.weight, state.delta)
         return state
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
-        weight = np.zeros(out.shape[1])
+        q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(out.shape[1])
         if replicates.null.kind == "labels":
             whole = np.zeros(out.shape[1:])
-            kernel_bins.simplex_cells(chunk.q, chunk.delta, chunk.weights, weight, whole)
+            kernel_bins.simplex_cells(q, thirds, chunk.delta, chunk.weights, weight, whole)
             out += whole
             cells = np.empty(len(chunk), np.int64)
-            kernel_bins.simplex_numbers(chunk.q, cells)
+            kernel_bins.simplex_numbers(q, thirds, cells)
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
             kernel_draws.move_cells(drawn, chunk.labels, cells, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
-                kernel_bins.simplex_cells(chunk.q, delta, chunk.weights, weight, out[b])
+                kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, weight, out[b])
 
 
 class MomentState(NamedTuple):

@@ -13,7 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 NAMES = (
     "golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs",
-    "levels", "alarms", "nightly",
+    "subnormal", "levels", "alarms", "nightly",
 )  # fmt: skip
 
 pytestmark = [

@@ -118,6 +118,43 @@ def test_decomposition__adds_up_and_agrees(arrays):
         assert spread == pytest.approx(part["refinement"], **CLOSE)
 
 
+@pytest.mark.parametrize("notion", ["top_label", "positive"])
+@pytest.mark.parametrize("edges", ["equal-width", "equal-mass"])
+def test_nll_decomposition__is_finite_where_the_log_loss_is(rng, notion, edges):
+    gap = rng.choice([38.0, 40.0, 42.0], 1000)  # 1 − p down to 6e-19, and p rounds to 1
+    labels = (np.arange(1000) >= 3).astype(int)
+    logits = np.column_stack([np.zeros(1000), gap])
+    source = cs.from_arrays(logits=logits, labels=labels)
+    found = cs.evaluate(source, [cs.NLLDecomposition(15, edges, notion), cs.NLL()])
+    parts = found["nll_decomposition"].details
+    assert parts["score"] == pytest.approx(found["nll"].value, **CLOSE)
+    # one bin holds all rows: KL of 3 misses in 1,000 from the mean of 1 − p
+    rest = np.mean(np.exp(-gap))
+    miss = 0.003
+    calibration = miss * np.log(miss / rest) + (1 - miss) * np.log(1 - miss)
+    assert parts["calibration"] == pytest.approx(calibration, rel=1e-12)
+    whole = parts["calibration"] + parts["refinement"] + parts["within_bins"]
+    assert whole == pytest.approx(parts["score"], **CLOSE)
+
+
+def test_simplex_ece__thirds_in_float32_are_thirds(rng):
+    thirds = np.array([[1, 1, 1], [2, 1, 0], [0, 2, 1], [1, 0, 2]]) / 3
+    q = np.vstack([thirds[rng.integers(0, 4, 40)], rng.dirichlet(np.ones(3), 40)])
+    y = rng.integers(0, 3, 80)
+    expected = naive.simplex_ece(q, y)
+    for dtype in (np.float64, np.float32):
+        source = cs.from_arrays(probabilities=q.astype(dtype), labels=y)
+        value = cs.evaluate(source, [cs.SimplexECE()])["simplex_ece"].value
+        assert value == pytest.approx(expected, rel=2e-7)
+
+
+def test_simplex_ece__three_above_a_third_are_a_cell_of_their_own(rng):
+    q = np.array([[0.33335, 0.33334, 0.33333], [0.45, 0.45, 0.1]]).repeat(20, axis=0)
+    y = rng.integers(0, 3, 40)
+    value = cs.evaluate(cs.from_arrays(probabilities=q, labels=y), [cs.SimplexECE()])
+    assert value["simplex_ece"].value == pytest.approx(naive.simplex_ece(q, y), **CLOSE)
+
+
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_simplex_ece__agrees_with_cells_by_coordinates(rng, classes):
     q = rng.dirichlet(np.full(classes, 0.7), 500)
@@ -364,6 +401,44 @@ def test_edges__ties_follow_the_convention(rng):
     ones = cs.evaluate(source, [cs.ECE(10, "torchmetrics", "positive")])["ece"].details["bins"]
     assert len(ones) == 11
     assert ones[-1]["count"] == (p == 1).sum()
+
+
+@pytest.mark.parametrize(
+    ("bins", "events", "expected"),
+    # torchmetrics 1.9.0 with torch 2.13.0, given float64, at p = 0, 1/bins, …, 1
+    [
+        (7, "11100000", 0.7678571428571429),
+        (10, "01111111111", 0.4090909090909091),
+        (15, "1011001101110010", 0.5458333333333334),
+        (20, "100000000011101100111", 0.36190476190476184),
+        (33, "0111111010111100001101101100111010", 0.5418894830659536),
+    ],
+)
+def test_torchmetrics_edges__are_those_of_torch(bins, events, expected):
+    p, event = np.arange(bins + 1) / bins, np.array([*map(int, events)])
+    source = cs.from_arrays(probabilities=p, labels=event, binary=True)
+    found = cs.evaluate(source, [cs.ECE(bins, "torchmetrics", "positive")])["ece"]
+    assert found.value == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("bins", [3, 10, 15, 100, 1000])
+def test_torchmetrics_edges__are_linspace_of_torch(bins):
+    torch = pytest.importorskip("torch")
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64).tolist()
+    assert cs.ECE(bins, "torchmetrics").edge_values[:-1] == tuple(edges)
+
+
+@pytest.mark.parametrize("method", ["tiles", "pairs"])
+def test_jkce__of_the_positive_class_is_half_of_that_of_two_classes(rng, method):
+    p = rng.random(300)
+    source = cs.from_arrays(probabilities=p, labels=rng.integers(0, 2, 300), binary=True)
+    # |q − q'| of the vectors is √2 |p − p'|
+    one, two = (
+        cs.JKCE(cs.RandomFourier(bandwidth=width), "gaussian", method, notion, n_pairs=1000)
+        for notion, width in (("positive", 0.3), ("canonical", 0.3 * np.sqrt(2)))
+    )
+    values = [cs.evaluate(source, [e]).estimates[0].value for e in (one, two)]
+    assert 2 * values[0] == pytest.approx(values[1], rel=1e-10)
 
 
 def test_given_edges__are_used_as_they_are(arrays):

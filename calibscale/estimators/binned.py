@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -18,6 +19,7 @@ from calibscale.limits import BinGaps, Limits, bin_limits
 from calibscale.results import Estimate
 from calibscale.statistics import (
     BinCounts,
+    BinRests,
     BinState,
     CellState,
     FineHistogram,
@@ -39,7 +41,7 @@ CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 class Bins(NamedTuple):
     """Bins of one column: edges (B+1,), and per bin Σ1, Σw, Σw², Σwp, Σwδ, each (B,).
 
-    `squares` is Σw²δ², where it was summed.
+    `squares` is Σw²δ², and `rest` Σw(1 − p) to all its digits, where an estimator needs them.
     """
 
     edges: Floats
@@ -49,6 +51,7 @@ class Bins(NamedTuple):
     p: Floats
     delta: Floats
     squares: Floats | None = None
+    rest: Floats | None = None
 
     @property
     def share(self) -> Floats:
@@ -110,8 +113,8 @@ class Binned(Estimator):
         ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is the same.
         ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
         ``netcal``: [lo, hi), the last bin closed.
-        ``torchmetrics``: [lo, hi) and one more bin that holds exactly 1 (in float64; the original
-        compares in float32).
+        ``torchmetrics``: [lo, hi) and one more bin that holds exactly 1; edges as torch.linspace
+        rounds them in float64 (given float32 predictions the original has those of float32).
         Numbers are the edges themselves, (lo, hi].
     notion : {"top_label", "positive"}
         ``positive`` is class 1 of a binary source.
@@ -150,7 +153,7 @@ class Binned(Estimator):
             return tuple(self.edges)
         values = np.linspace(0.0, 1.0, self.bins + 1)
         if self.edges == "torchmetrics":
-            values = np.append(values, 1.0 + 1.0 / self.bins)
+            values = np.append(_torch_linspace(self.bins), 1.0 + 1.0 / self.bins)
         return tuple(values.tolist())
 
     @property
@@ -203,6 +206,16 @@ class Binned(Estimator):
             details={**details, "bins": bins.table()},
             n=int(bins.rows.sum()),
         )
+
+
+def _torch_linspace(bins: int) -> Floats:
+    """``torch.linspace(0, 1, bins + 1)`` in float64: steps from the nearer end.
+
+    From the upper end each is rounded once, as a fused multiply-add does.
+    """
+    step, half = 1.0 / bins, (bins + 1) // 2
+    upper = [float(1 - k * Fraction(step)) for k in range(bins - half, -1, -1)]
+    return np.array([k * step for k in range(half)] + upper)
 
 
 def fine_borders() -> Floats:
@@ -390,30 +403,45 @@ class BrierDecomposition(Binned):
 class NLLDecomposition(Binned):
     """Log loss of the event = calibration + refinement + what binning hides, in nats.
 
-    Calibration is Σ_b (n_b/n) KL(acc_b ‖ conf_b), refinement Σ_b (n_b/n) H(acc_b).
+    Calibration is Σ_b (n_b/n) KL(acc_b ‖ conf_b), refinement Σ_b (n_b/n) H(acc_b).  The mean of
+    1 − p in a bin is summed by itself, so that calibration is finite where the log loss is.
     """
 
     name: ClassVar[str] = "nll_decomposition"
     squared: ClassVar[bool] = False
     testable: ClassVar[bool] = False
 
+    def value(self, counts: BinState, _: ScalarState, rests: BinState) -> float:
+        if not counts.sums[1].sum() > 0:
+            return float("nan")
+        return self._value(self._with_rest(self._bins(counts), rests))
+
     def _value(self, bins: Bins) -> float:
         return self._parts(bins)[0]
+
+    def _with_rest(self, bins: Bins, rests: BinState) -> Bins:
+        return bins._replace(rest=self._bins(rests).delta)
 
     @staticmethod
     def _parts(bins: Bins) -> tuple[float, float]:
         """Calibration and refinement."""
-        acc, conf = bins.frequency, np.clip(bins.mean_p, 0.0, 1.0)
+        acc, conf = bins.frequency, bins.mean_p
+        assert bins.rest is not None
+        rest = np.divide(bins.rest, bins.weight, np.ones_like(conf), where=bins.weight > 0)
         entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
         refinement = float(bins.share @ entropy)
-        cross = float(bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, 1.0 - conf)))
-        return cross - refinement, refinement
+        with np.errstate(divide="ignore"):
+            cross = bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, np.maximum(rest, 0.0)))
+        return float(cross) - refinement, refinement
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (*super().needs, ScalarScores(self.notion))
+        (counts,) = super().needs
+        assert isinstance(counts, BinCounts | FineHistogram)
+        return counts, ScalarScores(self.notion), BinRests(counts)
 
-    def _estimate(self, bins: Bins, scores: ScalarState) -> Estimate:
+    def _estimate(self, bins: Bins, scores: ScalarState, rests: BinState) -> Estimate:
+        bins = self._with_rest(bins, rests)
         calibration, refinement = self._parts(bins)
         base = float(bins.share @ bins.frequency)
         uncertainty = float(-xlogy(base, base) - xlogy(1.0 - base, 1.0 - base))

@@ -43,7 +43,9 @@ class JKCE(Estimator):
         are left out make blocks shorter.  ``pairs``: the mean over randomly drawn pairs, with its
         error.
     notion : {"canonical", "top_label", "positive"}
-        Scalar notions need another method than ``features``.
+        Scalar notions need another method than ``features``.  With two classes ⟨δ, δ'⟩ of the
+        vectors is twice (p − y)(p' − y'), so that with one kernel ``positive`` is half of
+        ``canonical``, and of the SKCE of two classes of CalibrationErrors.jl.
     precision : {"float64", "float32"}
         Of a pair; float32 is three times faster and states its rounding.
     block : int

@@ -350,7 +350,11 @@ class KLCE(Estimator):
 
 @dataclass(frozen=True)
 class KCE(KLCE):
-    """Squared kernel calibration error: `KLCE` with l = 1 (Widmann et al. 2019)."""
+    """Squared kernel calibration error: `KLCE` with l = 1 (Widmann et al. 2019).
+
+    Of two classes ⟨δ, δ'⟩ is twice (p − y)(p' − y'), so that with one kernel the notion
+    ``positive`` is half of ``canonical``, and of the SKCE of CalibrationErrors.jl.
+    """
 
     name: ClassVar[str] = "kce"
 

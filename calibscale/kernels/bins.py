@@ -118,24 +118,25 @@ def fine_cells(p, out):
 
 
 @inlined()
-def _simplex_cell(q):
+def _simplex_cell(q, thirds):
     """The cell of a point of the simplex, by the intervals (0, ⅓], (⅓, ⅔], (⅔, 1] per axis.
 
     At most one class lies above ⅔ and at most two above ⅓, so a cell is one of: none (0),
-    k in the middle (1 + k), k on top (1 + K + k), or the pair a < b in the middle.
+    k in the middle (1 + k), k on top (1 + K + k), or the pair a < b in the middle.  Three above ⅓,
+    by the tolerance of a row's sum, are all ⅓.  `thirds` are ⅓ and ⅔ in the precision of q.
     """
     K = q.size
-    third = 1.0 / 3.0
-    two_thirds = 2.0 / 3.0
     first = -1
     second = -1
     for k in range(K):
-        if q[k] > two_thirds:
+        if q[k] > thirds[1]:
             return 1 + K + k
-        if q[k] > third:
+        if q[k] > thirds[0]:
+            if second >= 0:
+                return 0
             if first < 0:
                 first = k
-            elif second < 0:
+            else:
                 second = k
     if first < 0:
         return 0
@@ -145,25 +146,26 @@ def _simplex_cell(q):
 
 
 @kernel
-def simplex_numbers(q, out):
+def simplex_numbers(q, thirds, out):
     """The cell of each point of the simplex.
 
-    axes: q (rows, K); out (rows,)
+    axes: q (rows, K); thirds (2,); out (rows,)
     """
     for i in range(out.size):
-        out[i] = _simplex_cell(q[i])
+        out[i] = _simplex_cell(q[i], thirds)
 
 
 @kernel
-def simplex_cells(q, delta, weights, totals, sums):
+def simplex_cells(q, thirds, delta, weights, totals, sums):
     """Σw and Σwδ for each cell of three intervals per axis.
 
-    axes: q, delta (rows, K); weights (rows,) or empty; totals (cells,); sums (cells, K)
+    axes: q, delta (rows, K); thirds (2,); weights (rows,) or empty; totals (cells,);
+    sums (cells, K)
     """
     weighted = weights.size > 0
     rows, K = q.shape
     for i in range(rows):
-        cell = _simplex_cell(q[i])
+        cell = _simplex_cell(q[i], thirds)
         w = weights[i] if weighted else 1.0
         totals[cell] += w
         for k in range(K):

@@ -20,6 +20,8 @@ BAD_WEIGHT = 6
 NO_GROUP = 7
 BAD_COVARIATE = 8
 
+SMALLEST = 2.0**-500  # of numbers that are multiplied: subnormal products are slow
+
 _SIGN_LESS = np.int64(0x7FFFFFFFFFFFFFFF)
 _INFINITY = np.int64(0x7FF0000000000000)
 
@@ -45,25 +47,27 @@ def _extent(row):
 
 @inlined("nsz", "reassoc", "contract")
 def _sums(row, top):
-    """Σq and Σq² without the top label."""
+    """Σq and Σq² without the top label, but for squares that underflow."""
     total = 0.0
     squares = 0.0
     for k in range(row.size):
         p = 0.0 if k == top else np.float64(row[k])
         total += p
+        p = p if p >= SMALLEST else 0.0
         squares += p * p
     return total, squares
 
 
 @inlined("nsz", "reassoc", "contract")
 def _exponential_sums(row, largest, top):
-    """Σe^(x − max x) and its squares without the top label."""
+    """Σe^(x − max x) and its squares without the top label, but for squares that underflow."""
     total = 0.0
     squares = 0.0
     for k in range(row.size):
         e = exp(np.float64(row[k]) - largest)
         e = 0.0 if k == top else e
         total += e
+        e = e if e >= SMALLEST else 0.0
         squares += e * e
     return total, squares
 
@@ -88,6 +92,8 @@ def _complaint(finite, y, K):
 @inlined()
 def _brier(squares, p, rest, own, hit):
     """Σ_k (q_k − e_k)², from Σq² without the top label, its p and 1 − p, and q of the label."""
+    rest = rest if abs(rest) >= SMALLEST else 0.0
+    own = own if own >= SMALLEST else 0.0
     if hit:
         return squares + rest * rest
     return squares - own * own + p * p + (1.0 - own) * (1.0 - own)

@@ -3,6 +3,9 @@
 A panel is a run of rows laid out for these loops.  Exponents are in powers of two and coordinates
 are scaled in advance, so that a pair costs its distance and one exp2.  The values of a sub-tile
 have the precision of its panels; across rows they are summed in float64.
+
+Subnormal numbers take many processors a hundred times longer, so none comes up: panels hold no
+small numbers but 0, and kernel values and products below `Form.constants[4]` are 0.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from calibscale.kernels.elementary import exp2, exp2_within, registers
 GAUSSIAN, LAPLACE, MATERN32, MATERN52 = range(4)
 LANES = 16  # rows of panels and columns of sub-tiles come in multiples of it
 UNROLL = 5  # classes likewise
+# up to which reach s·2^h, and its product with the exponential of a pair, are normal numbers
 REACH_SINGLE, REACH_DOUBLE = 60.0, 500.0
+REACH_PLANE = 20.0  # float32, where that exponential may be as small as 2^(−2·reach)
 FLUSH = 128  # rows summed in the precision of the panel before float64 takes over
 
 
@@ -47,10 +52,10 @@ class Form(NamedTuple):
     """A product kernel: radial factors on columns of X, one on the predictions, 1{equal codes}.
 
     axes: factors (f, 3) of (kind, first column, last column + 1); cross (1,) the factor of qᵀq' in
-    the Gaussian's exponent, empty without it; constants (4,) = 0, 1, ln 2, 1/3 and exp2 (12,) its
-    coefficients, in the precision of the panels.  `linear` adds qᵀq' to the only kernel there is,
-    or to the Gaussian of `cross`; `plane` says that there is one Gaussian in three columns of X and
-    nothing else, no labels either
+    the Gaussian's exponent, empty without it; constants (5,) = 0, 1, ln 2, 1/3 and what products
+    are 0 below, exp2 (12,) its coefficients, in the precision of the panels.  `linear` adds qᵀq' to
+    the only kernel there is, or to the Gaussian of `cross`; `plane` says that there is one Gaussian
+    in three columns of X and nothing else, no labels either
     """
 
     factors: Any
@@ -68,6 +73,12 @@ class Form(NamedTuple):
 def _whole(W):
     """W, in a form that tells LLVM that no loop over it has a remainder: that frees registers."""
     return (W >> 4) << 4
+
+
+@inlined()
+def _or_zero(x, least, zero):
+    """x, or 0 where it is so small that products with it may be subnormal."""
+    return x if abs(x) >= least else zero
 
 
 @inlined("contract")
@@ -229,13 +240,15 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
     axes: g (W,) the row's Gram product, if there is one; power, poly (W,) scratch
     """
     W = _whole(v.size)
-    one, ln2, third = form.constants[1], form.constants[2], form.constants[3]
+    zero, one = form.constants[0], form.constants[1]
+    ln2, third, least = form.constants[2], form.constants[3], form.constants[4]
     c = registers(form.exp2)
     if form.factors.shape[0] == 0 and form.cross.size and P.codes.size == 0:
-        cross, linear = form.cross[0], one if form.linear else form.constants[0]
+        cross, linear = form.cross[0], one if form.linear else zero
         mine, h = P.h[i], Q.h[j0 : j0 + W]
         for j in range(W):
-            v[j] = linear * g[j] + exp2(cross * g[j] + (h[j] + mine), c)
+            x = linear * _or_zero(g[j], least, zero)
+            v[j] = x + exp2(cross * g[j] + (h[j] + mine), c)
         return
     for j in range(W):
         power[j] = 0
@@ -267,14 +280,14 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
             v[j] = poly[j] * exp2(power[j], c)
         if form.linear:  # whose Gaussian is a factor, and the only one
             for j in range(W):
-                v[j] += g[j]
+                v[j] += _or_zero(g[j], least, zero)
     else:
         cross, mine, h = form.cross[0], P.h[i], Q.h[j0 : j0 + W]
         for j in range(W):
             v[j] = poly[j] * exp2(power[j] + (cross * g[j] + (h[j] + mine)), c)
         if form.linear:
             for j in range(W):
-                v[j] += poly[j] * g[j] * exp2(power[j], c)
+                v[j] += poly[j] * _or_zero(g[j], least, zero) * exp2(power[j], c)
     if P.codes.size:
         mine, codes = P.codes[i], Q.codes[j0 : j0 + W]
         for j in range(W):
@@ -374,7 +387,7 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
     A_ij is ⟨δ_i, δ_j⟩ where there are labels, else 1.
     """
     W = j1 - j0
-    one = form.constants[1]
+    zero, one, least = form.constants[0], form.constants[1], form.constants[4]
     columns = _columns(Q, j0, j1, one)
     G, offsets, scratch = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(5, W, P.s)
     power, poly, v, sums, kernels = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
@@ -398,7 +411,7 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
                     kernels[j] += u * v[j]
             if vectors:
                 for j in range(W):
-                    v[j] *= G[r, j] - offsets[r, j]
+                    v[j] *= _or_zero(G[r, j] - offsets[r, j], least, zero)
             s = P.s[i + r]
             for j in range(start, W):
                 sums[j] += s * v[j]
@@ -416,8 +429,8 @@ def _pair_sums(P, Q, form, tiles, kernel_sums, out):
     out (t, 2) float64
     """
     single = P.s.itemsize == 4
-    # exponents of at most twice the reach stay within what exp2 can, with room for strengths
-    near = max(P.reach, Q.reach) <= (REACH_SINGLE if single else REACH_DOUBLE)
+    reach = max(P.reach, Q.reach)
+    near = reach <= (REACH_SINGLE if single else REACH_DOUBLE)
     vectors = P.labels.size > 0
     alone = vectors and form.cross.size > 0 and form.factors.shape[0] + P.codes.size == 0
     canonical = alone and near and not form.linear
@@ -430,7 +443,7 @@ def _pair_sums(P, Q, form, tiles, kernel_sums, out):
             out[t, 0], out[t, 1] = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
             continue
         if form.plane:
-            total = _plane_tile(P, Q, form, i0, i1, j0, j1, near and single)
+            total = _plane_tile(P, Q, form, i0, i1, j0, j1, reach <= REACH_PLANE and single)
         else:
             total = _canonical_tile(P, Q, form, i0, i1, j0, j1)
         out[t, 0] = 0.5 * (total - _own(P, i0, i1)) if diagonal else total

@@ -83,7 +83,7 @@ def pooled_distance(setups: Sequence[DataSetup], notion: str) -> float:
     """
     step = -(-len(setups) // _MODELS)
     found = [pdist(setup.sample(notion).points[::step]) for setup in setups]
-    positive = np.concatenate([distances[distances > 0] for distances in found])
+    positive = np.concatenate([distances[distances > 1e-12] for distances in found])
     return float(np.median(positive)) if positive.size else 1.0
 
 
