@@ -53,11 +53,11 @@ class Interval:
     ----------
     low, high, level : float
     method : str
-        ``jackknife`` or ``bootstrap``.
+        ``jackknife``, ``bootstrap``, or ``one_step`` (of `select`).
     parts : int
-        Groups of rows, or rows, that were left out one at a time.
+        Groups of rows, or rows, or folds, that were left out one at a time.
     standard_error : float
-        Of the jackknife.
+        Of the jackknife, or of the one-step estimate.
     covers : str
         What it covers: the population's value, or the expectation at this n of a biased estimate.
     """
