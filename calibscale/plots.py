@@ -119,21 +119,19 @@ def _risk_curve(axis: Any, result: Selection, name: str, grid: list[Candidate]) 
 
 
 def _estimates(axis: Any, result: Selection) -> None:
-    """√estimate of the best of each estimator, with two standard errors of the test part."""
+    """√estimate of the best of each estimator, with the interval of the calibration error."""
     best = [result.best_of(name) for name in reversed(result.estimators)]
     for i, candidate in enumerate(best):
         color = _CHOSEN if candidate is result.selected else _OTHER
         root = candidate.root or 0.0
-        error = candidate.sampling_error or 0.0
-        low = math.sqrt(max(candidate.estimate - 2 * error, 0.0))
-        high = math.sqrt(max(candidate.estimate + 2 * error, 0.0))
+        low, high = candidate.root_interval or (root, root)
         axis.plot([low, high], [i, i], color=color, linewidth=2, alpha=0.5)
         axis.plot([root], [i], "o", color=color, markersize=6)
     axis.set_yticks(range(len(best)), [c.estimator for c in best], fontsize=9)
     axis.set_ylim(-0.6, len(best) - 0.4)
     axis.margins(x=0.15)
     axis.locator_params(axis="x", nbins=4)
-    axis.set_xlabel("calibration error (root), ± 2 s.e.", fontsize=9)
+    axis.set_xlabel("calibration error (root), 95 % interval", fontsize=9)
     axis.set_title("estimate", fontsize=10)
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)

@@ -56,11 +56,12 @@ class Interval:
     low, high, level : float
     method : str
         ``clopper_pearson``, ``weighted_counts``, ``binned`` or ``quadratic_form`` where
-        `calibscale.limits` has limits for the estimator, else ``jackknife`` or ``bootstrap``.
+        `calibscale.limits` has limits for the estimator, ``one_step`` of `select`, else
+        ``jackknife`` or ``bootstrap``.
     parts : int
-        Groups of rows, or rows, that were left out one at a time; 0 where none were.
+        Groups of rows, or rows, or folds, that were left out one at a time; 0 where none were.
     standard_error : float
-        Of the jackknife, else the half-length over the normal quantile.
+        Of the jackknife or the one-step estimate, else the half-length over the normal quantile.
     covers : str
         What it covers: the population's value, the expectation at this n of a biased estimate, or
         both, from the lower limit of the first to the upper limit of the second.

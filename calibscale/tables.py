@@ -14,6 +14,7 @@ from rich.text import Text
 
 from calibscale.report.words import plural
 from calibscale.results import POPULATION, Estimate, Evaluation, Outcome
+from calibscale.selection.interval import LEVEL
 from calibscale.selection.results import Candidate, Selection
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _WIDE = 90  # columns that the words beside the numbers need
 _NAME = 12  # columns that a name has before it goes on below; half of them where there is no room
 _BETWEEN = 2  # blanks between columns
+_LEVEL = f"{100 * LEVEL:g} %"
 
 _EXPLAINED = {
     "accuracy": "share of correct top labels",
@@ -235,11 +237,11 @@ def selection_tables(result: Selection, console: Console | None = None) -> None:
     _head(console, result, f"({result.notion.replace('_', '-')}, {folds} folds)")
     table = Table(box=None, pad_edge=False)
     table.add_column("estimator", no_wrap=True)
-    for name in ("chosen", "√risk·100", "risk − best", "√estimate"):
+    for name in ("chosen", "√risk·100", "risk − best", "√estimate", f"{_LEVEL} interval"):
         table.add_column(name, justify="right", no_wrap=True)
     best = [result.best_of(name) for name in result.estimators]
     for candidate in sorted(best, key=lambda c: c.risk):
-        selected = candidate is result.selected
+        selected, roots = candidate is result.selected, candidate.root_interval
         table.add_row(
             ("→ " if selected else "  ") + candidate.estimator,
             _hyperparameter(candidate),
@@ -248,7 +250,8 @@ def selection_tables(result: Selection, console: Console | None = None) -> None:
                 50 * candidate.risk_error / math.sqrt(max(candidate.risk, 1e-300)),
             ),
             "" if selected else _with_error(candidate.difference, candidate.difference_error, 2),
-            _with_error(candidate.root, _root_error(candidate), 4),
+            "–" if candidate.root is None else f"{candidate.root:.4g}",
+            "–" if roots is None else f"{roots[0]:.2g}–{roots[1]:.2g}",
             style="bold" if selected else None,
         )
     show(console, table)
@@ -260,17 +263,20 @@ def selection_tables(result: Selection, console: Console | None = None) -> None:
         if end is not None:
             console.print(Text(f"{name}: {end} is the end of its grid; widen it with --grid"))
     chosen = result.selected
-    error = f" ± {number(chosen.sampling_error)}" if chosen.sampling_error is not None else ""
     console.print(
-        Text(f"calibration error, squared: {number(chosen.estimate)}{error} ({chosen.estimator})")
+        Text(f"calibration error, squared: {number(chosen.estimate)} ({chosen.estimator})")
     )
+    if chosen.interval is not None:
+        low, high = chosen.interval.low, chosen.interval.high
+        console.print(Text(f"{_LEVEL} interval of the truth: {low:.3g} to {high:.3g}"))
     if result.nested_estimates:
         console.print(Text(f"nested cross-validation: {number(result.nested_estimate)}"))
     console.print(
         Text(
             "√risk·100 is the root of the validated risk, in percent: the less, the better\n"
-            "± is a standard error: of the risk over folds, of the difference paired by rows,\n"
-            "of the estimate from the finite test part",
+            "± is a standard error: of the risk over folds, of the difference paired by rows\n"
+            "an estimate is a mean of squares, which noise makes larger: intervals allow for\n"
+            "that, and reach 0 where the rows do not tell the error from 0",
             style="dim",
         )
     )
@@ -287,13 +293,6 @@ def _hyperparameter(candidate: Candidate) -> str:
     for name, found in candidate.fitted.items():
         values[name.replace("theta", "θ")] = sum(found) / len(found)
     return ", ".join(f"{name} = {value:.4g}" for name, value in values.items())
-
-
-def _root_error(candidate: Candidate) -> float | None:
-    """Standard error of the root, from that of the square."""
-    if candidate.sampling_error is None or not candidate.root:
-        return None
-    return candidate.sampling_error / (2 * candidate.root)
 
 
 def _at_end(result: Selection, estimator: str) -> str | None:

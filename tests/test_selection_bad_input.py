@@ -41,8 +41,8 @@ def assert_defined(found):
     """Every number finite, or missing with a reason; the JSON is strict and complete."""
     for c in found.candidates:
         values = [getattr(c, name) for name in NUMBERS] + [*c.risk_folds, *c.estimate_folds]
-        if c.sampling_error is not None:
-            values.append(c.sampling_error)
+        if c.interval is not None:
+            values.extend([c.interval.low, c.interval.high])
         if not all(map(math.isfinite, values)):
             assert c.reason, (c.estimator, c.hyperparameter, values)
     assert math.isfinite(found.selected.risk)

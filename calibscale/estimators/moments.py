@@ -13,6 +13,7 @@ from calibscale.results import EXACT, Approximation
 from calibscale.statistics import MomentState, NoiseState
 
 _GROUPS = 20
+_HIGHER = 2.0  # terms of higher order, as a multiple of the share: 60 classes, quarter bandwidths
 _WIDTH = 2.3  # standard errors: 2 would do were they normal and known; five networks need this
 
 
@@ -35,16 +36,18 @@ def approximation(
     """Error of `value` from the finite number of random frequencies, by their jackknife.
 
     Frequencies are left out in up to 20 groups; each time the value is computed from the
-    remaining sub-blocks of S, C and M, no further pass.  error = |bias| + 2.3 standard errors: the
-    bias of a function of finitely many frequencies is of the order of its spread, and averages
-    of independent repetitions would never show it.
+    remaining sub-blocks of S, C and M, no further pass.  error = |bias| (1 + 2 share) + 2.3
+    standard errors: the bias of a function of finitely many frequencies is of the order of its
+    spread, and averages of independent repetitions would never show it.  `share` is that of the
+    bias in the value: where it is large, the jackknife tells its first order in 1/F only.
     """
     if not isinstance(features, RandomFourier):
         return EXACT
     if features.n_features < 2:
         return Approximation("random_features", None)
+    whole = value(moments, *noise)
     left_out = frequencies_left_out(features, moments, value, *noise)
-    return from_left_out(value(moments, *noise), left_out)
+    return from_left_out(whole, left_out, abs(whole))
 
 
 def frequencies_left_out(
@@ -54,17 +57,18 @@ def frequencies_left_out(
     return np.array([value(*parts) for parts in _leave_group_out(features, moments, noise)])
 
 
-def from_left_out(whole: float, left_out: Floats) -> Approximation:
+def from_left_out(whole: float, left_out: Floats, size: float = np.inf) -> Approximation:
     """The error of a value, from those without each group of frequencies.
 
-    Differences of values with the same frequencies have the differences of these.
+    Differences of values with the same frequencies have the differences of these.  A bias that is
+    no small share of `size` has more than its first order.
     """
     groups = len(left_out)
     bias = (groups - 1) * (left_out.mean() - whole)
     spread = np.sqrt((groups - 1) * np.mean((left_out - left_out.mean()) ** 2))
-    return Approximation(
-        "random_features", float(abs(bias) + _WIDTH * spread), corrected=float(whole - bias)
-    )
+    share = abs(bias) / max(size, abs(bias), 1e-300)
+    error = abs(bias) * (1.0 + _HIGHER * share) + _WIDTH * spread
+    return Approximation("random_features", float(error), corrected=float(whole - bias))
 
 
 def _leave_group_out(

@@ -154,7 +154,7 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
             + (f" with {_settings(chosen)}" if _settings(chosen) else "")
             + f": the squared calibration error is {words.number(chosen['estimate'])}"
             + (f", its root {words.number(chosen['root'])}" if chosen["root"] is not None else "")
-            + "."
+            + f". {_interval_words(chosen)}"
         ),
         _risk_table(list(best.values()), chosen),
     ]
@@ -197,41 +197,59 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Block:
     for c in sorted(best, key=lambda c: math.inf if c["risk"] is None else c["risk"]):
         mine = c["estimator"] == chosen["estimator"]
         state = "chosen" if mine else "worse" if c["distinguishable"] else "not told apart"
-        error = c["sampling_standard_error"]
-        root_error = error / (2 * c["root"]) if error is not None and c["root"] else None
         rows.append((
             Cell(c["estimator"], "strong" if mine else ""), _settings(c) or "–",
             words.number(_root_risk(c), 6), "–" if mine else words.signed(c["difference"]),
             "–" if mine else words.number(c["difference_standard_error"], 2),
-            words.number(c["estimate"]), words.number(c["root"]), words.number(root_error, 2),
+            words.number(c["estimate"]), words.number(c["root"]), words.span(*_roots(c)),
             Cell(state, "strong" if mine else ""),
         ))  # fmt: skip
     head = (
         "estimator", Column("setting", numbers=False), "√risk × 100", "risk − best", "±",
-        "estimate", "root", "± root", Column("state", numbers=False),
+        "estimate", "root", f"{interval_name(_level(chosen))} of the root",
+        Column("state", numbers=False),
     )  # fmt: skip
-    return table("The best of each estimator by its risk", head, rows, "±: standard errors")
+    caption = "The best of each estimator by its risk"
+    return table(caption, head, rows, "±: standard errors of differences paired by rows")
+
+
+def _level(candidate: dict[str, Any]) -> float | None:
+    return None if candidate["interval"] is None else candidate["interval"]["level"]
+
+
+def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Roots of the limits of the interval."""
+    limits = candidate["interval"] or {"low": None, "high": None}
+    if limits["low"] is None or limits["high"] is None:
+        return None, None
+    return math.sqrt(max(limits["low"], 0.0)), math.sqrt(max(limits["high"], 0.0))
+
+
+def _interval_words(chosen: dict[str, Any]) -> str:
+    """What the interval says beside an estimate that is never negative."""
+    limits = chosen["interval"]
+    if limits is None or limits["low"] is None or limits["high"] is None:
+        return ""
+    between = words.span(limits["low"], limits["high"])
+    told = f"The {interval_name(limits['level'])} of the squared error is {between}"
+    if limits["low"] <= 0:
+        return f"{told}: the rows do not tell it from 0, and an estimate from squares is above 0."
+    return f"{told}."
 
 
 def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Figure:
     rows = []
     for c in best:
-        error, value = c["sampling_standard_error"] or 0.0, c["estimate"]
-        low, high = (
-            (None, None)
-            if value is None or not error
-            else tuple(math.sqrt(max(value + s * error, 0.0)) for s in (-2, 2))
-        )
-        rows.append(Row(c["estimator"], c["root"], low, high))
-    strip = Strip("", tuple(rows))
+        rows.append(Row(c["estimator"], c["root"], *_roots(c)))
+    strip, level = Strip("", tuple(rows)), _level(chosen)
     return Figure(
         charts.strips([strip]),
         "Calibration error by estimator",
-        f"The calibration error (root) by each estimator, ± 2 standard errors; "
+        f"The calibration error (root) by each estimator, with its {interval_name(level)}; "
         f"{chosen['estimator']} has the smallest risk.",
         strip_table([strip], "Numbers of the plot: calibration error by estimator", "estimator",
-                    None),
-        (("dot", "estimate"), ("bar", "± 2 standard errors")), "Calibration error (root)",
+                    level),
+        (("dot", "estimate"), ("bar", interval_name(level))), "Calibration error (root)",
     )  # fmt: skip
 
 

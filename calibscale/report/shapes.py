@@ -102,7 +102,7 @@ _CANDIDATE: dict[str, Shape] = {
     "difference_standard_error": Maybe(float),
     "distinguishable": Maybe(bool),
     "estimate": Maybe(float),
-    "sampling_standard_error": Maybe(float),
+    "interval": Maybe(_INTERVAL),
     "root": Maybe(float),
     "reason": Maybe(str),
 }

@@ -166,6 +166,10 @@ def selection(result: dict[str, Any]) -> Article:
     chosen = result["selected"]
     verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
     verdict += words.number(chosen["estimate"])
+    limits = chosen["interval"]
+    if limits is not None:
+        between = words.span(limits["low"], limits["high"])
+        verdict += f" ({interval_name(limits['level'])} {between})"
     features = result.get("features")
     return Article(
         f"Choice of the estimator for {_name(result)}",

@@ -48,6 +48,10 @@ class _FittedBins(Bilinear):
                 out[j, h] = (self.d[h][j] ** 2 - self.v[h][j])[self._positions(h, view)]
         return out
 
+    def residuals(self, j: int, view: View) -> Floats:
+        r = [self.d[h][j][self._positions(h, view)] for h in range(self.size)]
+        return np.array(r)[:, :, None]
+
     def judge(self, part: Part, rows: Sequence[View], whole: bool) -> PairSums:
         sums = PairSums.zero(self.size, rows)
         for h in range(self.size):
@@ -69,6 +73,11 @@ class _FittedBins(Bilinear):
         for h in range(self.size):
             out[h] = np.sum(part.states[h].sums[:, 1] * (self.d[h] ** 2 - self.v[h]))
         return out / float(part.residuals.weight)
+
+    def gain(self, part: Part, h: int) -> float:
+        s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
+        d = self.d[h]
+        return float(np.sum(d * (2.0 * c - s * d)) / part.residuals.weight)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import numpy as np
 
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError
-from calibscale.results import EXACT, Approximation
-from calibscale.selection.error import feature_error
-from calibscale.selection.families import Family, Fitted, Setting
-from calibscale.selection.judge import Parts, Verdict, sampling_error
+from calibscale.results import EXACT, Approximation, Interval
+from calibscale.selection.error import feature_error, replicates, trace_residual
+from calibscale.selection.families import Bilinear, Family, Fitted, Part, Setting
+from calibscale.selection.interval import Gains, Shares, intervals
+from calibscale.selection.judge import Parts, Verdict
 from calibscale.selection.kde import KDE
 from calibscale.selection.results import Candidate
 from calibscale.selection.ridge import Ridge
@@ -47,8 +48,18 @@ def compare(
         kept = (np.concatenate([v.risk_error for v in verdict]) / 2.0) ** 2
         variance += np.where(np.arange(len(every)) == best, 0.0, kept + kept[best])
         own += kept
-    judged = {_best_of(mean, every, f) for f in range(len(families))}
-    test, tested = setting.rows(TEST), part(TEST, families[0]).residuals
+    judged = sorted({_best_of(mean, every, f) for f in range(len(families))})
+    judged = [i for i in judged if defined[i]]
+    found = _intervals(
+        setting, families, part, fitted, verdicts, [every[i] for i in judged],
+        [float(estimates[:, i].mean()) for i in judged],
+    )  # fmt: skip
+    errors = [
+        _approximations(family, [fold[f] for fold in verdicts], [fits[f] for fits in fitted],
+                        [part(v, family) for v in range(TEST, k)])
+        for f, family in enumerate(families)
+    ]  # fmt: skip
+    intervals_of = dict(zip(judged, found, strict=True))
     candidates = []
     for i, (f, h) in enumerate(every):
         family, fits = families[f], [fit[f] for fit in fitted]
@@ -65,16 +76,57 @@ def compare(
                 estimate=float(estimates[:, i].mean()),
                 estimate_folds=tuple(estimates[:, i].tolist()),
                 estimate_error=_standard_error(estimates[:, i]),
-                sampling_error=sampling_error(fits, h, test, tested) if i in judged else None,
-                approximation=_approximation(family, h, verdicts, fitted, f, part),
-                risk_approximation=_from_subset(
-                    np.array([fold[f].risk_error[h] for fold in verdicts]), k
-                ),
+                interval=intervals_of.get(i),
+                approximation=errors[f][h][1],
+                risk_approximation=errors[f][h][0],
                 fitted=family.found(fits),
                 reason=None if defined[i] else "its numbers overflow; drop this value of the grid",
             )
         )
     return tuple(candidates), best
+
+
+def _intervals(
+    setting: Setting,
+    families: Sequence[Family],
+    part: Parts,
+    fitted: Sequence[Sequence[Fitted]],
+    verdicts: Sequence[Sequence[Verdict]],
+    judged: Sequence[tuple[int, int]],
+    estimates: Sequence[float],
+) -> list[Interval]:
+    """The interval of each of the (family, hyper-parameter) judged."""
+    k = len(verdicts)
+    picks = [[fits[f].pick(h) for fits in fitted] for f, h in judged]
+    gains: list[Gains | None] = []
+    for f, h in judged:
+        known = None
+        if not setting.whole:
+            parts = [part(v, families[f]) for v in range(TEST, k)]
+            mine, told = [fits[f] for fits in fitted], [fold[f] for fold in verdicts]
+            known = _gains(parts, mine, told, h)
+        gains.append(known)
+    sums = [part(v, families[0]).residuals for v in range(TEST, k)]
+    shares = Shares(
+        np.array([float(s.weight) for s in sums]), np.array([float(s.weight2) for s in sums])
+    )
+    return intervals(setting, picks, gains, shares, estimates)
+
+
+def _gains(
+    parts: Sequence[Part], fits: Sequence[Fitted], verdicts: Sequence[Verdict], h: int
+) -> Gains | None:
+    """Over all rows of the test part, the first, and of each fold; None if rows were not met."""
+    test, *folds = parts
+    found = []
+    for fit, fold, verdict in zip(fits, folds, verdicts, strict=True):
+        if isinstance(fit, Bilinear):
+            found.append((fit.gain(fold, h), fit.gain(test, h)))
+        elif verdict.gains is not None:
+            found.append(tuple(verdict.gains[:, h]))
+        else:
+            return None
+    return Gains(*np.array(found).T)
 
 
 def hyperparameters(fits: Sequence[Fitted]) -> list[tuple[int, int]]:
@@ -98,23 +150,47 @@ def _first_order_variance(projections: Floats, weights: Floats) -> Floats:
     return 4.0 * ((projections - center[:, None]) ** 2 @ w2)
 
 
-def _approximation(
-    family: Family,
-    h: int,
-    verdicts: Sequence[Sequence[Verdict]],
-    fitted: Sequence[Sequence[Any]],
-    f: int,
-    part: Parts,
-) -> Approximation:
+def _approximations(
+    family: Family, verdicts: Sequence[Verdict], fits: Sequence[Any], parts: Sequence[Part]
+) -> list[tuple[Approximation, Approximation]]:
+    """How exact risk and estimate of each hyper-parameter are."""
+    k = len(verdicts)
+    risks, estimates = (
+        [_from_subset(np.array(errors), shared) for errors in zip(*by_fold, strict=True)]
+        for by_fold, shared in (
+            ([v.risk_error for v in verdicts], k),
+            ([v.estimate_error for v in verdicts], 1),
+        )
+    )
     if isinstance(family, Ridge):
         assert family.features is not None
-        estimate = float(np.mean([fold[f].estimate[h] for fold in verdicts]))
-        smaller = np.mean([fold[f].smaller[:, h] for fold in verdicts], axis=0)
-        parts = [part(fold, family) for fold in range(TEST, len(verdicts))]
-        return feature_error(family.features, estimate, smaller, parts)
+        maps = [index for index, _ in replicates(family.features, parts)]
+        residuals = np.array([trace_residual(parts, kept) for kept in (None, *maps)])
+        smaller = np.array([v.smaller for v in verdicts])  # (k, replicates, 2, H)
+        for h in range(fits[0].size):
+            damping = fits[0].damping(h)
+            by_fold = np.array([v.risk[h] for v in verdicts])
+            missed = feature_error(
+                family.features, by_fold, smaller[:, :, 0, h], residuals, damping
+            )
+            risks[h] = _both(risks[h], missed)
+            by_fold = np.array([v.estimate[h] for v in verdicts])
+            estimates[h] = feature_error(
+                family.features, by_fold, smaller[:, :, 1, h], residuals, damping
+            )
     if isinstance(family, KDE) and family.compressed:
-        return Approximation("cells", max(fit[f].error for fit in fitted))
-    return _from_subset(np.array([fold[f].estimate_error[h] for fold in verdicts]), 1)
+        estimates = [Approximation("cells", max(fit.error for fit in fits))] * len(estimates)
+    return list(zip(risks, estimates, strict=True))
+
+
+def _both(subset: Approximation, features: Approximation) -> Approximation:
+    """The error of kept rows that stand for all, and that of features."""
+    if subset.kind == "exact":
+        return features
+    if subset.error is None or features.error is None:
+        return Approximation(features.kind, None)
+    kind = subset.kind if subset.error > features.error else features.kind
+    return Approximation(kind, float(np.hypot(subset.error, features.error)))
 
 
 def _from_subset(errors: Floats, independent: int) -> Approximation:

@@ -1,4 +1,4 @@
-"""What a finite number of features does to an estimate."""
+"""What a finite number of features does to risks and estimates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibscale.chunk import Floats, Ints
+from calibscale.estimators.moments import from_left_out
 from calibscale.landmarks import FourierFeatures, PointFeatures
 from calibscale.results import Approximation
 from calibscale.selection.families import Part
@@ -14,15 +15,20 @@ from calibscale.selection.families import Part
 Index = tuple[Ints, float]  # a part of the features, and the factor they get
 
 _GROUPS = 10
-_WIDTH = 2.3  # standard errors, as for the estimators from moments
-_SAFETY = 1.75  # half of the landmarks tell the error of all within that, in 100 classes
 _ROUNDING = 1e-12
+# what covers 95 % of risks and estimates of networks on cifar10 and cifar100, ranks 50 to 400
+_UNIT, _POWER, _SAFETY, _MOST = 1e-3, 1.25, 2.5, 4.0
 
 
-def replicates(features: PointFeatures) -> list[Index]:
-    """Smaller maps among the features: half of the landmarks, or all but a group of frequencies."""
+def replicates(features: PointFeatures, parts: Sequence[Part]) -> list[Index]:
+    """Smaller maps among the features: half and three quarters of landmarks, or all but a group.
+
+    None where landmarks reproduce the kernel to rounding on the rows of the parts, or are few.
+    """
     if not isinstance(features, FourierFeatures):
-        return [(np.arange((features.m + 1) // 2), 1.0)]
+        if trace_residual(parts) < _ROUNDING or features.m < 4:
+            return []
+        return [(np.arange(quarters * features.m // 4), 1.0) for quarters in (2, 3)]
     F = features.n_features
     out = []
     for group in np.array_split(np.arange(F), min(F, _GROUPS)):
@@ -44,28 +50,36 @@ def trace_residual(parts: Sequence[Part], kept: Ints | None = None) -> float:
 
 
 def feature_error(
-    features: PointFeatures, estimate: float, smaller: Floats, parts: Sequence[Part]
+    features: PointFeatures, whole: Floats, smaller: Floats, residuals: Floats, damping: float
 ) -> Approximation:
-    """The error of an estimate from its values with smaller maps, (replicates,).
+    """The error of the mean over folds of a risk or estimate, from its values with smaller maps.
 
-    Landmarks: the error is taken as proportional to the trace residual, so that half of them tell
-    it.  Random features: jackknife over groups of frequencies, |bias| + 2.3 standard errors,
-    more where the bias is a large share of the estimate.
+    Random features: jackknife over groups of frequencies (`from_left_out`).  Landmarks: what is
+    missing is taken to be in proportion to g = (x/(1 + x))^(5/4), x the trace residual in ridges
+    up to a constant, so that the step from a smaller map, the root mean square over folds, tells
+    what all of them miss: step·min(g/(g_smaller − g), 4).  2.5 times the geometric mean of what
+    half and three quarters of the landmarks tell.
+
+    Parameters
+    ----------
+    whole : (k,)
+        By fold.
+    smaller : (k, replicates)
+    residuals : (1 + replicates,)
+        Trace residuals of all features and of the smaller maps.
+    damping : float
+        The ridge as a share of the rows' weight.
     """
     if isinstance(features, FourierFeatures):
-        groups = len(smaller)
-        if groups < 2:
+        if smaller.shape[1] < 2:
             return Approximation("random_features", None)
-        bias = (groups - 1) * (smaller.mean() - estimate)
-        spread = np.sqrt((groups - 1) * np.mean((smaller - smaller.mean()) ** 2))
-        share = abs(bias) / max(abs(estimate), abs(bias), 1e-300)
-        error = abs(bias) * (1.0 + 3.0 * share) + _WIDTH * spread  # a large bias is not linear
-        return Approximation("random_features", float(error), float(estimate - bias))
-    now = trace_residual(parts)
-    before = trace_residual(parts, replicates(features)[0][0])
-    if now < _ROUNDING:
+        return from_left_out(float(whole.mean()), smaller.mean(axis=0), abs(float(whole.mean())))
+    if residuals[0] < _ROUNDING:
         return Approximation("low_rank", 0.0)
-    if before <= now:
+    if not smaller.shape[1]:
         return Approximation("landmarks", None)
-    told = abs(estimate - smaller[0]) * now / (before - now)
-    return Approximation("landmarks", float(_SAFETY * told))
+    missing = (_UNIT * residuals / (_UNIT * residuals + damping)) ** _POWER
+    steps = np.sqrt(np.mean((smaller - whole[:, None]) ** 2, axis=0))
+    left = missing[0] / np.maximum(missing[1:] - missing[0], missing[0] / _MOST)
+    told = float(np.sqrt(np.prod(steps * left)))
+    return Approximation("landmarks", _SAFETY * told)

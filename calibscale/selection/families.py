@@ -96,6 +96,10 @@ class Fitted(ABC):
         """h(p_i, p_i), (J, H, c)."""
 
     @abstractmethod
+    def residuals(self, j: int, view: View) -> Floats:
+        """r̂ of each row of problem j, (H, c, e): what h takes E[δ | p] to be."""
+
+    @abstractmethod
     def pick(self, h: int) -> Fitted:
         """The same with one hyper-parameter only."""
 
@@ -104,10 +108,6 @@ class PlugIn(Fitted):
     """h(p, p') = ⟨r̂(p), r̂(p')⟩ for a function r̂ of the prediction."""
 
     plug_in = True
-
-    @abstractmethod
-    def residuals(self, j: int, view: View) -> Floats:
-        """r̂ of each row of problem j, (H, c, e)."""
 
     def diagonal(self, rows: Sequence[View]) -> Floats:
         parts = [self.residuals(j, view) for j, view in enumerate(rows)]
@@ -129,6 +129,10 @@ class Bilinear(Fitted):
     @abstractmethod
     def estimates(self, part: Part) -> Floats:
         """tr(B S)/Σw of a part [GB eq. 21], summed over problems, (H,)."""
+
+    @abstractmethod
+    def gain(self, part: Part, h: int) -> float:
+        """Mean of 2⟨r̂, δ⟩ − |r̂|² over a part, summed over problems, of one hyper-parameter."""
 
 
 class Family(ABC):

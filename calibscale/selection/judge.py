@@ -39,10 +39,13 @@ class Verdict(NamedTuple):
     projections : (H, c)
         For each kept row of the fold the mean loss of the pairs it is in: the first order of the
         U-statistic.
-    smaller : (replicates, H)
-        Estimates that smaller feature maps give.
+    smaller : (replicates, 2, H)
+        Risks and estimates that smaller feature maps give.
     risk_error, estimate_error : (H,)
         Two standard errors of what the kept rows had to stand for all; 0 where all were met.
+    gains : (2, H) or None
+        Of plug-in functions that a pass met at every row: the mean of 2⟨r̂, δ⟩ − |r̂|² over the
+        fold and over the test part.
     """
 
     risk: Floats
@@ -51,6 +54,7 @@ class Verdict(NamedTuple):
     smaller: Floats
     risk_error: Floats
     estimate_error: Floats
+    gains: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +114,7 @@ class Judge:
             error = abs(pair_mean(error, 0.0, float(whole.weight), float(whole.weight2)))
             estimate = fit.estimates(self.parts(TEST, family))
             projections = _projections(rows, whole, sums.first, gaps)
-            smaller = self._smaller(f, fold)
+            smaller = self._smaller(f, fold, rows)
             return Verdict(risk, estimate, projections, smaller, error, np.zeros(fit.size))
         assert isinstance(fit, PlugIn)
         return self._plug_in(f, fold, fit, part.residuals, rows, test)
@@ -119,13 +123,18 @@ class Judge:
         self, f: int, fold: int, whole: ResidualState, rows: list[View], gaps: Floats
     ) -> tuple[Floats, Floats]:
         """Σw²(|δ|² − h_ii)² of the fold, and two standard errors if the kept rows tell it."""
-        exact = np.zeros(gaps.shape[1])
         if f in self.streamed:
             H, _ = self._offsets(f)
-            return self.sums[fold].diagonal[H : H + self.fitted[fold][f].size], exact
+            exact = self.sums[fold].diagonal[H : H + self.fitted[fold][f].size]
+            return exact, np.zeros(len(exact))
+        return self._kept_diagonal(whole, rows, gaps)
+
+    def _kept_diagonal(
+        self, whole: ResidualState, rows: list[View], gaps: Floats
+    ) -> tuple[Floats, Floats]:
         squares = np.einsum("jhc,jhc->hc", gaps, gaps)
         if self.setting.whole:
-            return squares.sum(axis=1), exact
+            return squares.sum(axis=1), np.zeros(len(squares))
         # less those of h = 0, whose sum over all rows is known
         squares -= sum((view.weights * view.squares) ** 2 for view in rows)
         scale = float(whole.weight2) / float(rows[0].weights @ rows[0].weights)
@@ -146,10 +155,14 @@ class Judge:
             H, P = self._offsets(f)
             A, R = self.sums[fold].A[P : P + fit.size], self.sums[fold].R[P : P + fit.size]
             diagonal = self.sums[fold].diagonal[H : H + fit.size]
-            estimate = self.sums[TEST].estimates[fold, P : P + fit.size]
-            estimate = estimate / float(self.parts(TEST, self.families[f]).residuals.weight)
+            tested = float(self.parts(TEST, self.families[f]).residuals.weight)
+            estimate = self.sums[TEST].estimates[fold, P : P + fit.size] / tested
+            products = self.sums[TEST].products[fold, P : P + fit.size] / tested
+            own = np.einsum("hjee->h", 2.0 * A - R) / float(whole.weight)
+            gains = np.stack([own, 2.0 * products - estimate])
             mine = whole
         else:
+            gains = None
             mine = residual_state(rows)
             local = RowSums(self.setting.notion, "kept", [(fit,)])
             sums = local.zero(self.setting.classes)
@@ -164,9 +177,9 @@ class Judge:
         projections = np.concatenate(
             [self._plug_in_projections(fit, mine, A, R, piece) for piece in pieces(rows)], axis=1
         )
-        smaller, zero = np.empty((0, fit.size)), np.zeros(fit.size)
+        smaller, zero = np.empty((0, 2, fit.size)), np.zeros(fit.size)
         if streamed or self.setting.whole:
-            return Verdict(risk, estimate, projections, smaller, zero, zero)
+            return Verdict(risk, estimate, projections, smaller, zero, zero, gains)
         # h = 0 on the kept rows and on all: what the risks of all functions have in common
         risk = risk - _constant(mine) + _constant(whole)
         nothing = np.zeros((len(rows), 1, len(rows[0].rows)))
@@ -186,16 +199,21 @@ class Judge:
             diagonals[j] = np.einsum("hce,hce->hc", r, r)
         return _projections(rows, whole, first, _gaps(rows, diagonals))
 
-    def _smaller(self, f: int, fold: int) -> Floats:
+    def _smaller(self, f: int, fold: int, rows: list[View]) -> Floats:
         family, fit = self.families[f], self.fitted[fold][f]
         if not isinstance(family, Ridge):
-            return np.empty((0, fit.size))
+            return np.empty((0, 2, fit.size))
         assert family.features is not None
         train = [self.parts(k, family) for k in range(len(self.fitted)) if k != fold]
-        test = self.parts(TEST, family)
-        return np.array(
-            [family.fit_part(train, index).estimates(test) for index in replicates(family.features)]
-        ).reshape(-1, fit.size)
+        part, test = self.parts(fold, family), self.parts(TEST, family)
+        found = []
+        for index in replicates(family.features, [*train, part, test]):
+            less = family.fit_part(train, index)
+            sums = less.judge(part, rows, self.setting.whole)
+            diagonal, _ = self._kept_diagonal(part.residuals, rows, _gaps(rows, sums.diagonal))
+            risk = _bilinear_risk(part.residuals, sums, diagonal)
+            found.append(np.stack([risk, less.estimates(test)]))
+        return np.array(found).reshape(-1, 2, fit.size)
 
     def _offsets(self, f: int) -> tuple[int, int]:
         """Where a streamed family's hyper-parameters begin among all, and among plug-in ones."""
@@ -223,18 +241,6 @@ def bilinear_risk(fit: Bilinear, part: Part, rows: Sequence[View]) -> Floats:
 def _bilinear_risk(whole: ResidualState, sums: PairSums, diagonal: Floats) -> Floats:
     total = np.sum(whole.D**2) - 2.0 * sums.cross + sums.square
     return pair_mean(total, diagonal, float(whole.weight), float(whole.weight2))
-
-
-def sampling_error(fits: Sequence[Fitted], h: int, test: list[View], whole: ResidualState) -> float:
-    """Standard error of the mean of h(p, p) over the test part, the mean of k fits.
-
-    The kept rows of the part, `test`, tell the variance for all of them, `whole`.
-    """
-    values = sum(fit.pick(h).diagonal(test)[:, 0].sum(0) for fit in fits) / len(fits)
-    w = test[0].weights
-    kept, all_rows = w.sum() ** 2 / (w @ w), float(whole.weight) ** 2 / float(whole.weight2)
-    scale = np.sqrt(kept / all_rows) if all(fit.anywhere for fit in fits) else 1.0
-    return float(_mean(values[None], w)[1][0] * scale)
 
 
 def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:

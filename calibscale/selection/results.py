@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.chunk import Block, Floats, Rules, chunks
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.results import EXACT, Approximation, finite, not_there
+from calibscale.results import EXACT, Approximation, Interval, finite, not_there
 from calibscale.selection.families import Fitted
 from calibscale.views import views
 
@@ -37,15 +37,22 @@ class Candidate:
         paired by rows: risks share most of their noise.
     estimate, estimate_folds : float, tuple of k floats
         The squared calibration error on the test part: mean over the k fits, and their values.
+        ⟨r̂, r̂⟩ ≥ 0, so that noise of the fits makes it larger: it is biased upwards, wholly so
+        where the model is calibrated.
     estimate_error : float
-        Standard error over folds.
-    sampling_error : float or None
-        Standard error of the estimate from the finite test part, of the selected candidate and
-        of the best of each estimator.
+        Standard error over folds, which share most of their training rows: how much the fits
+        disagree, not how far the estimate is from the truth.
+    interval : Interval or None
+        Of the squared calibration error E|r(p)|², r(p) = E[δ | p], of the selected candidate and
+        of the best of each estimator.  All rows tell it, by fits that have not seen them: the
+        lower limit from the one-step estimate, which is never too high but by chance, the upper
+        one with what the fits' noise takes off and what they may have missed
+        (`calibscale.selection.interval`).  It begins at 0 or above, reaches the estimate, and its
+        standard error is that of the one-step estimate.
     approximation : Approximation
         What a finite number of features, or a subset of rows, does to the estimate.
     risk_approximation : Approximation
-        What a subset of rows does to the risk.
+        What a finite number of features, or a subset of rows, does to the risk.
     fitted : dict
         Parameters found in each fold (θ of the temperature model, h of kde_loo).
     reason : str or None
@@ -63,7 +70,7 @@ class Candidate:
     estimate: float
     estimate_folds: tuple[float, ...]
     estimate_error: float
-    sampling_error: float | None = None
+    interval: Interval | None = None
     approximation: Approximation = EXACT
     risk_approximation: Approximation = EXACT
     fitted: dict[str, Any] = field(default_factory=dict)
@@ -78,6 +85,13 @@ class Candidate:
     def root(self) -> float | None:
         """√estimate, None where that is negative."""
         return math.sqrt(self.estimate) if self.estimate >= 0 else None
+
+    @property
+    def root_interval(self) -> tuple[float, float] | None:
+        """Roots of the limits of the interval, None without one."""
+        if self.interval is None:
+            return None
+        return math.sqrt(self.interval.low), math.sqrt(self.interval.high)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; NaN and ∞ are null."""
@@ -94,7 +108,7 @@ class Candidate:
             "estimate": self.estimate,
             "estimate_folds": list(self.estimate_folds),
             "estimate_standard_error": self.estimate_error,
-            "sampling_standard_error": self.sampling_error,
+            "interval": None if self.interval is None else self.interval.to_dict(),
             "root": self.root,
             "approximation": self.approximation.to_dict(),
             "risk_approximation": self.risk_approximation.to_dict(),

@@ -26,6 +26,24 @@ from calibscale.selection.statistics import FeatureMoments, FeatureState
 from calibscale.statistics import Statistic
 from calibscale.views import View
 
+_SIZE_FLOOR = 1e-3  # of r̂ in a direction of its values, as a share of the largest
+
+
+class _Latest:
+    """Features of the view that was met last: several fits meet the same one in turn."""
+
+    def __init__(self, features: PointFeatures) -> None:
+        self.features = features
+        self._last: tuple[Floats, Floats] | None = None
+
+    def __call__(self, view: View) -> Floats:
+        if self._last is None or view.points is not self._last[0]:
+            self._last = view.points, self.features(view.points)
+        return self._last[1]
+
+    def forget(self) -> None:
+        self._last = None
+
 
 class Basis:
     """S and C of a training set in the eigenvectors of S, problem by problem.
@@ -42,8 +60,15 @@ class Basis:
         Σw and (Σw)²/Σw² of the training rows.
     """
 
-    def __init__(self, features: PointFeatures, train: Sequence[Part], index: Index | None) -> None:
+    def __init__(
+        self,
+        features: PointFeatures,
+        train: Sequence[Part],
+        index: Index | None,
+        latest: _Latest | None = None,
+    ) -> None:
         self.features, self.index = features, index
+        self.latest = latest or _Latest(features)
         self.weight = sum(float(part.residuals.weight) for part in train)
         weight2 = sum(float(part.residuals.weight2) for part in train)
         if not self.weight > 0:
@@ -74,6 +99,7 @@ class Basis:
     def forget(self) -> None:
         """Let go of the moments of other parts: predictions need U, σ and G only."""
         self._rotated.clear()
+        self.latest.forget()
 
     def phi(self, j: int, view: View) -> Floats:
         """Features in the basis of problem j, (c, m)."""
@@ -132,7 +158,10 @@ class Ridge(Family):
         assert self.features is not None
         key = (self.features, excluded)  # kkr and ukkr share it
         if key not in setting.shared:
-            setting.shared[key] = Basis(self.features, train, None)
+            latest = _Latest(self.features)
+            for known, basis in setting.shared.items():
+                latest = basis.latest if known[0] == self.features else latest
+            setting.shared[key] = Basis(self.features, train, None, latest)
         return self.fitted(setting.shared[key], np.array(self.grid))
 
     def fit_part(self, train: Sequence[Part], index: Index | None = None) -> _FittedRidge:
@@ -151,12 +180,33 @@ class _FittedRidge(Bilinear):
     def pick(self, h: int) -> _FittedRidge:
         return type(self)(self.basis, self.grid[h : h + 1])
 
+    @abstractmethod
+    def damping(self, h: int) -> float:
+        """The share of the weight below which eigenvalues are damped."""
+
+    @abstractmethod
+    def weights(self, j: int, h: int) -> Floats:
+        """W in the eigenbasis with r̂ = Wᵀφ, (m, e)."""
+
+    def residuals(self, j: int, view: View) -> Floats:
+        phi = self.basis.latest(view)
+        return np.stack([phi @ (self.basis.U[j] @ self.weights(j, h)) for h in range(self.size)])
+
+    def gain(self, part: Part, h: int) -> float:
+        total = 0.0
+        for j, (S, C) in enumerate(zip(*self.basis.moments(part), strict=True)):
+            W = self.weights(j, h)
+            total += 2.0 * float(np.vdot(C.T, W)) - float(np.vdot(W, S @ W))
+        return total / float(part.residuals.weight)
+
 
 class _FittedUKKR(_FittedRidge):
-    def weights(self, j: int, h: int) -> Floats:
-        """W with h(p, p') = ⟨Wᵀφ, Wᵀφ'⟩, (m, e)."""
-        damping = self.grid[h] * self.basis.weight * self.basis.effective**-0.25  # λn
-        return self.basis.G[j] / (self.basis.sigma[j] + damping)[:, None]
+    def damping(self, h: int) -> float:
+        return float(self.grid[h] * self.basis.effective**-0.25)  # λ
+
+    def weights(self, j: int, h: int) -> Floats:  # h(p, p') = ⟨Wᵀφ, Wᵀφ'⟩
+        shrunk = self.basis.sigma[j] + self.damping(h) * self.basis.weight
+        return self.basis.G[j] / shrunk[:, None]
 
     def diagonal(self, rows: Sequence[View]) -> Floats:
         out = np.empty((len(rows), self.size, len(rows[0].rows)))
@@ -196,6 +246,18 @@ class _FittedKKR(_FittedRidge):
         sigma, G = self.basis.sigma[j], self.basis.G[j]
         damping = self.grid[h] * self.basis.weight**2 * self.basis.effective**-0.5  # λn²
         return (G @ G.T) / (np.outer(sigma, sigma) + damping)
+
+    def damping(self, h: int) -> float:
+        return float(self.grid[h] * self.basis.effective**-0.5)  # λ: σ' beside the largest σ ~ 1
+
+    def weights(self, j: int, h: int) -> Floats:
+        """W of the r̂ whose products h are: E[h(p, p')δ'] = R r(p), E[δhδ'ᵀ] = R², R = E[rrᵀ]."""
+        G, n = self.basis.G[j], self.basis.weight
+        image = self.matrix(j, h) @ G / n
+        squares, V = eigh(G.T @ image / n, check_finite=False)
+        sizes = np.sqrt(np.maximum(squares, 0.0))
+        used = sizes > _SIZE_FLOOR * max(sizes[-1], 1e-300)
+        return (image @ V[:, used] / sizes[used]) @ V[:, used].T
 
     def diagonal(self, rows: Sequence[View]) -> Floats:
         out = np.empty((len(rows), self.size, len(rows[0].rows)))

@@ -158,13 +158,15 @@ class RowSumState(NamedTuple):
     """Sums that need fitted functions; H, P: hyper-parameters of all families, of plug-in ones.
 
     diagonal = Σw²(|δ|² − h_ii)² (H,); for plug-in functions A = Σwδr̂ᵀ and R = Σwr̂r̂ᵀ
-    (P, J, e, e), and on the test part estimates = Σwh_ii by training set (k, P).
+    (P, J, e, e), and on the test part, by training set, estimates = Σwh_ii and products =
+    Σw⟨δ, r̂⟩ (k, P).
     """
 
     diagonal: Floats
     A: Floats
     R: Floats
     estimates: Floats
+    products: Floats
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class RowSums(Statistic):
         H = sum(fit.size for fit in self.fits[0])
         P = sum(fit.size for fit in self.fits[0] if fit.plug_in)
         A, R = np.zeros((2, P, J, e, e))
-        return RowSumState(np.zeros(H), A, R, np.zeros((len(self.fits), P)))
+        return RowSumState(np.zeros(H), A, R, *np.zeros((2, len(self.fits), P)))
 
     def accumulate(self, state: RowSumState, chunk: Chunk) -> RowSumState:
         if not len(chunk):
@@ -200,11 +202,15 @@ class RowSums(Statistic):
         for v, fits in enumerate(self.fits):
             p = 0
             for fit in fits:
-                if fit.plug_in:
-                    state.estimates[v, p : p + fit.size] += (
-                        fit.diagonal(rows).sum(0) @ rows[0].weights
-                    )
-                    p += fit.size
+                if not fit.plug_in:
+                    continue
+                mine = slice(p, p + fit.size)
+                for j, view in enumerate(rows):
+                    r = fit.residuals(j, view)
+                    w = view.weights
+                    state.estimates[v, mine] += np.einsum("hce,hce->hc", r, r) @ w
+                    state.products[v, mine] += np.einsum("hce,ce->hc", r, view.delta) @ w
+                p += fit.size
         return state
 
     def add_fold(self, state: RowSumState, fold: int, rows: Sequence[View]) -> RowSumState:

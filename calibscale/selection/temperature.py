@@ -28,16 +28,18 @@ def temperature_residuals(view: View, theta: float) -> Floats:
 
 
 class _FittedTemperature(PlugIn):
+    """θ, and the sign of r̂ that agrees with the residuals: the risk is the same for both."""
+
     size = 1
 
-    def __init__(self, theta: float) -> None:
-        self.theta = theta
+    def __init__(self, theta: float, sign: float) -> None:
+        self.theta, self.sign = theta, sign
 
     def pick(self, h: int) -> _FittedTemperature:
         return self
 
     def residuals(self, j: int, view: View) -> Floats:
-        return temperature_residuals(view, self.theta)[None]
+        return self.sign * temperature_residuals(view, self.theta)[None]
 
 
 @dataclass(frozen=True)
@@ -80,4 +82,9 @@ class Temperature(Family):
             near = minimize_scalar(risk, bounds=bounds, method="bounded", options={"xatol": 1e-7})
             found.append((float(near.fun), float(near.x)))
         _, log_theta = min(found)
-        return _FittedTemperature(float(np.exp(log_theta)))
+        theta = float(np.exp(log_theta))
+        agreement = sum(
+            float(view.weights @ np.sum(temperature_residuals(view, theta) * view.delta, axis=1))
+            for view in rows
+        )
+        return _FittedTemperature(theta, -1.0 if agreement < 0 else 1.0)

@@ -1,0 +1,167 @@
+"""Selection's intervals and stated errors: how often the truth is within."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from laws import Law
+from measure import Report
+from scipy.special import softmax
+from scipy.stats import binom
+from simulated import SEED, shared, within
+
+LAWS = (Law("uniform"), Law("uniform", "1.6"))
+ROWS = (2000, 10_000)  # of miscalibrated laws both, of calibrated ones the first
+CLASSES, ALPHA = 10, 0.1
+SHARPNESS = (1.0, 1.6)  # of Dirichlet(0.1) with 10 classes, canonical
+KERNELS = ["kkr", "ukkr", "temperature"]
+NETWORKS = ("cifar100_resnet110", "cifar10_resnet50")
+NETWORK_ROWS, RANKS, SEEDS = 600, (50, 100, 200, 400), 5
+ROUNDING = 1e-6  # of a value; what the smallest ridges magnify rounding of landmarks to
+
+
+def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int = 0) -> None:
+    small = report.settings.small
+    count = count or (4 if small else 200)
+    for law in laws or LAWS:
+        sizes = ROWS[:1] if small or law.miscalibration == "calibrated" else ROWS
+        for n in sizes:
+            found = np.concatenate(shared(pool, count, _binary, law, n))
+            _report(report, f"{law}, n = {n:,}, positive", found, _binary_truth(law))
+    for sharpness in () if laws else SHARPNESS[:1] if small else SHARPNESS:
+        found = np.concatenate(shared(pool, max(count // 4, 2), _classes, sharpness, 2000))
+        name = f"Dirichlet({ALPHA}) of {CLASSES} classes, log P × {sharpness:g}, n = 2,000"
+        _report(report, f"{name}, canonical", found, _classes_truth(sharpness))
+    folder = os.environ.get("CALIBSCALE_DATA")
+    if laws or small:
+        return
+    if not folder:
+        report.note("no real data: CALIBSCALE_DATA names no folder with data/")
+        return
+    for network in NETWORKS:
+        for features in ("landmarks", "random"):
+            _features(report, pool, Path(folder) / "data" / f"{network}.npz", features)
+
+
+# ---------------------------------------------------------------- intervals
+
+
+def _report(report: Report, what: str, found: Any, truth: float) -> None:
+    """Coverage of the selected candidate's interval, of the others', and what they cost."""
+    estimate, low, high, others_low, others_high = found.T
+    covered = 100 * np.mean((low <= truth) & (truth <= high))
+    others = 100 * np.mean((others_low <= truth) & (truth <= others_high))
+    report.row(
+        what=what, truth=truth, estimate=float(estimate.mean()), covered=float(covered),
+        missed_below=float(100 * np.mean(high < truth)), length=float(np.median(high - low)),
+        median_high=float(np.median(high)), another_estimator=float(others), data_sets=len(found),
+    )  # fmt: skip
+    # the truth of a calibrated law is the end of what intervals may reach: only one side errs
+    top = 97.0 if truth > 0 else 100.0
+    slack = [
+        100 * binom.ppf(q, len(found), p) / len(found) for q, p in ((0.01, 0.88), (0.99, 0.97))
+    ]
+    within(report, f"{what}, truth within the interval", float(covered), min(88.0, slack[0]),
+           max(top, slack[1]))  # fmt: skip
+
+
+def _binary_truth(law: Law) -> float:
+    true, shown = law.probabilities(np.random.default_rng(SEED), 2_000_000)
+    return float(np.mean((true - shown) ** 2))
+
+
+def _binary(law: Law, n: int, first: int, last: int) -> Any:
+    from calibscale import from_arrays
+
+    def source(number: int) -> Any:
+        shown, labels = law.sample(np.random.default_rng((SEED, n, number)), n)
+        return from_arrays(probabilities=shown, labels=labels, binary=True)
+
+    return _intervals(source, "positive", None, 1000, first, last)
+
+
+def _dirichlet(sharpness: float, seed: int, rows: int) -> Any:
+    from calibscale.simulate import Dirichlet
+
+    return Dirichlet("", CLASSES, ALPHA, sharpness).draw(seed, 0, rows)
+
+
+def _classes_truth(sharpness: float) -> float:
+    drawn = _dirichlet(sharpness, SEED, 200_000)
+    gap = softmax(drawn.logits, axis=1) - np.exp(drawn.log_p)
+    return 0.0 if sharpness == 1 else float(np.mean(np.sum(gap**2, axis=1)))
+
+
+def _classes(sharpness: float, n: int, first: int, last: int) -> Any:
+    from calibscale import from_arrays
+
+    def source(number: int) -> Any:
+        drawn = _dirichlet(sharpness, SEED + 1 + number, n)
+        return from_arrays(logits=drawn.logits, labels=drawn.labels)
+
+    return _intervals(source, "canonical", KERNELS, 150, first, last)
+
+
+def _intervals(
+    source: Any, notion: str, families: Any, rank: int, first: int, last: int
+) -> np.ndarray:
+    """Estimate and limits of the selected candidate; limits of an estimator in turn."""
+    from calibscale import select
+
+    rows = []
+    for number in range(first, last):
+        found = select(source(number), notion, families, seed=number, rank=rank,
+                       scheduler="serial")  # fmt: skip
+        other = found.best_of(found.estimators[number % len(found.estimators)])
+        limits = [(c.interval.low, c.interval.high) for c in (found.selected, other)]
+        rows.append((found.selected.estimate, *limits[0], *limits[1]))
+    return np.array(rows)
+
+
+# ---------------------------------------------------------------- finitely many features
+
+
+def _features(report: Report, pool: Executor, path: Path, features: str) -> None:
+    """Risks and estimates of kkr and ukkr against those of the kernel itself."""
+    (exact,) = shared(pool, 1, _values, str(path), "landmarks", NETWORK_ROWS)
+    exact = exact[0, :2]
+    for rank in RANKS:
+        found = np.concatenate(shared(pool, SEEDS, _values, str(path), features, rank))
+        for i, what in enumerate(("risk", "estimate")):
+            miss, stated = found[:, i] - exact[i], found[:, 2 + i]
+            rounding = ROUNDING * np.abs(exact[i])
+            covered = 100 * np.mean(np.abs(miss) <= stated + rounding)
+            judged = np.sqrt(np.mean(miss**2, axis=0)) > rounding
+            idle = np.median(stated, axis=0)[judged] / np.sqrt(np.mean(miss**2, axis=0))[judged]
+            name = f"{path.stem}, {features}, rank {rank}, {what}"
+            size = float(np.median(idle)) if len(idle) else 0.0
+            report.row(what=name, covered=float(covered), stated_over_rms=size,
+                       largest=float(np.max(np.abs(miss / exact[i]))))  # fmt: skip
+            report.check(f"{name}, cells of the grid covered", float(covered), 95.0, "%",
+                         at_least=True)  # fmt: skip
+            report.check(f"{name}, median stated error over RMS error", size, 3.0)
+
+
+def _values(path: str, features: str, rank: int, first: int, last: int) -> Any:
+    """Of seeds first..last−1: risks, estimates, and what is stated of both (seed, 4, grid)."""
+    from calibscale import KKR, UKKR, from_arrays, select
+
+    with np.load(path) as data:
+        source = from_arrays(
+            logits=data["logits"][:NETWORK_ROWS].astype(float), labels=data["labels"][:NETWORK_ROWS]
+        )
+    folds = np.random.default_rng(0).permutation(np.arange(NETWORK_ROWS) % 6) - 1
+    families = [KKR([10.0 ** (8 - i) for i in range(0, 18, 2)]),
+                UKKR([10.0 ** (4 - i / 2) for i in range(0, 18, 2)])]  # fmt: skip
+    out = []
+    for seed in range(first, last):
+        found = select(source, "canonical", families, folds=folds, rank=rank, seed=seed,
+                       features=features, scheduler="serial").candidates  # fmt: skip
+        rows = [(c.risk, c.estimate, c.risk_approximation.error, c.approximation.error)
+                for c in found]  # fmt: skip
+        out.append(np.array(rows, float).T)
+    return np.array(out)

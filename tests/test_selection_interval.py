@@ -1,0 +1,211 @@
+"""Intervals of a selection: against a naive reference, and how often they hold the truth."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+from scipy.stats import binom, norm
+
+import calibscale as cs
+from calibscale.chunk import Block, Rules, chunks
+from calibscale.selection import KKR
+from calibscale.simulate import Dirichlet
+from calibscale.splits import TEST, Split
+from calibscale.views import views
+
+UNIFORM_TRUTH = 0.0055464  # E(σ(1.6 logit p) − p)², p uniform on [0, 1]
+
+
+def binary(seed, n, sharpness=1.0):
+    rng = np.random.default_rng(seed)
+    p = rng.random(n)
+    shown = expit(sharpness * logit(p))
+    labels = (rng.random(n) < p).astype(np.int64)
+    return cs.from_arrays(probabilities=shown, labels=labels, binary=True)
+
+
+def test_uniform_truth__is_the_integral():
+    p = (np.arange(10**6) + 0.5) / 10**6
+    assert np.mean((expit(1.6 * logit(p)) - p) ** 2) == pytest.approx(UNIFORM_TRUTH, rel=1e-4)
+
+
+def test_interval__four_seeds_of_one_calibrated_set_agree():
+    """Estimates of 3.5e-16 and of 0.0158 come from the same rows: neither excludes the other."""
+    source = binary(3, 500)
+    found = [cs.select(source, "positive", seed=seed).selected for seed in range(4)]
+    estimates = [c.estimate for c in found]
+    assert max(estimates) > 3 * min(estimates)  # there is something to disagree on
+    for candidate in found:
+        interval = candidate.interval
+        assert interval.low == 0.0  # the truth
+        assert interval.low <= candidate.estimate <= interval.high
+        # 500 rows cannot exclude an error (root) of one percent
+        assert interval.high > 1e-4
+    assert max(c.interval.low for c in found) <= min(c.interval.high for c in found)
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 1.6])
+def test_interval__holds_the_truth(sharpness):
+    truth = 0.0 if sharpness == 1.0 else UNIFORM_TRUTH
+    sets = 16
+    covered = 0
+    for seed in range(sets):
+        found = cs.select(binary((1, seed), 600, sharpness), "positive", ["ukkr", "temperature"])
+        interval = found.selected.interval
+        covered += interval.low <= truth <= interval.high
+    assert covered >= binom.ppf(0.001, sets, 0.88)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sharpness", "n"), [(1.0, 2000), (1.6, 2000), (1.6, 10_000)])
+def test_interval__holds_the_truth_of_binary_data(sharpness, n):
+    truth, sets = (0.0 if sharpness == 1.0 else UNIFORM_TRUTH), 100
+    covered = 0
+    for seed in range(sets):
+        interval = cs.select(binary((2, seed), n, sharpness), "positive").selected.interval
+        covered += interval.low <= truth <= interval.high
+    # at 0 only the lower limit can err
+    top = 1.0 if truth == 0 else 0.97
+    assert binom.ppf(0.005, sets, 0.88) <= covered <= binom.ppf(0.995, sets, top)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharpness", [1.0, 1.6])
+def test_interval__holds_the_truth_of_ten_classes(sharpness):
+    made = Dirichlet("", 10, 0.1, sharpness)
+    many = made.draw(0, 10**6, 10**6 + 100_000)
+    q = np.exp(many.logits - np.logaddexp.reduce(many.logits, axis=1)[:, None])
+    truth = 0.0 if sharpness == 1 else float(np.mean(np.sum((q - np.exp(many.log_p)) ** 2, 1)))
+    sets, covered = 30, 0
+    for seed in range(sets):
+        drawn = made.draw(seed + 1, 0, 2000)
+        source = cs.from_arrays(logits=drawn.logits, labels=drawn.labels)
+        found = cs.select(source, "canonical", ["kkr", "ukkr", "temperature"], rank=100)
+        interval = found.selected.interval
+        covered += interval.low <= truth <= interval.high
+    assert covered >= binom.ppf(0.005, sets, 0.88)
+
+
+# ---------------------------------------------------------------- the formula
+
+
+def naive_interval(p, delta, w, folds, fits, k):
+    """The limits of a scalar problem, by loops over folds; fits[v](p) is r̂ without fold v."""
+    u = 4 / np.pi * np.arcsin(np.sqrt(p)) - 1
+    psi = np.stack([np.ones_like(u), u, (3 * u**2 - 1) / 2, (5 * u**3 - 3 * u) / 2,
+                    (35 * u**4 - 30 * u**2 + 3) / 8], axis=1)  # fmt: skip
+    plain, better = np.zeros(len(p)), np.zeros(len(p))
+    tests, moved = [], []
+    for v in range(k):
+        train, own = (folds != v) & (folds != TEST), folds == v
+        r = fits[v](p)
+        root = np.sqrt(w[train])
+        coefficients, *_ = np.linalg.lstsq(
+            psi[train] * root[:, None], (delta - r)[train] * root, rcond=None
+        )
+        more = np.clip(r + psi @ coefficients, p - 1, p)
+        plain[own] = (2 * r * delta - r**2)[own]
+        better[own] = (2 * more * delta - more**2)[own]
+        tests.append(r[folds == TEST])
+        moved.append(more[folds == TEST])
+    for total, many in ((plain, tests), (better, moved)):
+        total[folds == TEST] = np.mean([2 * r * delta[folds == TEST] - r**2 for r in many], axis=0)
+    spread = (np.array(moved) - np.mean(moved, axis=0)) ** 2
+    noise = (k - 1) / k * np.sum(np.average(spread, axis=1, weights=w[folds == TEST]))
+    z = norm.ppf(0.975)
+
+    def error(values):
+        return np.sqrt(np.sum(w**2 * (values - np.average(values, weights=w)) ** 2)) / w.sum()
+
+    low = np.average(plain, weights=w) - z * error(plain)
+    return low, np.average(better, weights=w) + noise + z * error(better), error(plain)
+
+
+def scalar_view(source):
+    chunk = next(iter(chunks(source.read(0, source.rows), Rules("probabilities", 2, 1))))[0]
+    return views(chunk, "positive")[0]
+
+
+def data(n=500, k=4, weighted=False):
+    rng = np.random.default_rng(4)
+    p = rng.random(n)
+    labels = (rng.random(n) < p**2).astype(np.int64)
+    weights = rng.uniform(0.5, 2.0, n) if weighted else None
+    source = cs.from_arrays(probabilities=p, labels=labels, binary=True, weights=weights)
+    folds = rng.permutation(np.arange(n) % (k + 1)) - 1
+    return p, p - labels, np.ones(n) if weights is None else weights, folds, source
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("family", [cs.Bins((10,)), cs.UKKR((1e-3,)), cs.KKR((1e-5,)),
+                                    cs.KDE((0.05,))])  # fmt: skip
+def test_interval__is_that_of_the_formula(family, weighted):
+    p, delta, w, folds, source = data(weighted=weighted)
+    found = cs.select(source, "positive", [family], folds=folds)
+    view = scalar_view(source)
+    fits = [lambda _, fit=fit: fit.residuals(0, view)[0][:, 0] for fit in found.ensemble]
+    low, high, error = naive_interval(p, delta, w, folds, fits, 4)
+    assert 0 < low < found.selected.estimate < high  # nothing is cut or stretched here
+    interval = found.selected.interval
+    # pseudo-inverse against least squares of a design of condition 10
+    assert (interval.low, interval.high) == pytest.approx((low, high), rel=1e-9)
+    assert interval.standard_error == pytest.approx(error, rel=1e-9)
+    assert (interval.level, interval.parts, interval.method) == (0.95, 4, "one_step")
+
+
+@pytest.mark.parametrize("notion", ["top_label", "canonical", "class_wise"])
+def test_interval__of_every_notion_holds_the_estimate(notion, rng):
+    q = rng.dirichlet(np.ones(4), 600)
+    labels = (q.cumsum(1) < rng.random((600, 1))).sum(1).clip(0, 3)
+    found = cs.select(cs.from_arrays(probabilities=q, labels=labels), notion)
+    for name in found.estimators:
+        best = found.best_of(name)
+        assert 0 <= best.interval.low <= max(best.estimate, 0) <= best.interval.high
+        assert best.interval.low < best.interval.high
+    others = [c for c in found.candidates if c.interval is None]
+    assert len(others) == len(found.candidates) - len(found.estimators)
+    told = json.loads(json.dumps(found.to_dict()))["selected"]["interval"]
+    assert set(told) == {"low", "high", "level", "method", "parts", "standard_error", "covers"}
+    assert told["covers"] == "the population"
+
+
+@pytest.mark.parametrize("family", ["bins", "kde", "kkr", "ukkr", "temperature"])
+def test_interval__of_kept_rows_is_near_that_of_all(family):
+    """12,000 rows, 3,000 of them kept: the lower limit comes from all rows."""
+    source = binary(5, 12_000, 1.6)
+    few, every = (cs.select(source, "positive", [family], subset_rows=n) for n in (3000, 12_000))
+    a, b = few.selected.interval, every.selected.interval
+    # variances of 3,000 rows for those of 12,000; the temperature is that of fewer rows
+    assert a.standard_error == pytest.approx(b.standard_error, rel=0.15)
+    assert a.low == pytest.approx(b.low, abs=0.5 * b.standard_error)
+    assert a.high == pytest.approx(b.high, abs=1.5 * b.standard_error)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_temperature__its_residuals_point_the_right_way(seed):
+    """The risk is the same for r̂ and −r̂, the interval is not."""
+    source = binary((6, seed), 300, 2.5)
+    found = cs.select(source, "positive", ["temperature"], seed=seed)
+    assert found.selected.interval.low > 0
+    view = scalar_view(source)
+    folds = Split(5, 0.2, seed).of(np.arange(300))
+    for v, fit in enumerate(found.ensemble):
+        train = (folds >= 0) & (folds != v)
+        assert np.sum(fit.residuals(0, view)[0][train] * view.delta[train]) > 0
+
+
+def test_kkr__its_residuals_have_the_products_that_h_is():
+    """h(p, p') = ⟨r̂(p), r̂(p')⟩ where h has rank one; r̂ itself is unknown up to a rotation."""
+    source = binary(7, 4000, 2.5)
+    found = cs.select(source, "positive", [KKR((1e-5,))])
+    (block,) = [Block(0, np.linspace(0.02, 0.98, 50), np.zeros(50, np.int64), None, None)]
+    (chunk, _), *_ = chunks(block, Rules("probabilities", 2, 1))
+    rows = views(chunk, "positive")
+    for fit in found.ensemble:
+        r, h = fit.residuals(0, rows[0])[0][:, 0], fit.diagonal(rows)[0, 0]
+        # what the noise of 3,200 rows adds: a tenth of the largest value
+        assert np.abs(r**2 - h).max() < 0.1 * h.max()
+        assert r[5] < 0 < r[-5]  # over-confident on both sides
