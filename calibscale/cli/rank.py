@@ -250,7 +250,7 @@ def _settings(result: Ranking, width: int) -> list[str]:
         lines.append("± is the error of the approximation, not of sampling")
     intervals = [m.estimate.interval for m in result.models if m.estimate.interval is not None]
     if intervals and intervals[0].covers != POPULATION:
-        lines.append("intervals are of the expectation at this n, which is biased")
+        lines.append(f"intervals cover {intervals[0].covers}, which is larger")
     return lines
 
 

@@ -21,7 +21,14 @@ from calibscale.estimators import Accuracy, CKCECentred, ConfidenceGap, Estimato
 from calibscale.estimators.moments import frequencies_left_out, from_left_out
 from calibscale.evaluation import Run, describe_scheduler, listed, prepared, versions
 from calibscale.features import RandomFourier
-from calibscale.intervals import Intervals, Parts, parts_of, total
+from calibscale.intervals import (
+    Intervals,
+    Parts,
+    interval_statistics,
+    parts_of,
+    total,
+    with_interval,
+)
 from calibscale.ranking.orders import DRAWS, differences, rank_probabilities, ranks
 from calibscale.ranking.pool import LabelledRows, RowState, alike
 from calibscale.ranking.results import Agreement, Difference, RankedModel, Ranking
@@ -324,7 +331,8 @@ def _judged(names: list[str], runs: list[Run], asked: Intervals, steps: _Steps) 
 def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState | None) -> _Judged:
     (estimator,) = run.fitting
     grouped = asked.needs(estimator)
-    found = steps.next(run).scan([*(grouped or estimator.needs), _ROWS, _TOTALS])
+    some = interval_statistics(estimator, asked, run.data.classes)
+    found = steps.next(run).scan([*(grouped or estimator.needs), *some, _ROWS, _TOTALS])
     states = found.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
     fewest = least or rows
@@ -342,11 +350,12 @@ def _judge(name: str, run: Run, asked: Intervals, steps: _Steps, least: RowState
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
         if estimate.value is not None:
             parts = parts_of(estimator, asked, states, pairs, estimate.value)
-    if parts is not None:
-        interval = parts.interval(asked, _covers(estimator))
-        estimate = replace(estimate, interval=interval)
-        few = interval is None
-        parts = None if few else parts
+        if parts is not None:
+            few = parts.interval(asked, "") is None
+            estimate = with_interval(
+                estimator, estimate, asked, states, run.data.classes, lambda: parts
+            )
+            parts = None if few else parts
     return _Judged(name, estimate, parts, few, coarse, rows, totals, found.counts)
 
 

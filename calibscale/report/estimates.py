@@ -11,7 +11,7 @@ from calibscale.report.blocks import Words as Paragraph
 from calibscale.report.charts import Row, Strip
 
 MOST_GROUPS = 12  # of one plot; tables have all of them
-POPULATION = "the population"
+THIS_N = "the expectation at this n"
 
 
 class Place(NamedTuple):
@@ -142,7 +142,7 @@ def _interval(estimate: dict[str, Any]) -> str:
     found = estimate["interval"]
     if found is None:
         return "–"
-    biased = found["covers"] not in (None, POPULATION)
+    biased = found["covers"] == THIS_N
     return words.span(found["low"], found["high"]) + (" at this n" if biased else "")
 
 
