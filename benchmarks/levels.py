@@ -1,16 +1,25 @@
-"""Tests and intervals: levels, power, coverage; their time and memory; KiTE's p-values."""
+"""Tests and intervals: levels, power, coverage; their time and memory; KiTE's p-values.
+
+``python benchmarks/levels.py TOPIC … [--law NAME] [--miscalibration T] [--count N]`` simulates one
+of the topics below, for any law of predictions: a name of `laws.BINARY`, ``module:function`` of
+``(rng, n)``, or the path of a store of two classes.
+"""
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from laws import BINARY
+from laws import BINARY, Law
 from measure import Report, Settings, measure
 from pair_work import BANDWIDTH, binary, dirichlet, klce
 from scipy.special import expit, logit
@@ -30,6 +39,44 @@ SHARPNESS, BIAS = 1.5, 0.5  # of the alternative: log-odds times, and plus so mu
 # ---- intervals
 MANY_ROWS, BINS, CLASSES = 2000, 15, 10
 METHODS = ("jackknife", "bootstrap")
+
+
+# ---- topics of the command line, with their numbers of data sets
+TOPICS = {
+    "intervals": 1000, "maps": 300, "selection": 200, "ranking": 300, "recalibration": 600,
+    "windows": 400,
+}  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "topics", nargs="+", choices=TOPICS, metavar="TOPIC", help=", ".join(TOPICS)
+    )
+    parser.add_argument("--law", action="append", default=[], help="default: those of the topic")
+    parser.add_argument(
+        "--miscalibration", action="append", default=[],
+        help="'calibrated', a factor of the log-odds, or module:function; default: calibrated",
+    )  # fmt: skip
+    parser.add_argument("--count", type=int, help="data sets of a cell; default: of the topic")
+    parser.add_argument("--small", action="store_true", help="few data sets; nothing is judged")
+    parser.add_argument("--results", type=Path, help="folder of the JSON; default: none is written")
+    given = parser.parse_args(arguments)
+    ways = given.miscalibration or ["calibrated"]
+    laws = tuple(Law(name, way) for name in given.law for way in ways)
+    for law in laws:
+        law.sample(np.random.default_rng(0), 10)  # an unknown one is named at once
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder, processes() as pool:
+        for topic in given.topics:
+            settings = Settings(Path(folder), given.small, given.results or Path(folder))
+            report = Report(f"levels_{topic}", settings)
+            count = given.count or (4 if given.small else TOPICS[topic])
+            importlib.import_module(f"levels_{topic}").run(report, pool, laws, count)
+            report.write()
+            missed += report.missed
+    print(f"{missed} bounds missed" if missed else "no bound missed")
+    return int(missed > 0)
 
 
 def run(settings: Settings) -> Report:
@@ -367,3 +414,7 @@ def kite(report: Report) -> None:
             within(report, f"{name}, p", found.p_value, 0.22, 0.31, "")
         else:
             report.check(f"{name}, p", found.p_value, 1 / replicates)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,13 +23,13 @@ BINS = 15
 SAMPLE = 2_000_000  # rows that population values come from
 
 
-def run(report: Report, pool: Executor, laws: Sequence[Law] = LAWS, count: int = 1000) -> None:
+def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None:
     """Judge coverage of the population's value, and of ece's expectation at this n."""
     small = report.settings.small
     for law in laws or LAWS:
         truth = population(law, 50_000 if small else SAMPLE)
         for n in ROWS[:2] if small else ROWS:
-            found = np.concatenate(shared(pool, 8 if small else count, intervals, law, n))
+            found = np.concatenate(shared(pool, count, intervals, law, n))
             truths = [*truth[:4], found[:, 4, 0].mean()]
             misses = n * truth[4]
             for k, name in enumerate(NAMES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -58,3 +59,24 @@ def test_table__stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
     assert len(re.findall(r"^\| (?:binary|10 classes), ", text, re.MULTILINE)) == 26
     _python("table.py", readme, folder / "results")
     assert readme.read_text() == text
+
+
+@pytest.mark.parametrize("topic", ["intervals", "ranking", "selection"])
+def test_levels__of_any_law(topic: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def law(rng, n):\n    return rng.beta(3.0, 5.0, n)\n")
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "levels.py"), topic, "--small", "--count", "2",
+         "--law", "mine:law", "--miscalibration", "1.4"],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mine:law, 1.4" in done.stdout
+
+
+def test_levels__of_an_unknown_law_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "levels.py"), "intervals", "--law", "nonsense"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "a law is one of" in done.stderr
