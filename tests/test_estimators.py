@@ -550,6 +550,37 @@ def test_stated_error__covers_and_is_not_idle(name, data_folder, golden_scores):
         assert np.median(bound) <= 3 * np.sqrt(np.mean(error**2))
 
 
+def exact_cmmd(q, delta, bandwidth, ridge, level):
+    """tr(ΔᵀA K (K/n)^s A Δ), A = (K + λnI)⁻¹, for the kernel itself; of level 0 or 1."""
+    n = len(q)
+    squares = ((q[:, None] - q[None]) ** 2).sum(-1)
+    K = q @ q.T + np.exp(-squares / (2 * bandwidth**2))
+    W = np.linalg.solve(K + ridge * n * np.eye(n), delta)
+    return np.vdot(W, K @ (W if level == 0 else K @ W / n))
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_stated_error__covers_where_frequencies_are_few(level, rng):
+    """60 classes, a quarter of the median distance: the value of level 1 is twice the kernel's."""
+    P = rng.dirichlet(np.full(60, 0.1), 500)
+    y = (P.cumsum(1) < rng.random((500, 1))).sum(1).clip(0, 59)
+    q = P**1.6 / (P**1.6).sum(1, keepdims=True)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    bandwidth = cs.evaluate(source, [cs.CKCE()])["ckce"].parameters["bandwidth"] / 4
+    exact = exact_cmmd(q, q - np.eye(60)[y], bandwidth, 0.2, level)
+    seeds = 12
+    found = [
+        cs.evaluate(source, [cs.CMMD(cs.RandomFourier(100, bandwidth, s), 0.2, level)])["cmmd"]
+        for s in range(seeds)
+    ]
+    miss = np.array([e.value for e in found]) - exact
+    stated = np.array([e.approximation.error for e in found])
+    assert (level == 0) or (miss > 0.5 * exact).all()  # there is something to cover
+    assert (np.abs(miss) <= stated).sum() >= 11
+    # 3, and a fifth for the RMS of twelve seeds
+    assert np.median(stated) <= 3.6 * np.sqrt(np.mean(miss**2))
+
+
 def test_errors__say_how_to_ask(rng):
     p, y = rng.dirichlet(np.ones(3), 20), rng.integers(0, 3, 20)
     with pytest.raises(cs.OptionError, match=r"use from_arrays\(probabilities=p, labels=y\)"):
