@@ -162,7 +162,7 @@ def _drift(job: Job, problems: Problems) -> None:
     if drift.window == "all":
         problems.add(("drift", "window"), "'all' leaves no days to compare with")
     elif drift.window == "day":
-        problems.add(("drift", "window"), "days are the groups of its jackknife: one is too few")
+        problems.add(("drift", "window"), "what days differ by is its noise: one day is too few")
     elif "/" in drift.baseline and "/" in str(drift.window):
         (first, last), (a, b) = (text.split("/") for text in (str(drift.window), drift.baseline))
         if max(first, a) <= min(last, b):
