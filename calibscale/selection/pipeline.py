@@ -316,8 +316,8 @@ def _subset(walk: _Pass, notion: str, limit: int, seed: int) -> tuple[Sequence[V
     if empty:
         what = "the test part" if empty[0] == TEST else f"fold {empty[0]}"
         raise OptionError(
-            f"{what} has no labelled rows ({found.counts.used} in all); give fewer folds, or "
-            "another seed"
+            f"{what} has no labelled rows with a positive weight ({found.counts.used} in all); "
+            "give fewer folds, or another seed"
         )
     state = wanted.zero(data.classes)
     for k in folds:
