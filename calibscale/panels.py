@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibscale.chunk import Floats, Ints, RowCounts, Rules, chunks
 from calibscale.errors import OptionError
-from calibscale.kernels import elementary, tiles
+from calibscale.kernels import elementary, gram, tiles
 from calibscale.products import ProductKernel, Rows
 from calibscale.source import ArraySource
 
@@ -136,7 +136,7 @@ class Layout:
         X = self._array(d, size)
         X[: coordinates.shape[1], place] = coordinates.T
         products = self._crossed or self.vectors or kernel.linear
-        A = self._array(size, -(-self.width // tiles.UNROLL) * tiles.UNROLL if products else 0)
+        A = self._array(size, -(-self.width // gram.UNROLL) * gram.UNROLL if products else 0)
         if products:
             points = _without(rows.points, smallest)
             A[place, : self.width] = points

@@ -663,3 +663,21 @@ def test_settings__what_does_not_fit_the_data_is_refused(rng):
         cs.evaluate(source, [_exact(within="x9")])
     with pytest.raises(cs.OptionError, match="estimates the unbiased JKCE alone"):
         _tiles(JKCEBiased, method="pairs")
+
+
+# ---------------------------------------------------------------- plan
+
+
+def test_plan__pairs_of_the_linear_part_cost_nothing(rng):
+    """They are not visited, so that both kernels take the same loops over the same pairs."""
+    logits, _, y = _predictions(rng, 6000, 10)
+    source = cs.from_arrays(logits=logits, labels=y)
+
+    def seconds(kernel):
+        jkce = JKCE(cs.RandomFourier(bandwidth=BANDWIDTH), kernel, "tiles", precision="float32")
+        return cs.plan(source, [jkce], scheduler="threads:1").costs[-1].seconds
+
+    # a machine that does other things meanwhile: the best of several; measured without: 1.0
+    kinds = ("linear+gaussian", "gaussian")
+    both, gaussian = (min(seconds(kind) for _ in range(5)) for kind in kinds)
+    assert both < 1.6 * gaussian

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibscale.kernels import elementary, threads, tiles
+from calibscale.kernels import elementary, gram, threads, tiles
 from calibscale.kernels.tiles import GAUSSIAN, LANES, LAPLACE, MATERN32, MATERN52
 
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
@@ -163,7 +163,7 @@ def _panel(kernel, rows, dtype, vectors, shift=0, far=False):
     """`far` says that exponents are too large for the loops that leave out a row's own part."""
     n, K = rows.q.shape
     predictions = vectors or kernel.width is not None
-    A = np.zeros((n, -(-K // tiles.UNROLL) * tiles.UNROLL if predictions else 0), dtype)
+    A = np.zeros((n, -(-K // gram.UNROLL) * gram.UNROLL if predictions else 0), dtype)
     if predictions:
         A[:, :K] = rows.q
     cross = 0.0 if kernel.width is None else LOG2E / kernel.width**2
@@ -288,6 +288,25 @@ def test_pair_sums__of_two_panels_are_the_dense_ones(rng, dtype, kernel, vectors
     _assert_sums(out, _dense(kernel, a, b, vectors), dtype, kernel_sums)
     if not kernel_sums:
         np.testing.assert_array_equal(out[:, 1], 0.0)
+
+
+@pytest.mark.kernels
+@both_precisions
+@pytest.mark.parametrize("name", ["cross", "cross_linear", "all"])
+def test_sums__of_many_classes_are_multiplied_by_blas(rng, dtype, name):
+    kernel, classes = KERNELS[name], gram.BLAS_CLASSES + 3
+    n = gram.BLAS_ROWS + 16  # a whole block of rows, and a part of one
+    a, b = _rows(rng, n, classes), _rows(rng, 32, classes)
+    P, Q = (_panel(kernel, rows, dtype, True) for rows in (a, b))
+    form, dense = _form(kernel, dtype), _dense(kernel, a, b, True)
+    out = _pair_sums(P, Q, form, _rectangle(n, 32, 32, 16), name != "cross")
+    _assert_sums(out, dense, dtype, name != "cross")
+    V, U = rng.normal(size=(2, n)).astype(dtype), rng.normal(size=(2, 32)).astype(dtype)
+    into_rows, into_columns = _row_sums(P, Q, form, [(0, 16), (16, 32)], True, V, U)
+    kappa = _kappa(kernel, a, b)
+    atol = 100 * np.finfo(dtype).eps * n
+    np.testing.assert_allclose(into_rows, U @ kappa.T, atol=atol)
+    np.testing.assert_allclose(into_columns, V @ kappa, atol=atol)
 
 
 @pytest.mark.kernels

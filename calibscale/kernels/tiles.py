@@ -17,10 +17,10 @@ from numba import prange
 
 from calibscale.kernels._jit import inlined, kernel, parallel
 from calibscale.kernels.elementary import exp2, exp2_within, registers
+from calibscale.kernels.gram import aligned, side_by_side, strip_products, strip_room, whole
 
 GAUSSIAN, LAPLACE, MATERN32, MATERN52 = range(4)
 LANES = 16  # rows of panels and columns of sub-tiles come in multiples of it
-UNROLL = 5  # classes likewise
 # up to which reach s·2^h, and its product with the exponential of a pair, are normal numbers
 REACH_SINGLE, REACH_DOUBLE = 60.0, 500.0
 REACH_PLANE = 20.0  # float32, where that exponential may be as small as 2^(−2·reach)
@@ -70,47 +70,9 @@ class Form(NamedTuple):
 
 
 @inlined()
-def _whole(W):
-    """W, in a form that tells LLVM that no loop over it has a remainder: that frees registers."""
-    return (W >> 4) << 4
-
-
-@inlined()
 def _or_zero(x, least, zero):
     """x, or 0 where it is so small that products with it may be subnormal."""
     return x if abs(x) >= least else zero
-
-
-@inlined("contract")
-def _gram(A, i, B, G):
-    """G ← A[i : i + 4] B.
-
-    axes: A (S, K); B (K, W), K a multiple of 5; G (4, W)
-    """
-    K, W = B.shape[0], _whole(B.shape[1])
-    for k in range(0, K, 5):  # four rows by five classes: as many numbers as registers hold
-        a0, a1, a2, a3, a4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
-        i += 1
-        b0, b1, b2, b3, b4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
-        i += 1
-        c0, c1, c2, c3, c4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
-        i += 1
-        d0, d1, d2, d3, d4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
-        i -= 3
-        if k == 0:
-            for j in range(W):
-                x0, x1, x2, x3, x4 = B[0, j], B[1, j], B[2, j], B[3, j], B[4, j]
-                G[0, j] = a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3 + a4 * x4
-                G[1, j] = b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3 + b4 * x4
-                G[2, j] = c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3 + c4 * x4
-                G[3, j] = d0 * x0 + d1 * x1 + d2 * x2 + d3 * x3 + d4 * x4
-        else:
-            for j in range(W):
-                x0, x1, x2, x3, x4 = B[k, j], B[k + 1, j], B[k + 2, j], B[k + 3, j], B[k + 4, j]
-                G[0, j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3 + a4 * x4
-                G[1, j] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3 + b4 * x4
-                G[2, j] += c0 * x0 + c1 * x1 + c2 * x2 + c3 * x3 + c4 * x4
-                G[3, j] += d0 * x0 + d1 * x1 + d2 * x2 + d3 * x3 + d4 * x4
 
 
 @inlined()
@@ -153,7 +115,7 @@ def _canonical(P, i, form, G, offsets, sums):
     With G = a·⟨q_r, q_j⟩ and exponents a·⟨q_r, q_j⟩ + h_r + h_j this is, but for 2^h_j / a,
     Σ_r s_r ⟨δ_r, δ_j⟩ κ_rj of the Gaussian; axes: G, offsets (4, W)
     """
-    W = _whole(sums.size)
+    W = whole(sums.size)
     c = registers(form.exp2)
     for r in range(0, 4, 2):
         s, t = P.f[i + r], P.f[i + r + 1]
@@ -166,7 +128,7 @@ def _canonical(P, i, form, G, offsets, sums):
 @inlined("contract")
 def _canonical_alike(P, i, form, label, one, columns, G, sums):
     """The same over columns of one label: what depends on it is a constant of the row."""
-    W = _whole(sums.size)
+    W = whole(sums.size)
     c = registers(form.exp2)
     cross = form.cross[0]
     for r in range(0, 4, 2):
@@ -191,7 +153,7 @@ def _near_plane(P, i0, i1, Q, j0, form, sums):
 
     Fewer operations than differences, and no bounds to keep, where exponents are small.
     """
-    W = _whole(sums.size)
+    W = whole(sums.size)
     c = registers(form.exp2)
     x, y, z = Q.X[0][j0 : j0 + W], Q.X[1][j0 : j0 + W], Q.X[2][j0 : j0 + W]
     X, Y, Z, S = P.X[0][i0:i1], P.X[1][i0:i1], P.X[2][i0:i1], P.f[i0:i1]
@@ -213,7 +175,7 @@ def _near_plane(P, i0, i1, Q, j0, form, sums):
 @inlined("contract")
 def _plane(P, i0, i1, Q, j0, form, sums):
     """sums[j] += Σ_i s_i κ(x_i, x_j), a Gaussian in three coordinates, over rows i0 .. i1 − 1."""
-    W = _whole(sums.size)
+    W = whole(sums.size)
     c = registers(form.exp2)
     x, y, z = Q.X[0][j0 : j0 + W], Q.X[1][j0 : j0 + W], Q.X[2][j0 : j0 + W]
     X, Y, Z, S = P.X[0][i0:i1], P.X[1][i0:i1], P.X[2][i0:i1], P.s[i0:i1]
@@ -239,7 +201,7 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
 
     axes: g (W,) the row's Gram product, if there is one; power, poly (W,) scratch
     """
-    W = _whole(v.size)
+    W = whole(v.size)
     zero, one = form.constants[0], form.constants[1]
     ln2, third, least = form.constants[2], form.constants[3], form.constants[4]
     c = registers(form.exp2)
@@ -298,25 +260,6 @@ def _kernel_row(P, i, Q, j0, form, g, power, poly, v):
 # ---------------------------------------------------------------- sub-tiles
 
 
-@inlined()
-def _aligned(rows, W, like):
-    """Scratch (rows, W) that starts with a cache line: loads that straddle two cost double."""
-    raw = np.empty(rows * W + 16, like.dtype)
-    skip = (-(raw.ctypes.data // raw.itemsize)) % 16
-    return raw[skip : skip + rows * W].reshape((rows, W))
-
-
-@inlined("contract")
-def _columns(Q, j0, j1, scale):
-    """The columns' predictions (K, W) times a factor, side by side for the loops over them."""
-    columns = _aligned(Q.B.shape[0], j1 - j0, Q.B)
-    for k in range(columns.shape[0]):
-        theirs, mine = Q.B[k][j0:j1], columns[k]
-        for j in range(mine.size):
-            mine[j] = scale * theirs[j]
-    return columns
-
-
 @inlined("contract")
 def _weigh(values, strengths):
     """Σ_j values[j]·strengths[j] in float64, and the values set back to 0."""
@@ -330,7 +273,7 @@ def _weigh(values, strengths):
 @inlined("contract")
 def _plane_tile(P, Q, form, i0, i1, j0, j1, near):
     """Σ s_i s_j κ_ij over a sub-tile, κ a Gaussian in three coordinates."""
-    sums = _aligned(1, j1 - j0, P.s)[0]
+    sums = aligned(1, j1 - j0, P.s)[0]
     sums[:] = 0
     total = 0.0
     for i in range(i0, i1, FLUSH):
@@ -348,14 +291,14 @@ def _canonical_tile(P, Q, form, i0, i1, j0, j1):
     """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij over a sub-tile, κ a Gaussian on the predictions alone."""
     W = j1 - j0
     cross, one = form.cross[0], form.constants[1]
-    columns = _columns(Q, j0, j1, cross)
-    G, offsets, sums = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(1, W, P.s)[0]
+    columns = side_by_side(Q, j0, j1, cross)
+    products, offsets, sums = strip_room(P, W), aligned(4, W, P.s), aligned(1, W, P.s)[0]
     sums[:] = 0
     labels, starts = Q.labels[j0:j1], np.empty(W + 1, np.int64)
     runs = _runs(labels, starts)
     total = 0.0
     for i in range(i0, i1, 4):
-        _gram(P.A, i, columns, G)
+        G = strip_products(P.A, i, i0, i1, columns, products)
         if runs == 1:
             _canonical_alike(P, i, form, labels[0], one, columns, G, sums)
         else:
@@ -388,8 +331,9 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
     """
     W = j1 - j0
     zero, one, least = form.constants[0], form.constants[1], form.constants[4]
-    columns = _columns(Q, j0, j1, one)
-    G, offsets, scratch = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(5, W, P.s)
+    columns = side_by_side(Q, j0, j1, one)
+    products, offsets, scratch = strip_room(P, W), aligned(4, W, P.s), aligned(5, W, P.s)
+    G = products[:4]
     power, poly, v, sums, kernels = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     scratch[3:] = 0
     vectors = P.labels.size > 0
@@ -399,7 +343,7 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
     kernel_total = 0.0
     for i in range(i0, i1, 4):
         if P.A.shape[1]:
-            _gram(P.A, i, columns, G)
+            G = strip_products(P.A, i, i0, i1, columns, products)
         if vectors:
             _offsets(P, i, columns, labels, starts, runs, one, one, offsets)
         for r in range(4):
@@ -465,7 +409,7 @@ def _dots(block, v, out):
 @inlined("contract")
 def _spread(block, V, i, out):
     """out[e, j] += Σ_r block[r, j] V[e, i + r] for four rows."""
-    W = _whole(block.shape[1])
+    W = whole(block.shape[1])
     for e in range(V.shape[0]):
         a, b, c, d = V[e, i], V[e, i + 1], V[e, i + 2], V[e, i + 3]
         sums = out[e]
@@ -485,13 +429,14 @@ def _row_sums(P, Q, form, strips, both, V, U, into_rows, into_columns):
     for t in prange(strips.shape[0]):
         j0, j1 = strips[t]
         W = j1 - j0
-        columns = _columns(Q, j0, j1, form.constants[1])
-        G, block, scratch = _aligned(4, W, P.s), _aligned(4, W, P.s), _aligned(2, W, P.s)
-        sums = _aligned(V.shape[0], W, P.s)
+        columns = side_by_side(Q, j0, j1, form.constants[1])
+        products, block, scratch = strip_room(P, W), aligned(4, W, P.s), aligned(2, W, P.s)
+        G = products[:4]
+        sums = aligned(V.shape[0], W, P.s)
         sums[:] = 0
         for i in range(0, P.s.size, 4):
             if P.A.shape[1]:
-                _gram(P.A, i, columns, G)
+                G = strip_products(P.A, i, 0, P.s.size, columns, products)
             for r in range(4):
                 _kernel_row(P, i + r, Q, j0, form, G[r], scratch[0], scratch[1], block[r])
             for e in range(U.shape[0]):
