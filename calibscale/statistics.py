@@ -30,8 +30,8 @@ class Statistic(ABC):
     `large_chunks` says that a chunk has costs of its own, whatever its rows.  `drawn` names the
     fields of a state that depend on the labels, and `powers` the power of the weights that every
     field is a sum of: without them there are no tests, or no intervals by the bootstrap.
-    `shared` names large fields that depend on predictions alone: a part of the rows has about its
-    share of them.
+    `shared` names large fields that depend on predictions, or hardly on labels: a part of the rows
+    has about its share of them.
     """
 
     large_chunks: ClassVar[bool] = False
@@ -569,6 +569,7 @@ class ExpectedNoise(Statistic):
 
     features: FeatureMap
     powers: ClassVar[tuple[int, ...]] = (2,)
+    shared: ClassVar[tuple[str, ...]] = ("M",)
 
     def size(self, classes: int) -> int:
         return self.features.size(classes)

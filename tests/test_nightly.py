@@ -175,6 +175,21 @@ def test_windows__of_few_days_without_parts_have_rough_intervals(
     assert result["windows"][0]["results"][0]["interval"]["parts"] == (3 if told else 15)
 
 
+def test_bounds__of_a_biased_estimate_are_accepted_with_a_note(tmp_path):
+    text = 'windows = ["7d"]\nestimators = ["ece", {name = "ckce", features = 5}]\n'
+    text += 'group_by = "region"\n[source]\npath = "days/{date}.zarr"\n'
+    for name in ("ece", "ckce"):
+        text += f'[[thresholds]]\nestimator = "{name}"\nbound = "low"\nabove = 0.5\n'
+    job = _begin(tmp_path, text)
+    for k in range(2):
+        _write(tmp_path, k)
+        result = night(job, _name(k)).result
+    told = [note for note in result["notes"] if "bound of" in note]
+    assert len(told) == 1
+    assert told[0].startswith("The low bound of ckce over 7d is of its expectation at this number")
+    assert all(t["observed"] is not None for t in result["thresholds"])
+
+
 def test_window_tests__sum_the_replicates_of_their_days(made):
     ledger = Ledger.open(made / "ledger")
     recipe = ledger.recipe

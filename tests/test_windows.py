@@ -13,8 +13,8 @@ from calibscale.evaluation import prepared
 from calibscale.intervals import Grouped
 from calibscale.ledger.days import Ledger, Record
 from calibscale.ledger.drifts import drifts
-from calibscale.ledger.parts import PARTS, gathered, parted
-from calibscale.ledger.recipe import Recipe
+from calibscale.ledger.parts import PARTS, Strata, gathered, parted, parts_of_days
+from calibscale.ledger.recipe import Recipe, encode
 from calibscale.ledger.windows import evidence, learned_bets, window
 from calibscale.wagers import Wagers, learn, log_evidence
 
@@ -139,6 +139,25 @@ def test_window__interval_does_not_grow_where_days_differ(tmp_path):
     older = window(_ledger(tmp_path / "none", days, recipe=without), _name(0), _name(7))
     assert "brier" in older.by_days
     assert older.estimates[k].interval.standard_error > 2 * interval.standard_error
+
+
+@pytest.mark.parametrize("kind", [cs.CKCE, cs.CKCECentred])
+def test_parts_of_days__without_their_own_moments_of_predictions_tell_the_error(days, kind):
+    """S and M of a part are its share of them: the error is about that of groups of all rows."""
+    asked = (kind(cs.RandomFourier(20, bandwidth=0.4), ridge=0.1),)
+    needs = asked[0].needs
+    rows = cs.evaluate(_source(days[:10]), asked, interval="jackknife").estimates[0].interval
+    strata, whole = [], {}
+    for day in days[:10]:
+        with prepared(_source([day]), asked) as run:
+            states = run.scan([*needs, *(Grouped(s, PARTS) for s in needs)]).groups[None]
+        strata.append({s: gathered(s, states[Grouped(s, PARTS)]) for s in needs})
+        whole = {s: s.merge(whole[s], states[s]) if whole else states[s] for s in needs}
+    value = asked[0].value(*(whole[s] for s in needs))
+    found = parts_of_days(asked[0], value, whole, Strata(strata, [0.1] * 10))
+    assert len(found.left_out) == 10 * PARTS
+    assert found.standard_error == pytest.approx(rows.standard_error, rel=0.5)
+    assert encode(parted(asked, 2))  # a ledger can keep them
 
 
 def test_window__reads_around_damage(days, tmp_path):

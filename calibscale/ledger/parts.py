@@ -8,7 +8,7 @@ up.  How days differ is no part of it, so that no drift hides itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class Strata(NamedTuple):
 
 
 def parted(estimators: Iterable[Estimator], classes: int) -> tuple[Statistic, ...]:
-    """The statistics whose parts are kept: of estimators that have no limits in closed form.
+    """The statistics whose parts are kept: of estimators that have no limits of their own.
 
     None of an estimator whose parts are too large: days are the groups of its jackknife.
     """
@@ -64,14 +64,20 @@ def gathered(statistic: Statistic, groups: Any) -> tuple[Any, ...]:
     return tuple(f.reshape(-1, PARTS, *f.shape[1:]).sum(axis=0) for f in fields)
 
 
-def _without(statistic: Statistic, state: Any, parts: Sequence[Any], g: int) -> Any:
-    """The state of all rows less a part of them."""
-    kept = dict(zip(_names(statistic, state), parts, strict=True))
-    share = 1.0 - kept["weight"][g] / state.weight if statistic.shared else 1.0
-    return state._replace(
-        **{name: getattr(state, name) - field[g] for name, field in kept.items()},
-        **{name: getattr(state, name) * share for name in statistic.shared},
-    )
+def _without(e: Estimator, states: States, parts: Any, g: int) -> list[Any]:
+    """What an estimator needs, of all rows less a part of them."""
+    found, rest = [], 1.0
+    for s in e.needs:
+        state = states[s]
+        kept = dict(zip(_names(s, state), parts[s], strict=True))
+        if "weight" in kept:
+            rest = 1.0 - float(kept["weight"][g] / state.weight)
+        less = {name: getattr(state, name) - field[g] for name, field in kept.items()}
+        found.append(state._replace(**less))
+    return [
+        state._replace(**{name: getattr(state, name) * rest for name in s.shared})
+        for s, state in zip(e.needs, found, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +114,7 @@ def parts_of_days(estimator: Estimator, value: float, states: States, strata: St
     every: list[float] = []
     for parts, rows in zip(*strata, strict=True):
         left_out = [
-            estimator.value(*(_without(s, states[s], parts[s], g) for s in estimator.needs))
+            estimator.value(*_without(estimator, states, parts, g))
             for g in range(PARTS)
             if any(np.any(field[g]) for s in estimator.needs for field in parts[s])
         ]

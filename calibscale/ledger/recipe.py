@@ -26,7 +26,8 @@ _KINDS: dict[str, Any] = {
         *ESTIMATORS.values(), RandomFourier, OneHot, products.ProductKernel, products.HoldOut,
         spectral.Factor, spectral.FourierSeries, local.Modes, local.LocalFeatures,
         statistics.Totals, statistics.ScalarScores, statistics.BinCounts, statistics.FineHistogram,
-        statistics.SimplexCells, statistics.Moments, wagers.Wagers,
+        statistics.SquaredResiduals, statistics.EventSums, statistics.SimplexCells,
+        statistics.Moments, statistics.ExpectedNoise, statistics.ObservedNoise, wagers.Wagers,
     )
 }  # fmt: skip
 
