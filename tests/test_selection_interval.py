@@ -97,7 +97,7 @@ def naive_interval(p, delta, w, folds, fits, k):
     u = 4 / np.pi * np.arcsin(np.sqrt(p)) - 1
     psi = np.stack([np.ones_like(u), u, (3 * u**2 - 1) / 2, (5 * u**3 - 3 * u) / 2,
                     (35 * u**4 - 30 * u**2 + 3) / 8], axis=1)  # fmt: skip
-    plain, better = np.zeros(len(p)), np.zeros(len(p))
+    plain, better, size = np.zeros((3, len(p)))
     tests, moved = [], []
     for v in range(k):
         train, own = (folds != v) & (folds != TEST), folds == v
@@ -109,10 +109,12 @@ def naive_interval(p, delta, w, folds, fits, k):
         more = np.clip(r + psi @ coefficients, p - 1, p)
         plain[own] = (2 * r * delta - r**2)[own]
         better[own] = (2 * more * delta - more**2)[own]
+        size[own] = more[own] ** 2
         tests.append(r[folds == TEST])
         moved.append(more[folds == TEST])
     for total, many in ((plain, tests), (better, moved)):
         total[folds == TEST] = np.mean([2 * r * delta[folds == TEST] - r**2 for r in many], axis=0)
+    size[folds == TEST] = np.mean(np.square(moved), axis=0)
     spread = (np.array(moved) - np.mean(moved, axis=0)) ** 2
     noise = (k - 1) / k * np.sum(np.average(spread, axis=1, weights=w[folds == TEST]))
     z = norm.ppf(0.975)
@@ -121,7 +123,15 @@ def naive_interval(p, delta, w, folds, fits, k):
         return np.sqrt(np.sum(w**2 * (values - np.average(values, weights=w)) ** 2)) / w.sum()
 
     low = np.average(plain, weights=w) - z * error(plain)
-    return low, np.average(better, weights=w) + noise + z * error(better), error(plain)
+    center = np.average(better, weights=w) + noise
+    slope = (z * error(better)) ** 2 / np.average(size, weights=w)  # variance by mean square
+    # θ − c = √(slope·(θ + noise)), by bisection
+    left, right = center, center + 1.0
+    for _ in range(60):
+        middle = (left + right) / 2
+        inside = middle - center < np.sqrt(slope * (middle + noise))
+        left, right = (middle, right) if inside else (left, middle)
+    return low, left, error(plain)
 
 
 def scalar_view(source):

@@ -192,13 +192,14 @@ def _inverses(grams: Floats) -> Floats:
 
 
 def _one_step(setting: Setting, held: _Held) -> Floats:
-    """2⟨r̂, δ⟩ − |r̂|² of each kept row by fits that have not seen it, their mean if several."""
+    """2⟨r̂, δ⟩ − |r̂|² and |r̂|² of each kept row, by the fits that have not seen it (2, c)."""
     delta = np.stack([view.delta for view in setting.subset])
-    values = np.einsum("jce,jce->c", held.own, 2.0 * delta - held.own)
+    sizes = np.einsum("jce,jce->c", held.own, held.own)
+    products = np.einsum("jce,jce->c", held.own, delta)
     tests = setting.folds == TEST
-    gains = np.einsum("kjce,kjce->kc", held.test, 2.0 * delta[:, tests] - held.test)
-    values[tests] = gains.mean(axis=0)
-    return values
+    sizes[tests] = np.einsum("kjce,kjce->c", held.test, held.test) / len(held.test)
+    products[tests] = np.einsum("kjce,jce->c", held.test, delta[:, tests]) / len(held.test)
+    return np.stack([2.0 * products - sizes, sizes])
 
 
 def _noise(setting: Setting, held: _Held) -> float:
@@ -207,6 +208,15 @@ def _noise(setting: Setting, held: _Held) -> float:
     spread = np.sum((held.test - held.test.mean(axis=0)) ** 2, axis=(0, 1, 3))
     k = len(held.test)
     return float((k - 1) / k * (spread @ weights) / weights.sum())
+
+
+def _upper_limit(center: float, noise: float, slope: float) -> float:
+    """The largest θ ≥ c with θ − c ≤ √(slope·(θ + noise)).
+
+    The variance of the one-step estimate is in proportion to |r̂|², θ + noise on average: an
+    estimate that is low by chance has a standard error that is low by chance, too.
+    """
+    return center + slope / 2 + float(np.sqrt(slope**2 / 4 + slope * max(center + noise, 0.0)))
 
 
 def _interval(
@@ -220,8 +230,9 @@ def _interval(
     w = setting.subset[0].weights
     share = w / w.sum()
     kept = 1.0 / float(share @ share)  # effective numbers of rows
-    value = _one_step(setting, held)
-    more = _one_step(setting, better) - value
+    value, _ = _one_step(setting, held)
+    more, sizes = _one_step(setting, better)
+    more -= value
     center, added = float(value @ share), float(more @ share)
     rows = kept
     if gains is not None:
@@ -232,9 +243,12 @@ def _interval(
     spread, gap, both = kept * (off @ off), kept * (apart @ apart), kept * (off @ apart)
     z = float(norm.ppf(0.5 + LEVEL / 2))
     error = float(np.sqrt(spread / rows))
-    upper = float(np.sqrt(max((spread + 2.0 * both) / rows + gap / kept, 0.0)))
+    upper = max((spread + 2.0 * both) / rows + gap / kept, 0.0)
+    noise = _noise(setting, better)
     low = center - z * error
-    high = center + added + _noise(setting, better) + z * upper
+    high = _upper_limit(
+        center + added + noise, noise, z * z * upper / max(float(sizes @ share), 1e-300)
+    )
     # an estimate from fits that are all noise, or all shrunk, may lie outside
     low, high = max(0.0, min(low, estimate)), max(high, estimate, 0.0)
     return Interval(low, high, LEVEL, "one_step", len(held.test), error, POPULATION)
