@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {
         *ESTIMATORS.values(), RandomFourier, OneHot, products.ProductKernel, products.HoldOut,
         spectral.Factor, spectral.FourierSeries, local.Modes, local.LocalFeatures,
         statistics.Totals, statistics.ScalarScores, statistics.BinCounts, statistics.FineHistogram,
-        statistics.SimplexCells, statistics.Moments, wagers.Wagers,
+        statistics.SimplexCells, statistics.Moments, statistics.NoiseMoments, wagers.Wagers,
     )
 }  # fmt: skip
 
