@@ -560,11 +560,10 @@ class NoiseState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ExpectedNoise(Statistic):
-    """M = Σ w² v φφᵀ with v = Σ_k q_k(1 − q_k), what |δ|² is on average where q is right.
+class NoiseMoments(Statistic):
+    """M = Σ w²|δ|²φφᵀ: tr(GᵀMG) is what the pairs of a row with itself are of ‖CG‖²_F.
 
-    Without labels: under strong calibration, given the predictions, E‖CG‖²_F = tr(GᵀMG) of any
-    fixed G, with the C of `Moments`.
+    It depends on the labels, but has no replicates of a null: they would be m × m numbers each.
     """
 
     features: FeatureMap
@@ -579,28 +578,7 @@ class ExpectedNoise(Statistic):
         return NoiseState(np.zeros((m, m)))
 
     def accumulate(self, state: NoiseState, chunk: Chunk) -> NoiseState:
-        roots = weights_of(chunk) * np.sqrt(self._squares(chunk))
-        rows = self.features(chunk) * roots[:, None]
+        lengths = np.sqrt(np.einsum("ij,ij->i", chunk.delta, chunk.delta))
+        rows = self.features(chunk) * (weights_of(chunk) * lengths)[:, None]
         np.add(state.M, rows.T @ rows, out=state.M)
         return state
-
-    def _squares(self, chunk: Chunk) -> Floats:
-        """What stands for |δ|² of each row (c,)."""
-        return np.einsum("ij,ij->i", chunk.q, np.maximum(1.0 - chunk.q, 0.0))
-
-
-@dataclass(frozen=True)
-class ObservedNoise(ExpectedNoise):
-    """M = Σ w²|δ|²φφᵀ: tr(GᵀMG) is what the pairs of a row with itself are of ‖CG‖²_F."""
-
-    drawn: ClassVar[tuple[str, ...]] = ("M",)
-
-    def _squares(self, chunk: Chunk) -> Floats:
-        return np.einsum("ij,ij->i", chunk.delta, chunk.delta)
-
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
-        (M,) = sums
-        phi = self.features(chunk) * weights_of(chunk)[:, None]
-        for b, delta in replicates.vectors(chunk):
-            rows = phi * np.sqrt(np.einsum("ij,ij->i", delta, delta))[:, None]
-            M[b] += rows.T @ rows

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from calibscale.chunk import NO_WEIGHTS, Block, Chunk, Rules, chunks
 from calibscale.features import OneHot, RandomFourier
-from calibscale.nulls import Null, Replicates
 from calibscale.statistics import (
     BinCounts,
-    ExpectedNoise,
     FineHistogram,
     Moments,
-    ObservedNoise,
+    NoiseMoments,
     ScalarScores,
     SimplexCells,
     Totals,
@@ -36,8 +34,7 @@ STATISTICS = [
     FineHistogram("top_label"),
     SimplexCells(),
     Moments(RandomFourier(5, 0.8)),
-    ExpectedNoise(RandomFourier(5, 0.8)),
-    ObservedNoise(RandomFourier(5, 0.8)),
+    NoiseMoments(RandomFourier(5, 0.8)),
 ]
 K = 2
 ROWS = 60
@@ -167,41 +164,12 @@ def test_one_hot__moments_count_the_points():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_noise__is_the_diagonal_of_the_residuals_sum(weighted):
+def test_noise__is_that_of_each_row(weighted):
     chunk = _chunk(weighted)
     features = RandomFourier(5, 0.8)
     phi, w = features(chunk), chunk.weights if weighted else np.ones(ROWS)
-    squares = {
-        ObservedNoise: [d @ d for d in chunk.delta],
-        ExpectedNoise: [1 - q @ q for q in chunk.q],
-    }
-    for kind, values in squares.items():
-        expected = sum(w[i] ** 2 * values[i] * np.outer(phi[i], phi[i]) for i in range(ROWS))
-        np.testing.assert_allclose(_state(kind(features), chunk).M, expected, **CLOSE)
-
-
-@pytest.mark.parametrize("kind", ["labels", "wild"])
-def test_observed_noise__replicates_are_of_the_residuals_that_moments_draws(kind):
-    """For one row ‖Σwδφᵀ‖² is tr Σw²|δ|²φφᵀ, replicate by replicate."""
-    features = RandomFourier(5, 0.8)
-    null = Null(kind, 3)
-    for row in range(5):
-        chunk = _chunk(weighted=True).take(np.array([row]))
-        (C, *_), (M,) = (
-            _state(Replicates(s, null, 2, 9), chunk)
-            for s in (Moments(features), ObservedNoise(features))
-        )
-        assert M.shape == (7, features.size(K), features.size(K))
-        np.testing.assert_allclose(
-            np.trace(M, axis1=1, axis2=2), np.sum(C**2, axis=(1, 2)), rtol=1e-12
-        )
-
-
-def test_observed_noise__is_expected_noise_on_average():
-    """Over labels drawn from the predictions."""
-    features = RandomFourier(5, 0.8)
-    chunk = _chunk(weighted=True)
-    (M,) = _state(Replicates(ObservedNoise(features), Null("labels", 1), 0, 4000), chunk)
-    error = M.std(axis=0) / np.sqrt(len(M))
-    expected = _state(ExpectedNoise(features), chunk).M
-    assert (np.abs(M.mean(axis=0) - expected) < 5 * error + 1e-12).all()
+    expected = sum(
+        w[i] ** 2 * (chunk.delta[i] @ chunk.delta[i]) * np.outer(phi[i], phi[i])
+        for i in range(ROWS)
+    )
+    np.testing.assert_allclose(_state(NoiseMoments(features), chunk).M, expected, **CLOSE)

@@ -17,7 +17,7 @@ from calibscale.estimators.moments import approximation, feature_parameters
 from calibscale.features import FeatureMap, RandomFourier, Setup
 from calibscale.products import ProductKernel
 from calibscale.results import Approximation, Estimate
-from calibscale.statistics import Moments, MomentState, ObservedNoise, Statistic
+from calibscale.statistics import Moments, MomentState, NoiseMoments, Statistic
 
 if TYPE_CHECKING:
     from calibscale.pairs import Pairs
@@ -70,22 +70,23 @@ class CMMD(Estimator):
         return replace(self, ridge=float((states[0].weight ** 2 / states[0].weight2) ** -0.25))
 
     def value(self, *states: Any) -> float:
-        moments, *noise = states
+        moments = states[0]
         if not moments.weight > 0:
             return float("nan")
-        return float(self._values(moments, moments.C[None], *(each.M[None] for each in noise))[0])
+        return float(self._values(states, moments.C[None])[0])
 
-    def _values(self, moments: MomentState, C: Floats) -> Floats:
-        """Of each C (B, K, m), (B,)."""
-        ridge = self.frozen(moments).ridge
+    def _values(self, states: Sequence[Any], C: Floats) -> Floats:
+        """With each C (B, K, m) in the place of that of the states, (B,)."""
+        ridge = self.frozen(*states).ridge
         assert ridge is not None
-        return _cmmd(moments, C, ridge, self.level)
+        return _cmmd(states[0], C, ridge, self.level)
 
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
     ) -> Iterable[float]:
-        fields = [drawn[0] for drawn in sums if drawn is not None]
-        return self._values(states[0], *fields).tolist()
+        drawn = sums[0]
+        assert drawn is not None
+        return self._values(states, drawn[0]).tolist()
 
     def finalize(self, *states: Any) -> Estimate:
         found = self.bare(*states)
@@ -159,7 +160,8 @@ class CKCECentred(CMMD):
     under calibration, 1 − |q|², in its place would keep a part of it, so that underconfident models
     would rank before calibrated ones.
 
-    The value may be negative; it is around 0 then.
+    The value may be negative; it is around 0 then.  A test keeps the M of the labels observed for
+    every replicate, which is a shift of all by one number: its p-value is that of CKCE.
 
     Parameters
     ----------
@@ -188,14 +190,15 @@ class CKCECentred(CMMD):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (Moments(self.features), ObservedNoise(self.features))
+        return (Moments(self.features), NoiseMoments(self.features))
 
-    def _values(self, moments: MomentState, C: Floats, M: Floats) -> Floats:  # type: ignore[override]
+    def _values(self, states: Sequence[Any], C: Floats) -> Floats:
+        moments, noise = states
         ridge = self.frozen(moments).ridge
         assert ridge is not None
         A = _inverse(moments, ridge)(np.eye(len(moments.S)))
         W = C @ A
-        return np.einsum("bij,bij->b", W, W) - np.tensordot(M, A @ A, 2)
+        return np.einsum("bij,bij->b", W, W) - float(np.vdot(noise.M, A @ A))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _KINDS: dict[str, Any] = {
         spectral.Factor, spectral.FourierSeries, local.Modes, local.LocalFeatures,
         statistics.Totals, statistics.ScalarScores, statistics.BinCounts, statistics.FineHistogram,
         statistics.SquaredResiduals, statistics.EventSums, statistics.SimplexCells,
-        statistics.Moments, statistics.ExpectedNoise, statistics.ObservedNoise, wagers.Wagers,
+        statistics.Moments, statistics.NoiseMoments, wagers.Wagers,
     )
 }  # fmt: skip
 
