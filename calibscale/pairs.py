@@ -24,6 +24,7 @@ from calibscale.views import width
 
 _PROBES = 8  # of all units, so many or half of it are probed: a small sub-tile in float64
 _PROBE_SIDE = 64
+_FEW = 1024  # rows: sub-tiles beside the diagonal are slower, so that all pairs are quicker
 
 
 @dataclass(frozen=True)
@@ -379,12 +380,14 @@ class _MovedTask:
         layout, found = Layout(self.kernel, self.rows.points.shape[1]), {}
         for index, rows in enumerate(self.versions(self.rows, first, last), first):
             panel, _ = layout.panel(rows)
-            grid = layout.grid(panel, panel, True)
+            halved = len(rows) > _FEW
+            grid = layout.grid(panel, panel, halved)
             out = np.zeros((len(grid), 2))
             tiles.pair_sums(panel, panel, layout.form, grid, False, out)
             squares = rows.weights**2 * np.einsum("ij,ij->i", rows.delta, rows.delta)
             diagonal = float(squares @ self.kernel.diagonal(rows))
-            found[index] = 2.0 * float(out[:, 0].sum()) + diagonal, diagonal
+            whole = float(out[:, 0].sum())
+            found[index] = 2.0 * whole + diagonal if halved else whole, diagonal
         return found
 
     def merge(self, a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
