@@ -195,7 +195,9 @@ def test_labels__a_fold_without_any_is_named():
 
 def test_labels__none_known_is_an_error():
     q, _ = good()
-    with pytest.raises(cs.OptionError, match=r"no labelled rows with a positive weight \(0 in all\)"):
+    with pytest.raises(
+        cs.OptionError, match=r"no labelled rows with a positive weight \(0 in all\)"
+    ):
         run(q, np.full(ROWS, -1))
 
 
@@ -297,7 +299,9 @@ def test_weights__a_fold_of_zeros_is_named():
     q, y = good()
     folds = np.arange(ROWS) % 4 - 1
     for fold, name in ((2, "fold 2"), (-1, "the test part")):
-        with pytest.raises(cs.OptionError, match=f"{name} has no labelled rows with a positive weight"):
+        with pytest.raises(
+            cs.OptionError, match=f"{name} has no labelled rows with a positive weight"
+        ):
             run(q, y, weights=np.where(folds == fold, 0.0, 1.0), folds=folds)
 
 
