@@ -359,7 +359,10 @@ def test_projections__are_the_mean_losses_of_the_pairs_of_a_row(family, weighted
         _, _, losses = naive.select(data.problems, data.folds, reference(value), data.weights)
         for fold in range(2):
             ours = verdicts[fold][0].projections[h]
-            np.testing.assert_allclose(ours, losses[fold], rtol=DENSE_TOLERANCE[family], atol=1e-12)
+            heavy = slice(None) if data.weights is None else data.weights[data.folds == fold] > 0
+            np.testing.assert_allclose(
+                ours, losses[fold][heavy], rtol=DENSE_TOLERANCE[family], atol=1e-12
+            )
 
 
 def test_bins__the_empty_ones_predict_the_global_means():
@@ -498,7 +501,7 @@ def test_statistics__merge_in_any_cut_and_zero_is_neutral(notion):
     for statistic in _statistics(notion):
         whole = statistic.accumulate(statistic.zero(K), chunk)
         merged = statistic.zero(K)
-        for low, high in ((0, 1), (1, 90), (90, 90), (90, 200)):
+        for low, high in ((0, 1), (1, 90), (90, 90), (90, len(chunk))):
             part = chunk.take(np.arange(low, high))
             merged = statistic.merge(merged, statistic.accumulate(statistic.zero(K), part))
         for x, y in zip(whole, merged, strict=True):

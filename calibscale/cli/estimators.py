@@ -18,7 +18,7 @@ DEFAULT = (
     *("cwce2", "simplex_ece", "brier_decomposition", "nll_decomposition"),
     *("ckce", "cmmd", "jkce", "jkce_biased"),
 )
-NAMES = (*DEFAULT, "ckce_centred", "kce", "klce")
+NAMES = (*DEFAULT, "tce2_kumar", "ckce_centred", "kce", "klce")
 _KERNEL_NOTIONS = ("jkce", "jkce_biased", "kce", "klce")  # judge all classes unless told
 EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 _METHODS = ("auto", "features", "spectral", "tiles", "blocks", "pairs", "nystrom", "exact")

@@ -21,7 +21,7 @@ from calibscale.errors import InvalidDataError
 from calibscale.progress import progress
 
 STATISTICS = (
-    *("ece", "mce", "tce2", "tce2_debiased", "cwce2", "simplex_ece"),
+    *("ece", "mce", "tce2", "tce2_debiased", "tce2_kumar", "cwce2", "simplex_ece"),
     *("ckce", "ckce_centred", "cmmd", "jkce", "jkce_biased", "kce", "klce"),
 )
 
