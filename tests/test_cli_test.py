@@ -151,13 +151,15 @@ def test_evaluate__intervals_arrive(run: Any, store: Path, monkeypatch: Any) -> 
     monkeypatch.setenv("COLUMNS", "80")
     ran = run("evaluate", store, *options, "-e", "ece")
     assert "90 % interval" in ran.out
-    assert "intervals of ece: of the expectation at this n" in ran.out
+    assert "intervals of ece cover the population and the expectation at this n" in " ".join(
+        ran.out.split()
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "options", "told"),
     [
-        (1, "-e ece", "no intervals of ece: they need more rows"),
+        (1, "-e brier", "no intervals of brier: they need more rows"),
         (60, "-e ece -e ckce --method exact", "no intervals of ckce: there are none by"),
     ],
 )

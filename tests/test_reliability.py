@@ -369,13 +369,15 @@ def test_plot_reliability__draws_the_twelve_largest_groups(rng):
 
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("case", ["no row", "one row", "one bin", "100 bins", "an empty group"])
+@pytest.mark.parametrize(
+    "case", ["no row", "one row", "one bin", "100 bins", "a group without weight"]
+)
 def test_save_reliability__odd_data_still_make_a_picture(rng, tmp_path, case):
     y, p = np.array([0]), np.array([0.7])
     settings: dict[str, Any] = {"notion": "positive"}
     if case == "no row":
         source = from_arrays(probabilities=p, labels=np.array([-1]), binary=True)
-    elif case == "an empty group":
+    elif case == "a group without weight":
         group = np.array([[0.0], [1.0]])
         source = binary(
             np.array([0.2, 0.7]), np.array([0, 1]), weights=np.array([0.0, 1.0]),
@@ -388,8 +390,10 @@ def test_save_reliability__odd_data_still_make_a_picture(rng, tmp_path, case):
         source = calibrated(rng, 3000)
         settings["bins"] = int(case.split()[0].replace("one", "1"))
     found = reliability(source, **settings)
-    if case in ("no row", "an empty group"):
+    if case == "no row":
         assert "no rows" in texts(plot_reliability(found))
+    if case == "a group without weight":  # its row is not counted
+        assert set(found.groups) == {1.0}
     save_reliability(found, tmp_path / "odd.png")
     assert (tmp_path / "odd.png").stat().st_size > 5000
 

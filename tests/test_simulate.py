@@ -350,7 +350,9 @@ def test_truth__calibrated_models_have_no_error(name):
     estimates = truth(default_estimators(), rows=1000, generator=name, sample=20_000)
     for estimate in estimates:
         if estimate.estimator not in ("accuracy", "brier", "nll"):
-            assert estimate.value == pytest.approx(0.0, abs=1e-15), estimate.estimator
+            # 20,000 sums of p and of 1 − p, each rounded: 1e-13 of an entropy of 0.3
+            tolerance = 1e-12 if estimate.estimator == "nll_decomposition" else 1e-15
+            assert estimate.value == pytest.approx(0.0, abs=tolerance), estimate.estimator
 
 
 def test_truth__scores_of_a_dirichlet():

@@ -103,9 +103,14 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     """Why there are estimates without an interval."""
     from rich.text import Text
 
+    from calibscale.estimators import ESTIMATORS
     from calibscale.tables import terminal
 
-    lost = [e.estimator for e in result.estimates if e.value is not None and e.interval is None]
+    lost = [
+        e.estimator
+        for e in result.estimates
+        if e.value is not None and e.interval is None and not ESTIMATORS[e.estimator].no_interval
+    ]
     if lost:
         why = "they need more rows" if result.n < groups else "there are none by this method"
         terminal().print(Text(f"no intervals of {', '.join(lost)}: {why}", style="yellow"))

@@ -78,7 +78,9 @@ class Method(ABC):
                     memory_limit=memory_limit, progress=progress,
                 )  # fmt: skip
                 if None not in found.groups:
-                    raise OptionError(f"{data.name}: there is no labelled row to fit to")
+                    raise OptionError(
+                        f"{data.name}: there is no labelled row with a positive weight to fit to"
+                    )
                 return found
 
             found = self._fit(DataSetup(data, rules, opened), read)
