@@ -20,7 +20,7 @@ from calibscale import (
     Brier,
     JKCEBiased,
     RandomFourier,
-    TCE2Debiased,
+    TCE2Kumar,
     evaluate,
     from_arrays,
 )
@@ -33,7 +33,7 @@ EXACT = {
     "nll": NLL(),
     "ece_15": ECE(bins=15),
     "tce2_squared_15": TCE2(bins=15),
-    "tce2_squared_15_debiased": TCE2Debiased(bins=15),
+    "tce2_squared_15_debiased": TCE2Kumar(bins=15),
     "cwce2_squared_15_sum": CWCE2(bins=15),
 }
 KERNEL = {"ckce": CKCE, "jkce_unbiased": JKCE, "jkce_biased": JKCEBiased}
