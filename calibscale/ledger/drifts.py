@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from calibscale import engine
 from calibscale.chunk import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators import ECE, Estimator
@@ -57,6 +58,11 @@ def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, 
         raise OptionError(f"the windows share days: {', '.join(shared[:3])}")
     if len(later.runs) < 2 or len(earlier.runs) < 2:
         return ()
+    with engine.one_thread():
+        return _compared(later, earlier, level)
+
+
+def _compared(later: Window, earlier: Window, level: float) -> tuple[Drift, ...]:
     effects = DayEffects(earlier.runs, later.runs)
     found = []
     for k, e in enumerate(later.estimators):
