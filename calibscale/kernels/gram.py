@@ -7,7 +7,7 @@ import numpy as np
 from calibscale.kernels._jit import inlined
 
 UNROLL = 5  # classes come in multiples of it
-BLAS_CLASSES, BLAS_ROWS = 64, 64  # from so many on BLAS multiplies, so many rows at a time
+BLAS_CLASSES, BLAS_ROWS = 64, 128  # from so many on BLAS multiplies, so many rows at a time
 
 
 @inlined()
