@@ -963,8 +963,8 @@ def test_cli__names_every_estimator_of_the_package(run):
 
     more = ("tce2_kumar", "ckce_centred", "kce", "klce")  # only where they are named
     assert set(ESTIMATORS) == {*NAMES, *more}
-    told = run("evaluate", "--help").out
-    assert all(name in told for name in ESTIMATORS)
+    help_text = run("evaluate", "--help").out
+    assert all(name in help_text for name in ESTIMATORS)
 
 
 # ---------------------------------------------------------------- the other commands

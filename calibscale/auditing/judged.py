@@ -84,8 +84,8 @@ class Group:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object."""
-        told = {"group": self.name, "where": [w.to_dict() for w in self.where]}
-        return finite(told | {key: v for key, v in asdict(self).items() if key != "where"})
+        identity = {"group": self.name, "where": [w.to_dict() for w in self.where]}
+        return finite(identity | {key: v for key, v in asdict(self).items() if key != "where"})
 
 
 class Groups(NamedTuple):
