@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, gammaincc, gammaincinv, ndtri
+from scipy.optimize import brentq
+from scipy.special import betaincinv, gammaincc, gammaincinv, ndtr, ndtri
 
 from calibscale.chunk import Floats
 
@@ -47,27 +48,48 @@ def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float
     return low, high
 
 
+def bounded_low(x: float, level: float) -> float:
+    """Lower limit for the mean m ≥ 0 of a normal number x of variance 1.
+
+    Of all intervals [a, b] of probability `level` under m, one accepts the x of the largest
+    likelihood ratio against the best m' ≥ 0: a = b − b²/(2m) where that is below 0, else 2m − b
+    [Feldman & Cousins, Phys. Rev. D 57 (1998), §IV.B].  The limit is above 0 from the one-sided
+    quantile of `level` on, and becomes x less the two-sided one.
+    """
+    two_sided = float(ndtri(0.5 + level / 2.0))
+    if x >= 2.0 * two_sided:
+        return x - two_sided
+
+    def excess(m: float) -> float:
+        return float(ndtr(x - m) - ndtr(x - x * x / (2.0 * m) - m)) - level
+
+    nearest = 1e-12
+    return float(brentq(excess, nearest, x / 2.0)) if excess(nearest) > 0 else 0.0
+
+
 # ---------------------------------------------------------------- along a ray of hypotheses
 
 
-def ray_limits(
-    above: Callable[[float], float], below: Callable[[float], float], tail: float
-) -> tuple[float, float]:
-    """Factors s of the observed deviation at which a statistic is too large, and too small.
+def lowest_factor(above: Callable[[float], float], tail: float) -> float:
+    """The largest factor s below which all hypotheses are rejected; 0 if calibration is not.
 
-    Hypothesis s ≥ 0 says that expected deviations from calibration are s times those observed.
-    ``above(s)`` is the probability of a statistic at least as large as the one observed,
-    ``below(s)`` of one at most as large.  The lower limit is the largest s below which all are
-    rejected (0 if calibration is not), the upper the smallest beyond which all are; 0 if
-    calibration itself makes the statistic too small.
+    Hypothesis s ≥ 0 says that deviations from calibration are s times those of a direction;
+    ``above(s)`` is its probability of a statistic at least as large as the one observed.
     """
-    low = 0.0 if above(0.0) > tail else _bisect(lambda s: above(s) <= tail, 0.0, 1.0)[0]
+    return 0.0 if above(0.0) > tail else _bisect(lambda s: above(s) <= tail, 0.0, 1.0)[0]
+
+
+def highest_factor(below: Callable[[float], float], tail: float) -> float:
+    """The smallest factor s beyond which all hypotheses are rejected; 0 if calibration is.
+
+    ``below(s)`` is the probability of a statistic at most as large as the one observed.
+    """
     if below(0.0) <= tail:
-        return low, 0.0
+        return 0.0
     first, last = 0.0, 1.0
     while below(last) > tail and last < _FARTHEST:
         first, last = last, 2.0 * last
-    return low, _bisect(lambda s: below(s) > tail, first, last)[1]
+    return _bisect(lambda s: below(s) > tail, first, last)[1]
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
@@ -87,24 +109,20 @@ class BinGaps(NamedTuple):
     gap: Floats
 
 
-class RayOfBins(NamedTuple):
-    """Limits of the gaps.
+class GapLimits(NamedTuple):
+    """Limits of a statistic of gaps.
 
     Attributes
     ----------
     low, high : float
-        As factors of those observed.
+        Of the statistic of the expected gaps.
     mean_at_high : float
-        Of the statistic, with its noise.
-    largest_gap : float
-        Where fewer than three rows are of the rarer kind, the mean gap that Clopper & Pearson's
-        limits of their number allow; else 0.
+        Upper limit of the statistic's own mean, which has the noise of the rows.
     """
 
     low: float
     high: float
     mean_at_high: float
-    largest_gap: float
 
 
 def bin_limits(
@@ -112,18 +130,20 @@ def bin_limits(
     statistic: Callable[[Floats], Floats],
     tail: float,
     at_least_mean: bool = False,
-) -> RayOfBins:
-    """Limits of a statistic of the gaps of bins, by hypotheses along the gaps observed.
+) -> GapLimits:
+    """Limits of a statistic of the gaps of bins, by tests of hypotheses along a direction.
 
-    Under hypothesis s bin b has the event frequency f_b = p̄_b − s·g_b, and its number of events
-    is binomial; gaps are s·g_b + noise.  For the lower limit f_b is clipped to [0, 1].  For the
-    upper, where a bin has no event or nothing else, the frequency (n_b·f_b + p̄_b)/(n_b + 1) takes
-    its place if its variance is larger.  Tail probabilities are those of 399 simulated data
-    sets (p = (1 + #)/400), always of the same seed.  At s = 0 this is the exact test of
-    calibration by drawn labels for rows of one prediction a bin, and conservative for others.
+    Under hypothesis s the frequency of events in bin b is f_b = p̄_b − s·d_b, cut to [0, 1], and
+    their number binomial.  Tail probabilities are those of 399 simulated data sets
+    (p = (1 + #)/400), always of the same seed.  At s = 0 this is the exact test of calibration by
+    drawn labels for rows of one prediction a bin, and conservative for others.
+
+    The lower limit is along the observed gaps, d = g.  The upper is the larger one of two
+    directions: that, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), f̃ = (n_b f_b + p̄_b)/(n_b + 1).
+    Of bins without an event the first can say nothing: they cannot have fewer.
 
     Inverting a family of tests gives limits of any level [Lehmann & Romano, Testing Statistical
-    Hypotheses, §3.5]; that the family is the ray through the estimate is the approximation.
+    Hypotheses, §3.5]; that the family has one dimension is the approximation.
 
     Parameters
     ----------
@@ -133,42 +153,51 @@ def bin_limits(
         The probability to miss on either side.
     at_least_mean
         Whether an observed statistic below its mean under calibration counts as that for the upper
-        limit, which otherwise is 0 in a share `tail` of calibrated data [power-constrained limits,
-        Cowan et al., arXiv 1105.3166].
+        limit [power-constrained limits, Cowan et al., arXiv 1105.3166].  Otherwise the upper limit
+        is the observed value in a share `tail` of calibrated data.
     """
+    if not len(bins.gap):
+        return GapLimits(0.0, 0.0, 0.0)
     draws = int(min(max(_DRAWS, math.ceil(10.0 / tail) - 1), _MOST_DRAWS))
-    observed = float(statistic(bins.gap[None])[0])
-    seen = np.clip(bins.mean_p - bins.gap, 0.0, 1.0)
-    smoothed = (bins.rows * seen + bins.mean_p) / (bins.rows + 1.0)
     whole = np.maximum(np.rint(bins.rows), 1.0).astype(np.int64)
 
-    def simulated(s: float, upper: bool) -> Floats:
-        f = np.clip(bins.mean_p - s * bins.gap, 0.0, 1.0)
-        if upper:
-            f = np.where(f * (1.0 - f) >= smoothed * (1.0 - smoothed), f, smoothed)
+    def gaps(direction: Floats, s: float) -> Floats:
+        return bins.mean_p - np.clip(bins.mean_p - s * direction, 0.0, 1.0)
+
+    def simulated(expected: Floats) -> Floats:
+        f = np.clip(bins.mean_p - expected, 0.0, 1.0)
         events = np.random.default_rng(_SEED).binomial(whole, f, (draws, len(f)))
-        noise = (f - events / whole) * np.sqrt(whole / bins.rows)
-        return statistic(s * bins.gap + noise)
+        return statistic(expected + (f - events / whole) * np.sqrt(whole / bins.rows))
+
+    observed = float(statistic(bins.gap[None])[0])
+    least = observed
+    if at_least_mean:
+        least = max(observed, float(simulated(np.zeros_like(bins.gap)).mean()))
 
     def above(s: float) -> float:
-        return float(1 + np.sum(simulated(s, False) >= observed * (1 - 1e-9))) / (draws + 1)
+        few = observed * (1 - 1e-9)
+        return float(1 + np.sum(simulated(gaps(bins.gap, s)) >= few)) / (draws + 1)
 
-    least = max(observed, float(simulated(0.0, True).mean())) if at_least_mean else observed
+    low = lowest_factor(above, tail)
+    high = mean = observed if not at_least_mean else 0.0
+    for direction in (bins.gap, _noise_of_bins(bins)):
 
-    def below(s: float) -> float:
-        return float(1 + np.sum(simulated(s, True) <= least * (1 + 1e-9))) / (draws + 1)
+        def below(s: float, direction: Floats = direction) -> float:
+            values = simulated(gaps(direction, s))
+            return float(1 + np.sum(values <= least * (1 + 1e-9))) / (draws + 1)
 
-    low, high = ray_limits(above, below, tail) if len(bins.gap) else (0.0, 0.0)
-    return RayOfBins(low, high, float(simulated(high, True).mean()), _largest_gap(bins, tail))
+        if s := highest_factor(below, tail):
+            expected = gaps(direction, s)
+            high = max(high, float(statistic(expected[None])[0]))
+            mean = max(mean, float(simulated(expected).mean()))
+    return GapLimits(float(statistic(low * bins.gap[None])[0]), high, mean)
 
 
-def _largest_gap(bins: BinGaps, tail: float) -> float:
-    rows = bins.rows.sum()
-    events = float(bins.rows @ np.clip(bins.mean_p - bins.gap, 0.0, 1.0))
-    if min(events, rows - events) >= FEW:
-        return 0.0
-    mean = bins.share @ bins.mean_p
-    return float(max(abs(mean - f) for f in clopper_pearson(events, rows, tail)))
+def _noise_of_bins(bins: BinGaps) -> Floats:
+    """Standard errors of the frequencies of bins, signed so that frequencies go towards 1/2."""
+    seen = np.clip(bins.mean_p - bins.gap, 0.0, 1.0)
+    f = (bins.rows * seen + bins.mean_p) / (bins.rows + 1.0)
+    return np.sqrt(f * (1.0 - f) / bins.rows) * np.where(bins.mean_p < 0.5, -1.0, 1.0)
 
 
 class Noise(NamedTuple):
@@ -241,7 +270,8 @@ def quadratic_limits(
         beyond = gammaincc(nu / 2.0, np.maximum(left, 0.0) / (2.0 * c))
         return float(np.mean(np.where(left <= 0.0, 1.0, beyond)))
 
-    low, high = ray_limits(lambda s: above(s, size), lambda s: 1.0 - above(s, least), tail)
+    low = lowest_factor(lambda s: above(s, size), tail)
+    high = highest_factor(lambda s: 1.0 - above(s, least), tail)
     return Limits(low * low * size, high * high * size, "quadratic_form")
 
 

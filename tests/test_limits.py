@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binom, binomtest, chi2, ncx2
+from scipy.special import expit, logit
+from scipy.stats import binom, binomtest, chi2, ncx2, norm
 
 import calibscale as cs
 from calibscale.limits import (
     BinGaps,
     Noise,
     bin_limits,
+    bounded_low,
     clopper_pearson,
+    highest_factor,
+    lowest_factor,
     noise_of,
     quadratic_limits,
-    ray_limits,
 )
 
 TAIL = 0.025
@@ -33,6 +36,29 @@ def _intervals(p, y, *estimators, method="jackknife", **options):
 def test_clopper_pearson__is_scipys_exact_interval(k, n):
     expected = binomtest(k, n).proportion_ci(0.95, method="exact")
     assert clopper_pearson(k, n, TAIL) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+# ---------------------------------------------------------------- a mean that is not negative
+
+
+def test_bounded_low__accepts_by_the_ratio_of_likelihoods():
+    """Against regions of acceptance that are filled cell by cell, the largest ratio first."""
+    x = np.linspace(-8, 12, 200_001)
+    best = np.maximum(x, 0.0)
+    for m in (0.05, 0.3, 1.0, 1.9, 2.5, 4.0):
+        ratio = np.exp(-((x - m) ** 2 - (x - best) ** 2) / 2)
+        order = np.argsort(-ratio)
+        inside = order[np.cumsum(norm.pdf(x[order] - m) * 1e-4) <= 0.95]
+        largest = x[inside].max()  # that does not exclude m
+        # cells of 1e-4, and probabilities that are that much too small
+        assert bounded_low(largest - 1e-3, 0.95) < m < bounded_low(largest + 2e-3, 0.95)
+
+
+def test_bounded_low__is_zero_up_to_the_one_sided_quantile():
+    z = norm.ppf(0.95)
+    assert bounded_low(-3.0, 0.95) == bounded_low(0.0, 0.95) == bounded_low(z, 0.95) == 0
+    assert 0 < bounded_low(z + 1e-3, 0.95) < 1e-2
+    assert bounded_low(6.0, 0.95) == pytest.approx(6.0 - norm.ppf(0.975), rel=1e-12)
 
 
 # ---------------------------------------------------------------- confident data
@@ -82,7 +108,7 @@ def test_intervals__of_squared_errors_are_never_below_zero(law):
     assert negative > 3  # else nothing was tried
 
 
-# ---------------------------------------------------------------- the ray of bins
+# ---------------------------------------------------------------- gaps of bins
 
 
 def test_bin_limits__of_one_bin_at_calibration_are_a_binomial_test():
@@ -90,22 +116,46 @@ def test_bin_limits__of_one_bin_at_calibration_are_a_binomial_test():
     n, p = 60, 0.3
     for k in range(n + 1):
         gaps = BinGaps(np.ones(1), np.array([float(n)]), np.array([p]), np.array([p - k / n]))
-        ray = bin_limits(gaps, lambda g: np.abs(g[:, 0]), TAIL)
+        found = bin_limits(gaps, lambda g: np.abs(g[:, 0]), TAIL)
         far = np.abs(np.arange(n + 1) / n - p) >= abs(p - k / n) - 1e-12
         exact = binom.pmf(np.arange(n + 1)[far], n, p).sum()
         if not 0.012 < exact < 0.045:  # 399 draws: a deviation of 0.0078 at 0.025
-            assert (ray.low > 0) == (exact < TAIL), k
+            assert (found.low > 0) == (exact < TAIL), k
 
 
 def test_bin_limits__cover_an_interval_of_the_gap():
     """Of many rows in one bin, limits of g² are those of a non-central χ²."""
     n, p, g = 40_000.0, 0.5, 0.03
     gaps = BinGaps(np.ones(1), np.array([n]), np.array([p]), np.array([g]))
-    ray = bin_limits(gaps, lambda g: g[:, 0] ** 2, TAIL)
+    found = bin_limits(gaps, lambda g: g[:, 0] ** 2, TAIL)
     v = 0.25 / n
-    low, high = ray.low**2 * g**2, ray.high**2 * g**2
-    assert ncx2.sf(g**2 / v, 1, low / v) == pytest.approx(TAIL, abs=0.02)
-    assert ncx2.cdf(g**2 / v, 1, high / v) == pytest.approx(TAIL, abs=0.02)
+    assert ncx2.sf(g**2 / v, 1, found.low / v) == pytest.approx(TAIL, abs=0.02)
+    assert ncx2.cdf(g**2 / v, 1, found.high / v) == pytest.approx(TAIL, abs=0.02)
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 1.6])
+def test_bin_limits__cover_where_most_bins_hold_a_row_or_no_event(sharpness):
+    """0.9·Beta(2, 200) + 0.1·Beta(50, 5), 100 rows: two rows of the rarer outcome are expected."""
+    rng, n, sets = np.random.default_rng(5), 100, 80
+    edges = np.linspace(0, 1, 16)[1:-1]
+
+    def drawn(rows):
+        p = np.where(rng.random(rows) < 0.9, rng.beta(2, 200, rows), rng.beta(50, 5, rows))
+        return p, expit(sharpness * logit(p))
+
+    true, shown = drawn(10**6)
+    b = np.searchsorted(edges, shown)
+    population = np.sum(np.bincount(b, shown - true) ** 2 / np.maximum(np.bincount(b), 1)) / 10**6
+    found = []
+    for _ in range(sets):
+        true, shown = drawn(n)
+        y = (rng.random(n) < true).astype(int)
+        found.append(_intervals(shown, y, cs.ECE(15, notion="positive"),
+                                cs.TCE2Debiased(15, notion="positive")))  # fmt: skip
+    for name, truth in {"ece": np.mean([e["ece"].value for e in found]),
+                        "tce2_debiased": population}.items():  # fmt: skip
+        covered = sum(e[name].interval.low <= truth <= e[name].interval.high for e in found)
+        assert covered >= binom.ppf(0.001, sets, 0.95), name  # an event of one in a thousand
 
 
 def test_bin_limits__do_not_depend_on_the_scale_of_weights():
@@ -118,10 +168,10 @@ def test_bin_limits__do_not_depend_on_the_scale_of_weights():
         assert a[name].interval.high == pytest.approx(b[name].interval.high, rel=1e-9)
 
 
-def test_ray_limits__invert_monotone_tails():
-    low, high = ray_limits(lambda s: s / 10, lambda s: 1 - s / 10, 0.05)
-    assert low == pytest.approx(0.5, abs=1e-3)
-    assert high == pytest.approx(9.5, abs=1e-2)
+def test_factors__invert_monotone_tails():
+    assert lowest_factor(lambda s: s / 10, 0.05) == pytest.approx(0.5, abs=1e-3)
+    assert highest_factor(lambda s: 1 - s / 10, 0.05) == pytest.approx(9.5, abs=1e-2)
+    assert lowest_factor(lambda s: 0.5, 0.05) == highest_factor(lambda s: 0.01, 0.05) == 0
 
 
 # ---------------------------------------------------------------- squared norms

@@ -267,9 +267,8 @@ class ECE(Binned):
     def limits(self, level: float, *states: Any) -> Limits:
         """See `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
-        ray = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
-        low = ray.low * float(np.abs(gaps.gap) @ gaps.share)
-        return Limits(low, max(ray.mean_at_high, ray.largest_gap), "binned")
+        found = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
+        return Limits(found.low, found.mean_at_high, "binned")
 
 
 @dataclass(frozen=True)
@@ -296,12 +295,10 @@ class _SquaredGaps(Binned):
     def limits(self, level: float, *states: Any) -> Limits:
         """See `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
-        ray = bin_limits(
+        found = bin_limits(
             gaps, lambda g: g**2 @ gaps.share, (1.0 - level) / 2.0, at_least_mean=self.unbiased
         )
-        size = float(gaps.gap**2 @ gaps.share)
-        high = ray.high**2 * size if self.unbiased else ray.mean_at_high
-        return Limits(ray.low**2 * size, max(high, ray.largest_gap**2), "binned")
+        return Limits(found.low, found.high if self.unbiased else found.mean_at_high, "binned")
 
 
 @dataclass(frozen=True)

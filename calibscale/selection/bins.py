@@ -74,10 +74,10 @@ class _FittedBins(Bilinear):
             out[h] = np.sum(part.states[h].sums[:, 1] * (self.d[h] ** 2 - self.v[h]))
         return out / float(part.residuals.weight)
 
-    def gain(self, part: Part, h: int) -> float:
+    def gains(self, part: Part, h: int) -> tuple[float, float]:
         s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
-        d = self.d[h]
-        return float(np.sum(d * (2.0 * c - s * d)) / part.residuals.weight)
+        d, weight = self.d[h], float(part.residuals.weight)
+        return float(np.sum(d * c)) / weight, float(np.sum(d * d * s)) / weight
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,8 @@ class Bilinear(Fitted):
         """tr(B S)/Σw of a part [GB eq. 21], summed over problems, (H,)."""
 
     @abstractmethod
-    def gain(self, part: Part, h: int) -> float:
-        """Mean of 2⟨r̂, δ⟩ − |r̂|² over a part, summed over problems, of one hyper-parameter."""
+    def gains(self, part: Part, h: int) -> tuple[float, float]:
+        """Means of ⟨r̂, δ⟩ and |r̂|² over a part, summed over problems, of one hyper-parameter."""
 
 
 class Family(ABC):

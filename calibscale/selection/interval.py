@@ -1,10 +1,11 @@
 """Confidence intervals for the squared calibration error E|r(p)|², r(p) = E[δ | p].
 
-For any r̂ fitted on other rows, 2⟨r̂, δ⟩ − |r̂|² has the mean E|r|² − E|r̂ − r|²: its one-step
-(efficient) estimate, never too high but by chance (Bickel, Klaassen, Ritov & Wellner 1993, §3.3;
-cross-fitted as in Chernozhukov et al. 2018, arXiv 1608.00060).  The lower limit is its.  For the
-upper one what r̂ may have missed is fitted by a few functions of the prediction, and what the
-fits' own noise takes off is added as it shows between the folds.
+For any r̂ fitted on other rows, E⟨r̂, δ⟩ ≤ √E|r̂|²·√E|r|² (Cauchy, Schwarz): the lower limit is that
+of E⟨r̂, δ⟩/√E|r̂|², whatever r̂ may be, and at zero error it excludes 0 in 5 % (`bounded_low`).
+For the upper limit, 2⟨r̂, δ⟩ − |r̂|² has the mean E|r|² − E|r̂ − r|²: the one-step (efficient)
+estimate (Bickel, Klaassen, Ritov & Wellner 1993, §3.3; cross-fitted as in Chernozhukov et al. 2018,
+arXiv 1608.00060).  What r̂ may have missed is fitted by a few functions of the prediction, and what
+the fits' own noise takes off is added as it shows between the folds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from scipy.linalg import eigh
 from scipy.stats import norm
 
 from calibscale.chunk import Floats
+from calibscale.limits import bounded_low
 from calibscale.results import POPULATION, Interval
 from calibscale.selection.families import Fitted, Setting
 from calibscale.splits import TEST
@@ -32,7 +34,7 @@ _SINGULAR = 1e-10  # eigenvalues below this share of the largest are not used
 
 
 class Gains(NamedTuple):
-    """Means of 2⟨r̂, δ⟩ − |r̂|² over all rows of a part, by the fit left out, (k,) each.
+    """Means of ⟨r̂, δ⟩ and of |r̂|² over all rows of a part, by the fit left out, (k, 2) each.
 
     `own` of each fold, of which its fit has seen nothing; `test` of the test part.
     """
@@ -191,15 +193,15 @@ def _inverses(grams: Floats) -> Floats:
     return out
 
 
-def _one_step(setting: Setting, held: _Held) -> Floats:
-    """2⟨r̂, δ⟩ − |r̂|² and |r̂|² of each kept row, by the fits that have not seen it (2, c)."""
+def _products(setting: Setting, held: _Held) -> Floats:
+    """⟨r̂, δ⟩ and |r̂|² of each kept row, by the fits that have not seen it (2, c)."""
     delta = np.stack([view.delta for view in setting.subset])
     sizes = np.einsum("jce,jce->c", held.own, held.own)
     products = np.einsum("jce,jce->c", held.own, delta)
     tests = setting.folds == TEST
     sizes[tests] = np.einsum("kjce,kjce->c", held.test, held.test) / len(held.test)
     products[tests] = np.einsum("kjce,jce->c", held.test, delta[:, tests]) / len(held.test)
-    return np.stack([2.0 * products - sizes, sizes])
+    return np.stack([products, sizes])
 
 
 def _noise(setting: Setting, held: _Held) -> float:
@@ -208,6 +210,21 @@ def _noise(setting: Setting, held: _Held) -> float:
     spread = np.sum((held.test - held.test.mean(axis=0)) ** 2, axis=(0, 1, 3))
     k = len(held.test)
     return float((k - 1) / k * (spread @ weights) / weights.sum())
+
+
+def _lower_limit(
+    rows: Floats, share: Floats, product: float, size: float, repeated: float
+) -> float:
+    """Of (⟨r̂, δ⟩/|r̂|)², from ⟨r̂, δ⟩ and |r̂|² of kept rows (2, c), each of which stands for so many.
+
+    `product` and `size` are their means over all rows.
+    """
+    if size <= 0:
+        return 0.0
+    influence = rows[0] - product / (2.0 * size) * rows[1]
+    influence = influence - influence @ share
+    error = float(np.sqrt(share**2 @ influence**2 / (size * repeated)))
+    return (error * bounded_low(product / np.sqrt(size) / error, LEVEL)) ** 2 if error else 0.0
 
 
 def _upper_limit(center: float, noise: float, slope: float) -> float:
@@ -230,14 +247,16 @@ def _interval(
     w = setting.subset[0].weights
     share = w / w.sum()
     kept = 1.0 / float(share @ share)  # effective numbers of rows
-    value, _ = _one_step(setting, held)
-    more, sizes = _one_step(setting, better)
-    more -= value
-    center, added = float(value @ share), float(more @ share)
+    old, new = _products(setting, held), _products(setting, better)
+    product, size = old @ share
     rows = kept
     if gains is not None:
-        parts = np.concatenate([[gains.test.mean()], gains.own])
-        center, rows = float(parts @ shares.weight / shares.weight.sum()), shares.effective
+        parts = np.vstack([gains.test.mean(axis=0), gains.own])
+        product, size = shares.weight @ parts / shares.weight.sum()
+        rows = shares.effective
+    value, sizes = 2.0 * old[0] - old[1], new[1]
+    more = 2.0 * new[0] - new[1] - value
+    center, added = float(2.0 * product - size), float(more @ share)
     # variances of an effective row: kept·Σ(w/Σw)²(x − x̄)²
     off, apart = share * (value - value @ share), share * (more - added)
     spread, gap, both = kept * (off @ off), kept * (apart @ apart), kept * (off @ apart)
@@ -245,10 +264,10 @@ def _interval(
     error = float(np.sqrt(spread / rows))
     upper = max((spread + 2.0 * both) / rows + gap / kept, 0.0)
     noise = _noise(setting, better)
-    low = center - z * error
+    low = _lower_limit(old, share, float(product), float(size), rows / kept)
     high = _upper_limit(
         center + added + noise, noise, z * z * upper / max(float(sizes @ share), 1e-300)
     )
     # an estimate from fits that are all noise, or all shrunk, may lie outside
-    low, high = max(0.0, min(low, estimate)), max(high, estimate, 0.0)
+    low, high = min(low, max(estimate, 0.0)), max(high, estimate, 0.0)
     return Interval(low, high, LEVEL, "one_step", len(held.test), error, POPULATION)

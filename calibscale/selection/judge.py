@@ -43,9 +43,9 @@ class Verdict(NamedTuple):
         Risks and estimates that smaller feature maps give.
     risk_error, estimate_error : (H,)
         Two standard errors of what the kept rows had to stand for all; 0 where all were met.
-    gains : (2, H) or None
-        Of plug-in functions that a pass met at every row: the mean of 2⟨r̂, δ⟩ − |r̂|² over the
-        fold and over the test part.
+    gains : (2, 2, H) or None
+        Of plug-in functions that a pass met at every row: the means of ⟨r̂, δ⟩ and of |r̂|² over
+        the fold, and over the test part.
     """
 
     risk: Floats
@@ -158,8 +158,8 @@ class Judge:
             tested = float(self.parts(TEST, self.families[f]).residuals.weight)
             estimate = self.sums[TEST].estimates[fold, P : P + fit.size] / tested
             products = self.sums[TEST].products[fold, P : P + fit.size] / tested
-            own = np.einsum("hjee->h", 2.0 * A - R) / float(whole.weight)
-            gains = np.stack([own, 2.0 * products - estimate])
+            own = np.stack([np.einsum("hjee->h", A), np.einsum("hjee->h", R)])
+            gains = np.stack([own / float(whole.weight), [products, estimate]])
             mine = whole
         else:
             gains = None

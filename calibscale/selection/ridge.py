@@ -192,12 +192,14 @@ class _FittedRidge(Bilinear):
         phi = self.basis.latest(view)
         return np.stack([phi @ (self.basis.U[j] @ self.weights(j, h)) for h in range(self.size)])
 
-    def gain(self, part: Part, h: int) -> float:
-        total = 0.0
+    def gains(self, part: Part, h: int) -> tuple[float, float]:
+        product = size = 0.0
         for j, (S, C) in enumerate(zip(*self.basis.moments(part), strict=True)):
             W = self.weights(j, h)
-            total += 2.0 * float(np.vdot(C.T, W)) - float(np.vdot(W, S @ W))
-        return total / float(part.residuals.weight)
+            product += float(np.vdot(C.T, W))
+            size += float(np.vdot(W, S @ W))
+        weight = float(part.residuals.weight)
+        return product / weight, size / weight
 
 
 class _FittedUKKR(_FittedRidge):
