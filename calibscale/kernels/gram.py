@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined
+from calibscale.kernels._jit import full_width, inlined
 
 UNROLL = 5  # classes come in multiples of it
 BLAS_CLASSES, BLAS_ROWS = 64, 128  # from so many on BLAS multiplies, so many rows at a time
 
 
-@inlined()
-def whole(W):
-    """W, in a form that tells LLVM that no loop over it has a remainder: that frees registers."""
-    return (W >> 4) << 4
+@full_width
+def whole(x):
+    """x, in a form that tells LLVM that no loop over it has a remainder: that frees registers."""
+    return (x >> 4) << 4
 
 
 @inlined()
