@@ -134,13 +134,13 @@ def full_width(function: Callable) -> Callable:
     For many CPUs with vectors of 512 bits LLVM prefers 256 of them, since few instructions of 512
     bits once slowed all others.  Loops that consist of them are a third faster so.
     """
-    if numba.config.DISABLE_JIT:
-        return function
     body: Any = inlined()(function)
+    if not hasattr(body, "py_func"):  # under NUMBA_DISABLE_JIT
+        return function
     extending: Any = numba.extending
 
     @extending.intrinsic
-    def widen(context, x):  # type: ignore[no-untyped-def]
+    def widen(context: Any, x: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             # not among the attributes that llvmlite knows by name
             set.add(builder.function.attributes, '"prefer-vector-width"="512"')
@@ -149,7 +149,7 @@ def full_width(function: Callable) -> Callable:
         return x(x), generate
 
     @extending.overload(function, inline="always")
-    def typed(x):  # type: ignore[no-untyped-def]
+    def typed(x):
         return lambda x: body(widen(x))
 
     return function
