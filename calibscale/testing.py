@@ -80,10 +80,10 @@ class Tests(Outcome):
 
 def test(
     source: Any,
-    statistics: Estimator | Iterable[Estimator],
+    statistics: Estimator | Iterable[Estimator] | None = None,
     *,
     null: str | Null = "labels",
-    replicates: int = 999,
+    replicates: int = 199,
     seed: int = 0,
     stop_after: int | None = None,
     on_invalid: str = "raise",
@@ -103,9 +103,10 @@ def test(
     Parameters
     ----------
     source : path, URL, LogitStore or ArraySource
-    statistics : Estimator or several
-        The error estimates to test: ECE, MCE, TCE2, TCE2Debiased, CWCE2, SimplexECE, CKCE, CMMD,
-        JKCE, JKCEBiased, KCE, KLCE.
+    statistics : Estimator or several, optional
+        The error estimates to test: ECE, MCE, TCE2, TCE2Debiased, TCE2Kumar, CWCE2, SimplexECE,
+        CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE.  Default: JKCE, of all classes in
+        one pass.
     null : {"labels", "wild", "residual", "permute", "hoeffding"} or Null
         ``labels``: exact (above).  ``wild``: residuals with random signs; right as n grows, but
         rejects too often where events are rare.  ``residual``: residuals resampled from all rows
@@ -136,7 +137,7 @@ def test(
         If a statistic cannot be tested this way.
     """
     started = time.perf_counter()
-    asked = listed(statistics)
+    asked = [JKCE()] if statistics is None else listed(statistics)
     given: Null | None = None
     if isinstance(null, Null):
         given, seed = null, null.seed

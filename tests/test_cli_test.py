@@ -53,6 +53,13 @@ def test_test__several_statistics_are_a_list(run: Any, store: Path) -> None:  # 
     assert found["n"] == ROWS
 
 
+def test_test__default_visits_no_pairs(run: Any, store: Path) -> None:  # noqa: F811
+    default = run("test", store, "--json", "-").json
+    (named,) = cs.test(store, cs.JKCE(), replicates=199)
+    assert (default["statistic"], default["replicates"]) == ("jkce", 199)
+    assert default["p_value"] == named.p_value == cs.test(store).results[0].p_value
+
+
 def test_test__exit_code_says_whether_a_threshold_is_breached(
     run: Any,  # noqa: F811
     store: Path,
@@ -63,7 +70,8 @@ def test_test__exit_code_says_whether_a_threshold_is_breached(
     assert run("test", store, *options, "--alpha", 0.05).code == 3
     assert run("test", store, *options, "-b", 199, "--null", "wild", "--alpha", 0.001).code == 2
     assert run("test", store, "-s", "ece", "-b", 19, "--alpha", 0.05).code == 3
-    assert run("test", store, "--null", "residual", "-s", "ece", "--alpha", 0.05).code == 0
+    residual = ("--null", "residual", "-s", "ece", "-b", 999)
+    assert run("test", store, *residual, "--alpha", 0.05).code == 0
     none = tmp_path / "none.zarr"  # a gate must not pass on no data
     with cs.LogitStore.create(none, classes=2).writer() as writer:
         writer.append(np.zeros((3, 2), np.float32), np.full(3, -1))
@@ -105,7 +113,10 @@ def test_test__without_alpha_no_p_value_is_a_breach(run: Any, tmp_path: Path) ->
         (("-s", "ece", "--ridge", 0.1), "--ridge is for none of"),
         (("-b", 0), "'--replicates' / '-b': 0 is not in the range"),
         (("-b", 10, "--alpha", 0.01), "--replicates 10: it takes 99"),
-        (("-b", 19, "--alpha", 0.05, "--null", "permute"), "--replicates 19: it takes 20"),
+        (
+            ("-s", "kce", "-b", 19, "--alpha", 0.05, "--null", "permute"),
+            "--replicates 19: it takes 20",
+        ),
         (("--alpha", 5), "'--alpha': 5.0 is not in the range 0<x<1"),
         (("--alpha", "nan"), "'--alpha': NaN is no number"),
         (("--stop-after", 0), "'--stop-after': 0 is not in the range"),

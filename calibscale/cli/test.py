@@ -30,7 +30,7 @@ STATISTICS = (
 @click.argument("store", required=False)
 @click.option(
     "--statistic", "-s", "names", multiple=True, type=click.Choice(STATISTICS),
-    help="What to test (repeatable).  [default: klce with --covariates, else kce]",
+    help="What to test (repeatable).  [default: klce with --covariates, else jkce]",
 )  # fmt: skip
 @click.option(
     "--null", type=click.Choice(["labels", "wild", "residual", "permute", "hoeffding"]),
@@ -39,7 +39,7 @@ STATISTICS = (
     "and permute: resampled and permuted residuals, approximate.  hoeffding: a bound, no draws.",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=999, show_default=True,
+    "--replicates", "-b", type=click.IntRange(1), default=199, show_default=True,
     help="Draws of the null.",
 )  # fmt: skip
 @click.option(
@@ -82,7 +82,7 @@ def test(
                 raise click.UsageError(f"--{flag} is for draws; hoeffding has none")
     elif null == "permute" and stop_after is not None:
         raise click.UsageError("--stop-after is not for --null permute")
-    asked = names or (("klce",) if options["covariates"] else ("kce",))
+    asked = names or (("klce",) if options["covariates"] else ("jkce",))
     if null != "hoeffding":
         kite = null == "permute" and not {"kce", "klce"}.isdisjoint(asked)
         check_level(alpha, replicates, 0 if kite else 1)
