@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from calibscale import engine
+from calibscale.blocks import run_length
 from calibscale.chunk import Rules
+from calibscale.errors import OptionError
 from calibscale.estimators import CKCE, JKCE, KLCE, Estimator
 from calibscale.evaluation import DataSetup, listed, resolved
 from calibscale.kernels import tiles
@@ -50,12 +53,44 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class ClusterCost:
+    """Of the pass over the rows, on worker processes of one thread each.
+
+    Attributes
+    ----------
+    blocks, tasks : int
+        Blocks of rows, and runs of neighbouring blocks that go out together.
+    merge_depth : int
+        Levels of the tree in which the states of blocks merge.
+    task_bytes, state_bytes, bytes_moved : int
+        A task as it is sent, the state that comes back, and all of them.
+    worker_memory, client_memory : int
+        Bytes on top of those of an interpreter with the packages, about 200 MB.
+    worker_seconds, client_seconds : float
+        Work of one worker, and of the client, which merges the states of tasks.
+    """
+
+    blocks: int
+    tasks: int
+    merge_depth: int
+    task_bytes: int
+    state_bytes: int
+    bytes_moved: int
+    worker_memory: int
+    client_memory: int
+    worker_seconds: float
+    client_seconds: float
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Costs of a run, piece by piece."""
+    """Costs of a run, piece by piece; `cluster` where its workers were named."""
 
     source: dict[str, Any]
+    rows: int
     workers: int
     costs: tuple[Cost, ...]
+    cluster: ClusterCost | None = None
 
     @property
     def seconds(self) -> float:
@@ -65,9 +100,11 @@ class Plan:
         return {
             "schema": "calibscale.plan/1",
             "source": self.source,
+            "rows": self.rows,
             "workers": self.workers,
             "seconds": self.seconds,
             "costs": [asdict(cost) for cost in self.costs],
+            "cluster": None if self.cluster is None else asdict(self.cluster),
         }
 
 
@@ -80,33 +117,60 @@ def plan(
     tolerance: float = 1e-4,
     scheduler: Any = None,
     memory_limit: int | str | None = None,
+    rows: int | None = None,
+    workers: int | None = None,
 ) -> Plan:
-    """Estimate time, memory and reading of `evaluate` with these arguments, for all rows.
+    """Estimate time, memory and reading of `evaluate` with these arguments.
 
     The pass is timed on its first block, pairs on a sample of 1,000 rows, both on this machine.
+
+    Parameters
+    ----------
+    source, estimators, unfit, on_invalid, tolerance, scheduler, memory_limit
+        As for `evaluate`.
+    rows : int, optional
+        Of a source like this one; default: its own.
+    workers : int, optional
+        Processes of a cluster, of one thread each; default: what the scheduler has, and no costs
+        of a cluster.
 
     Raises
     ------
     OptionError, InvalidDataError, StoreError
         As `evaluate` would.
+
+    Examples
+    --------
+    >>> import calibscale, numpy as np
+    >>> source = calibscale.from_arrays(
+    ...     probabilities=np.full((100, 4), 0.25), labels=np.zeros(100, int)
+    ... )
+    >>> planned = calibscale.plan(source, [calibscale.ECE()], rows=10**9, workers=64)
+    >>> planned.cluster.blocks > planned.cluster.tasks > 12 * 64
+    True
     """
     data = as_source(source)
     rules = Rules(
         data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance, on_invalid=on_invalid
     )
+    for name, count in (("rows", rows), ("workers", workers)):
+        if count is not None and count < 1:
+            raise OptionError(f"{name} must be at least 1, not {count}")
     setup = DataSetup(data, rules)
-    workers = engine.workers(scheduler)
+    rows = data.rows if rows is None else rows
+    count = engine.workers(scheduler) if workers is None else workers
     found = [resolved(estimator, setup, unfit) for estimator in listed(estimators)]
     chosen = [e for e in found if isinstance(e, Estimator)]
-    costs = [_pass(data, rules, chosen, workers)]
-    for estimator in chosen:
-        cost = _pairs(data, setup, estimator, workers, engine.parse_bytes(memory_limit))
-        if cost is not None:
-            costs.append(cost)
-    return Plan(data.describe(), workers, tuple(costs))
+    linear, cluster = _pass(data, rules, chosen, rows, count)
+    limit = engine.parse_bytes(memory_limit)
+    pairs = (_pairs(data, setup, estimator, rows, count, limit) for estimator in chosen)
+    costs = (linear, *(cost for cost in pairs if cost is not None))
+    return Plan(data.describe(), rows, count, costs, None if workers is None else cluster)
 
 
-def _pass(data: Any, rules: Rules, chosen: list[Estimator], workers: int) -> Cost:
+def _pass(
+    data: Any, rules: Rules, chosen: list[Estimator], rows: int, workers: int
+) -> tuple[Cost, ClusterCost]:
     """The one pass over the rows, for all estimators that need it."""
     statistics = tuple(dict.fromkeys(s for e in chosen for s in e.needs))
     covariates = tuple(dict.fromkeys(name for e in chosen for name in e.covariates))
@@ -119,28 +183,48 @@ def _pass(data: Any, rules: Rules, chosen: list[Estimator], workers: int) -> Cos
             "large_chunks": any(s.large_chunks for s in statistics),
         }
     )
-    task = Scan(data, statistics, full, size, -(-data.rows // size))
+    task = Scan(data, statistics, full, size, -(-rows // size))
     with engine.one_thread():
-        task.state(0)  # compile outside the clock
+        state = task.state(0)  # compile outside the clock
+        sent = len(pickle.dumps(state)), len(pickle.dumps((task.part(0, 1), task.shared)))
         started = time.perf_counter()
-        task.state(0)
-        block = time.perf_counter() - started
-    busy = min(workers, task.blocks)
-    return Cost(
+        other = task.state(0)
+        block = (time.perf_counter() - started) * size / max(1, min(size, data.rows))
+        started = time.perf_counter()
+        task.merge(state, other)
+        merge = time.perf_counter() - started
+    busy, length = min(workers, task.blocks), run_length(task, workers)
+    tasks = -(-task.blocks // length)
+    depth = (task.blocks - 1).bit_length()
+    kept = task.state_bytes
+    linear = Cost(
         "one pass", ", ".join(e.name for e in chosen if not e.pairwise) or "validation", 0,
         block * -(-task.blocks // busy),
-        busy * (task.block_bytes + task.state_bytes) + task.blocks.bit_length() * task.state_bytes,
-        data.rows * data.row_bytes,
+        busy * (task.block_bytes + kept) + task.blocks.bit_length() * kept,
+        rows * data.row_bytes,
     )  # fmt: skip
+    cluster = ClusterCost(
+        blocks=task.blocks,
+        tasks=tasks,
+        merge_depth=depth,
+        task_bytes=sent[1],
+        state_bytes=sent[0],
+        bytes_moved=tasks * sum(sent),
+        worker_memory=task.block_bytes + length.bit_length() * kept,
+        client_memory=(2 * workers + depth) * kept,
+        worker_seconds=-(-tasks // busy) * length * (block + merge),
+        client_seconds=tasks * merge,
+    )
+    return linear, cluster
 
 
 def _pairs(
-    data: Any, setup: DataSetup, estimator: Estimator, workers: int, limit: int | None
+    data: Any, setup: DataSetup, estimator: Estimator, n: int, workers: int, limit: int | None
 ) -> Cost | None:
-    """The sums over pairs of one estimator, if it has any."""
+    """The sums over pairs of n rows of one estimator, if it has any."""
     if not estimator.pairwise:
         return None
-    n, K = data.rows, data.classes
+    K = data.classes
     method = str(getattr(estimator, "method", "tiles"))
     spec, products = _work(estimator)
     if method == "pairs":

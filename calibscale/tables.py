@@ -19,7 +19,7 @@ from calibscale.selection.results import Candidate, Selection
 
 if TYPE_CHECKING:
     from calibscale.detection import Power
-    from calibscale.planning import Plan
+    from calibscale.planning import ClusterCost, Plan
     from calibscale.testing import Tests
     from calibscale.trials import TestResult
 
@@ -449,10 +449,11 @@ def plan_table(found: Plan) -> None:
     """Print what a run will cost."""
     console = terminal()
     source = found.source
-    cores = "core" if found.workers == 1 else "cores"
+    like = "" if found.rows == source["rows"] else "a store like "
     head = (
-        f"{source['name']}: {plural(source['rows'], 'row')} of {source['classes']} classes, "
-        f"{found.workers} {cores}: about {duration(found.seconds)}"
+        f"{like}{source['name']}: {plural(found.rows, 'row')} of {source['classes']} classes, "
+        f"{plural(found.workers, 'core' if found.cluster is None else 'worker')}: "
+        f"about {duration(found.seconds)}"
     )
     console.print(Text(head, style="bold"))
     table = Table(box=None, pad_edge=False)
@@ -469,6 +470,29 @@ def plan_table(found: Plan) -> None:
             size(cost.memory),
             size(cost.bytes_read),
         )
+    show(console, table)
+    if found.cluster is not None:
+        _cluster_table(console, found.cluster)
+
+
+def _cluster_table(console: Console, cost: ClusterCost) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column("what", no_wrap=True)
+    table.add_column("how much", justify="right", no_wrap=True)
+    for what, told in (
+        ("blocks", f"{cost.blocks:,}"),
+        ("tasks", f"{cost.tasks:,}"),
+        ("levels of merging", str(cost.merge_depth)),
+        ("a task, sent", size(cost.task_bytes)),
+        ("its state, returned", size(cost.state_bytes)),
+        ("moved in all", size(cost.bytes_moved)),
+        ("memory of a worker", f"{size(cost.worker_memory)} + 200 MB"),
+        ("memory of the client", f"{size(cost.client_memory)} + 200 MB"),
+        ("work of each worker", duration(cost.worker_seconds)),
+        ("merging by the client", duration(cost.client_seconds)),
+    ):
+        table.add_row(what, told)
+    console.print()
     show(console, table)
 
 

@@ -137,7 +137,7 @@ def test(
         If a statistic cannot be tested this way.
     """
     started = time.perf_counter()
-    asked = [JKCE()] if statistics is None else listed(statistics)
+    asked = listed(JKCE() if statistics is None else statistics)
     given: Null | None = None
     if isinstance(null, Null):
         given, seed = null, null.seed

@@ -124,18 +124,29 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 )  # fmt: skip
 @estimator_options
 @click.option(
+    "--rows", type=click.IntRange(1), metavar="N",
+    help="Rows of a larger store like STORE.  [default: those of STORE]",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(1), metavar="N",
+    help="Processes of a cluster, of one thread each: adds tasks, bytes moved, memory of each.",
+)  # fmt: skip
+@click.option(
     "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
 )
 @source_options
 def plan(
     store: str | None,
     names: tuple[str, ...],
+    rows: int | None,
+    workers: int | None,
     json_path: str | None,
     **options: Any,
 ) -> None:
     """What `calibscale evaluate` with the same estimators will cost, without doing it.
 
-    Pairs, time (measured on a few rows of STORE), memory, and bytes read.
+    Pairs, time (measured on a few rows of STORE), memory, and bytes read; with --workers, those of
+    a cluster.
     """
     check_output(json_path)
     scan = scan_settings(options)
@@ -145,6 +156,8 @@ def plan(
         open_source(store, options),
         estimators(names, options),
         unfit="raise" if names else "report",
+        rows=rows,
+        workers=workers,
         **scan,
     )
     if json_path != "-":

@@ -1,0 +1,96 @@
+"""What a run is said to cost on a cluster, against worker processes that do it."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from tests.test_cli import run  # noqa: F401
+
+ROWS, CLASSES = 1_000_000, 10
+ESTIMATORS = (cs.ECE(), cs.JKCE(cs.RandomFourier(100, bandwidth=0.5)))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(3)
+    path = tmp_path_factory.mktemp("plan") / "many.zarr"
+    made = cs.LogitStore.create(path, classes=CLASSES)
+    with made.writer() as writer:
+        logits = rng.standard_normal((ROWS, CLASSES)).astype(np.float32)
+        writer.append(logits, rng.integers(0, CLASSES, ROWS))
+    return path
+
+
+def _peak() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_plan__of_two_workers_is_what_two_workers_do(store: Path) -> None:
+    from distributed import Client, LocalCluster
+    from distributed.diagnostics.plugin import SchedulerPlugin
+
+    class States(SchedulerPlugin):  # type: ignore[misc]
+        """Sizes of the states that tasks return."""
+
+        sizes: dict[str, int] = {}  # noqa: RUF012
+
+        def transition(self, key: str, start: str, finish: str, *_: Any, **more: Any) -> None:
+            if finish == "memory" and key.startswith("calibscale-") and key.count("-") == 3:
+                self.sizes[key] = more["nbytes"]
+
+    planned = cs.plan(store, ESTIMATORS, workers=2).cluster
+    assert planned is not None
+    few = cs.from_arrays(logits=np.zeros((4000, CLASSES)), labels=np.zeros(4000, int))
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        cs.evaluate(few, ESTIMATORS, scheduler=client)  # imports, compiled code
+        before = client.run(_peak)
+        states = States()
+        cluster.scheduler.add_plugin(states)
+        cs.evaluate(store, ESTIMATORS, scheduler=client)
+        after = client.run(_peak)
+    assert len(states.sizes) == planned.tasks
+    # Dask counts objects, the plan their pickles
+    assert sum(states.sizes.values()) == pytest.approx(planned.tasks * planned.state_bytes, rel=0.1)
+    assert planned.blocks == -(-ROWS // cs.LogitStore.open(store).source.block_rows)
+    # what an allocator keeps of earlier blocks, and zarr's threads
+    slack = 30e6
+    assert max(after[w] - before[w] for w in after) < planned.worker_memory + slack
+
+
+def test_plan__of_more_rows_has_more_tasks_of_the_same_states(store: Path) -> None:
+    one, many = (cs.plan(store, ESTIMATORS, rows=n, workers=64) for n in (ROWS, 10**9))
+    assert one.cluster is not None
+    assert many.cluster is not None
+    assert many.rows == 10**9
+    assert many.costs[0].bytes_read == pytest.approx(one.costs[0].bytes_read * 10**9 / ROWS)
+    assert many.cluster.blocks == -(-(10**9) // cs.LogitStore.open(store).source.block_rows)
+    assert many.cluster.tasks >= 12 * 64  # so that no worker waits for another for long
+    assert 2 ** (many.cluster.merge_depth - 1) < many.cluster.blocks <= 2**many.cluster.merge_depth
+    assert many.cluster.state_bytes == one.cluster.state_bytes
+    assert many.cluster.worker_memory < 3 * one.cluster.worker_memory
+
+
+def test_plan__tells_of_a_cluster(run: Any, store: Path, tmp_path: Path) -> None:  # noqa: F811
+    path = tmp_path / "plan.json"
+    options = ("-e", "ece", "--rows", 10**9, "--workers", 64, "--json", path)
+    table = run("plan", store, *options).out
+    for text in ("1,000,000,000 rows", "64 workers", "tasks", "memory of a worker"):
+        assert text in table
+    assert json.loads(path.read_text())["cluster"]["tasks"] > 768
+    assert json.loads(run("plan", store, "-e", "ece", "--json", "-").out)["cluster"] is None
+    assert run("plan", store, "--workers", 0).code == 2
+
+
+def test_plan__of_no_worker_is_an_error(store: Path) -> None:
+    with pytest.raises(cs.OptionError, match="workers must be at least 1"):
+        cs.plan(store, ESTIMATORS, workers=0)
