@@ -17,7 +17,7 @@ from calibscale.checkpoint import Checkpoint
 
 Progress = Callable[[int, int], None]  # (blocks done, blocks in all)
 
-_LONGEST_RUN = 16
+LONGEST_RUN, LONGEST_REMOTE_RUN = 16, 128  # of remote ones the states travel
 
 
 class Task(Protocol):
@@ -82,13 +82,13 @@ def run_blocks(task: Task, first: int, last: int) -> Any:
     return task.merge(left, run_blocks(task, middle, last))
 
 
-def run_length(task: Task, workers: int) -> int:
+def run_length(task: Task, workers: int, longest: int = LONGEST_RUN) -> int:
     """Blocks sent out together: a power of two that leaves every worker a dozen runs.
 
     One, where blocks are long.
     """
     length = 1
-    longest = 1 if hasattr(task, "threaded") else _LONGEST_RUN
+    longest = 1 if hasattr(task, "threaded") else longest
     while length < longest and task.blocks // (2 * length) >= 12 * workers:
         length *= 2
     return length

@@ -25,7 +25,16 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from calibscale.agreement import PACKAGES, Terms, check_terms, check_versions, minor, versions
-from calibscale.blocks import Progress, Task, Tree, one_thread, run_blocks, run_length, runs_of
+from calibscale.blocks import (
+    LONGEST_REMOTE_RUN,
+    Progress,
+    Task,
+    Tree,
+    one_thread,
+    run_blocks,
+    run_length,
+    runs_of,
+)
 from calibscale.checkpoint import Checkpoint
 from calibscale.errors import CalibscaleError, ClusterError, OptionError
 
@@ -426,7 +435,7 @@ def fold(task: Task, opened: Session, report: Progress, checkpoint: Checkpoint |
     with _reaching(where):
         threads = opened.threads
         work = _Work(task, opened.client, where, threads)
-    length = run_length(task, threads)
+    length = run_length(task, threads, LONGEST_REMOTE_RUN)
     runs = runs_of(task, length)
     failed: tuple[int, Exception] | None = None
     try:

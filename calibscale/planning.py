@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibscale import engine
-from calibscale.blocks import run_length
+from calibscale.blocks import LONGEST_REMOTE_RUN, run_length
 from calibscale.chunk import Rules
 from calibscale.errors import OptionError
 from calibscale.estimators import CKCE, JKCE, KLCE, Estimator
@@ -193,7 +193,8 @@ def _pass(
         started = time.perf_counter()
         task.merge(state, other)
         merge = time.perf_counter() - started
-    busy, length = min(workers, task.blocks), run_length(task, workers)
+    busy = min(workers, task.blocks)
+    length = run_length(task, workers, LONGEST_REMOTE_RUN)
     tasks = -(-task.blocks // length)
     depth = (task.blocks - 1).bit_length()
     kept = task.state_bytes
