@@ -281,8 +281,8 @@ def _rows_left_out(
         )
         scale = float(state.weight) ** 2
         sums_of_events = _event_sums(rows)
-        form = Form(float(whole), float(diagonal), float(squares.sum()), scale,
-                    calibrated, observed, sums_of_events)  # fmt: skip
+        form = Form(float(whole), float(diagonal), float(squares.sum()), scale, calibrated,
+                    observed, sums_of_events, *_p_values(np.diag(gram), whole))  # fmt: skip
     return Parts(value, left_out[w > 0], np.empty(0), form)
 
 
@@ -434,6 +434,10 @@ class Form:
         Of drawn labels, and of what was observed.
     events : (7, 2)
         Sums of `EventSums`.
+    p_value : float
+        (1 + #{|v*|² ≥ |v|²})/(B + 1) of the B sums v* with drawn labels.
+    least_p_value : float
+        1/(B + 1).
     """
 
     size: float
@@ -443,6 +447,8 @@ class Form:
     calibrated: Noise
     observed: Noise
     events: Floats
+    p_value: float
+    least_p_value: float
 
     def limits(self, estimator: Estimator, level: float) -> Limits:
         """Of the population's value; of a biased estimator the upper one has the noise on top."""
@@ -452,6 +458,8 @@ class Form:
             self.size, self.calibrated, self.observed, tail, (expected, seen)
         )
         low, high = low / self.scale, high / self.scale
+        if self.p_value > tail >= self.least_p_value:
+            low = 0.0  # the test by drawn labels is exact, tails of a fitted distribution are not
         if min(expected, seen) < FEW and self.squares > 0:
             # a Poisson count says more of so few than a variance
             nearest, farthest = self._mean_gaps(tail)
@@ -506,7 +514,8 @@ def _form_of(estimator: Estimator, asked: Intervals, states: States, classes: in
         parts = zip(estimator.needs, whole, replicates, strict=True)
         return estimator.quadratic(*(s.with_drawn(t, states[r], b) for s, t, r in parts)).vector
 
-    calibrated = noise_of(np.array([drawn(b) for b in range(len(replicates[0]))]), direction)
+    vectors = np.array([drawn(b) for b in range(len(replicates[0]))])
+    calibrated = noise_of(vectors, direction)
     parts = [
         estimator.quadratic(*(type(states[g])(*(f[k, ...] for f in states[g])) for g in grouped))
         for k in range(asked.groups)
@@ -518,5 +527,15 @@ def _form_of(estimator: Estimator, asked: Intervals, states: States, classes: in
     # each group as a draw of the whole sum's deviation
     scaled = np.array([p.vector - np.sqrt(p.scale / form.scale) * form.vector for p in parts])
     observed = noise_of(scaled * (G / np.sqrt(G - 1.0)), direction)._replace(trace=form.own)
-    sums = states[events].sums
-    return Form(size, form.own, form.squares, form.scale, calibrated, observed, sums)
+    # along v it is known from few groups: as long as Student's t makes it
+    tail = (1.0 + asked.level) / 2.0
+    wider = float(student.ppf(tail, G - 1) / ndtri(tail)) ** 2
+    observed = observed._replace(along=observed.along * wider)
+    return Form(size, form.own, form.squares, form.scale, calibrated, observed,
+                states[events].sums, *_p_values(np.sum(vectors**2, axis=1), size))  # fmt: skip
+
+
+def _p_values(drawn: Floats, size: float) -> tuple[float, float]:
+    """Of a squared norm against those (B,) of sums with drawn labels, and the least possible."""
+    count = len(drawn) + 1
+    return float(1 + np.sum(drawn >= size * (1 - 1e-9))) / count, 1.0 / count
