@@ -1197,3 +1197,11 @@ def test_ingest__a_store_of_other_origin_is_1_unless_replaced(run, tmp_path, num
     assert LogitStore.open(path).rows == ROWS
     assert run("ingest", tmp_path / "b.npz", path, "--overwrite").code == 0
     assert LogitStore.open(path).rows == 9
+
+
+def test_options__given_twice_are_told(run, store):
+    twice = run("evaluate", store, "-e", "ece", "-e", "nll", "--bins", 5, "--bins", 10)
+    assert twice.code == 2
+    assert "--bins is given twice" in twice.err
+    assert run("ledger", "check", "--help").code == 0
+    assert run("evaluate", store, "-e", "ece", "-e", "nll", "--bins", 5).code == 0

@@ -16,7 +16,7 @@ from calibscale.cli.audit import audit
 from calibscale.cli.bias import bias
 from calibscale.cli.evaluate import evaluate, plan
 from calibscale.cli.nightly import ledger, nightly
-from calibscale.cli.options import check_output, number, pairs, write_json
+from calibscale.cli.options import Commands, check_output, number, pairs, write_json
 from calibscale.cli.power import power
 from calibscale.cli.rank import rank
 from calibscale.cli.reliability import reliability
@@ -83,7 +83,9 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="calibscale")
 def cli() -> None:
     """How well is a probabilistic classifier calibrated?

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from calibscale.cli.options import check_output, scheduler_options, write_json
+from calibscale.cli.options import Commands, check_output, scheduler_options, write_json
 from calibscale.progress import progress
 
 BREACHED = 3
@@ -84,7 +84,7 @@ def nightly(
         raise click.exceptions.Exit(BREACHED)
 
 
-@click.group()
+@click.group(cls=Commands)
 def ledger() -> None:
     """The folder in which `calibscale nightly` keeps its days."""
 

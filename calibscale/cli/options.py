@@ -30,6 +30,23 @@ class _Range(click.FloatRange):
 SHARE = _Range(0, 1, min_open=True, max_open=True)
 
 
+class Commands(click.Group):
+    """Commands whose options are given once, unless they may be repeated."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, click.Group):
+            with command.make_context(name, [], ctx, resilient_parsing=True) as its:
+                _, _, parsed = command.make_parser(its).parse_args(args=list(rest))
+                for parameter in dict.fromkeys(parsed):
+                    once = isinstance(parameter, click.Option) and not parameter.is_flag
+                    if once and not parameter.multiple and parsed.count(parameter) > 1:
+                        raise click.UsageError(f"{parameter.opts[0]} is given twice", its)
+        return name, command, rest
+
+
 def _scheduler_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
     """Keep the path, which no name of a scheduler may be taken for, for --scheduler."""
     context.meta[_FILE] = None if path is None else os.path.abspath(path)

@@ -134,7 +134,10 @@ def _drift_figure(some: Sequence[Strip], told: str, level: float | None) -> Figu
     alerts = any(row.alert for strip in some for row in strip.rows)
     legend = [("dot", "difference"), ("bar", interval_name(level))]
     legend += [("alert", "changed")] if alerts else []
-    caption = f"{names}: change since the baseline. A bar that does not reach 0 is a change."
+    caption = (
+        f"{names}: change since the baseline. Called changed by the p-value that is adjusted for "
+        "all comparisons; a bar is the interval of one of them alone."
+    )
     numbers = strip_table(some, f"Numbers of the plot: drift of {names}", "group", level, "change")
     return Figure(charts.strips(some), f"Drift of {names}. {told}", caption, numbers, tuple(legend))
 

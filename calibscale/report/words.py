@@ -49,11 +49,12 @@ TERMS = {
     "threshold": "a limit that was set beforehand in the job file",
     "p-value": "how often chance alone gives a value at least as large; ≤ marks the least that "
     "the number of replicates can show",
-    "adjusted": "a p-value that allows for the number of questions asked (Holm)",
+    "adjusted": "a p-value that allows for the number of questions asked (by Holm, or of groups by "
+    "Westfall and Young)",
     "critical": "a calibrated model stays below this value in 95 % of cases",
     "evidence": "E is the gain of a bet against calibration: if the model is calibrated, E ever "
     "reaches 20 with a probability of at most 5 %, however often one looks",
-    "drift": "how much the error has changed since the baseline: an interval without 0 is a change",
+    "drift": "how much the error has changed since the baseline",
     "band": "where a bin would lie if the model were calibrated; red points lie outside",
     "rank": "the probability of a rank says how sure the order is",
     "risk": "how far an estimator is from the true error, up to a constant; the least is chosen",
