@@ -169,8 +169,9 @@ def test_bin_limits__do_not_depend_on_the_scale_of_weights():
 
 
 def test_factors__invert_monotone_tails():
-    assert lowest_factor(lambda s: s / 10, 0.05) == pytest.approx(0.5, abs=1e-3)
-    assert highest_factor(lambda s: 1 - s / 10, 0.05) == pytest.approx(9.5, abs=1e-2)
+    # to a 256th of the interval that holds them: 0 to 1, 8 to 16
+    assert lowest_factor(lambda s: s / 10, 0.05) == pytest.approx(0.5, abs=1 / 256)
+    assert highest_factor(lambda s: 1 - s / 10, 0.05) == pytest.approx(9.5, abs=8 / 256)
     assert lowest_factor(lambda s: 0.5, 0.05) == highest_factor(lambda s: 0.01, 0.05) == 0
 
 
