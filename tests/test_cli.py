@@ -1205,3 +1205,15 @@ def test_options__given_twice_are_told(run, store):
     assert "--bins is given twice" in twice.err
     assert run("ledger", "check", "--help").code == 0
     assert run("evaluate", store, "-e", "ece", "-e", "nll", "--bins", 5).code == 0
+
+
+def test_help__has_sections(run):
+    text = run("evaluate", "--help").out
+    sections = ["Options:", "Settings of estimators:", "Local calibration:",
+                "Reading and running:", "Arrays of other origin:"]  # fmt: skip
+    places = [text.index(f"\n{section}\n") for section in sections]
+    assert places == sorted(places)
+    assert places[0] < text.index("--estimator") < places[1] < text.index("--bins") < places[2]
+    assert "Examples:\n" in text
+    assert "[STORE]\n  -e" not in text
+    assert "Where it runs:" in run("nightly", "--help").out

@@ -8,6 +8,7 @@ import click
 
 from calibscale.cli.options import (
     SHARE,
+    Command,
     bandwidths,
     check_level,
     check_outputs,
@@ -24,7 +25,7 @@ from calibscale.progress import progress
 METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
 
 
-@click.command(short_help="Is STORE calibrated at every value of covariates?")
+@click.command(cls=Command, short_help="Is STORE calibrated at every value of covariates?")
 @click.argument("store", required=False)
 @click.option(
     "--covariates", metavar="A,B", required=True, help="Columns to audit for local calibration."

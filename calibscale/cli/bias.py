@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli.options import (
+    Command,
     bandwidths,
     check_outputs,
     columns,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _RADIAL = ("gaussian", "laplace", "matern32", "matern52")
 
 
-@click.command(short_help="Where, and which way, the predictions are off.")
+@click.command(cls=Command, short_help="Where, and which way, the predictions are off.")
 @click.argument("store", required=False)
 @click.option("--covariates", metavar="A,B", help="Columns that the bias is local in.")
 @click.option(

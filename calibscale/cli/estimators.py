@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.cli.options import SHARE, bandwidths, columns, given, local_options
+from calibscale.cli.options import SHARE, add_options, bandwidths, columns, given, local_options
 
 if TYPE_CHECKING:
     from calibscale.estimators import Estimator
@@ -99,9 +99,7 @@ _OPTIONS = (
 
 def estimator_options(command: Callable) -> Callable:
     """The settings of estimators, as options."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return local_options(command)
+    return add_options(local_options(command), _OPTIONS, "Settings of estimators")
 
 
 def estimators(names: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:

@@ -9,6 +9,7 @@ import click
 from calibscale.cli.estimators import NAMES, estimator_options, estimators
 from calibscale.cli.options import (
     SHARE,
+    Command,
     check_output,
     open_source,
     scan_settings,
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from calibscale.results import Evaluation
 
 
-@click.command(short_help="Calibration errors of STORE, from one pass over it.")
+@click.command(cls=Command, short_help="Calibration errors of STORE, from one pass over it.")
 @click.argument("store", required=False)
 @click.option(
-    "--estimator", "-e", "names", multiple=True, type=click.Choice(NAMES),
-    help="What to compute (repeatable); default: everything but kce and klce.",
+    "--estimator", "-e", "names", multiple=True, type=click.Choice(NAMES), metavar="NAME",
+    help=f"What to compute (repeatable): {', '.join(NAMES)}.  [default: all but the last four]",
 )  # fmt: skip
 @estimator_options
 @click.option(
@@ -68,6 +69,11 @@ def evaluate(
 
     Methods that visit every pair of rows come after the pass; `calibscale plan` says how long they
     will take.
+
+    \b
+    Examples:
+      calibscale evaluate loans.zarr -e ece -e jkce --interval jackknife
+      calibscale evaluate loans.zarr --group-by region --json result.json
     """
     check_output(json_path)
     scan = scan_settings(options)
@@ -116,11 +122,11 @@ def _print_missing(result: Evaluation, groups: int) -> None:
         terminal().print(Text(f"no intervals of {', '.join(lost)}: {why}", style="yellow"))
 
 
-@click.command(short_help="What `evaluate` will cost, without doing it.")
+@click.command(cls=Command, short_help="What `evaluate` will cost, without doing it.")
 @click.argument("store", required=False)
 @click.option(
-    "--estimator", "-e", "names", multiple=True, type=click.Choice(NAMES),
-    help="What to compute (repeatable); default: everything but kce and klce.",
+    "--estimator", "-e", "names", multiple=True, type=click.Choice(NAMES), metavar="NAME",
+    help=f"What to compute (repeatable): {', '.join(NAMES)}.  [default: all but the last four]",
 )  # fmt: skip
 @estimator_options
 @click.option(

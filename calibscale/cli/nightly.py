@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from calibscale.cli.options import Commands, check_output, scheduler_options, write_json
+from calibscale.cli.options import Command, Commands, check_output, scheduler_options, write_json
 from calibscale.progress import progress
 
 BREACHED = 3
@@ -27,7 +27,7 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
     return value
 
 
-@click.command(short_help="Judge a day of predictions, by the TOML file JOB.")
+@click.command(cls=Command, short_help="Judge a day of predictions, by the TOML file JOB.")
 @click.argument("job", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--date", "day", callback=_day, metavar="DAY",

@@ -30,8 +30,32 @@ class _Range(click.FloatRange):
 SHARE = _Range(0, 1, min_open=True, max_open=True)
 
 
+class Command(click.Command):
+    """A command whose help has a section for each of the sets of options that commands share."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
+    """The options, in their order, in a section of the help."""
+    for option in reversed(tuple(options)):
+        command = option(command)
+        command.__click_params__[-1].section = section  # type: ignore[attr-defined]
+    return command
+
+
 class Commands(click.Group):
     """Commands whose options are given once, unless they may be repeated."""
+
+    command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,6 +117,8 @@ _OPTIONS = (
     ),
     *_SCHEDULER,
     click.option("--memory-limit", metavar="SIZE", help="Bound on peak memory, such as 2GB."),
+)
+_ARRAYS = (
     click.option(
         "--logits", metavar="PATH", help="A zarr array of logits (inside STORE, if given)."
     ),
@@ -133,9 +159,7 @@ _SCAN = ("on_invalid", "tolerance", "scheduler", "memory_limit")
 
 def local_options(command: Callable) -> Callable:
     """Options of every command that compares rows by their covariates."""
-    for option in reversed(_LOCAL):
-        command = option(command)
-    return command
+    return add_options(command, _LOCAL, "Local calibration")
 
 
 def scan_settings(options: dict[str, Any]) -> dict[str, Any]:
@@ -145,16 +169,13 @@ def scan_settings(options: dict[str, Any]) -> dict[str, Any]:
 
 def scheduler_options(command: Callable) -> Callable:
     """Where a command works, for one that finds its data otherwise."""
-    for option in reversed(_SCHEDULER):
-        command = option(command)
-    return command
+    return add_options(command, _SCHEDULER, "Where it runs")
 
 
 def source_options(command: Callable) -> Callable:
     """Options of every command that reads a store."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    command = add_options(command, _ARRAYS, "Arrays of other origin")
+    return add_options(command, _OPTIONS, "Reading and running")
 
 
 def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:

@@ -9,6 +9,7 @@ import click
 from calibscale.cli.estimators import estimator_options, estimators
 from calibscale.cli.options import (
     SHARE,
+    Command,
     check_level,
     check_output,
     number,
@@ -22,7 +23,7 @@ from calibscale.cli.test import STATISTICS
 from calibscale.progress import progress
 
 
-@click.command(short_help="How many rows a test needs to detect a bias.")
+@click.command(cls=Command, short_help="How many rows a test needs to detect a bias.")
 @click.argument("store", required=False)
 @click.option(
     "--bias", "shift", default=0.0, metavar="B",

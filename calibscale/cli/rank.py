@@ -9,6 +9,7 @@ import click
 from calibscale.cli.estimators import NAMES, estimator_options, estimators
 from calibscale.cli.options import (
     SHARE,
+    Command,
     check_output,
     open_source,
     scan_settings,
@@ -28,7 +29,7 @@ _ALL_PAIRS = 10  # of more, those of neighbours are shown
 _WIDE = 100
 
 
-@click.command(short_help="Rank models by calibration, on the same rows.")
+@click.command(cls=Command, short_help="Rank models by calibration, on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
     "--by", type=click.Choice(_SIZES), default="ckce_centred", show_default=True, metavar="NAME",

@@ -9,6 +9,7 @@ import click
 from calibscale.cli.estimators import EDGES, bin_edges
 from calibscale.cli.options import (
     SHARE,
+    Command,
     check_outputs,
     open_source,
     scan_settings,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from calibscale.diagram import Reliability
 
 
-@click.command(short_help="How often predictions came true, by what they were.")
+@click.command(cls=Command, short_help="How often predictions came true, by what they were.")
 @click.argument("store", required=False)
 @click.option(
     "--output", "-o", metavar="PATH",

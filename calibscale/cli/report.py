@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 import click
 
-from calibscale.cli.options import check_output, check_outputs
+from calibscale.cli.options import Command, check_output, check_outputs
 from calibscale.errors import OptionError
 
 _LEDGER, _RESULTS = "index.json", "results"  # of the folder that a job's nights keep
 
 
-@click.command(short_help="One HTML file about results, for people.")
+@click.command(cls=Command, short_help="One HTML file about results, for people.")
 @click.argument("paths", nargs=-1, required=True, metavar="RESULT.json... | LEDGER")
 @click.option(
     "--output", "-o", required=True, metavar="PATH", help="The HTML file; - for standard output."

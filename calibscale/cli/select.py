@@ -8,6 +8,7 @@ import click
 
 from calibscale.cli.options import (
     SHARE,
+    Command,
     check_outputs,
     number,
     open_source,
@@ -25,7 +26,7 @@ _NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
-@click.command(short_help="Choose the estimator of STORE by its validated risk.")
+@click.command(cls=Command, short_help="Choose the estimator of STORE by its validated risk.")
 @click.argument("store", required=False)
 @click.option(
     "--notion", type=click.Choice(_NOTIONS), default="top_label", show_default=True,

@@ -9,6 +9,7 @@ import click
 from calibscale.cli.estimators import estimator_options, estimators
 from calibscale.cli.options import (
     SHARE,
+    Command,
     check_level,
     check_output,
     given,
@@ -26,11 +27,12 @@ STATISTICS = (
 )
 
 
-@click.command(short_help="Is STORE miscalibrated, or could it be chance?")
+@click.command(cls=Command, short_help="Is STORE miscalibrated, or could it be chance?")
 @click.argument("store", required=False)
 @click.option(
-    "--statistic", "-s", "names", multiple=True, type=click.Choice(STATISTICS),
-    help="What to test (repeatable).  [default: klce with --covariates, else jkce]",
+    "--statistic", "-s", "names", multiple=True, type=click.Choice(STATISTICS), metavar="NAME",
+    help=f"What to test (repeatable): {', '.join(STATISTICS)}.  [default: klce with --covariates, "
+    "else jkce]",
 )  # fmt: skip
 @click.option(
     "--null", type=click.Choice(["labels", "wild", "residual", "permute", "hoeffding"]),
@@ -72,6 +74,11 @@ def test(
     The p-value is the probability of a value at least as large were every label drawn from its
     prediction.  With --covariates the test is of local calibration: for every value of the
     covariates together with the prediction.
+
+    \b
+    Examples:
+      calibscale test loans.zarr
+      calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
     check_output(json_path)
     scan = scan_settings(options)
