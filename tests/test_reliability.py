@@ -472,6 +472,26 @@ def test_command__writes_the_picture_and_a_table_of_the_bins(store, tmp_path):
         assert [f"{value:g}", str(curve.n), f"{curve.ece:.5g}"] in [x.split()[:3] for x in lines]
 
 
+def test_command__prints_bins_without_an_output(store):
+    ran = run(store)
+    assert ran.exit_code == 0
+    assert "ECE" in ran.stdout
+
+
+def test_command__prints_rare_events_to_their_digits(tmp_path):
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.5, 2000, 2000)
+    made = LogitStore.create(tmp_path / "rare.zarr", classes=2, kind="probabilities",
+                                binary=True, dtype=np.float64)  # fmt: skip
+    with made.writer() as writer:
+        writer.append(p, np.zeros(2000, int))
+    ran = run(tmp_path / "rare.zarr", "--notion", "positive", "--edges", "equal-mass",
+              "--bins", 4)  # fmt: skip
+    bins = [line.split()[0] for line in ran.stdout.splitlines() if "–" in line]
+    assert len(set(bins[:4])) == 4
+    assert float(bins[1].split("–")[0]) == pytest.approx(np.quantile(p, 0.25), rel=0.1)
+
+
 def test_command__is_silent_where_asked(store):
     ran = run(store, "--json", "-", "-q")
     assert ran.stdout.count("\n") == 1
@@ -481,7 +501,6 @@ def test_command__is_silent_where_asked(store):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give --output PICTURE, or --json PATH"),
         (["-o", "/nowhere/day.png"], "there is no folder /nowhere"),
         (["-o", "day.svg", "--json", "./day.svg"], "--output and --json cannot both be"),
         (["-o", "day.svg", "--notion", "class_wise"], "needs --class K"),

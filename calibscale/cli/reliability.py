@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,9 +71,12 @@ def reliability(
 
     Every bin has the confidence interval of its frequency, and the band in which the frequency
     would lie were the model calibrated.
+
+    \b
+    Examples:
+      calibscale reliability loans.zarr
+      calibscale reliability loans.zarr --edges equal-mass --output diagram.png
     """
-    if output is None and json_path is None:
-        raise click.UsageError("give --output PICTURE, or --json PATH")
     check_outputs({"--output": output, "--json": json_path})
     if notion == "class_wise" and class_index is None:
         raise click.UsageError("--notion class_wise needs --class K, the class to judge")
@@ -139,25 +143,28 @@ def _bins_table(result: Reliability) -> Any:
     level = f"{100 * result.level:g} %"
     for name in ("bin", "rows", "mean p", "frequency", f"{level} interval", "band", "p is"):
         table.add_column(name, justify="left" if name == "p is" else "right", no_wrap=True)
-    for b in result.overall.filled:
+    bins = result.overall.filled
+    smallest = min((b.upper for b in bins), default=1.0)  # of rare events to all their digits
+    digits = 4 if smallest <= 0 else max(4, 2 - math.floor(math.log10(smallest)))
+    for b in bins:
         assert b.interval is not None
         assert b.consistency is not None
         assert b.gap is not None
         table.add_row(
-            f"{b.lower:.4f}–{b.upper:.4f}",
+            _range(b.lower, b.upper, digits),
             f"{b.count:,}",
-            f"{b.mean_p:.4f}",
-            f"{b.frequency:.4f}",
-            _range(*b.interval),
-            _range(*b.consistency),
+            f"{b.mean_p:.{digits}f}",
+            f"{b.frequency:.{digits}f}",
+            _range(*b.interval, digits - 1),
+            _range(*b.consistency, digits - 1),
             "" if not b.outside else "too high" if b.gap > 0 else "too low",
             style="bold" if b.outside else None,
         )
     return table
 
 
-def _range(lower: float, upper: float) -> str:
-    return f"{lower:.3f}–{upper:.3f}"
+def _range(lower: float, upper: float, digits: int) -> str:
+    return f"{lower:.{digits}f}–{upper:.{digits}f}"
 
 
 def _groups_table(result: Reliability) -> Any:
