@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from calibscale.errors import OptionError
 from calibscale.estimators import CKCE, JKCE, KLCE, Estimator
 from calibscale.evaluation import DataSetup, listed, resolved
 from calibscale.kernels import tiles
+from calibscale.nulls import Null, replicates_of
 from calibscale.pairs import PairSum
 from calibscale.panels import Layout, panel_cuts
 from calibscale.scan import Scan
@@ -24,6 +25,8 @@ from calibscale.store import as_source
 from calibscale.views import width
 
 _SAMPLE_SECONDS = 0.1
+_FEW = 20  # replicates that the time of all is taken from
+_COLUMNS = 64  # of a product that the time of all is taken from
 _ITERATIONS = 6  # what block conjugate gradients took on real networks, to 1e-10: 4 to 6
 
 
@@ -119,8 +122,9 @@ def plan(
     memory_limit: int | str | None = None,
     rows: int | None = None,
     workers: int | None = None,
+    replicates: int = 0,
 ) -> Plan:
-    """Estimate time, memory and reading of `evaluate` with these arguments.
+    """Estimate time, memory and reading of `evaluate` or `test` with these arguments.
 
     The pass is timed on its first block, pairs on a sample of 1,000 rows, both on this machine.
 
@@ -133,6 +137,8 @@ def plan(
     workers : int, optional
         Processes of a cluster, of one thread each; default: what the scheduler has, and no costs
         of a cluster.
+    replicates : int
+        Of a test, by labels drawn from the predictions; 0: no test.
 
     Raises
     ------
@@ -153,24 +159,31 @@ def plan(
     rules = Rules(
         data.kind, data.classes, max(1, data.chunk_rows), tolerance=tolerance, on_invalid=on_invalid
     )
-    for name, count in (("rows", rows), ("workers", workers)):
-        if count is not None and count < 1:
-            raise OptionError(f"{name} must be at least 1, not {count}")
+    for name, count, least in (("rows", rows, 1), ("workers", workers, 1),
+                               ("replicates", replicates, 0)):  # fmt: skip
+        if count is not None and count < least:
+            raise OptionError(f"{name} must be at least {least}, not {count}")
     setup = DataSetup(data, rules)
     rows = data.rows if rows is None else rows
     count = engine.workers(scheduler) if workers is None else workers
     found = [resolved(estimator, setup, unfit) for estimator in listed(estimators)]
     chosen = [e for e in found if isinstance(e, Estimator)]
-    linear, cluster = _pass(data, rules, chosen, rows, count)
+    linear, cluster, task = _pass(data, rules, chosen, rows, count)
     limit = engine.parse_bytes(memory_limit)
-    pairs = (_pairs(data, setup, estimator, rows, count, limit) for estimator in chosen)
-    costs = (linear, *(cost for cost in pairs if cost is not None))
-    return Plan(data.describe(), rows, count, costs, None if workers is None else cluster)
+    costs: list[Cost | None] = [linear]
+    if replicates:
+        costs.append(_draws(task, chosen, rows, count, replicates))
+    for e in chosen:
+        costs.append(_pairs(data, setup, e, rows, count, limit))
+        if replicates:
+            costs.append(_pair_draws(data, setup, e, rows, count, replicates))
+    made = tuple(cost for cost in costs if cost is not None)
+    return Plan(data.describe(), rows, count, made, None if workers is None else cluster)
 
 
 def _pass(
     data: Any, rules: Rules, chosen: list[Estimator], rows: int, workers: int
-) -> tuple[Cost, ClusterCost]:
+) -> tuple[Cost, ClusterCost, Scan]:
     """The one pass over the rows, for all estimators that need it."""
     statistics = tuple(dict.fromkeys(s for e in chosen for s in e.needs))
     covariates = tuple(dict.fromkeys(name for e in chosen for name in e.covariates))
@@ -216,7 +229,49 @@ def _pass(
         worker_seconds=-(-tasks // busy) * length * (block + merge),
         client_seconds=tasks * merge,
     )
-    return linear, cluster
+    return linear, cluster, task
+
+
+def _draws(
+    task: Scan, chosen: list[Estimator], rows: int, workers: int, replicates: int
+) -> Cost | None:
+    """The replicates of a test that merge, from the time of a few."""
+    drawn = replicates_of(
+        (e for e in chosen if not e.pairwise), Null("labels", 0), 0, min(replicates, _FEW)
+    )
+    if not drawn:
+        return None
+    few = replace(task, statistics=tuple(drawn.values()))
+    with engine.one_thread():
+        few.state(0)  # compile outside the clock
+        started = time.perf_counter()
+        few.state(0)
+        seconds = time.perf_counter() - started
+    share = replicates / min(replicates, _FEW)
+    seconds *= share * task.block_rows / max(1, min(task.block_rows, task.source.rows))
+    names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
+    return Cost(
+        f"{replicates:,} draws", names, 0, seconds * -(-task.blocks // min(workers, task.blocks)),
+        int(share * few.state_bytes) * (min(workers, task.blocks) + task.blocks.bit_length()), 0,
+    )  # fmt: skip
+
+
+def _pair_draws(
+    data: Any, setup: DataSetup, estimator: Estimator, n: int, workers: int, replicates: int
+) -> Cost | None:
+    """The replicates of a test that visit pairs: products of the kernel with drawn residuals."""
+    if not estimator.pairwise or isinstance(estimator, CKCE):
+        return None
+    spec, _ = _work(estimator)
+    cuts = panel_cuts(n, data.classes)
+    columns = replicates * width(spec.notion, data.classes)
+    at_once = min(columns, _COLUMNS)
+    pairs = n * (n - 1) // 2
+    rate = _rate(setup, spec, cuts[0][1] - cuts[0][0], at_once)
+    return Cost(
+        f"{replicates:,} draws", estimator.name, pairs,
+        pairs * columns / at_once / (rate * workers), 2 * 8 * n * at_once, 0,
+    )  # fmt: skip
 
 
 def _pairs(

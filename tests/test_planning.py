@@ -94,3 +94,21 @@ def test_plan__tells_of_a_cluster(run: Any, store: Path, tmp_path: Path) -> None
 def test_plan__of_no_worker_is_an_error(store: Path) -> None:
     with pytest.raises(cs.OptionError, match="workers must be at least 1"):
         cs.plan(store, ESTIMATORS, workers=0)
+
+
+def test_plan__counts_the_draws_of_a_test() -> None:
+    rng = np.random.default_rng(5)
+    source = cs.from_arrays(logits=rng.standard_normal((3000, 3)), labels=rng.integers(0, 3, 3000))
+    pairwise = cs.JKCE(cs.RandomFourier(bandwidth=0.5), method="tiles")
+    estimators = (cs.ECE(), cs.Accuracy(), pairwise)
+    without, few, many = (
+        cs.plan(source, estimators, replicates=b, scheduler="serial").costs for b in (0, 100, 1000)
+    )
+    assert [c.work for c in few] == ["one pass", "100 draws", "jkce", "100 draws"]
+    assert [c.method for c in few if "draws" in c.work] == ["ece", "jkce"]  # none of accuracy
+    assert [c.work for c in without] == ["one pass", "jkce"]
+    # each is measured anew, on a machine that may be busy
+    for one, ten in zip(few[1::2], many[1::2], strict=True):
+        assert 2 < ten.seconds / one.seconds < 50
+    with pytest.raises(cs.OptionError, match="replicates must be at least 0"):
+        cs.plan(source, estimators, replicates=-1)

@@ -138,6 +138,10 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     help="Processes of a cluster, of one thread each: adds tasks, bytes moved, memory of each.",
 )  # fmt: skip
 @click.option(
+    "--replicates", "-b", type=click.IntRange(0), default=0, metavar="B",
+    help="Also the draws of `calibscale test` with so many replicates.",
+)  # fmt: skip
+@click.option(
     "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
 )
 @source_options
@@ -146,6 +150,7 @@ def plan(
     names: tuple[str, ...],
     rows: int | None,
     workers: int | None,
+    replicates: int,
     json_path: str | None,
     **options: Any,
 ) -> None:
@@ -164,6 +169,7 @@ def plan(
         unfit="raise" if names else "report",
         rows=rows,
         workers=workers,
+        replicates=replicates,
         **scan,
     )
     if json_path != "-":
