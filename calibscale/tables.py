@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 _WIDE = 90  # columns that the words beside the numbers need
 _NAME = 12  # columns that a name has before it goes on below; half of them where there is no room
 _BETWEEN = 2  # blanks between columns
+_UNBROKEN = 10_000  # columns of a file or a pipe
 _LEVEL = f"{100 * LEVEL:g} %"
 
 _EXPLAINED = {
@@ -52,7 +56,11 @@ _EXPLAINED = {
 
 
 def terminal() -> Console:
-    return Console(highlight=False, soft_wrap=False)
+    """Standard output; where it is no terminal, and COLUMNS is not set, lines are not broken."""
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNBROKEN
+    return console
 
 
 def plain(tell: Callable[[Any, Console], None], result: Any) -> str:
@@ -73,7 +81,7 @@ def show(console: Console, table: Table, keys: int = 1) -> None:
     Numbers are never cut; only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
     """
     if _width(_least(console, column) for column in table.columns) <= console.width:
-        console.print(table)
+        console.print(_folded(console, table))
         return
     least = [_least(console, column, narrow=True) for column in table.columns]
     parts = [list(range(keys))]
@@ -84,7 +92,39 @@ def show(console: Console, table: Table, keys: int = 1) -> None:
     for k, part in enumerate(parts):
         if k:
             console.print()
-        console.print(_part(table, part, least, console.width), crop=False)
+        some = _part(table, part, least, console.width)
+        console.print(_folded(console, some, some.width), crop=False)
+
+
+def _folded(console: Console, table: Table, width: int | None = None) -> Table:
+    """The table with names that go on below broken behind a separator, not inside a word."""
+    folding = [column for column in table.columns if column.overflow == "fold" and not column.width]
+    widths = [column.width or _least(console, column) for column in table.columns]
+    room = (width or console.width) - _width(
+        0 if column in folding else w for column, w in zip(table.columns, widths, strict=True)
+    )
+    for column in sorted(folding, key=lambda column: _longest(console, column)):
+        # the short ones first: what they leave is for the others
+        part = max(1, room // len(folding))
+        column.width = min(_longest(console, column), part)
+        room, folding = room - column.width, folding[1:]
+        column._cells = [_broken(console, cell, column.width) for cell in column.cells]
+    return table
+
+
+def _longest(console: Console, column: Column) -> int:
+    cells = (console.render_str(str(cell)) for cell in (column.header, *column.cells))
+    return max(cell.cell_len for cell in cells)
+
+
+def _broken(console: Console, cell: Any, width: int) -> Any:
+    text = cell if isinstance(cell, Text) else console.render_str(str(cell))
+    lines = [""]
+    for piece in re.split(r"(?<=[-_/.:=, ])", text.plain):
+        if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return cell if len(lines) == 1 else Text("\n".join(map(str.rstrip, lines)), style=text.style)
 
 
 def _width(columns: Iterable[int]) -> int:

@@ -45,6 +45,23 @@ def test_show__cuts_no_number_and_no_name(width: int, capsys: pytest.CaptureFixt
     assert first.count(NAME) == parts == {120: 1, 80: 1, 60: 1, 40: 2}.get(width, 3)
 
 
+def test_show__breaks_names_behind_separators(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", overflow="fold")
+    table.add_column("value", no_wrap=True)
+    table.add_row("resnet50_augmented-with_mixup/ms.over", "0.0012345")
+    show(Console(width=28), table)
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == ["resnet50_", "augmented-with_", "mixup/ms.over"]
+
+
+def test_terminal__does_not_break_lines_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert tables.terminal().width > 1000  # pytest's output is none
+    monkeypatch.setenv("COLUMNS", "70")
+    assert tables.terminal().width == 70
+
+
 def _data() -> Any:
     return rows(300, names=("region", "age"))
 
