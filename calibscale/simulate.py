@@ -242,7 +242,7 @@ def simulate(
 def _begun(url: str | Path, told: dict[str, Any], dtype: Any) -> LogitStore | None:
     """The store of an earlier run with the same settings, if there is one."""
     try:
-        store = LogitStore.open(url)
+        store = LogitStore.open(url, unfinished=True)
     except StoreError:
         return None
     same = store.provenance.get("simulated") == told and store.dtype == np.dtype(dtype)

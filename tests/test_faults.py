@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,9 +36,6 @@ from calibscale.nightly.run import night
 from calibscale.store import LogitStore
 from tests.test_cli import run  # noqa: F401
 from tests.test_cluster import Cluster, _At
-
-pa = pytest.importorskip("pyarrow", reason="days of these nights are parquet files")
-pq = pytest.importorskip("pyarrow.parquet")
 
 DAYS = [f"2026-03-{k:02}" for k in range(1, 8)]
 LIMIT = 60.0  # seconds within which a process must have ended
@@ -95,9 +94,8 @@ def _store(folder: Path, k: int, rows: int = 200, labelled: int | None = None, *
         folder / "days" / f"{DAYS[k]}.zarr", classes=logits.shape[1], covariate_names=names,
         overwrite=True,
     )  # fmt: skip
-    if rows:
-        with made.writer() as writer:
-            writer.append(logits, labels, covariates=x)
+    with made.writer() as writer:
+        writer.append(logits, labels, covariates=x)
     return DAYS[k]
 
 
@@ -280,7 +278,7 @@ class Scene:
         if not copies:
             return "begin"
         with suppress(cs.StoreError):
-            if LogitStore.open(copies[0]).notes["ingest"]["complete"]:
+            if LogitStore.open(copies[0]).finished:
                 return "read"
         return "ingest"
 

@@ -598,7 +598,8 @@ def test_dry_run__of_an_older_day_has_the_windows_of_the_night(folder, name):
 
 def test_dry_run__counts_no_day_without_rows(folder):
     place = str(folder / "days" / f"{_name(10)}.zarr")
-    cs.LogitStore.create(place, classes=CLASSES, covariate_names=("region", "age"))
+    store = cs.LogitStore.create(place, classes=CLASSES, covariate_names=("region", "age"))
+    store.writer().close()
     assert dry_run(folder / "job.toml", _name(10)).windows == {"day": 0, "7d": 6, "all": 10}
 
 

@@ -25,6 +25,7 @@ from calibscale import (
     OptionError,
     RandomFourier,
     SimplexECE,
+    StoreError,
     TCE2Debiased,
     evaluate,
     from_arrays,
@@ -264,6 +265,27 @@ def test_simulate__what_the_store_says(tmp_path):
     np.testing.assert_array_equal(read.values, draw.logits.astype(np.float32))
     np.testing.assert_array_equal(read.labels, draw.labels)
     np.testing.assert_array_equal(read.covariates, draw.covariates)
+
+
+def test_simulate__that_failed_is_unfinished_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(simulation, "_BATCH_NUMBERS", 370)
+    path = tmp_path / "s.zarr"
+
+    def failing(done, total):
+        if done > 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(path, rows=1234, seed=1, progress=failing)
+    found = LogitStore.open(path)
+    assert not found.finished
+    assert 100 < found.rows < 1234
+    with pytest.raises(StoreError, match=r"did not finish.*same `calibscale simulate` again"):
+        evaluate(path)
+    store = simulate(path, rows=1234, seed=1)
+    assert store.finished
+    whole = simulate(tmp_path / "whole.zarr", rows=1234, seed=1).source.read(0, 1234)
+    np.testing.assert_array_equal(store.source.read(0, 1234).values, whole.values)
 
 
 def test_simulate__rows_independent_of_batches_and_of_n(tmp_path, monkeypatch):

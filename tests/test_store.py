@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -72,7 +73,7 @@ def filled(path: Any, rows: int = 200, **settings: Any) -> LogitStore:
 
 def everything(path: Any) -> dict[str, np.ndarray]:
     """The columns of a store as a reader gets them."""
-    source = LogitStore.open(path).source
+    source = LogitStore.open(path, unfinished=True).source
     block = source.read(0, source.rows, covariates=True)
     columns = {"values": block.values, "labels": block.labels}
     if block.covariates is not None:
@@ -489,18 +490,95 @@ def test_writer__may_be_closed_twice(tmp_path):
     assert LogitStore.open(tmp_path / "s.zarr").rows == 3
 
 
-def test_writer__commits_what_came_before_an_error_of_the_caller(tmp_path):
-    store = LogitStore.create(tmp_path / "s.zarr", classes=3)
+def loop(store: LogitStore, error: BaseException | None, start: int = 0) -> None:
+    """An evaluation loop of ten batches of 30 rows, of which the fifth may fail."""
+    z, y = logits(300), labels(300)
+    with store.writer() as writer:
+        for a in range(start, 300, 30):
+            if error is not None and a == 120:
+                raise error
+            writer.append(z[a : a + 30], y[a : a + 30])
 
-    def evaluation_loop() -> None:
-        with store.writer() as writer:
-            writer.append(logits(3), labels(3))
-            raise ZeroDivisionError
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_writer__an_error_in_its_block_leaves_the_store_unfinished(tmp_path, small_chunks, error):
+    path = tmp_path / "s.zarr"
+    store = LogitStore.create(path, classes=3)
+    assert not store.finished
+    with pytest.raises(error):
+        loop(store, error())
+    for found in (store, LogitStore.open(path)):
+        assert not found.finished
+        assert found.rows == 120
+        assert "unfinished" in found.info()
+        for use in (evaluate, LogitStore.writer, lambda store: loop(store, None)):
+            with pytest.raises(StoreError, match=r"did not finish; 120 rows .*overwrite=True"):
+                use(found)
+    with pytest.raises(StoreError, match="did not finish"):
+        evaluate(path)
+    assert LogitStore.open(path, unfinished=True).source.rows == 120
+    with pytest.raises(error):  # one that goes on, and fails in its turn
+        loop(LogitStore.open(path, unfinished=True), error(), start=120)
+    assert LogitStore.open(path).rows == 120
+    loop(LogitStore.open(path, unfinished=True), None, start=120)
+    np.testing.assert_array_equal(everything(path)["values"], logits(300))
+    assert LogitStore.open(path).finished
+    loop(LogitStore.create(path, classes=3, overwrite=True), None)
+    assert LogitStore.open(path).source.rows == 300
+
+
+def test_writer__an_error_leaves_a_finished_store_as_it_was(tmp_path, small_chunks):
+    path = tmp_path / "s.zarr"
+    store = filled(path, 100)
     with pytest.raises(ZeroDivisionError):
-        evaluation_loop()
-    assert LogitStore.open(tmp_path / "s.zarr").rows == 3
-    store.writer().close()  # and the lock is free
+        loop(store, ZeroDivisionError())
+    for found in (store, LogitStore.open(path)):
+        assert found.finished
+        assert found.source.rows == 100
+    np.testing.assert_array_equal(everything(path)["values"], logits(100))
+    loop(LogitStore.open(path), None)
+    np.testing.assert_array_equal(everything(path)["values"][100:], logits(300))
+
+
+@pytest.mark.parametrize("step", [*range(12), None])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_writer__a_write_that_fails_once_leaves_the_store_unfinished(
+    tmp_path, small_chunks, monkeypatch, number, step
+):
+    path, seen = tmp_path / "s.zarr", iter(range(10**6))
+    store = LogitStore.create(path, classes=3)
+
+    def failing(call):
+        def once(self, *given, **named):
+            if next(seen) == step:
+                raise OSError(number, os.strerror(number))
+            return call(self, *given, **named)
+
+        return once
+
+    for kind, name in ((zarr.Array, "resize"), (zarr.Array, "__setitem__")):
+        monkeypatch.setattr(kind, name, failing(getattr(kind, name)))
+    monkeypatch.setattr(LogitStore, "_commit", failing(LogitStore._commit))
+    if step is None:
+        loop(store, None)
+    else:
+        with pytest.raises(StoreError, match=os.strerror(number)):
+            loop(store, None)
+    monkeypatch.undo()
+    found = LogitStore.open(path)
+    assert found.finished == (step is None)
+    assert found.rows == 300 or step is not None
+
+
+def test_writer__that_is_never_closed_leaves_the_store_unfinished(tmp_path):
+    writer = LogitStore.create(tmp_path / "s.zarr", classes=3).writer()
+    writer.append(logits(30), labels(30))
+    writer._release()  # as the end of the process does
+    with pytest.raises(StoreError, match="did not finish; 0 rows"):
+        evaluate(tmp_path / "s.zarr")
+    with LogitStore.open(tmp_path / "s.zarr").writer():  # there is nothing to come twice
+        pass
+    assert LogitStore.open(tmp_path / "s.zarr").finished
 
 
 # ---------------------------------------------------------------- crashes
@@ -525,7 +603,7 @@ STEPS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 
 def append(path, large=False):
     store = LogitStore.create(path, classes=3, expected_rows=len(z) * large)
-    for a, b in ((0, 40), (40, len(z))):
+    for a, b in ((0, len(z) - 40), (len(z) - 40, len(z))):
         with store.writer() as writer:
             writer.append(z[a:b], y[a:b])
 
@@ -594,14 +672,16 @@ def test_store__is_never_half_wherever_it_fails(tmp_path, work, fate):
     steps = int(done.stdout)
     assert steps > 30  # the children did die in the middle of something
 
-    found_rows = set()
+    found_rows, ends = set(), {rows - 40, rows}
     for step in range(1, steps + 1):
         path = tmp_path / f"{step}/s.zarr"
         if path.exists():
-            store = LogitStore.open(path)
+            store = LogitStore.open(path, unfinished=True)
         else:  # it failed while it was created, and can be created now
             store = LogitStore.create(path, classes=3, expected_rows=rows * large)
         found_rows.add(store.rows)
+        # finished by the end of a block and by nothing else
+        assert store.finished == (store.rows in ends)
         if store.rows:
             found = everything(path)
             np.testing.assert_array_equal(found["values"], z[: store.rows])
@@ -613,9 +693,8 @@ def test_store__is_never_half_wherever_it_fails(tmp_path, work, fate):
         np.testing.assert_array_equal(found["values"], z)
         np.testing.assert_array_equal(found["labels"], y)
         assert store._array("logits").shape[0] == store._array("labels").shape[0] == rows
-    # whole chunks (shards) and closed writers only: nothing in between was ever committed
-    unit = 16 * CHUNK if large else CHUNK
-    assert found_rows == {0, 40, rows} | set(range(0, rows, unit))
+    # the blocks' ends only, and in the first one whole chunks: nothing in between was committed
+    assert found_rows == ends | {0, 16 * CHUNK if large else CHUNK}
 
 
 @needs_fork
@@ -1335,7 +1414,10 @@ def test_store__relative_paths_hold_when_the_folder_changes(tmp_path, monkeypatc
 
 
 def test_evaluate__an_empty_store_is_invalid_data(tmp_path):
-    LogitStore.create(tmp_path / "s.zarr", classes=3)
+    store = LogitStore.create(tmp_path / "s.zarr", classes=3)
+    with pytest.raises(StoreError, match="did not finish; 0 rows"):
+        evaluate(store)
+    store.writer().close()
     with pytest.raises(InvalidDataError, match="the store is empty"):
         evaluate(tmp_path / "s.zarr", FAST)
 

@@ -110,7 +110,7 @@ def ingest(
     marks = [_fingerprint(path) for path in paths]
     note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
     store = None if overwrite else _begun(url, note)
-    resumed = store is not None and not store.notes["ingest"]["complete"]
+    resumed = store is not None and not store.finished
     if store is None:
         origin = {
             "files": [{"name": mark["name"], "size": mark["size"]} for mark in marks],
@@ -128,11 +128,11 @@ def ingest(
             weights=first.weights,
             provenance={"ingest": origin, **(provenance or {})},
             expected_rows=total,
-            notes={"ingest": {**note, "complete": False}},
+            notes={"ingest": note},
             overwrite=overwrite,
         )
     before = store.rows
-    if not store.notes["ingest"]["complete"]:
+    if not store.finished:
         with store.writer() as writer:
             before = done = store.rows  # as it is now that nobody else writes
             for batch in batches(layouts, stored, store.classes, done):
@@ -142,7 +142,6 @@ def ingest(
                 done += len(batch.labels)
                 if progress is not None:
                     progress(done, total)
-            writer.note("ingest", {**note, "complete": True})
         if store.rows and store.classes == 2 and hints.negatives_lost(store.source.labels):
             _log.warning(hints.ARE_NEGATIVES, url)
     added = store.rows - before
@@ -166,13 +165,13 @@ def _examine(file: str, batch: Batch, rules: Rules) -> None:
 def _begun(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
     """The store that the same call began, perhaps finished; None if there is nothing."""
     try:
-        store = LogitStore.open(url)
+        store = LogitStore.open(url, unfinished=True)
     except StoreError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    if {**store.notes.get("ingest", {}), "complete": None} != {**note, "complete": None}:
-        if not store.finished:
+    if store.notes.get("ingest") != note:
+        if "ingest" in store.notes and not store.finished:
             raise StoreError(
                 f"{url}: an earlier ingest of other (or changed) files, or with other settings, "
                 "stopped here; begin anew with overwrite=True (--overwrite), or choose another "

@@ -82,6 +82,7 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
         "class_names": labels is None or (isinstance(labels, list) and len(labels) == classes),
         "provenance": isinstance(meta.get("provenance"), dict),
         "notes": isinstance(meta.get("notes"), dict),
+        "finished": isinstance(meta.get("finished", True), bool),
     }
     for key, fine in right.items():
         if not fine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,8 @@ class LogitStore:
     """Predictions and labels of one classifier on disk, as a zarr v3 group.
 
     The attribute ``rows`` is the commit: rows beyond it, left by a crash, do not exist, and the
-    next writer cuts them off.
+    next writer cuts them off.  A new store is unfinished until its first `Writer` commits or
+    closes; until then it is not evaluated, and an error leaves it so.
 
     Examples
     --------
@@ -133,6 +135,7 @@ class LogitStore:
             "provenance": provenance or {},
             "notes": notes or {},
             "rows": 0,
+            "finished": False,
         }
 
         fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
@@ -156,7 +159,8 @@ class LogitStore:
         ----------
         url : path or fsspec URL
         unfinished : bool
-            Let `source` be the rows that are there where an ingest did not finish.
+            Let `source` be the rows that are there where a writer did not finish, and let
+            `writer` go on after them.
 
         Raises
         ------
@@ -235,9 +239,8 @@ class LogitStore:
 
     @property
     def finished(self) -> bool:
-        """Whether the `ingest` that made the store came to its end, or there was none."""
-        note = self.notes.get("ingest")
-        return not (isinstance(note, dict) and note.get("complete") is False)
+        """Whether a writer came to its end, so that the rows are all that there should be."""
+        return bool(self._meta.get("finished", True))
 
     @property
     def source(self) -> ArraySource:
@@ -248,13 +251,9 @@ class LogitStore:
         InvalidDataError
             If there are none.
         StoreError
-            If its ingest did not finish; see `open`.
+            If a writer did not finish; see `open`.
         """
-        if not (self.finished or self._unfinished):
-            raise StoreError(
-                f"{self.url}: its ingest did not finish; {self.rows:,} rows are there. Run the "
-                "same `calibscale ingest` again, which goes on, or begin anew with --overwrite"
-            )
+        self._check_finished()
         if self.rows == 0:
             raise NoRowsError(f"{self.url}: the store is empty; append rows first")
         return ArraySource(
@@ -277,7 +276,7 @@ class LogitStore:
             "format": int(self._meta["format"]),
             "kind": self.kind,
             "rows": self.rows,
-            **({} if self.finished else {"unfinished": "its ingest stopped here; run it again"}),
+            **({} if self.finished else {"unfinished": self._remedy()}),
             "classes": self.classes,
             "binary": self.binary,
             "dtype": str(values.dtype),
@@ -296,11 +295,32 @@ class LogitStore:
         Raises
         ------
         StoreError
-            If another writer is at work, or the store cannot be written.
+            If another writer is at work, an earlier one left rows and did not finish (see `open`),
+            or the store cannot be written.
         """
         return Writer(self)
 
     # -- inner
+
+    def _check_finished(self) -> None:
+        if not (self.finished or self._unfinished):
+            raise StoreError(
+                f"{self.url}: its writing did not finish; {self.rows:,} rows are there. "
+                + self._remedy()
+            )
+
+    def _remedy(self) -> str:
+        """What to do with a store that is unfinished."""
+        for key, command in (("ingest", "ingest"), ("simulated", "simulate")):
+            if key in self.provenance:
+                return (
+                    f"Run the same `calibscale {command}` again, which goes on, or begin anew with "
+                    "--overwrite"
+                )
+        return (
+            "Begin anew with LogitStore.create(…, overwrite=True), or go on after those rows with "
+            "LogitStore.open(…, unfinished=True).writer()"
+        )
 
     def _names(self) -> list[str]:
         names = [self.kind, "labels"]
@@ -337,8 +357,9 @@ class LogitStore:
                     f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"
                 )
 
-    def _commit(self, rows: int, notes: dict[str, Any]) -> None:
-        meta = {**self._meta, "rows": rows, "notes": {**self.notes, **notes}}
+    def _commit(self, rows: int, notes: dict[str, Any], finished: bool) -> None:
+        notes = {**self.notes, **notes}
+        meta = {**self._meta, "rows": rows, "notes": notes, "finished": finished}
         self._group.attrs[KEY] = meta  # one file, replaced at once
         self._meta = meta
 
@@ -346,9 +367,10 @@ class LogitStore:
 class Writer:
     """Appends rows; a context manager.
 
-    Rows are buffered until they fill a chunk (a shard, in large stores), then written and
-    committed; the rest follows on `close`.  A crash loses the rows that are not yet committed and
-    nothing else.
+    Rows are buffered until they fill a chunk (a shard, in large stores), then written; the rest
+    follows on `close`, which commits them all.  Where the ``with`` block ends in an exception, or
+    in a crash, a store that had been finished keeps the rows that it had, and a new one stays
+    unfinished, with the rows so far for the writer that goes on.
     """
 
     def __init__(self, store: LogitStore) -> None:
@@ -362,6 +384,9 @@ class Writer:
             with complaints(store.url):
                 fresh = LogitStore.open(store.url)  # another writer may have been here since
                 store._meta, store._group = fresh._meta, fresh._group
+                if store.rows:
+                    store._check_finished()
+                self._rows = store.rows
                 for name in store._names():  # rows that a crash left behind
                     array = store._array(name)
                     if array.shape[0] > store.rows:
@@ -401,11 +426,11 @@ class Writer:
             self._write(self._room())
 
     def note(self, key: str, value: Any) -> None:
-        """A JSON value to commit together with the next rows (``store.notes[key]``)."""
+        """A JSON value to commit together with the rows (``store.notes[key]``)."""
         self._notes[key] = value
 
     def commit(self) -> None:
-        """Write and commit everything appended so far.
+        """Write and commit everything appended so far, as a finished store.
 
         Raises
         ------
@@ -414,8 +439,7 @@ class Writer:
             closed, and rows appended since must be appended again, to a new one.
         """
         self._check_open()
-        if self._buffered or self._notes:
-            self._write(self._buffered)
+        self._write(self._buffered, finish=True)
 
     def close(self) -> None:
         """Commit, and let other writers in; a second time it does nothing."""
@@ -444,14 +468,23 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        elif self._open:
+            try:
+                if not self._store.finished:  # the rows so far, for the writer that goes on
+                    with suppress(StoreError):
+                        self._write(self._buffered)
+            finally:
+                self._release()
 
     def _room(self) -> int:
         """Rows up to the next border of chunks or shards."""
-        return self._unit - self._store.rows % self._unit
+        return self._unit - self._rows % self._unit
 
-    def _write(self, count: int) -> None:
-        store, start = self._store, self._store.rows
+    def _write(self, count: int, finish: bool = False) -> None:
+        """Write rows; they are committed where they finish the store, or it is unfinished."""
+        store, start = self._store, self._rows
         try:
             with complaints(store.url):
                 for name, column in self._take(count).items():
@@ -459,14 +492,15 @@ class Writer:
                     if array.shape[0] < start + count:
                         array.resize((start + count, *array.shape[1:]))
                     array[start : start + count] = column
-                store._commit(start + count, self._notes)
+                if finish or not store.finished:
+                    store._commit(start + count, self._notes, finish)
         except StoreError as error:
             self._release()  # what failed once is not tried again on close
-            raise StoreError(f"{error}; the {start} rows committed before are safe") from error
+            raise StoreError(f"{error}; the {store.rows} rows committed before are safe") from error
         except BaseException:
             self._release()
             raise
-        self._notes = {}
+        self._rows = start + count
 
     def _take(self, count: int) -> dict[str, np.ndarray]:
         if not self._parts:
