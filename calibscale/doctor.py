@@ -15,7 +15,7 @@ from calibscale.kernels._jit import cache_folder
 
 _PACKAGES = (
     *("calibscale", "numpy", "scipy", "numba", "llvmlite", "zarr", "numcodecs", "dask"),
-    *("distributed", "finufft", "pyarrow", "safetensors", "xarray", "fsspec"),
+    *("distributed", "finufft", "pyarrow", "matplotlib", "safetensors", "xarray", "fsspec"),
 )
 
 

@@ -26,14 +26,10 @@ def check_format(path: str | Path) -> None:
     Raises
     ------
     OptionError
-        If the ending is not png, svg or pdf, or matplotlib is missing.
+        If the ending is not png, svg or pdf.
     """
     if Path(path).suffix not in _FORMATS:
         raise OptionError(f"{path}: pictures end in {', '.join(_FORMATS)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise OptionError("plots need matplotlib: pip install 'calibscale[plots]'") from error
 
 
 def save_selection(result: Selection, path: str | Path) -> None:

@@ -408,12 +408,8 @@ def figure_4(output: Path, repetitions: int, alphas: np.ndarray) -> None:
               "and Figure 4 a fiftieth.  Default: 1000, or 100 with --quick.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer sizes, shifts and trials.")
 def main(folder: Path | None, output: Path, trials: int | None, quick: bool) -> None:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise click.ClickException(
-            "the pictures need matplotlib: pip install 'calibscale[plots]'"
-        ) from error
+    import matplotlib
+
     matplotlib.use("Agg")
     output.mkdir(parents=True, exist_ok=True)
     trials = trials or (100 if quick else 1000)

@@ -23,7 +23,7 @@ def look(store: LogitStore) -> None:
         print(f"{t.statistic:>15}  p = {t.p_value:.3f}; {usual:.5f} if it were calibrated")
     diagram = reliability(store)
     print(f"reliability: {diagram.verdict}")
-    save_reliability(diagram, "first_look.png")  # pip install 'calibscale[plots]'
+    save_reliability(diagram, "first_look.png")
     print("first_look.png")
 
 

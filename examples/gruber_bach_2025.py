@@ -52,14 +52,10 @@ def main() -> None:
 
 
 def pictures(context: click.Context, option: click.Parameter, folder: Path | None) -> Path | None:
-    """The folder made, and matplotlib found, before anything is computed."""
+    """The folder made before anything is computed."""
     if folder is not None:
-        try:
-            import matplotlib
-        except ImportError as error:
-            raise click.ClickException(
-                "--plot needs matplotlib: pip install 'calibscale[plots]'"
-            ) from error
+        import matplotlib
+
         matplotlib.use("Agg")
         folder.mkdir(parents=True, exist_ok=True)
     return folder

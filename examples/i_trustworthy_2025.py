@@ -467,12 +467,8 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
 def main(
     folder: Path | None, output: Path, trials: int | None, replicates: int | None, quick: bool
 ) -> None:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise click.ClickException(
-            "the pictures need matplotlib: pip install 'calibscale[plots]'"
-        ) from error
+    import matplotlib
+
     matplotlib.use("Agg")
     output.mkdir(parents=True, exist_ok=True)
     trials = trials or (20 if quick else 200)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +124,6 @@ def test_ranked_alike__counts_exact_orders(example):
 
 
 def test_main__prints_and_saves_everything(run, data_folder, tmp_path):
-    pytest.importorskip("matplotlib")
     ran = run(data_folder.parent, "--trials", 20)
     assert ran.exit_code == 0, ran.output
     names = {path.name for path in tmp_path.iterdir()}
@@ -137,18 +135,13 @@ def test_main__prints_and_saves_everything(run, data_folder, tmp_path):
 
 
 def test_main__does_without_data(run, tmp_path):
-    pytest.importorskip("matplotlib")
     ran = run("--trials", 2)
     assert ran.exit_code == 0, ran.output
     assert "Table 1 and Figure 3 are left out" in ran.output
     assert not (tmp_path / "figure_3.png").exists()
 
 
-def test_main__says_what_is_missing(monkeypatch, run, tmp_path):
+def test_main__says_what_is_missing(run, tmp_path):
     ran = run(tmp_path)
     assert ran.exit_code == 1
     assert "cifar10_densenet121.npz" in ran.output
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ran = run()
-    assert ran.exit_code == 1
-    assert "pip install 'calibscale[plots]'" in ran.output

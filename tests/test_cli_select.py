@@ -109,7 +109,6 @@ def test_select__a_picture_appears_whole(
     tmp_path: Path,
     suffix: str,
 ) -> None:
-    pytest.importorskip("matplotlib", reason="needs calibscale[plots]")
     path = tmp_path / f"risks.{suffix}"
     ran = run("select", store, "--estimators", "bins,kkr,temperature", "--plot", path, "-q")
     assert (ran.code, ran.out) == (0, "")

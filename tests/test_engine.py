@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -325,3 +327,13 @@ def test_imports__distributed_only_where_a_cluster_is_asked_for(store):
         "assert not {'matplotlib', 'pyarrow', 'xarray', 'safetensors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_package__needs_no_extra_for_tables_pictures_and_reports():
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert {"matplotlib>=3.8", "pyarrow>=14", "fsspec>=2024.1"} <= set(project["dependencies"])
+    assert set(project["optional-dependencies"]) == {"safetensors", "test"}
+    for folder in ("calibscale", "examples"):
+        for path in (root / folder).rglob("*.py"):
+            assert "calibscale[" not in path.read_text(), path

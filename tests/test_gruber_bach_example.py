@@ -118,16 +118,12 @@ def test_tables__rows_are_the_first(example, models):
     assert example.sources(models, 50)[2]["two"].rows == 50
 
 
-def test_plot__says_what_is_missing(monkeypatch, run, models):
+def test_simulation__draws_nothing_unasked(monkeypatch, run, models):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ran = run("tables", models, "--plot", models / "pictures")
-    assert ran.exit_code == 1
-    assert "pip install 'calibscale[plots]'" in ran.output
     assert run("simulation", "--repetitions", 2, "--rows", 10).exit_code == 0
 
 
 def test_plot__saves_pictures(run, models):
-    pytest.importorskip("matplotlib")
     folder = models / "pictures"
     for arguments in (["simulation", "--repetitions", 2], ["tables", models, "--rows", 100]):
         assert run(*arguments, "--plot", folder).exit_code == 0

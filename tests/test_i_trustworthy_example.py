@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,7 +136,6 @@ def run(example, *arguments):
 
 
 def test_main__prints_and_draws_everything(example, data_folder, tmp_path):
-    pytest.importorskip("matplotlib")
     sizes = ("--quick", "--trials", 2, "--replicates", 29)
     ran = run(example, data_folder.parent, "--output", tmp_path / "pictures", *sizes)
     assert ran.exit_code == 0, ran.output
@@ -152,17 +150,9 @@ def test_main__prints_and_draws_everything(example, data_folder, tmp_path):
 
 
 def test_main__does_without_data(example, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     monkeypatch.delenv("CALIBSCALE_DATA", raising=False)
     for name in ("figure_3", "figure_5"):
         monkeypatch.setattr(example, name, lambda *arguments: None)
     ran = run(example, "--output", tmp_path)
     assert ran.exit_code == 0, ran.output
     assert "Table 2 and Figures 4 and 6 are left out" in ran.output
-
-
-def test_main__says_what_is_missing(example, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ran = run(example, "--output", tmp_path)
-    assert ran.exit_code == 1
-    assert "pip install 'calibscale[plots]'" in ran.output

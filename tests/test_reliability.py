@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -297,11 +296,6 @@ def test_reliability__overconfidence_is_flagged(rng):
 # ---------------------------------------------------------------- pictures
 
 
-@pytest.fixture(scope="module")
-def pictures() -> None:
-    pytest.importorskip("matplotlib", reason="needs calibscale[plots]")
-
-
 def texts(figure: Any) -> str:
     """Every word of a figure."""
     from matplotlib.text import Text
@@ -309,7 +303,6 @@ def texts(figure: Any) -> str:
     return "\n".join(found.get_text() for found in figure.findobj(Text))
 
 
-@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize(
     ("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )
@@ -322,7 +315,6 @@ def test_save_reliability__a_picture_appears_whole(source, tmp_path, suffix, sta
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.usefixtures("pictures")
 def test_plot_reliability__shows_every_bin_that_has_rows(source):
     found = reliability(source, bins=10)
     upper, lower = plot_reliability(found).axes
@@ -337,7 +329,6 @@ def test_plot_reliability__shows_every_bin_that_has_rows(source):
     assert upper.get_title().splitlines()[1] == f"top label, 400 rows, ECE {found.ece:.4f}"
 
 
-@pytest.mark.usefixtures("pictures")
 def test_plot_reliability__counts_are_logarithmic_beyond_two_decades():
     p = np.append(np.full(300, 0.1), [0.9] * 2)
     y = np.zeros(302)
@@ -346,7 +337,6 @@ def test_plot_reliability__counts_are_logarithmic_beyond_two_decades():
         assert figure.axes[1].get_yscale() == scale
 
 
-@pytest.mark.usefixtures("pictures")
 def test_plot_reliability__rare_events_fill_the_axes():
     p = np.linspace(0, 0.02, 500)
     axis = plot_reliability(reliability(binary(p, p > 0.019), notion="positive")).axes[0]
@@ -354,7 +344,6 @@ def test_plot_reliability__rare_events_fill_the_axes():
     assert axis.get_xlim() == axis.get_ylim()
 
 
-@pytest.mark.usefixtures("pictures")
 def test_plot_reliability__draws_the_twelve_largest_groups(rng):
     group = np.repeat(np.arange(15), np.arange(15) + 5)
     source = calibrated(
@@ -367,7 +356,6 @@ def test_plot_reliability__draws_the_twelve_largest_groups(rng):
     assert "3 smaller groups not drawn: $site$ = 0, 1, 2" in texts(figure)
 
 
-@pytest.mark.usefixtures("pictures")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "case", ["no row", "one row", "one bin", "100 bins", "a group without weight"]
@@ -398,12 +386,9 @@ def test_save_reliability__odd_data_still_make_a_picture(rng, tmp_path, case):
     assert (tmp_path / "odd.png").stat().st_size > 5000
 
 
-def test_check_format__says_what_is_missing(monkeypatch):
+def test_check_format__says_how_pictures_end():
     with pytest.raises(OptionError, match=r"\.png, \.svg, \.pdf"):
         check_format("day.jpeg")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(OptionError, match=r"calibscale\[plots\]"):
-        check_format("day.png")
 
 
 # ---------------------------------------------------------------- the command
@@ -451,7 +436,6 @@ def test_command__json_is_what_python_returns(store, options, settings):
     assert without_time(json.loads(ran.stdout)) == without_time(expected)
 
 
-@pytest.mark.usefixtures("pictures")
 def test_command__writes_the_picture_and_a_table_of_the_bins(store, tmp_path):
     picture, numbers = tmp_path / "day.png", tmp_path / "day.json"
     ran = run(store, "-o", picture, "--json", numbers, "--group-by", "site", "--bins", 8)

@@ -700,14 +700,6 @@ def test_report__no_result_is_an_error() -> None:
         report([])
 
 
-def test_report__without_matplotlib_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(OptionError, match=re.escape("calibscale[plots]")):
-        report([night()])
-
-
 def test_save_report__replaces_the_file_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.html"
     path.write_text("old")

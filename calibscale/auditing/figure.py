@@ -29,7 +29,7 @@ def save_audit(result: Audit, path: str | Path) -> None:
     Raises
     ------
     OptionError
-        If the ending is not png, svg or pdf, or matplotlib is missing.
+        If the ending is not png, svg or pdf.
     """
     check_format(path)
     _save(plot_audit(result), path)

@@ -32,7 +32,7 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
 )
 @click.option(
     "--figure", metavar="PATH",
-    help="Draw bias along each covariate, and the groups (png, svg, pdf); needs calibscale[plots].",
+    help="Draw bias along each covariate, and the groups (png, svg, pdf).",
 )  # fmt: skip
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("store", required=False)
 @click.option(
     "--output", "-o", metavar="PATH",
-    help="Draw the diagram (png, svg, pdf); needs calibscale[plots].",
+    help="Draw the diagram (png, svg, pdf).",
 )  # fmt: skip
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write the result as JSON; - for standard output."

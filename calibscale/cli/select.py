@@ -81,7 +81,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )
 @click.option(
     "--plot", "plot_path", metavar="PATH",
-    help="Draw risks and estimates (png, svg, pdf); needs calibscale[plots].",
+    help="Draw risks and estimates (png, svg, pdf).",
 )  # fmt: skip
 @source_options
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no table.")

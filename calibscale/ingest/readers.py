@@ -81,13 +81,6 @@ def reading(file: str | Path) -> Iterator[None]:
         raise InvalidDataError(f"{file}: cannot be read ({error or type(error)}){hint}") from error
 
 
-def _library(module: str, extra: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise OptionError(f"{module} is missing: install calibscale[{extra}]") from error
-
-
 class _Mapped:
     """The numbers of an npy file of `size` bytes, of which `file` is at the start."""
 
@@ -195,7 +188,10 @@ def _npz(path: Path) -> _Arrays:
 
 
 def _safetensors(path: Path) -> _Arrays:
-    safe_open = _library("safetensors", "safetensors").safe_open
+    try:
+        from safetensors import safe_open
+    except ImportError as error:
+        raise OptionError(f"{path}: safetensors is missing: pip install safetensors") from error
     opened = partial(safe_open, str(path), framework="numpy")
     with opened() as file:
         return _Arrays(list(file.keys()), partial(_Tensor, path, opened))
@@ -203,7 +199,8 @@ def _safetensors(path: Path) -> _Arrays:
 
 class _Parquet:
     def __init__(self, path: Path) -> None:
-        parquet = _library("pyarrow.parquet", "parquet")
+        from pyarrow import parquet
+
         with suppress(ImportError):  # else pyarrow does, in a place that swallows interrupts
             import_module("pandas")
         self._path = path

@@ -273,7 +273,7 @@ def write_history(path: str | Path, result: Result) -> None:
     StoreError
         If the file that is there is damaged or no history: it is left alone.
     OptionError
-        If it is called otherwise, or pyarrow is missing.
+        If it is called otherwise.
     """
     place = Path(path)
     suffix = place.suffix.lower()
@@ -369,13 +369,9 @@ def _written_parquet(rows: list[Row]) -> bytes:
 
 def _parquet() -> Any:
     """pyarrow.parquet, and the columns of a history."""
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise OptionError(
-            "a .parquet file needs pyarrow: pip install calibscale[parquet]"
-        ) from error
+    import pyarrow as pa
+    from pyarrow import parquet
+
     kinds = {**dict.fromkeys(_NUMBERS, pa.float64()), "n": pa.int64()}
     needed = [*("job", "model", "day", "window", "estimator", "notion"), "n"]
     return parquet, pa.schema(

@@ -16,8 +16,6 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup, escape
 
-from calibscale.errors import OptionError
-
 WIDTH = 380.0  # units; a phone of 360 px shows 0.88 px a unit
 TEXT = 11.0
 LETTER = 0.62 * TEXT  # units that a letter needs
@@ -111,18 +109,9 @@ class Canvas:
 
 @contextmanager
 def canvas(height: float) -> Iterator[Canvas]:
-    """A sheet to draw on; its `picture` is there when the context has ended.
+    """A sheet to draw on; its `picture` is there when the context has ended."""
+    import matplotlib
 
-    Raises
-    ------
-    OptionError
-        If matplotlib is missing.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        text = "a report's plots need matplotlib: pip install 'calibscale[plots]'"
-        raise OptionError(text) from error
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # whatever the reader's own style is
         matplotlib.rcParams["svg.fonttype"] = "none"

@@ -32,8 +32,7 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
     Raises
     ------
     OptionError
-        If there is no result, one is malformed or of a schema that has no report, or matplotlib is
-        missing.
+        If there is no result, or one is malformed or of a schema that has no report.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
