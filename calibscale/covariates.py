@@ -179,8 +179,9 @@ def summarise(
     columns = {}
     for i, name in enumerate(names):
         levels = found.levels[i]
+        named = None if levels is None else tuple(source.level(name, value) for value in levels)
         columns[name] = Column(
             name, positions[i], float(found.mean[i]), float(deviation[i]), float(found.low[i]),
-            float(found.high[i]), None if levels is None else tuple(map(float, levels)),
+            float(found.high[i]), named,
         )  # fmt: skip
     return columns

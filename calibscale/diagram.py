@@ -17,7 +17,7 @@ from calibscale.estimators import ECE, Estimator, TCE2Debiased
 from calibscale.estimators.binned import SCALAR_NOTIONS, Binned, Bins
 from calibscale.evaluation import evaluate
 from calibscale.features import Setup
-from calibscale.results import Estimate, finite
+from calibscale.results import Estimate, as_level, finite
 from calibscale.scan import States
 from calibscale.statistics import BinState
 
@@ -184,7 +184,8 @@ class Reliability:
     def judged(self) -> str:
         """Which prediction, in words."""
         if self.class_index is not None:
-            return f"class {self.class_index}"
+            names = self.source.get("class_names")
+            return f"class {names[self.class_index] if names else self.class_index}"
         return "top label" if self.notion == "top_label" else "positive class"
 
     @property
@@ -217,7 +218,7 @@ class Reliability:
         if self.group_by is not None:
             out["groups"] = {
                 "column": self.group_by,
-                "values": [{"value": g, **curve.to_dict()} for g, curve in self.groups.items()],
+                "values": [{**as_level(g), **curve.to_dict()} for g, curve in self.groups.items()],
             }
         return finite(out)
 

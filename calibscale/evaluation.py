@@ -217,7 +217,7 @@ def evaluate(
         for key, states in found.groups.items():
             pairs = None
             if pairwise:
-                group = None if key is None else (run.data.covariate(group_by or ""), key)
+                group = None if key is None else (run.data.covariate(group_by or ""), float(key))
                 identity = _identity(run, states[_FINGERPRINT])
                 pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
             estimates[key] = tuple(

@@ -16,10 +16,14 @@ from calibscale.kernels import elementary, random
 if TYPE_CHECKING:
     from calibscale.covariates import Column
     from calibscale.products import HoldOut, Rows
+    from calibscale.source import ArraySource
 
 
 class Setup(Protocol):
     """What an estimator may ask of the data before the pass."""
+
+    @property
+    def source(self) -> ArraySource: ...
 
     @property
     def classes(self) -> int: ...

@@ -211,7 +211,9 @@ def _outcome(result: Reliability) -> str:
 def _prediction(result: Reliability) -> str:
     if result.notion == "top_label":
         return "confidence"
-    return f"predicted P(y = {1 if result.class_index is None else result.class_index})"
+    k = 1 if result.class_index is None else result.class_index
+    names = result.source.get("class_names")
+    return f"predicted P(y = {names[k] if names else k})"
 
 
 def _name(result: Reliability) -> str:

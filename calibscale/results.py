@@ -237,7 +237,7 @@ class Evaluation(Outcome):
                 "column": self.group_by,
                 "values": [
                     {
-                        "value": value,
+                        **as_level(value),
                         "n": estimates[0].n if estimates else 0,
                         "results": [estimate.to_dict() for estimate in estimates],
                     }
@@ -245,6 +245,12 @@ class Evaluation(Outcome):
                 ],
             }
         return finite(out)
+
+
+def as_level(value: float) -> dict[str, Any]:
+    """A value of a covariate as JSON, with its name where it is a category."""
+    name = getattr(value, "name", None)
+    return {"value": float(value), **({} if name is None else {"name": name})}
 
 
 def not_there(name: str, known: Iterable[str]) -> str:

@@ -195,7 +195,7 @@ def scan(
     }
     if group_by is None:  # or by fold
         return found._replace(groups=groups)
-    groups = {key: groups[key] for key in sorted(groups)}
+    groups = {source.level(group_by, key): groups[key] for key in sorted(groups)}
     total: States = {s: s.zero(source.classes) for s in statistics}
     for states in groups.values():
         for statistic in statistics:

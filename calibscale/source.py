@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,23 @@ KINDS = ("logits", "probabilities")
 _BLOCK_NUMBERS = 2**21  # predictions in a block: some megabytes to read, a fraction of a second
 
 
+class Level(float):
+    """A value of a covariate that is a category: a number that prints as its name."""
+
+    name: str
+
+    def __new__(cls, value: float, name: str) -> Level:
+        made = super().__new__(cls, value)
+        made.name = name
+        return made
+
+    def __getnewargs__(self) -> tuple[float, str]:  # type: ignore[override]
+        return float(self), self.name
+
+    def __format__(self, spec: str) -> str:
+        return self.name if spec.endswith("g") else super().__format__(spec)
+
+
 @dataclass(frozen=True, eq=False)
 class ArraySource:
     """Columns of equal length; arrays are read a block of rows at a time, never gathered.
@@ -47,6 +64,8 @@ class ArraySource:
     rows: int = 0
     name: str = "arrays"
     first_row: int = 0
+    class_names: tuple[str, ...] | None = None
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def classes(self) -> int:
@@ -94,7 +113,20 @@ class ArraySource:
             "classes": self.classes,
             "binary": self.binary,
             "weighted": self.weights is not None,
+            **({} if self.class_names is None else {"class_names": list(self.class_names)}),
+            **({"categories": dict(self.categories)} if self.categories else {}),
         }
+
+    def level(self, covariate: str, value: float) -> float:
+        """A value of a covariate; a `Level` where it is a category."""
+        names = self.categories.get(covariate, ())
+        known = float(value).is_integer() and 0 <= value < len(names)
+        return Level(value, names[int(value)]) if known else float(value)
+
+    def categorical(self, covariates: Iterable[str], also: Iterable[str] = ()) -> tuple[str, ...]:
+        """Those whose values are categories, and `also` these."""
+        named = (name for name in covariates if name in self.categories)
+        return tuple(dict.fromkeys([*also, *named]))
 
     def covariate(self, name: str) -> int:
         """Position of a covariate.

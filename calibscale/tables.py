@@ -260,7 +260,7 @@ def _groups_table(result: Evaluation, values: list[float]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column(escape(f"{result.group_by} ="), no_wrap=True)
     for value in groups:
-        table.add_column(f"{value:g}", justify="right", no_wrap=True)
+        table.add_column(escape(f"{value:g}"), justify="right", no_wrap=True)
     counts = [estimates[0].n if estimates else 0 for estimates in groups.values()]
     table.add_row("rows", *(f"{count:,}" for count in counts))
     for i, estimate in enumerate(result.estimates):

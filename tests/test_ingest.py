@@ -20,9 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
-from calibscale import InvalidDataError, LogitStore, OptionError, StoreError, evaluate
+from calibscale import ECE, InvalidDataError, LogitStore, OptionError, StoreError, evaluate
 from calibscale.ingest import ingest
+from calibscale.report.page import report
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
 
@@ -702,8 +704,10 @@ def test_arrays__that_are_no_numbers_are_refused(tmp_path):
         data = rows(4)
         data[name] = data[name].astype(str)
         np.savez(tmp_path / "a.npz", **data)
-        told = r".*np\.searchsorted\(classes, labels\)" if name == "labels" else r", not [<>]U\d+$"
-        with pytest.raises(InvalidDataError, match=rf"{name} .*must be numbers{told}"):
+        told = rf"{name} .*must be numbers, not text$"
+        if name == "labels":
+            told = "the labels are text; name the classes .*--class-names"
+        with pytest.raises(ValueError, match=told):
             ingest([tmp_path / "a.npz"], tmp_path / "s.zarr")
     write_table(tmp_path / "a.parquet", {"logits_0": ["a"], "logits_1": [1.0], "labels": [0]})
     with pytest.raises(InvalidDataError, match=r"logits_0.*must be numbers"):
@@ -761,7 +765,7 @@ def test_covariates__that_are_empty_or_null_are_nan(tmp_path):
         ("0,0,1\n0,zero,1\n", "line 3, 'logits_1': .*'zero'"),
         ('0,0,1\n0,"1\n2",1\n', r"line 4, 'logits_1': .*'1\\n2'"),
         ("0,0,1\n,0,1\n", "line 3, 'logits_0': .*''"),
-        ("0,0,1\n0,0,cat\n", "line 3, 'labels': .*'cat'; categories must be numbers"),
+        ("0,0,1\n0,0,cat\n", "line 3, 'labels': .*'cat'; categories are all numbers, or all texts"),
         ("0,0,1\n0,0,1.5\n", "line 3: the label is 1.5"),
     ],
 )
@@ -1061,3 +1065,104 @@ def test_memory__stays_below_the_size_of_the_file(tmp_path, form):
     assert process.returncode == 0, complaint
     assert int(out) < 200e6
     assert LogitStore.open(tmp_path / "s.zarr").rows == n
+
+
+# -- classes and categories with names
+
+
+NAMES = ("cat", "dog", "fox")
+REGIONS = ["south", "north", "[red]a\x1b<b>"]
+
+
+def named(n=N):
+    """Probabilities in columns named after the classes, labels and a group that are texts."""
+    rng = np.random.default_rng(5)
+    p = rng.dirichlet(np.ones(K), n)
+    labels = rng.integers(0, K, n)
+    regions = [REGIONS[k] for k in rng.integers(0, 3, n)]
+    columns = {f"proba_{name}": p[:, k] for k, name in enumerate(NAMES)}
+    columns |= {"animal": [NAMES[k] for k in labels], "region": regions}
+    return p, labels, regions, columns | {"old": rng.random(n) < 0.5}
+
+
+KEYS = {"probabilities": "proba", "labels": "animal", "covariates": "region,old"}
+
+
+def write_named(form, folder, columns):
+    path = folder / f"a.{form.split()[0]}"
+    table = pa.table(columns)
+    if form == "csv":
+        write_table(path, {name: column.to_pylist() for name, column in
+                           zip(table.column_names, table.columns, strict=True)})  # fmt: skip
+        return path
+    if form == "parquet dictionary":
+        for name in ("animal", "region"):
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, table[name].dictionary_encode())
+    (feather.write_feather if form == "feather" else pq.write_table)(table, path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["parquet", "parquet dictionary", "feather", "csv"])
+@pytest.mark.parametrize("key", ["proba", "proba_", ",".join(f"proba_{name}" for name in NAMES)])
+def test_names__of_classes_and_categories_are_kept(tmp_path, form, key, monkeypatch):
+    monkeypatch.setattr("calibscale.ingest.layout.BATCH_ROWS", 7)
+    p, labels, regions, columns = named()
+    if form == "csv":  # which has no booleans of its own
+        columns["old"] = np.where(columns["old"], "true", "false")
+    path = write_named(form, tmp_path, columns)
+    ingest([path], tmp_path / "s.zarr", keys=KEYS | {"probabilities": key})
+    store = LogitStore.open(tmp_path / "s.zarr")
+    assert store.class_names == NAMES
+    assert store.categories == {"region": tuple(sorted(REGIONS)), "old": ("false", "true")}
+    block = store.source.read(0, N, covariates=True)
+    np.testing.assert_array_equal(block.values, p)
+    np.testing.assert_array_equal(block.labels, labels)
+    assert [sorted(REGIONS)[int(k)] for k in block.covariates[:, 0]] == regions
+    assert store.info()["categories"]["region"] == sorted(REGIONS)
+
+
+def test_names__empty_cells_are_nan_and_not_yet_known(tmp_path):
+    columns = {"p_a": [0.5, 0.5, 0.5], "p_b": [0.5, 0.5, 0.5]}
+    columns |= {"labels": ["b", None, "a"], "covariates": [None, "x", "x"]}
+    write_named("parquet", tmp_path, columns)
+    ingest([tmp_path / "a.parquet"], tmp_path / "s.zarr", keys={"probabilities": "p"})
+    block = LogitStore.open(tmp_path / "s.zarr").source.read(0, 3, covariates=True)
+    np.testing.assert_array_equal(block.labels, [1, -1, 0])
+    np.testing.assert_array_equal(block.covariates[:, 0], [np.nan, 0, 0])
+
+
+def test_names__that_do_not_fit_are_told_with_a_remedy(tmp_path):
+    numbered = {"p0": [0.5, 0.5], "p1": [0.5, 0.5], "labels": ["no", "yes"]}
+    path = write_named("parquet", tmp_path, numbered)
+    keys = {"probabilities": "p"}
+    with pytest.raises(OptionError, match=r"labels are text; name the classes .*--class-names"):
+        ingest([path], tmp_path / "s.zarr", keys=keys)
+    with pytest.raises(InvalidDataError, match=r"row 1: 'labels' is 'yes', .* are: no, maybe"):
+        ingest([path], tmp_path / "s.zarr", keys=keys, class_names=["no", "maybe"])
+    ingest([path], tmp_path / "s.zarr", keys=keys, class_names=["no", "yes"], overwrite=True)
+    assert LogitStore.open(tmp_path / "s.zarr").class_names == ("no", "yes")
+
+    struct = {"q": [{"cat": 0.5, "dog": 0.5}], "labels": [0]}
+    path = write_named("parquet", tmp_path, struct)
+    with pytest.raises(InvalidDataError, match=r"'q' is a struct; flatten it .*q\.cat, q\.dog"):
+        ingest([path], tmp_path / "t.zarr", keys={"probabilities": "q"})
+    pq.write_table(pa.table(struct).flatten(), path)
+    ingest([path], tmp_path / "t.zarr", keys={"probabilities": "q."})
+    assert LogitStore.open(tmp_path / "t.zarr").class_names == ("cat", "dog")
+
+
+def test_names__are_what_groups_are_called(tmp_path):
+    path = write_named("parquet dictionary", tmp_path, named()[-1])
+    ingest([path], tmp_path / "s.zarr", keys=KEYS)
+    found = evaluate(tmp_path / "s.zarr", [ECE()], group_by="region", scheduler="serial")
+    assert [f"{value:g}" for value in found.groups] == sorted(REGIONS)
+    for copy in (found, pickle.loads(pickle.dumps(found))):
+        assert all(name in str(copy) for name in ("north", "south", "[red]a"))
+    told = json.loads(json.dumps(found.to_dict()))
+    assert [g["name"] for g in told["groups"]["values"]] == sorted(REGIONS)
+    assert [g["value"] for g in told["groups"]["values"]] == [0, 1, 2]
+    assert told["source"]["class_names"] == list(NAMES)
+    page = report([told])
+    assert "region\u00a0=\u00a0north" in page
+    assert "<b>" not in page

@@ -127,6 +127,7 @@ def audit(
     data = as_source(source)
     names = (covariates,) if isinstance(covariates, str) else tuple(covariates)
     levelled = (categorical,) if isinstance(categorical, str) else tuple(categorical)
+    levelled = data.categorical(names, levelled)
     asked = (recalibrate,) if isinstance(recalibrate, str) else tuple(recalibrate)
     notion = notion or ("positive" if data.classes == 2 else "top_label")
     _check(names, notion, data.classes, level, bins, min_rows, hold_out)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calibscale.bias.map import CONFIDENCE
-from calibscale.report.words import plural
+from calibscale.report.words import level, plural
 from calibscale.tables import _p_value, left_out, number, show, terminal
 
 if TYPE_CHECKING:
@@ -175,7 +175,8 @@ def _regions(result: Audit, regions: Iterable[Region]) -> Table:
         place = [f"p = {region.prediction:.3f}"]
         for name, value in region.covariates.items():
             text = f"{value:.10g}" if name in result.categorical else number(value)
-            place.append(f"{name} = {text}")
+            named = level(result.source, name, value)
+            place.append(f"{name} = {named if isinstance(named, str) else text}")
         table.add_row(
             Text(", ".join(place)),
             f"{region.bias:+.4f}",

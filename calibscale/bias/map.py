@@ -220,6 +220,7 @@ def local_bias(
     data = as_source(source)
     names = (covariates,) if isinstance(covariates, str) else tuple(covariates)
     levelled = (categorical,) if isinstance(categorical, str) else tuple(categorical)
+    levelled = data.categorical(names, levelled)
     notion = notion or ("positive" if data.classes == 2 else "top_label")
     _check(notion, data.classes, method, at, points, tolerance, min_rows)
     KLCE(  # the settings that a map shares with it, checked

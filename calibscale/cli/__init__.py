@@ -16,7 +16,7 @@ from calibscale.cli.audit import audit
 from calibscale.cli.bias import bias
 from calibscale.cli.evaluate import evaluate, plan
 from calibscale.cli.nightly import ledger, nightly
-from calibscale.cli.options import Commands, check_output, number, pairs, write_json
+from calibscale.cli.options import Commands, check_output, number, pairs, split, write_json
 from calibscale.cli.power import power
 from calibscale.cli.rank import rank
 from calibscale.cli.reliability import reliability
@@ -137,8 +137,13 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
 @click.option(
     "--key", "keys", multiple=True, metavar="ROLE=NAME",
     help="Where a column is found (repeatable): ROLE is logits, probabilities, labels, covariates, "
-    "covariate_names or weights (importance weights, not counts), NAME an array, a column, or a "
-    "prefix of numbered columns.",
+    "covariate_names or weights (importance weights, not counts), NAME an array, a column, columns "
+    "between commas, or what the columns of all classes begin with.",
+)  # fmt: skip
+@click.option(
+    "--class-names", metavar="A,B,...",
+    help="What classes are called, in the order of their columns; labels may be these names.  "
+    "[default: what the names of the columns end in, unless that is numbers]",
 )  # fmt: skip
 @click.option(
     "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
@@ -149,8 +154,14 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace what stands at STORE.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no message.")
-def ingest(files: tuple[str, ...], keys: tuple[str, ...], quiet: bool, **options: Any) -> None:
-    """Copy FILEs (npy, npz, parquet, csv, safetensors) into a STORE, a few rows at a time.
+def ingest(
+    files: tuple[str, ...],
+    keys: tuple[str, ...],
+    class_names: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Copy FILEs (npy, npz, parquet, arrow, csv, safetensors) into a STORE, a few rows at a time.
 
     Several files are joined in the order given.  A run that was cut short goes on where it
     stopped; one that is complete does nothing.
@@ -161,8 +172,9 @@ def ingest(files: tuple[str, ...], keys: tuple[str, ...], quiet: bool, **options
         raise click.UsageError("give at least one FILE, and then the STORE")
     with progress("ingesting", "rows", quiet) as report:
         done = run(
-            files[:-1], files[-1], keys=dict(pairs(keys, "--key")), progress=report, **options
-        )
+            files[:-1], files[-1], keys=dict(pairs(keys, "--key")),
+            class_names=split(class_names) or None, progress=report, **options,
+        )  # fmt: skip
     if not quiet:
         state = "was complete already" if not done.added else f"{done.added:,} rows added"
         click.echo(f"{files[-1]}: {done.rows:,} rows ({state})")

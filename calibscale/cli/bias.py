@@ -148,7 +148,7 @@ def _print(result: BiasMap, count: int) -> None:
     from rich.text import Text
 
     from calibscale.bias.map import CONFIDENCE
-    from calibscale.report.words import plural
+    from calibscale.report.words import level, plural
     from calibscale.tables import left_out, show
 
     console = Console(highlight=False, soft_wrap=False)
@@ -170,8 +170,9 @@ def _print(result: BiasMap, count: int) -> None:
     for name in (*index, "prediction", *result.covariates, *found):
         table.add_column(escape(name), justify="right", no_wrap=True)
     for i in result.most_biased(count):
-        numbers = [result.predictions[i], *result.values[i]]
-        cells = ["" if x != x else f"{x:.4g}" for x in numbers]
+        values = zip(result.covariates, result.values[i], strict=True)
+        shown = [result.predictions[i], *(level(result.source, *value) for value in values)]
+        cells = [escape(x) if isinstance(x, str) else "" if x != x else f"{x:.4g}" for x in shown]
         table.add_row(
             *([str(result.index[i])] if result.index is not None else []),
             *cells,

@@ -178,7 +178,7 @@ def _groups_table(result: Reliability) -> Any:
         table.add_column(escape(name), justify="right", no_wrap=True)
     for value, curve in result.groups.items():
         table.add_row(
-            f"{value:g}",
+            escape(f"{value:g}"),
             f"{curve.n:,}",
             number(curve.ece),
             str(len(curve.filled)),

@@ -135,9 +135,10 @@ class KLCE(Estimator):
         notion = self.notion or ("positive" if setup.classes == 2 else "canonical")
         if notion == "positive" and setup.classes != 2:
             raise OptionError(f"notion 'positive' is for two classes; there are {setup.classes}")
-        known = replace(self, notion=notion)
+        levelled = setup.source.categorical(self.covariates, self.categorical)
+        known = replace(self, notion=notion, categorical=levelled)
         kernel, notes = local_kernel(
-            setup, notion, self.covariates, self.categorical, self.prediction_kernel,
+            setup, notion, self.covariates, levelled, self.prediction_kernel,
             self.prediction_bandwidth, self.covariate_kernel, self.covariate_bandwidth,
         )  # fmt: skip
         if self.choose is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from calibscale import hints
 from calibscale.chunk import Block, Rules, chunks
 from calibscale.errors import InvalidDataError, StoreError
-from calibscale.ingest.layout import Batch, agree, batches, filled, layouts_of
+from calibscale.ingest.layout import Batch, agree, batches, categories_of, filled, layouts_of
 from calibscale.ingest.readers import reading
 from calibscale.store import LogitStore
 
@@ -46,6 +46,7 @@ def ingest(
     *,
     keys: Mapping[str, str] | None = None,
     binary: bool = False,
+    class_names: Sequence[str] | None = None,
     dtype: Any = None,
     provenance: dict | None = None,
     overwrite: bool = False,
@@ -57,16 +58,21 @@ def ingest(
 
     Parameters
     ----------
-    files : paths of .npz, .safetensors, .parquet, .csv or .npy files
+    files : paths of .npz, .safetensors, .parquet, .arrow, .feather, .csv or .npy files
         Concatenated in this order; .npy files are the columns of one data set.
     url : path or fsspec URL of the store
     keys : {role: name}, optional
         Where roles have other names than their own.  Roles: one of ``logits`` and
         ``probabilities``, ``labels``, and if there are any ``weights``, ``covariates`` (several:
         names between commas), ``covariate_names`` (npz).  A name is that of an array, a column or
-        an .npy file; ``p`` also stands for the columns ``p_0, p_1, …`` or ``p0, p1, …``.
+        an .npy file.  For predictions ``p`` also stands for the columns ``p_0, p_1, …`` or
+        ``p0, p1, …``, else for all that begin with ``p_``, such as ``p_cat, p_dog``; or the
+        columns are listed, between commas.
     binary : bool
         The predictions are one column, P(y = 1) or its log-odds.
+    class_names : K names, optional
+        In the order of the columns; default: what the names of the columns end in, such as cat and
+        dog of ``p_cat, p_dog``.  Labels that are texts are such names.
     dtype : float16, float32 or float64, optional
         Of the stored predictions; default: as in the files, float64 for csv.
     provenance : JSON object, optional
@@ -88,7 +94,8 @@ def ingest(
 
     Notes
     -----
-    An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  The first
+    An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Covariates
+    that are texts or booleans become numbers, and the store keeps their names, sorted.  The first
     rows are examined: of those that `evaluate` would refuse, of logits that look like
     probabilities, and of labels −1 and 1 alone a warning is logged.
 
@@ -104,11 +111,14 @@ def ingest(
     """
     keys, paths = dict(keys or {}), [Path(file) for file in files]
     layouts = filled(layouts_of(paths, keys, binary))
-    first, stored = agree(layouts, binary, dtype)
+    first, stored = agree(layouts, binary, dtype, class_names)
+    class_names = class_names or first.class_names
+    categories = categories_of(layouts)
     known = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(known) if len(known) == len(layouts) else None
     marks = [_fingerprint(path) for path in paths]
-    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
+    names = {"class_names": None if class_names is None else list(class_names)}
+    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored), **names}
     store = None if overwrite else _begun(url, note)
     resumed = store is not None and not store.finished
     if store is None:
@@ -124,7 +134,9 @@ def ingest(
             kind=first.kind,
             binary=binary,
             dtype=stored,
+            class_names=class_names,
             covariate_names=first.covariates,
+            categories=categories,
             weights=first.weights,
             provenance={"ingest": origin, **(provenance or {})},
             expected_rows=total,
@@ -135,7 +147,8 @@ def ingest(
     if not store.finished:
         with store.writer() as writer:
             before = done = store.rows  # as it is now that nobody else writes
-            for batch in batches(layouts, stored, store.classes, done):
+            names_of = (class_names or (), categories, store.classes)
+            for batch in batches(layouts, stored, *names_of, done):
                 writer.append(**batch._asdict())
                 if done == 0:
                     _examine(first.file, batch, Rules(store.kind, store.classes, 1))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -27,6 +28,7 @@ from calibscale.ingest.readers import (
     BATCH_ROWS,
     PICKLES,
     READERS,
+    Column,
     Part,
     Reader,
     pickled,
@@ -35,6 +37,7 @@ from calibscale.ingest.readers import (
 from calibscale.source import KINDS
 
 _ROLES = (*KINDS, "labels", "covariates", "covariate_names", "weights")
+_MOST_CATEGORIES = 10_000  # of a covariate
 
 
 class Batch(NamedTuple):
@@ -48,7 +51,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file holds; `roles` says in which columns."""
+    """What a file holds; `roles` says in which columns; `texts`, `flags`: such covariates."""
 
     file: str
     reader: Callable[[], Reader]
@@ -56,7 +59,10 @@ class Layout:
     kind: str
     columns: int
     dtype: np.dtype
+    class_names: tuple[str, ...] | None
     covariates: tuple[str, ...]
+    texts: tuple[str, ...]
+    flags: tuple[str, ...]
     weights: bool
     rows: int | None
     step: int
@@ -106,9 +112,12 @@ def _layout(
         for role, names in roles.items():
             for name in names:
                 column, what = columns[name], f"{file}: {role} ({name!r})"
-                if column.dtype.kind not in "fiub":
-                    told = hints.of_text(column.dtype) * (role in ("labels", "covariates"))
-                    raise InvalidDataError(f"{what} must be numbers, not {column.dtype}{told}")
+                texts_fit = role == "labels" or (role == "covariates" and not heading)
+                if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
+                    told = hints.of_text(column.dtype) * (role == "covariates")
+                    raise InvalidDataError(
+                        f"{what} must be numbers, not {_type_name(column)}{told}"
+                    )
                 if len(column.shape) > (role in (kind, "covariates")):
                     told = hints.of_shape((0, *column.shape)) * (role == "labels")
                     raise InvalidDataError(f"{what} have too many dimensions{told}")
@@ -117,6 +126,11 @@ def _layout(
                         f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
                     )
         covariates = roles.get("covariates", ())
+        texts = tuple(name for name in (*roles["labels"], *covariates) if _is_text(columns[name]))
+        flags = tuple(
+            name for name in covariates
+            if columns[name].dtype.kind == "b" and not (columns[name].shape or heading)
+        )  # fmt: skip
         if covariates and columns[covariates[0]].shape:
             covariates = tuple(f"x{i}" for i in range(columns[covariates[0]].shape[0]))
         if covariates and heading:
@@ -133,11 +147,38 @@ def _layout(
             kind,
             sum(width[name] for name in roles[kind]),
             np.result_type(*(columns[name].dtype for name in roles[kind])),
+            _class_names(roles[kind], keys.get(kind, kind)),
             covariates,
+            texts,
+            flags,
             "weights" in roles,
             rows,
             max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, 8 * sum(width.values())))),
         )
+
+
+def _is_text(column: Column) -> bool:
+    return column.dtype.kind in "OU" and not column.shape
+
+
+def _type_name(column: Column) -> str:
+    return "text" if column.dtype.kind in "OU" else str(column.dtype)
+
+
+def _start(name: str) -> str:
+    """What columns begin with of which `name` is the prefix."""
+    return name if re.search("[^0-9A-Za-z]$", name) else f"{name}_"
+
+
+def _class_names(columns: tuple[str, ...], key: str) -> tuple[str, ...] | None:
+    """What the names of the columns of predictions end in; None if that is numbers, or nothing."""
+    start = _start(key)
+    if not all(name.startswith(start) for name in columns):
+        common = re.match(r".*[^0-9A-Za-z]|", os.path.commonprefix(columns))  # noqa: RUF071
+        start = common[0] if common else ""
+    names = tuple(name.removeprefix(start) for name in columns)
+    numbered = any(re.fullmatch("[A-Za-z]*[0-9]*", name) and name[-1:].isdigit() for name in names)
+    return None if len(names) == 1 or numbered else names
 
 
 def _roles(
@@ -148,12 +189,14 @@ def _roles(
     def find(role: str) -> tuple[str, ...]:
         name = keys.get(role, role)
         here = (name,) if name in reader.names else ()
+        several = tuple(name.split(",")) if set(name.split(",")) <= set(reader.names) else ()
         if role in KINDS and not (here and (binary or reader.column(name).shape)):
-            return _numbered(file, reader.names, name) or here
-        if role == "covariates" and not here and set(name.split(",")) <= set(reader.names):
-            return tuple(name.split(","))
-        return here
+            if not (columns := _numbered(file, reader.names, name)):
+                columns = _ending(reader.names, name, others)
+            return columns or here or several
+        return here or (several if role == "covariates" else ())
 
+    others = set(chain(*(keys.get(r, r).split(",") for r in _ROLES[2:])))
     listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
     kinds = [k for k in KINDS if k in keys] or [k for k in KINDS if find(k)]
     if len(kinds) != 1:
@@ -166,7 +209,7 @@ def _roles(
     for role, names in roles.items():
         if not names and (role in keys or role in (*kinds, "labels")):
             asked = keys.get(role, role)
-            each = asked.split(",") if role == "covariates" else []
+            each = asked.split(",") if role in ("covariates", *kinds) else []
             lacking = [name for name in each if name not in reader.names] or [asked]
             what = f"{file}: there is no {', '.join(map(repr, lacking))}; the file has {listed}"
             message = f"{what}. Name the {role} with --key {role}=NAME (keys=)"
@@ -190,6 +233,13 @@ def _numbered(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(found[k] for k in range(len(found)))
 
 
+def _ending(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
+    """Columns that are called ``name`` and something more, in the order of the file."""
+    start = _start(name)
+    found = tuple(n for n in names if n.startswith(start) and n != start and n not in others)
+    return found if len(found) > 1 else ()
+
+
 def filled(layouts: Sequence[Layout]) -> list[Layout]:
     """Those that have rows, or may have some: parts of a folder are often empty.
 
@@ -204,9 +254,12 @@ def filled(layouts: Sequence[Layout]) -> list[Layout]:
     return found
 
 
-def agree(layouts: Sequence[Layout], binary: bool, dtype: Any) -> tuple[Layout, np.dtype]:
+def agree(
+    layouts: Sequence[Layout], binary: bool, dtype: Any, class_names: Sequence[str] | None
+) -> tuple[Layout, np.dtype]:
     """The first of layouts that are alike, and the type to store."""
     first = layouts[0]
+    class_names = class_names or first.class_names
     for layout in layouts:
         file, kind = layout.file, layout.kind
         if binary != (layout.columns == 1):
@@ -219,24 +272,69 @@ def agree(layouts: Sequence[Layout], binary: bool, dtype: Any) -> tuple[Layout, 
             raise InvalidDataError(
                 f"{file}: {kind} are {layout.dtype}; if so be it, say what to store (dtype=)"
             )
-        for what in ("kind", "columns", "covariates", "weights"):
+        for what in ("kind", "columns", "class_names", "covariates", "texts", "weights"):
             here, there = getattr(layout, what), getattr(first, what)
             if here != there:
                 raise InvalidDataError(f"{file}: {what} {here}, but {there} in {first.file}")
+    if class_names is None and first.roles["labels"][0] in first.texts:
+        raise OptionError(
+            f"{first.file}: the labels are text; name the classes in the order of their columns "
+            "with --class-names A,B,… (class_names=)"
+        )
     try:
         return first, np.dtype(dtype or np.result_type(*(layout.dtype for layout in layouts)))
     except TypeError as error:
         raise OptionError(f"there is no dtype {dtype!r}") from error
 
 
-def batches(layouts: Sequence[Layout], dtype: np.dtype, classes: int, skip: int) -> Iterator[Batch]:
+def categories_of(layouts: Sequence[Layout]) -> dict[str, tuple[str, ...]]:
+    """Names of the categories of covariates that are no numbers, sorted; one pass over texts.
+
+    Raises
+    ------
+    OptionError
+        If there are more than 10,000 of a column.
+    """
+    first = layouts[0]
+    found: dict[str, set[str]] = {n: set() for n in first.texts if n in first.covariates}
+    for layout in layouts if found else ():
+        with reading(layout.file):
+            for part in layout.reader().parts(dict.fromkeys(found, True), 0, layout.step):
+                for name, values in found.items():
+                    values.update(filter(None, part.columns[name].tolist()))
+                    if len(values) > _MOST_CATEGORIES:
+                        raise OptionError(
+                            f"{layout.file}: the covariate {name!r} has more than "
+                            f"{_MOST_CATEGORIES:,} different texts; leave it out, or give fewer"
+                        )
+    named = {name: tuple(sorted(values)) for name, values in found.items()}
+    return named | dict.fromkeys(first.flags, ("false", "true"))
+
+
+def batches(
+    layouts: Sequence[Layout],
+    dtype: np.dtype,
+    class_names: Sequence[str],
+    categories: Mapping[str, Sequence[str]],
+    classes: int,
+    skip: int,
+) -> Iterator[Batch]:
+    codes = {name: _numbers_of(names) for name, names in categories.items()}
+    labels = _numbers_of(class_names)
     for layout in layouts:
         end, roles = layout.rows or 0, layout.roles
         wanted = {n: r in ("labels", "covariates") for r, names in roles.items() for n in names}
         with reading(layout.file):
             for part in layout.reader().parts(wanted, skip, layout.step):
                 columns = {
-                    role: np.column_stack([part.columns[name] for name in names])
+                    role: np.column_stack(
+                        [
+                            _coded(
+                                layout.file, part, n, labels if role == "labels" else codes.get(n)
+                            )
+                            for n in names
+                        ]
+                    )
                     for role, names in roles.items()
                 }
                 covariates, weights = columns.get("covariates"), columns.get("weights")
@@ -250,6 +348,32 @@ def batches(layouts: Sequence[Layout], dtype: np.dtype, classes: int, skip: int)
                 if len(batch.labels):
                     yield batch
         skip = max(0, skip - end)
+
+
+def _numbers_of(names: Sequence[str]) -> dict[str | None, float]:
+    return {name: float(k) for k, name in enumerate(names)}
+
+
+def _coded(file: str, part: Part, name: str, codes: dict[str | None, float] | None) -> NDArray[Any]:
+    """A column; texts as the numbers of their names, NaN where there is none."""
+    column = part.columns[name]
+    if codes is None or column.dtype.kind not in "OU":
+        return column
+    numbers = [codes.get(text) if text else math.nan for text in column.tolist()]
+    if None in numbers:
+        i = numbers.index(None)
+        known = ", ".join(map(str, codes))
+        raise InvalidDataError(
+            f"{file}, {_place(part, i)}: {name!r} is {column[i]!r}, which is no name of a class; "
+            f"the names are: {known}. Name the classes in the order of their columns with "
+            "--class-names A,B,… (class_names=)",
+            part.start + i,
+        )
+    return np.array(numbers, np.float64)
+
+
+def _place(part: Part, i: int) -> str:
+    return f"line {part.lines[i]}" if part.lines else f"row {part.start + i}"
 
 
 def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
@@ -267,10 +391,9 @@ def _integers(file: str, part: Part, labels: NDArray[Any], classes: int) -> NDAr
         wrong |= labels != np.floor(labels)
     if wrong.any():
         i = int(np.argmax(wrong))
-        place = f"line {part.lines[i]}" if part.lines else f"row {part.start + i}"
         raise InvalidDataError(
-            f"{file}, {place}: the label is {labels[i]}, not an integer 0..{classes - 1} (−1 or "
-            "nothing: not yet known)" + hints.of_range(labels, classes),
+            f"{file}, {_place(part, i)}: the label is {labels[i]}, not an integer "
+            f"0..{classes - 1} (−1 or nothing: not yet known)" + hints.of_range(labels, classes),
             part.start + i,
         )
     return labels.astype(np.int32)

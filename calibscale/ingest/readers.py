@@ -1,4 +1,4 @@
-"""Files as named columns: npy, npz, safetensors, parquet, csv."""
+"""Files as named columns: npy, npz, safetensors, parquet, arrow, csv."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, St
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
 BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
 _CELL_BYTES = 96  # of a CSV cell before it is a number: a short string in a list
+TEXT = np.dtype(object)  # of a column of texts, None where there is none
+_TEXTS = ("string", "large_string", "string_view")  # of Arrow
+_GLANCE = 100  # rows that show whether a column of a CSV file is text
 _TENSORS = {"BOOL": "?", "F16": "f2", "F32": "f4", "F64": "f8"} | {
     f"{sign}{8 * size}": f"{sign.lower()}{size}" for sign in "IU" for size in (1, 2, 4, 8)
 }
@@ -51,7 +54,7 @@ class Reader(Protocol):
     """A file as named columns.
 
     `parts` yields at most `step` rows at a time after the first `skip`; `names` says of every
-    column that is wanted whether its cells may be empty: they become NaN.
+    column that is wanted whether its cells may be empty: they become NaN, or None in a text.
     """
 
     names: Sequence[str]
@@ -197,35 +200,41 @@ def _safetensors(path: Path) -> _Arrays:
         return _Arrays(list(file.keys()), partial(_Tensor, path, opened))
 
 
-class _Parquet:
-    def __init__(self, path: Path) -> None:
-        from pyarrow import parquet
+class _Table:
+    """Columns of Arrow types."""
 
+    def __init__(self, path: Path, schema: Any, rows: int) -> None:
         with suppress(ImportError):  # else pyarrow does, in a place that swallows interrupts
             import_module("pandas")
-        self._path = path
-        # small buffers, for there may be one for every class
-        self._file = parquet.ParquetFile(path, buffer_size=2**16, pre_buffer=False)
-        self._types = {field.name: field.type for field in self._file.schema_arrow}
-        self.names: Sequence[str] = list(self._file.schema_arrow.names)
-        self._rows = self._file.metadata.num_rows
+        self._path, self._rows = path, rows
+        self._types = {field.name: field.type for field in schema}
+        self.names: Sequence[str] = list(schema.names)
+
+    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+        """Record batches, the first of which begins at or before row `skip`, and where it does."""
+        raise NotImplementedError
 
     def column(self, name: str) -> Column:
         kind, shape = self._types[name], tuple[int, ...]()
+        if str(kind).startswith("struct"):
+            inner = ", ".join(f"{name}.{field.name}" for field in kind)
+            raise InvalidDataError(
+                f"{self._path}: {name!r} is a struct; flatten it (table.flatten() of pyarrow) into "
+                f"the columns {inner}, whose names may be given as the prefix {name}."
+            )
         if str(kind).startswith(("list", "large_list", "fixed_size_list")):
-            some = next(self._file.iter_batches(64, columns=[name])) if self._rows else [()]
+            some = next(self._batches([name], 0, 64)[1], [()])
             lengths = (len(x.as_py() or ()) for x in some[0])
             kind, shape = kind.value_type, (next(filter(None, lengths), 0),)
-        return Column(self._rows, shape, np.dtype(kind.to_pandas_dtype()))
+        if str(kind).startswith("dictionary"):
+            kind = kind.value_type
+        text = str(kind) in _TEXTS
+        return Column(self._rows, shape, TEXT if text else np.dtype(kind.to_pandas_dtype()))
 
     def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[Part]:
-        about, shapes = self._file.metadata, {name: self.column(name).shape for name in names}
-        start = group = 0
-        while group < about.num_row_groups and start + about.row_group(group).num_rows <= skip:
-            start += about.row_group(group).num_rows  # not decoded
-            group += 1
-        groups = range(group, about.num_row_groups)
-        for rows in self._file.iter_batches(step, row_groups=groups, columns=list(names)):
+        shapes = {name: self.column(name).shape for name in names}
+        start, batches = self._batches(list(names), skip, step)
+        for rows in batches:
             fresh = rows.slice(max(0, skip - start))
             start += len(rows) - len(fresh)
             if len(fresh):
@@ -240,6 +249,8 @@ class _Parquet:
         self, column: Any, name: str, shape: tuple[int, ...], start: int, empty: bool
     ) -> NDArray[Any]:
         rows, wrong = len(column), np.zeros(1, bool)
+        if str(column.type).startswith("dictionary"):
+            column = column.dictionary_decode()
         if shape:
             lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
             wrong, column = lengths != shape[0], column.flatten()
@@ -249,9 +260,48 @@ class _Parquet:
             i = start + int(np.argmax(wrong))
             lacking = f"must have {shape[0]} numbers" if shape else "is empty"
             raise InvalidDataError(f"{self._path}, row {i}: {name!r} {lacking}", i)
-        if column.null_count:
+        if column.null_count and str(column.type) not in _TEXTS:
             column = column.cast("double", safe=False)
         return column.to_numpy(zero_copy_only=False).reshape(rows, *shape)
+
+
+class _Parquet(_Table):
+    def __init__(self, path: Path) -> None:
+        from pyarrow import parquet
+
+        # small buffers, for there may be one for every class
+        self._file = parquet.ParquetFile(path, buffer_size=2**16, pre_buffer=False)
+        super().__init__(path, self._file.schema_arrow, self._file.metadata.num_rows)
+
+    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+        about, start, group = self._file.metadata, 0, 0
+        while group < about.num_row_groups and start + about.row_group(group).num_rows <= skip:
+            start += about.row_group(group).num_rows  # not decoded
+            group += 1
+        groups = range(group, about.num_row_groups)
+        return start, self._file.iter_batches(step, row_groups=groups, columns=names)
+
+
+class _Arrow(_Table):
+    """A file of record batches, mapped; Feather files are such."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+
+        self._file = pa.ipc.open_file(pa.memory_map(str(path)))
+        rows = sum(batch.num_rows for batch in self._all())
+        super().__init__(path, self._file.schema, rows)
+
+    def _all(self) -> Iterator[Any]:
+        return map(self._file.get_batch, range(self._file.num_record_batches))
+
+    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+        parts = (
+            batch.slice(first, step).select(names)
+            for batch in self._all()
+            for first in range(0, batch.num_rows, step)
+        )
+        return 0, parts
 
 
 class _Csv:
@@ -259,7 +309,7 @@ class _Csv:
         self._path = path
         with self._rows() as rows:
             self.names: Sequence[str] = [name.strip() for name in next(rows, (0, []))[1]]
-            self._filled = next(rows, None) is not None
+            self._first = [row for _, row in islice(rows, _GLANCE)]
 
     @contextmanager
     def _rows(self) -> Iterator[Iterator[tuple[int, list[str]]]]:
@@ -268,18 +318,24 @@ class _Csv:
             yield ((reader.line_num, row) for row in reader if row)
 
     def column(self, name: str) -> Column:
-        return Column(None if self._filled else 0, (), np.dtype(np.float64))
+        """A column is text if cells of the first rows are filled, and none is a number."""
+        j = self.names.index(name)
+        cells = [row[j] for row in self._first if len(row) > j and row[j].strip()]
+        text = len(cells) > 0 and not any(map(_is_number, cells))
+        return Column(None if self._first else 0, (), TEXT if text else np.dtype(np.float64))
 
     def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[Part]:
         width = len(self.names)
-        cells_of = [(self.names.index(n), "nan" if empty else "") for n, empty in names.items()]
+        texts = {n: self.names.index(n) for n in names if self.column(n).dtype == TEXT}
+        numbers_of = {n: empty for n, empty in names.items() if n not in texts}
+        cells_of = [(self.names.index(n), "nan" if e else "") for n, e in numbers_of.items()]
         step = max(1, min(step, BATCH_BYTES // (_CELL_BYTES * width)))
         with self._rows() as rows:
             next(rows)
             start = sum(1 for _ in islice(rows, skip))
             lines = [0]
             while lines:  # ends with an empty part, which tells how many rows there are
-                lines, cells = [], []
+                lines, cells, told_of = [], [], {name: list[str | None]() for name in texts}
                 for line, row in islice(rows, step):
                     if len(row) != width:
                         raise InvalidDataError(
@@ -288,19 +344,31 @@ class _Csv:
                         )
                     lines.append(line)
                     cells += [row[j] or empty for j, empty in cells_of]
+                    for name, j in texts.items():
+                        told_of[name].append(row[j].strip() or None)
                 left = iter(cells)
                 try:
                     numbers = np.fromiter(map(float, left), np.float64, len(cells))
                 except ValueError as error:
-                    i, j = divmod(len(cells) - length_hint(left) - 1, len(names))
-                    told = "; categories must be numbers" * (cells_of[j][1] == "nan")
+                    i, j = divmod(len(cells) - length_hint(left) - 1, len(numbers_of))
+                    told = "; categories are all numbers, or all texts" * (cells_of[j][1] == "nan")
                     raise InvalidDataError(
-                        f"{self._path}, line {lines[i]}, {list(names)[j]!r}: {error}{told}",
+                        f"{self._path}, line {lines[i]}, {list(numbers_of)[j]!r}: {error}{told}",
                         start + i,
                     ) from error
-                numbers = numbers.reshape(len(lines), len(names))
-                yield Part(start, dict(zip(names, numbers.T, strict=True)), lines)
+                numbers = numbers.reshape(len(lines), len(numbers_of))
+                columns = dict(zip(numbers_of, numbers.T, strict=True))
+                columns |= {name: np.array(cells, TEXT) for name, cells in told_of.items()}
+                yield Part(start, columns, lines)
                 start += len(lines)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 READERS: dict[str, Callable[[Any], Reader]] = {
@@ -308,6 +376,8 @@ READERS: dict[str, Callable[[Any], Reader]] = {
     ".safetensors": _safetensors,
     ".parquet": _Parquet,
     ".pq": _Parquet,
+    ".arrow": _Arrow,
+    ".feather": _Arrow,
     ".csv": _Csv,
     ".npy": _npy,  # takes all of them
 }

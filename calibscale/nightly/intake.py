@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from calibscale.nightly.job import Job
 
 _FILES = (".parquet", ".npz", ".npy", ".csv", ".safetensors")
+_FLAGS = ("false", "true")  # names of categories that are alike on all days
 _CHANGES = ("mtime", "LastModified", "last_modified", "ETag", "etag", "updated", "created")
 
 
@@ -153,6 +154,12 @@ def check_covariates(job: Job, source: ArraySource) -> None:
         asked += [(("estimators", i, "covariates"), name) for name in table.get("covariates") or ()]
     problems, known = of_file(job.file), source.covariate_names
     for where, name in asked:
+        if source.categories.get(name, _FLAGS) != _FLAGS:
+            problems.add(
+                where,
+                f"{name!r} of {source.name} is text, whose numbers differ from day to day: write "
+                "the same numbers for the same texts every day",
+            )
         if name not in known:
             problems.add(where, f"{source.name} has no {name!r}; {hint(name, known)}")
     problems.complain()

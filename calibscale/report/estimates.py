@@ -224,10 +224,11 @@ def outcome(notion: str | None) -> str:
     return "accuracy" if notion in (None, "top_label") else "observed frequency"
 
 
-def prediction(notion: str | None, class_index: int | None) -> str:
+def prediction(notion: str | None, class_index: int | None, source: dict[str, Any] | None) -> str:
     if notion in (None, "top_label"):
         return "confidence"
-    return f"predicted P(y = {1 if class_index is None else class_index})"
+    k, names = class_index if class_index is not None else 1, (source or {}).get("class_names")
+    return f"predicted P(y = {names[k] if names else k})"
 
 
 def reliability_figure(diagram: dict[str, Any], where: str) -> Figure | None:
@@ -237,7 +238,10 @@ def reliability_figure(diagram: dict[str, Any], where: str) -> Figure | None:
     if not filled:
         return None
     level = interval_name(diagram["level"])
-    names = outcome(diagram["notion"]), prediction(diagram["notion"], diagram["class"])
+    names = (
+        outcome(diagram["notion"]),
+        prediction(diagram["notion"], diagram["class"], diagram.get("source")),
+    )
     outside = [b for b in filled if b["outside"]]
     ece = f", ECE {words.number(diagram['ece'])}" if diagram["ece"] is not None else ""
     told = f"{len(outside)} of {words.plural(len(filled), 'bin')} outside the band"

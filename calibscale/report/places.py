@@ -40,7 +40,7 @@ def _z(points: dict[str, Any], i: int) -> float:
 
 def map_blocks(result: dict[str, Any]) -> list[Block]:
     """A map for each covariate, or a curve where there is none, and the most biased points."""
-    points = _with_limits(result["points"])
+    points = {**_with_limits(result["points"]), "source": result["source"]}
     bias, masked = points["bias"], points["masked"]
     known = [
         i for i, value in enumerate(bias)
@@ -103,6 +103,12 @@ def _curve_figure(points: dict[str, Any], known: list[int]) -> Figure:
     )
 
 
+def _value(source: dict[str, Any] | None, name: str, value: float | None) -> str:
+    """A value of a covariate, by name where it is a category."""
+    found = words.level(source, name, value)
+    return found if isinstance(found, str) else words.number(found)
+
+
 def _most_biased(
     points: dict[str, Any], known: list[int], caption: str = "The most biased points"
 ) -> Table:
@@ -111,7 +117,7 @@ def _most_biased(
     rows = [
         (
             words.number(points["prediction"][i]),
-            *(words.number(points["covariates"][name][i]) for name in names),
+            *(_value(points["source"], name, points["covariates"][name][i]) for name in names),
             words.signed(points["bias"][i]), words.span(points["low"][i], points["high"][i]),
             words.number(points["z"][i], 2), words.number(points["effective_rows"][i], 3),
         )
@@ -168,7 +174,9 @@ def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[Block]
 # ---------------------------------------------------------------- curves of an audit
 
 
-def curve_figures(curves: Sequence[dict[str, Any]]) -> Figures | None:
+def curve_figures(
+    curves: Sequence[dict[str, Any]], source: dict[str, Any] | None
+) -> Figures | None:
     """The bias along the prediction and along each covariate."""
     found: dict[str | None, list[dict[str, Any]]] = {}
     for curve in curves:
@@ -177,8 +185,8 @@ def curve_figures(curves: Sequence[dict[str, Any]]) -> Figures | None:
     for name, some in found.items():
         label = "prediction" if name is None else name
         drawn = [
-            Curve(words.group(c["by"], c["level"]) if c["by"] else "", c["x"], c["bias"],
-                  c["low"], c["high"])
+            Curve(words.group(c["by"], words.level(source, c["by"], c["level"])) if c["by"] else "",
+                  c["x"], c["bias"], c["low"], c["high"])
             for c in map(_with_limits, some)
         ]  # fmt: skip
         by = some[0]["by"]
@@ -214,7 +222,7 @@ def _curve_table(curves: Sequence[Curve], label: str) -> Table:
                  rows)  # fmt: skip
 
 
-def region_table(regions: Sequence[dict[str, Any]]) -> Table | None:
+def region_table(regions: Sequence[dict[str, Any]], source: dict[str, Any] | None) -> Table | None:
     """The most biased places of the map of an audit."""
     if not regions:
         return None
@@ -222,7 +230,7 @@ def region_table(regions: Sequence[dict[str, Any]]) -> Table | None:
     rows = [
         (
             words.number(r["prediction"]),
-            *(words.number(r["covariates"].get(name)) for name in names),
+            *(_value(source, name, r["covariates"].get(name)) for name in names),
             words.signed(r["bias"]), words.span(r.get("low"), r.get("high")),
             words.number(r.get("z"), 2), words.number(r["effective_rows"], 3),
         )

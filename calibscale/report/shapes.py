@@ -27,7 +27,15 @@ Shape: TypeAlias = Any
 
 _HEAD: dict[str, Shape] = {
     "schema": str,
-    "source": Maybe({"name": Maybe(str), "kind": Maybe(str), "classes": Maybe(int)}),
+    "source": Maybe(
+        {
+            "name": Maybe(str),
+            "kind": Maybe(str),
+            "classes": Maybe(int),
+            "class_names": Maybe([str]),
+            "categories": Maybe(Each([str])),
+        }
+    ),
     "n": int,
     "n_dropped": Maybe(int),
     "n_unlabelled": Maybe(int),
@@ -304,14 +312,23 @@ SHAPES: dict[str, dict[str, Shape]] = {
         "groups": Maybe(
             {
                 "column": str,
-                "values": [{"value": Maybe(float), "n": Maybe(int), "results": [_ESTIMATE]}],
+                "values": [
+                    {
+                        "value": Maybe(float),
+                        "name": Maybe(str),
+                        "n": Maybe(int),
+                        "results": [_ESTIMATE],
+                    }
+                ],
             }
         ),
     },
     "reliability": {
         **_HEAD,
         **_DIAGRAM,
-        "groups": Maybe({"column": str, "values": [{"value": Maybe(float), **_CURVE}]}),
+        "groups": Maybe(
+            {"column": str, "values": [{"value": Maybe(float), "name": Maybe(str), **_CURVE}]}
+        ),
     },
     "test": {
         **_HEAD,

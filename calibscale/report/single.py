@@ -59,7 +59,7 @@ def evaluation(result: dict[str, Any]) -> Article:
     every = [*results, *(e for g in (groups or {"values": []})["values"] for e in g["results"])]
     grouped: list[Block] = []
     if groups is not None:
-        found = [{"group": g["value"], "n": g["n"], "results": g["results"]}
+        found = [{"group": g["name"] or g["value"], "n": g["n"], "results": g["results"]}
                  for g in groups["values"]]  # fmt: skip
         grouped = group_blocks(groups["column"], found, "")
     blocks = estimate_blocks([Place("", results, result["n"])], "estimator")
@@ -105,15 +105,15 @@ def reliability(result: dict[str, Any]) -> Article:
     figures = [reliability_figure(result, "of all rows")]
     if groups is not None:
         for g in sorted(groups["values"], key=lambda g: -g["n"])[:_MOST_DIAGRAMS]:
-            one = {**g, **{key: result[key] for key in ("notion", "class", "level")}}
-            name = words.group(groups["column"], g["value"])
+            one = {**g, **{key: result[key] for key in ("notion", "class", "level", "source")}}
+            name = words.group(groups["column"], g["name"] or g["value"])
             figures.append(reliability_figure(one, f"where {name}"))
     drawn = tuple(figure for figure in figures if figure is not None)
     listed = None
     if groups is not None:
         rows = [
-            (words.group(groups["column"], g["value"]), words.count(g["n"]), words.number(g["ece"]),
-             words.number(g["tce2_debiased"]))
+            (words.group(groups["column"], g["name"] or g["value"]), words.count(g["n"]),
+             words.number(g["ece"]), words.number(g["tce2_debiased"]))
             for g in sorted(groups["values"], key=lambda g: -g["n"])
         ]  # fmt: skip
         listed = table("Groups", ("group", "rows", "ece", "tce2_debiased"), rows)
@@ -274,7 +274,8 @@ def audit(result: dict[str, Any]) -> Article:
     if overall is not None and overall["bias"] is not None:
         told.append(f"Bias over all rows: {words.signed(overall['bias'], 3)} "
                     f"({words.p_is(overall['p_value'])}).")  # fmt: skip
-    regions = region_table(result["map"]["regions"]) if result["map"] is not None else None
+    where = result["source"]
+    regions = region_table(result["map"]["regions"], where) if result["map"] is not None else None
     return Article(
         f"Audit of {_name(result)}", f"{_of(result)}, {words.notion(result['notion'])}",
         result["verdict"][:1].upper() + result["verdict"][1:],
@@ -283,7 +284,7 @@ def audit(result: dict[str, Any]) -> Article:
             section("tests", "Tests of local calibration",
                     *test_blocks(found, "covariates", 1 - level + 1e-12)),
             section("groups", "Groups", *biased_groups(result["groups"], level)),
-            section("curves", "Where predictions are off", curve_figures(result["curves"]),
+            section("curves", "Where predictions are off", curve_figures(result["curves"], where),
                     regions),
             section("recalibration", "After recalibration",
                     _scores(result["recalibration"], _held_out(result["recalibration"]))),

@@ -210,6 +210,13 @@ def group(column: str | None, value: float | str | None) -> str:
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 
 
+def level(source: dict[str, Any] | None, covariate: str | None, value: Any) -> Any:
+    """A value of a covariate; the name of its category where the source of a result has that."""
+    names = ((source or {}).get("categories") or {}).get(covariate, ())
+    named = isinstance(value, int | float) and value in range(len(names))
+    return names[int(value)] if named else value
+
+
 def window(name: str | None) -> str:
     """A window in words."""
     text = name or "–"

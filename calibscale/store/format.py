@@ -78,8 +78,9 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
         "classes": type(classes) is int and classes >= 2,
         "binary": isinstance(meta.get("binary"), bool),
         "weights": isinstance(meta.get("weights"), bool),
-        "covariate_names": isinstance(names, list) and all(isinstance(n, str) for n in names),
-        "class_names": labels is None or (isinstance(labels, list) and len(labels) == classes),
+        "covariate_names": _are_names(names),
+        "class_names": labels is None or (_are_names(labels) and len(labels) == classes),
+        "categories": _are_categories(meta.get("categories", {}), names),
         "provenance": isinstance(meta.get("provenance"), dict),
         "notes": isinstance(meta.get("notes"), dict),
         "finished": isinstance(meta.get("finished", True), bool),
@@ -89,3 +90,13 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
             raise StoreError(
                 f"{url}: its attribute {key!r} is damaged: {meta.get(key, 'missing')!r}"
             )
+
+
+def _are_names(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(name, str) for name in found)
+
+
+def _are_categories(found: Any, covariates: Any) -> bool:
+    return isinstance(found, dict) and all(
+        key in covariates and _are_names(names) for key, names in found.items()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,7 @@ class LogitStore:
         binary: bool = False,
         dtype: Any = np.float32,
         covariate_names: Sequence[str] = (),
+        categories: Mapping[str, Sequence[str]] | None = None,
         weights: bool = False,
         class_names: Sequence[str] | None = None,
         provenance: dict[str, Any] | None = None,
@@ -87,6 +88,8 @@ class LogitStore:
             Keep one column, P(y = 1) or its log-odds; K is 2.
         dtype : float16, float32 or float64
         covariate_names : names of the covariate columns
+        categories : {covariate: names}, optional
+            Of covariates whose values 0, 1, … are categories, what they are called.
         weights : bool
             Whether rows carry importance weights (see `from_arrays`).
         class_names : K names, optional
@@ -109,9 +112,10 @@ class LogitStore:
         """
         try:
             dtype = np.dtype(dtype)
-            json.dumps([provenance, notes, class_names], allow_nan=False)
+            kept = {name: list(names) for name, names in (categories or {}).items()}
+            json.dumps([provenance, notes, class_names, kept], allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise OptionError(f"dtype, provenance, notes and class names: {error}") from error
+            raise OptionError(f"dtype, provenance, notes and names: {error}") from error
         if isinstance(covariate_names, str) or isinstance(class_names, str):
             raise OptionError("names are a list of texts, not one text")
         if kind not in KINDS:
@@ -122,6 +126,8 @@ class LogitStore:
             raise OptionError(f"{classes} classes are impossible{' with binary' * binary}")
         if class_names is not None and len(class_names) != classes:
             raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
+        if unknown := sorted(set(kept) - set(covariate_names)):
+            raise OptionError(f"there is no covariate {unknown[0]!r}, whose categories are named")
         if len(set(covariate_names)) != len(covariate_names):
             raise OptionError(f"covariate names repeat: {list(covariate_names)}")
         meta = {
@@ -131,6 +137,7 @@ class LogitStore:
             "classes": classes,
             "class_names": list(class_names) if class_names is not None else None,
             "covariate_names": list(covariate_names),
+            "categories": kept,
             "weights": weights,
             "provenance": provenance or {},
             "notes": notes or {},
@@ -224,6 +231,11 @@ class LogitStore:
         return tuple(self._meta["covariate_names"])
 
     @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """Names of the values 0, 1, … of covariates that are categories."""
+        return {name: tuple(names) for name, names in self._meta.get("categories", {}).items()}
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """What was said about the origin of the predictions."""
         return dict(self._meta["provenance"])
@@ -262,6 +274,8 @@ class LogitStore:
             labels=self._column("labels"),
             covariates=self._column("covariates") if self.covariate_names else None,
             covariate_names=self.covariate_names,
+            class_names=self.class_names,
+            categories=self.categories,
             weights=self._column("weights") if self.has_weights else None,
             binary=self.binary,
             rows=self.rows,
@@ -284,6 +298,7 @@ class LogitStore:
             "shard_rows": None if values.shards is None else int(values.shards[0]),
             "stored_bytes": sum(int(self._array(n).nbytes_stored()) for n in self._names()),
             "covariates": list(self.covariate_names),
+            "categories": {name: list(names) for name, names in self.categories.items()},
             "weights": self.has_weights,
             "class_names": self._meta["class_names"],
             "provenance": self.provenance,
