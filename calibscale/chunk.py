@@ -319,9 +319,14 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
         else:
             k = int(np.argmax(~np.isfinite(values)))
             what = f"its {rules.kind} contain {values[k]} (class {k})"
+            if values[k] == -np.inf and rules.kind == "logits" and np.isfinite(values).any():
+                what += (
+                    "; if −inf masks impossible classes, give them −1e4, whose probability is 0 as "
+                    "well: np.maximum(logits, -1e4)"
+                )
     elif reason == kernel_rows.LABEL_RANGE:
         what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known"
-        what += "; a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"
+        what += ", and a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"
         what += hints.of_range(block.labels, rules.classes)
     elif reason == kernel_rows.NEGATIVE:
         what = f"it has the negative probability {values.min():.6g}"
@@ -332,8 +337,9 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
         what = (
             f"its probabilities sum to {values.sum():.9g}, "
             f"further from 1 than the tolerance {rules.tolerance:g}"
-            + hints.of_probabilities(values, False)
         )
+        sums = block.values.sum(axis=1, dtype=np.float64)[status == kernel_rows.OFF_SIMPLEX]
+        what += hints.of_sums(sums) or hints.of_probabilities(values, False)
     elif reason == kernel_rows.BAD_WEIGHT:
         assert block.weights is not None
         what = f"its weight is {block.weights[i]}, neither 0 nor in {_LIGHTEST:g}..{_HEAVIEST:g}"
@@ -343,8 +349,9 @@ def _complaint(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataE
         what = "a covariate is not finite"
     else:
         what = "its group is NaN"
-    return InvalidDataError(
-        f"{place_of(row, block.name, rules.chunk_rows)}: {what}. "
-        "Mend the row, or drop and count such rows with on_invalid='drop' (--on-invalid drop).",
-        row,
-    )
+    what += "."
+    if "; " not in what or 20 * np.count_nonzero(status == reason) <= len(status):
+        # else many rows are so, what to do has been said, and to leave them out would be wrong
+        what += " Mend the row, or drop and count such rows with on_invalid='drop' "
+        what += "(--on-invalid drop)."
+    return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {what}", row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,17 +26,48 @@ def of_text(dtype: np.dtype) -> str:
     return "; categories must be numbers: np.searchsorted(classes, labels) counts them from 0"
 
 
-def of_shape(shape: tuple[int, ...]) -> str:
-    """For labels of another shape than (n,)."""
-    one_hot = len(shape) == 2 and shape[1] > 1
-    return "; are they one-hot? take labels.argmax(axis=1)" * one_hot
+def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
+    """For labels of another shape than (n,), themselves if they are in memory."""
+    if len(shape) != 2 or shape[1] < 2:
+        return of_images(shape, 3)
+    one_hot = "; are they one-hot? take labels.argmax(axis=1)"
+    several = (
+        "; are these several labels a row? Judge each by itself: probabilities=p[:, k], "
+        "labels=y[:, k], binary=True"
+    )
+    if not isinstance(labels, np.ndarray):
+        return one_hot + several
+    return one_hot if (labels[:_SOME_ROWS].sum(axis=1) == 1).all() else several
+
+
+def of_images(shape: tuple[int, ...], dimensions: int = 4) -> str:
+    """For predictions (n, K, h, w) or labels (n, h, w) of every pixel."""
+    return (
+        "; of images, take pixels as rows: np.moveaxis(predictions, 1, -1).reshape(-1, K) and "
+        "labels.reshape(-1), with the label −1 where there is none (ignore_index)"
+    ) * (len(shape) >= dimensions)
 
 
 def of_range(labels: Any, classes: int) -> str:
     """For labels of which one is outside 0..K−1."""
+    for ignored in (255, -100):
+        if not -1 <= ignored < classes and (labels == ignored).any():
+            return f"; if {ignored} is an ignore_index, give −1: labels[labels == {ignored}] = -1"
     known = labels[labels >= 0]
     from_one = len(known) > 0 and known.min() == 1 and known.max() == classes
     return "; counted from 1? subtract 1" * bool(from_one)
+
+
+def of_sums(sums: Any) -> str:
+    """For rows of probabilities, none of them negative, whose sums (n,) are not 1."""
+    error = float(np.abs(sums - 1).max(initial=0.0))
+    if not 0 < error <= 0.01:
+        return ""
+    enough = 10.0 ** math.ceil(math.log10(2 * error))
+    return (
+        f"; the rows here sum to 1 within {error:.2g}, as float16 and rounded numbers do: pass "
+        f"tolerance={enough:g} (--tolerance {enough:g})"
+    )
 
 
 def of_probabilities(values: Any, binary: bool) -> str:
@@ -45,8 +77,6 @@ def of_probabilities(values: Any, binary: bool) -> str:
         return "; in percent? divide by 100"
     if values.min() >= -0.01 and largest <= 1.01 and (binary or values.min() < 0):
         return "; if this is rounding, clip it to 0..1"
-    if not binary and values.min() >= 0 and abs(total - 1) <= 0.01:
-        return "; if this is rounding, allow it with tolerance= (--tolerance)"
     if values.min() < 0 or largest > 1:
         return "; if these are logits, say so: logits= (ingest --key logits=NAME)"
     return ""

@@ -292,6 +292,7 @@ def _column(array: Any, name: str) -> Any:
         raise InvalidDataError(
             f"{name} have masked entries; leave those rows out, or give the label −1"
         )
+    _refuse_bfloat16(array, name)
     if not _sliceable(array):
         array = as_numpy(array, name)  # lists, and tensors, whose dtype is their framework's own
     if np.dtype(array.dtype).kind not in "iufb":
@@ -342,7 +343,9 @@ def _check(
     if np.dtype(values.dtype).kind != "f":
         raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
     if len(shape) not in (1, 2) or 0 in shape[1:]:
-        raise InvalidDataError(f"{name}: {kind} must be (rows, classes), not of shape {shape}")
+        raise InvalidDataError(
+            f"{name}: {kind} must be (rows, classes), not of shape {shape}" + hints.of_images(shape)
+        )
     single = len(shape) == 1 or shape[1] == 1
     if single and not binary:
         raise BinaryError(
@@ -354,7 +357,7 @@ def _check(
     if np.dtype(labels.dtype).kind not in "iu":
         raise InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
-            + (hints.of_shape(labels.shape) or "; numpy.asarray(labels, int) makes them so")
+            + (hints.of_shape(labels.shape, labels) or "; numpy.asarray(labels, int) makes them so")
         )
     for what, column, dims in (
         ("labels", labels, (1,)),
@@ -366,7 +369,7 @@ def _check(
         if len(column.shape) not in dims:
             raise InvalidDataError(
                 f"{name}: {what} must be ({shape[0]}{', d' if 2 in dims else ','}), not of shape "
-                f"{column.shape}" + hints.of_shape(column.shape) * (what == "labels")
+                f"{column.shape}" + hints.of_shape(column.shape, column) * (what == "labels")
             )
         if int(column.shape[0]) != shape[0]:
             raise InvalidDataError(
@@ -377,8 +380,17 @@ def _check(
     return shape[0]
 
 
+def _refuse_bfloat16(array: Any, name: str) -> None:
+    if "bfloat16" in str(getattr(array, "dtype", "")):
+        raise InvalidDataError(
+            f"{name} is of bfloat16, which NumPy does not have: give it as float32, array.float() "
+            "in PyTorch and array.astype('float32') elsewhere"
+        )
+
+
 def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
     """Any array that speaks DLPack or the array protocol, as NumPy."""
+    _refuse_bfloat16(array, name)
     if hasattr(array, "detach"):
         array = array.detach()
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):

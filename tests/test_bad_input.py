@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from calibscale import (
     LogitStore,
     OptionError,
     RandomFourier,
+    StoreError,
     evaluate,
     from_arrays,
     plan,
@@ -263,7 +265,7 @@ def test_evaluate__unknown_settings_are_refused():
 @pytest.mark.parametrize(
     ("factor", "says"),
     [
-        (1.002, r"with tolerance= \(--tolerance\)"),
+        (1.002, r"sum to 1 within 0\.002, .*: pass tolerance=0\.01 "),
         (100, r"sum to 100, .*; in percent\? divide by 100"),
         (7, "sum to 7, .*; if these are logits, say so: logits="),
         (0.5, r"0\.0001\. Mend"),
@@ -676,3 +678,87 @@ def test_covariates__too_large_for_distances_are_named():
     given["covariates"] = given["covariates"] * 1e300
     with pytest.raises(InvalidDataError, match=r"'x', 0 to 2e.300, are too large"):
         run(given, [KLCE(covariates=("x",))])
+
+
+# ---------------------------------------------------------------- what networks give
+
+
+class BFloat16:
+    """A tensor of a type that NumPy does not have."""
+
+    shape, dtype = (4, 3), "torch.bfloat16"
+
+    def __array__(self, *arguments: Any) -> np.ndarray:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+def test_bfloat16__is_an_error_that_says_what_to_call(tmp_path):
+    labels = np.zeros(4, int)
+    with pytest.raises(InvalidDataError, match=r"logits is of bfloat16.*array\.float\(\)"):
+        from_arrays(logits=BFloat16(), labels=labels)
+    store = LogitStore.create(tmp_path / "s.zarr", classes=3)
+    with (
+        pytest.raises(InvalidDataError, match=r"bfloat16.*array\.float\(\)"),
+        store.writer() as writer,
+    ):
+        writer.append(BFloat16(), labels)
+
+
+def test_masked_logits__may_be_large_negative_numbers(rng):
+    logits = rng.normal(size=(50, 4))
+    logits[:, 2] = -np.inf
+    labels = rng.integers(0, 2, 50)
+    with pytest.raises(InvalidDataError, match=r"np\.maximum\(logits, -1e4\)\.$"):
+        evaluate(from_arrays(logits=logits, labels=labels), [NLL()])
+    mended = from_arrays(logits=np.maximum(logits, -1e4), labels=labels)
+    without = from_arrays(logits=np.delete(logits, 2, axis=1), labels=labels)
+    expected = evaluate(without, [NLL()])["nll"].value
+    assert evaluate(mended, [NLL()])["nll"].value == pytest.approx(expected, rel=1e-12)
+
+
+def test_images__are_pixels_by_the_remedy(rng, tmp_path):
+    logits = rng.normal(size=(2, 3, 4, 5))
+    labels = rng.integers(0, 3, (2, 4, 5))
+    labels[0, 0] = 255
+    told = r"np\.moveaxis\(predictions, 1, -1\)\.reshape\(-1, K\).*label −1"
+    with pytest.raises(InvalidDataError, match=told):
+        from_arrays(logits=logits, labels=labels)
+    flat = np.moveaxis(logits, 1, -1).reshape(-1, 3)
+    with pytest.raises(InvalidDataError, match=told):
+        from_arrays(logits=flat, labels=labels)
+    store = LogitStore.create(tmp_path / "s.zarr", classes=3)
+    with pytest.raises(InvalidDataError, match=told), store.writer() as writer:
+        writer.append(logits, labels)
+    mine = labels.reshape(-1)
+    with pytest.raises(InvalidDataError, match=r"labels\[labels == 255\] = -1"):
+        evaluate(from_arrays(logits=flat, labels=mine), [Accuracy()])
+    mine[mine == 255] = -1
+    found = evaluate(from_arrays(logits=flat, labels=mine), [Accuracy()])
+    assert (found.n, found.n_unlabelled) == (35, 5)
+
+
+def test_several_labels_a_row__are_judged_one_by_one(rng):
+    p = rng.random((30, 4))
+    y = (rng.random((30, 4)) < p).astype(int)
+    with pytest.raises(InvalidDataError, match=r"several labels a row\?.*binary=True") as told:
+        from_arrays(probabilities=p, labels=y)
+    assert "argmax" not in str(told.value)
+    one = from_arrays(probabilities=p[:, 1], labels=y[:, 1], binary=True)
+    assert evaluate(one, [Accuracy()]).n == 30
+
+
+def test_float16_probabilities__say_how_far_their_sums_are_from_one(rng):
+    p = rng.dirichlet(np.ones(1000), 200).astype(np.float16)
+    source = from_arrays(probabilities=p, labels=rng.integers(0, 1000, 200))
+    with pytest.raises(InvalidDataError, match=r"sum to 1 within .* tolerance=") as told:
+        evaluate(source, [Accuracy()], tolerance=1e-5)
+    assert "drop" not in str(told.value)
+    tolerance = float(re.search(r"tolerance=([\d.e-]+)", str(told.value))[1])
+    assert evaluate(source, [Accuracy()], tolerance=tolerance).n == 200
+
+
+def test_open__a_table_names_the_command_that_makes_a_store(tmp_path):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"is a file.*calibscale ingest .*x\.parquet .*x\.zarr"):
+        evaluate(path)

@@ -178,6 +178,11 @@ class LogitStore:
             try:
                 group = zarr.open_group(zarr_address(url), mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
+                if not is_url(url) and local_path(url).is_file():
+                    raise StoreError(
+                        f"{url}: this is a file, not a prediction store; make a store of it first: "
+                        f"calibscale ingest {url} {Path(url).with_suffix('.zarr')}"
+                    ) from error
                 raise StoreError(
                     f"{url}: there is no prediction store (for zarr arrays of other origin name "
                     "them: --logits or --probabilities, and --labels)"

@@ -19,17 +19,18 @@ def fitting(
 ) -> dict[str, np.ndarray]:
     """The columns of a store; raises `InvalidDataError` for what does not fit it."""
     width = 1 if store.binary else store.classes
-    given = as_numpy(values)
+    given = as_numpy(values, store.kind)
     given = given.reshape(-1, 1) if store.binary and given.ndim == 1 else given
     labels = as_numpy(labels)
     if given.ndim != 2 or given.shape[1] != width or given.dtype.kind not in "fiu":
         raise InvalidDataError(
             f"{store.kind} must be (rows, {width}) numbers, not {given.dtype} {given.shape}"
+            + hints.of_images(given.shape)
         )
     if labels.shape != given.shape[:1] or labels.dtype.kind not in "iu":
         raise InvalidDataError(
             f"labels must be {len(given)} integers, not {labels.dtype} {labels.shape}"
-            + (hints.of_text(labels.dtype) or hints.of_shape(labels.shape))
+            + (hints.of_text(labels.dtype) or hints.of_shape(labels.shape, labels))
         )
     outside = (labels < -1) | (labels >= store.classes)
     if outside.any():
