@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
-from calibscale import ECE, InvalidDataError, LogitStore, OptionError, StoreError, evaluate
+from calibscale import ECE, InvalidDataError, LogitStore, OptionError, StoreError, audit, evaluate
 from calibscale.ingest import ingest
 from calibscale.report.page import report
 
@@ -1166,3 +1166,12 @@ def test_names__are_what_groups_are_called(tmp_path):
     page = report([told])
     assert "region\u00a0=\u00a0north" in page
     assert "<b>" not in page
+
+
+def test_names__are_what_an_audit_calls_groups(tmp_path):
+    path = write_named("parquet", tmp_path, named(300)[-1])
+    ingest([path], tmp_path / "s.zarr", keys=KEYS)
+    found = audit(tmp_path / "s.zarr", ["region"], replicates=9, level=0.9, scheduler="serial")
+    assert found.categorical == ("region",)
+    assert {g.name for g in found.groups} == {f"region = {name}" for name in REGIONS}
+    assert "region = north" in report([json.loads(json.dumps(found.to_dict()))])

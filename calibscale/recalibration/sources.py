@@ -57,7 +57,8 @@ class _Made(ArraySource):
 def _columns(before: ArraySource) -> dict[str, Any]:
     """What a source has from the one before it."""
     names = ("values", "labels", "covariates", "covariate_names", "weights", "rows", "first_row")
-    return {name: getattr(before, name) for name in names}
+    kept = ("class_names", "categories")
+    return {name: getattr(before, name) for name in (*names, *kept)}
 
 
 # ---------------------------------------------------------------- parts
