@@ -30,7 +30,6 @@ from calibscale.blocks import (
     Progress,
     Task,
     Tree,
-    one_thread,
     run_blocks,
     run_length,
     runs_of,
@@ -319,8 +318,7 @@ def _run_remote(part: Task, shared: Any, first: int, last: int, terms: Terms) ->
     from distributed import get_worker
 
     check_terms(terms, f"worker {get_worker().address}")
-    with one_thread():
-        return run_blocks(part.joined(shared), first, last)
+    return run_blocks(part.joined(shared), first, last)
 
 
 class _Work:

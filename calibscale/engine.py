@@ -78,13 +78,17 @@ def fold(
 
 @contextmanager
 def session(scheduler: Any = None, memory_limit: int | str | None = None) -> Iterator[Any]:
-    """A scheduler for several folds: worker processes are started, and addresses called, once."""
+    """A scheduler for several folds: worker processes are started, and addresses called, once.
+
+    While it is open BLAS has one thread, so what is computed between folds has the same bits too.
+    """
     kind, argument = _parse_scheduler(scheduler)
-    if kind == "threads":
-        yield scheduler
-        return
-    with cluster.session(kind, argument, parse_bytes(memory_limit)) as opened:
-        yield opened
+    with one_thread():
+        if kind == "threads":
+            yield scheduler
+            return
+        with cluster.session(kind, argument, parse_bytes(memory_limit)) as opened:
+            yield opened
 
 
 def workers(scheduler: Any = None) -> int:

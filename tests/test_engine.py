@@ -19,6 +19,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 import calibscale as cs
 from calibscale import engine
@@ -204,6 +205,49 @@ def test_scheduler_file_and_address__reach_real_processes(store, tmp_path):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _blas_threads():
+    return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+
+def test_one_thread__holds_until_the_last_one_has_left():
+    outside = _blas_threads()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other():
+        with engine.one_thread():
+            entered.set()
+            leave.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(other)
+        assert entered.wait(30)
+        with engine.one_thread():
+            pass
+        assert _blas_threads() == {1}  # the other one is at work
+        with engine.one_thread():
+            leave.set()
+            there.result()
+            assert _blas_threads() == {1}  # entered second, and still at work
+    assert _blas_threads() == outside
+
+
+def test_calls_at_once__give_the_bits_of_one_after_the_other():
+    rng = np.random.default_rng(5)
+    logits, labels = rng.normal(size=(2000, 10)), rng.integers(0, 10, 2000)
+    source = cs.from_arrays(logits=logits, labels=labels)
+
+    def call(number):
+        features = cs.RandomFourier(seed=number % 4)
+        kinds = (cs.CKCE, cs.CKCECentred, cs.CMMD, cs.JKCE, cs.JKCEBiased)
+        asked = [kind(features) for kind in kinds]
+        return [e.to_dict() for e in cs.evaluate(source, asked, block_rows=500).estimates]
+
+    alone = [call(number) for number in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(call, range(32)))
+    assert together == 8 * alone
 
 
 def test_block_size__changes_results_by_roundings_only(store):
