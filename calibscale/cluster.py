@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -39,6 +40,9 @@ from calibscale.errors import CalibscaleError, ClusterError, OptionError
 
 _PATIENCE = "60s"  # for workers, where Dask's configuration does not say
 _GLANCE = 2.0  # seconds without a result after which the cluster is looked at
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 _FAREWELL = 5.0  # seconds for saying goodbye to a scheduler
 
 _log = logging.getLogger(__name__)
@@ -63,8 +67,9 @@ def session(kind: str, argument: Any, limit: int | None) -> Iterator[Session]:
     if kind == "session":
         yield argument
         return
+    _leave_slot()
     if kind == "client":
-        _make_ready(argument)
+        _make_ready(_usable(argument))
         yield Session(argument)
         return
     if kind == "local":
@@ -81,20 +86,27 @@ def _processes(workers: int | None, limit: int | None) -> Iterator[Session]:
     """Worker processes of this machine, which share a memory limit."""
     from distributed import Client, LocalCluster
 
+    if multiprocessing.current_process().daemon:
+        raise OptionError(
+            "scheduler local:N: this process is a daemon, such as a Dask worker, and may start no "
+            "others; give scheduler='threads:N', or the client of the cluster"
+        )
     workers = workers or available_cpus()
     share = None if limit is None else limit // workers
     with ExitStack() as stack:
-        with _undisturbed():
+        with _undisturbed(), _blocked():
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
                 dashboard_address=None,
+                scheduler_kwargs={"dashboard_address": ":0"},  # else it tells that 8787 is taken
                 memory_limit=share or 0,
             )
             stack.enter_context(cluster)
             client = stack.enter_context(Client(cluster, set_as_default=False))
             client.run(_leave_quietly)
+        stack.push(_quiet_end)
         yield Session(client, share)
 
 
@@ -107,7 +119,8 @@ def _undisturbed() -> Iterator[None]:
     heard: list[int] = []
     before = {
         number: signal.signal(number, lambda which, _: heard.append(which))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in _ENDING
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield
@@ -118,21 +131,51 @@ def _undisturbed() -> Iterator[None]:
             signal.raise_signal(heard[0])
 
 
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Let threads that start now, and all processes that they start, hear no signal to end.
+
+    A terminal or a batch system sends it to every process of a group; that we end is enough.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _leave_quietly() -> None:
-    """In a worker: do not tell at length that our scheduler is gone, as it is at the end."""
-    logging.getLogger("distributed.worker").addFilter(
-        lambda record: "during heartbeat" not in record.getMessage()
-    )
+    """In a worker: do not tell at length that our scheduler is gone, or work cut short."""
+    words = ("during heartbeat", "ended with CancelledError")
+    for name in ("distributed.worker", "distributed.worker.state_machine"):
+        logging.getLogger(name).addFilter(
+            lambda record: not any(word in record.getMessage() for word in words)
+        )
+
+
+def _quiet_end(kind: Any, *_: Any) -> None:
+    """After an interrupt: do not tell that workers which are at work have to be killed."""
+    if kind is not None and not issubclass(kind, Exception):
+        logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
 
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
     from distributed import Client
+    from distributed.comm.registry import get_backend
 
     try:
+        get_backend(address.partition("://")[0])  # a client would be a minute in coming to an end
         client = Client(address, set_as_default=False)  # one that fails would be the default
     except ValueError as error:
-        raise OptionError(f"{address} is no address of a Dask scheduler: {error}") from error
+        page = address.startswith(("http://", "https://"))
+        raise OptionError(
+            f"{address} is no address of a Dask scheduler: {error}"
+            + "; http is that of its dashboard, the scheduler's is like tcp://host:8786" * page
+        ) from error
     except OSError as error:
         raise ClusterError(f"no Dask scheduler answers at {address}: {error}") from error
     try:
@@ -168,6 +211,45 @@ def _address_in(path: str) -> str:
     raise AssertionError
 
 
+def _usable(client: Any) -> Any:
+    """Refuse what is no client, or one whose answers would be coroutines."""
+    from distributed import Client
+
+    if not isinstance(client, Client):
+        raise OptionError(
+            f"a scheduler is a text, a path or a distributed.Client, not {type(client).__name__}"
+        )
+    if client.asynchronous:
+        raise OptionError(
+            "the Dask client is asynchronous, and this call would block its event loop: call from "
+            "another thread, as with `await asyncio.to_thread(...)`, or give scheduler='threads' "
+            "to work here"
+        )
+    return client
+
+
+def in_task() -> bool:
+    """Whether this is called by a task of a Dask worker."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def _leave_slot() -> None:
+    """In a task of a Dask worker: let others have its slot, as our work may have to go there."""
+    if in_task():
+        from distributed import secede
+
+        with suppress(KeyError, AttributeError):  # it has left before, or has none
+            secede()
+
+
 def active_client() -> Any:
     """The client of an active Dask cluster, without importing distributed to find out."""
     if "distributed" not in sys.modules:
@@ -201,7 +283,7 @@ def parse_bytes(size: int | str | None) -> int | None:
 
     try:
         return int(parse(size))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise OptionError(f"memory limit {size!r} is not a size such as 2GB") from error
 
 

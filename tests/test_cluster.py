@@ -243,6 +243,7 @@ def test_scheduler_file__is_an_option_of_its_own(
         (("--scheduler-file", "a.json"), "a.json is no scheduler file"),
         (("--scheduler", "a.json"), "a.json is no scheduler file"),
         (("--scheduler", "carrier://pigeon"), "carrier://pigeon is no address of a Dask scheduler"),
+        (("--scheduler", "http://127.0.0.1:8787"), "http is that of its dashboard"),
     ],
 )
 def test_scheduler__what_is_none_is_told(

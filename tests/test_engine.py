@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -239,7 +240,7 @@ def test_calls_at_once__give_the_bits_of_one_after_the_other():
     source = cs.from_arrays(logits=logits, labels=labels)
 
     def call(number):
-        features = cs.RandomFourier(seed=number % 4)
+        features = cs.RandomFourier(n_features=40, seed=number % 4)
         kinds = (cs.CKCE, cs.CKCECentred, cs.CMMD, cs.JKCE, cs.JKCEBiased)
         asked = [kind(features) for kind in kinds]
         return [e.to_dict() for e in cs.evaluate(source, asked, block_rows=500).estimates]
@@ -369,3 +370,71 @@ def test_imports__distributed_only_where_a_cluster_is_asked_for(store):
         "assert not {'matplotlib', 'pyarrow', 'xarray', 'safetensors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _small():
+    rng = np.random.default_rng(8)
+    return cs.from_arrays(logits=rng.normal(size=(300, 3)), labels=rng.integers(0, 3, 300))
+
+
+def _in_a_task(scheduler=None):
+    if scheduler == "client":
+        from distributed import get_client
+
+        scheduler = get_client()
+    return [cs.evaluate(_small(), [cs.JKCE()], scheduler=scheduler)["jkce"].value for _ in "12"]
+
+
+@pytest.mark.parametrize("scheduler", [None, "client"])
+def test_task_of_a_worker__waits_for_no_slot_but_its_own(scheduler):
+    from distributed import Client
+
+    value = cs.evaluate(_small(), [cs.JKCE()], scheduler="serial")["jkce"].value
+    with Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as client:
+        assert client.submit(_in_a_task, scheduler).result(timeout=60) == [value, value]
+
+
+def test_asynchronous_client__is_told_and_works_from_another_thread():
+    from distributed import Client
+
+    async def run():
+        async with Client(
+            asynchronous=True, processes=False, n_workers=1, threads_per_worker=1,
+            dashboard_address=None,
+        ):  # fmt: skip
+            with pytest.raises(cs.OptionError, match=r"asynchronous.*to_thread"):
+                cs.evaluate(_small(), [cs.JKCE()])
+            return await asyncio.to_thread(cs.evaluate, _small(), [cs.JKCE()])
+
+    alone = cs.evaluate(_small(), [cs.JKCE()], scheduler="serial")
+    assert asyncio.run(run())["jkce"].value == alone["jkce"].value
+
+
+def test_scheduler__that_is_no_client_is_refused():
+    with pytest.raises(cs.OptionError, match=r"a distributed\.Client, not int"):
+        cs.evaluate(_small(), [cs.ECE()], scheduler=3)
+
+
+_FORK = """
+import os, signal
+import numpy as np
+import calibscale as cs
+rng = np.random.default_rng(8)
+source = cs.from_arrays(logits=rng.normal(size=(300, 3)), labels=rng.integers(0, 3, 300))
+def pairs():
+    return cs.evaluate(source, [cs.JKCE(method="tiles")], scheduler="threads:2")["jkce"].value
+before = pairs()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    os._exit(0 if pairs() == before else 1)
+raise SystemExit(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_fork__after_a_sum_over_pairs():
+    ran = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

@@ -33,7 +33,7 @@ _GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code (see ``calibscale --help``)."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in _ending()}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # λ and ± on a terminal that has none
             stream.reconfigure(errors="replace")
@@ -59,7 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(INTERRUPTED)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process ends, with no more words
 
@@ -77,6 +78,14 @@ def _give_up_stdout() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _ending() -> list[int]:
+    """Signals besides Ctrl-C that interrupt; a hang-up unless nohup has it ignored."""
+    hang_up = getattr(signal, "SIGHUP", None)
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return [signal.SIGTERM]
+    return [signal.SIGTERM, hang_up]
 
 
 def _interrupt(number: int, frame: Any) -> None:
