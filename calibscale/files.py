@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from calibscale.errors import StoreError
+from calibscale.errors import OptionError, StoreError
 
+_ZARR = ("zarr.json", ".zgroup", ".zarray")  # what every store and every ledger has
 _DAY = 86_400.0  # seconds
 
 
@@ -59,9 +61,32 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def refuse_overwriting(output: str | Path, inputs: Iterable[str | Path] = ()) -> None:
+    """Refuse an output in the place of an input, inside one, or inside a store or a ledger.
+
+    Raises
+    ------
+    OptionError
+        Names both paths.
+    """
+    place = Path(os.path.realpath(output))
+    for path in inputs:
+        real = Path(os.path.realpath(path))
+        if place == real or (place.exists() and real.exists() and place.samefile(real)):
+            raise OptionError(f"{output} is also read, as {path}: write it elsewhere")
+        if real in place.parents:
+            raise OptionError(f"{output} is inside {path}, which is read: write it elsewhere")
+    for folder in place.parents:
+        if any((folder / name).is_file() for name in _ZARR):
+            raise OptionError(f"{output} is inside {folder}, a store or a ledger: write elsewhere")
+
+
 def _real(path: str | Path) -> Path:
     try:
-        return Path(os.path.realpath(path))
+        place = Path(os.path.realpath(path))
+        if place.is_symlink():  # to itself, perhaps through others
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return place
     except ValueError as error:  # a NUL
         raise StoreError(f"{path}: cannot be written: {error}") from error
 
