@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -818,8 +819,10 @@ def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, schedu
     def busy() -> bool:
         if scheduler == "threads":
             return myself.cpu_times().user > 3
-        workers = [p for p in myself.children() if "spawn_main" in " ".join(p.cmdline())]
-        return len(workers) == 2 and (early or all(p.cpu_times().user > 2 for p in workers))
+        with suppress(psutil.Error):  # a child that has just ended
+            workers = [p for p in myself.children() if "spawn_main" in " ".join(p.cmdline())]
+            return len(workers) == 2 and (early or all(p.cpu_times().user > 2 for p in workers))
+        return False
 
     wait_until(busy, process)
     children = myself.children(recursive=True)

@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
         if code:  # of `click.exceptions.Exit`
             sys.exit(code)
     except click.ClickException as error:
+        error.message = _printable(error.message)
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         _give_up_stdout()
         if isinstance(error, BrokenPipeError):  # the reader has seen enough
             sys.exit(RUNTIME_ERROR)
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_printable(str(error))}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
         if isinstance(error, ClusterError):  # the work can go on elsewhere, or later
@@ -63,6 +64,12 @@ def main(arguments: list[str] | None = None) -> None:
             signal.signal(number, handler)
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process ends, with no more words
+
+
+def _printable(text: str) -> str:
+    from calibscale.report.words import printable
+
+    return printable(text)
 
 
 def _keeps(arguments: list[str]) -> bool:
