@@ -67,6 +67,8 @@ def session(kind: str, argument: Any, limit: int | None) -> Iterator[Session]:
     if kind == "session":
         yield argument
         return
+    with _dask_works():
+        import distributed  # noqa: F401
     _leave_slot()
     if kind == "client":
         _make_ready(_usable(argument))
@@ -82,9 +84,20 @@ def session(kind: str, argument: Any, limit: int | None) -> Iterator[Session]:
 
 
 @contextmanager
+def _dask_works() -> Iterator[None]:
+    """Around an import of Dask, which looks at the machine."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:  # of psutil
+        raise CalibscaleError(f"Dask does not work here ({error}): is /proc mounted?") from error
+
+
+@contextmanager
 def _processes(workers: int | None, limit: int | None) -> Iterator[Session]:
     """Worker processes of this machine, which share a memory limit."""
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     if multiprocessing.current_process().daemon:
         raise OptionError(
@@ -95,19 +108,42 @@ def _processes(workers: int | None, limit: int | None) -> Iterator[Session]:
     share = None if limit is None else limit // workers
     with ExitStack() as stack:
         with _undisturbed(), _blocked():
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                processes=True,
-                dashboard_address=None,
-                scheduler_kwargs={"dashboard_address": ":0"},  # else it tells that 8787 is taken
-                memory_limit=share or 0,
-            )
-            stack.enter_context(cluster)
+            cluster = stack.enter_context(_started(workers, share))
             client = stack.enter_context(Client(cluster, set_as_default=False))
             client.run(_leave_quietly)
         stack.push(_quiet_end)
         yield Session(client, share)
+
+
+def _started(workers: int, share: int | None) -> Any:
+    from distributed import LocalCluster
+
+    log = logging.getLogger("distributed.nanny")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # what fails is told by our error
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": ":0"},  # else it tells that 8787 is taken
+            memory_limit=share or 0,
+        )
+    except (OSError, RuntimeError) as error:  # no /dev/shm, no room, no more processes
+        raise CalibscaleError(
+            f"worker processes cannot be started ({_first(error)}); give scheduler='threads', and "
+            "see whether there is memory, and a /dev/shm"
+        ) from error
+    finally:
+        log.setLevel(level)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What an error began with."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
 
 
 @contextmanager
@@ -264,9 +300,12 @@ def active_client() -> Any:
 
 def available_cpus() -> int:
     """Processors this process may use: affinity mask and container quota."""
-    from dask.system import cpu_count
+    try:
+        from dask.system import cpu_count
 
-    return max(1, int(cpu_count()))
+        return max(1, int(cpu_count()))
+    except Exception:  # of psutil, where there is no /proc
+        return os.cpu_count() or 1
 
 
 def parse_bytes(size: int | str | None) -> int | None:
@@ -279,7 +318,8 @@ def parse_bytes(size: int | str | None) -> int | None:
     """
     if size is None or isinstance(size, int):
         return size
-    from dask.utils import parse_bytes as parse
+    with _dask_works():
+        from dask.utils import parse_bytes as parse
 
     try:
         return int(parse(size))

@@ -17,6 +17,7 @@ from typing import BinaryIO
 from calibscale.errors import OptionError, StoreError
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray")  # what every store and every ledger has
+_NAME_BYTES = 200  # of a name beside which others are made; file systems take 255
 _DAY = 86_400.0  # seconds
 
 
@@ -94,7 +95,16 @@ def _real(path: str | Path) -> Path:
 def aside_of(place: Path, ending: str = "tmp") -> Path:
     """A name beside a file that no other writer has, and that says which process does."""
     owner = f"{_process_space()}.{os.getpid()}.{secrets.token_hex(4)}"
-    return place.with_name(f".{place.name}.{owner}.{ending}")
+    return place.with_name(f".{_short(place.name)}.{owner}.{ending}")
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for what is written around it; a long one ends in its digest."""
+    data = os.fsencode(name)
+    if len(data) <= _NAME_BYTES:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[: _NAME_BYTES - 17].decode(errors='ignore')}-{digest}"
 
 
 def remove_leftovers(place: Path) -> None:
@@ -106,7 +116,7 @@ def remove_leftovers(place: Path) -> None:
     unless a process here has that id.  What cannot be removed stays, and folders beside a file.
     """
     name = re.compile(
-        rf"\.{re.escape(place.name)}\."
+        rf"\.{re.escape(_short(place.name))}\."
         r"(?:([0-9a-f]{8})\.)?([0-9]{1,10})(?(1)\.[0-9a-f]{8})\.(?:tmp|new)"
     )
     here = _process_space()

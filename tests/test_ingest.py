@@ -1072,7 +1072,7 @@ def test_csv__numbers_are_those_of_files_not_of_python(tmp_path, text):
     (tmp_path / "a.csv").write_text(f"p,y\n0.5,1\n0.25,{text}\n", encoding="utf-8")
     keys = {"probabilities": "p", "labels": "y"}
     with pytest.raises(InvalidDataError, match="line 3, 'y': could not convert"):
-        ingest(tmp_path / "a.csv", tmp_path / "s.zarr", keys=keys, binary=True)
+        ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", keys=keys, binary=True)
 
 
 def test_npy__of_an_unknown_version_is_refused(tmp_path):
@@ -1082,5 +1082,5 @@ def test_npy__of_an_unknown_version_is_refused(tmp_path):
     (tmp_path / "a.npy").write_bytes(data)
     np.save(tmp_path / "y.npy", np.zeros(4))
     keys = {"logits": "a", "labels": "y"}
-    with pytest.raises(InvalidDataError, match=r"a: npy files of version 9\.1 are not known"):
+    with pytest.raises(InvalidDataError, match=r"a\.npy: npy files of version 9\.1 are not known"):
         ingest([tmp_path / "a.npy", tmp_path / "y.npy"], tmp_path / "s.zarr", keys=keys)

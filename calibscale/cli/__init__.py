@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tempfile
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
         if code:  # of `click.exceptions.Exit`
             sys.exit(code)
     except click.ClickException as error:
-        error.message = _printable(error.message)
-        error.show()
+        shown = StringIO()
+        error.show(shown)
+        click.echo(_printable(shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         kept = "nothing is lost, " if _keeps(arguments or sys.argv[1:]) else ""
@@ -59,11 +60,26 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, ClusterError):  # the work can go on elsewhere, or later
             sys.exit(INTERRUPTED)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
+    except (MemoryError, RuntimeError, ImportError, SystemError) as error:
+        if not _lacks_memory(error):
+            raise
+        click.echo(
+            f"error: the system gives no more memory ({error or 'of the process'}): raise the "
+            "limit (ulimit -v), or give --memory-limit or fewer threads",
+            err=True,
+        )
+        sys.exit(RUNTIME_ERROR)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process ends, with no more words
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether a limit of memory is the reason: of arrays, of stacks of threads, or of libraries."""
+    words = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _printable(text: str) -> str:

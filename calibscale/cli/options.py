@@ -304,12 +304,9 @@ def _named_paths(outputs: Iterable[str]) -> list[str]:
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
         if not (isinstance(parameter.type, click.Choice) or {*parameter.opts} & {*outputs}):
-            named += [value] if isinstance(value, str) else value if _texts(value) else []
+            several = value if isinstance(value, tuple) else (value,)
+            named += [text for text in several if isinstance(text, str)]
     return [text for text in named if _exists(text)]
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
 
 
 def _exists(path: str) -> bool:

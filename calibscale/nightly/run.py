@@ -351,7 +351,8 @@ def _places(job: Job, day: str) -> dict[str, Path]:
 def _check_places(job: Job, day: str) -> None:
     """Refuse outputs in the place of what the night reads."""
     source = job.place(job.source.path, day)
-    read = [job.file, job.ledger_path, *([] if is_url(source) else [source])]
+    read: list[str | Path] = [job.file, job.ledger_path]
+    read += [] if is_url(source) else [source]
     for place in _places(job, day).values():
         refuse_overwriting(place, read)
 
