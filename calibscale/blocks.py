@@ -7,7 +7,10 @@ size give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
 
@@ -60,26 +63,114 @@ class PairTask(Task, Protocol):
     def unpack(self, arrays: dict[str, Any]) -> Any: ...
 
 
-def one_thread() -> Any:
+class _OneThread:
+    """BLAS at one thread for as long as anybody in the process is inside.
+
+    The limit of BLAS belongs to the process: the first who enters sets it, the last who leaves
+    restores it, so nobody gets several threads back while another computes.  That of OpenMP, which
+    some builds of BLAS obey, belongs to the calling thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: _Numbers = []
+        self._own = threading.local()  # of each thread: how deep it is inside, and its OpenMP
+
+    def enter(self) -> None:
+        depth = getattr(self._own, "depth", 0)
+        if not depth:
+            self._own.before = _limited(_of_threads())
+        self._own.depth = depth + 1
+        with self._lock:
+            if not self._inside:
+                self._before = _limited(_of_process())
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                _restore(self._before)
+        self._own.depth -= 1
+        if not self._own.depth:
+            _restore(self._own.before)
+
+    def unlock(self) -> None:
+        """In a process that was forked while another thread held the lock."""
+        self._lock = threading.Lock()
+
+
+_Numbers = list[tuple[Any, int]]  # of threads, by library
+
+_ONE_THREAD = _OneThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ONE_THREAD.unlock)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
     """Context in which BLAS has one thread: more would change bits with the number of cores."""
-    return _libraries().limit(limits=1)
+    _ONE_THREAD.enter()
+    try:
+        yield
+    finally:
+        _ONE_THREAD.leave()
+
+
+def _limited(libraries: list[Any]) -> _Numbers:
+    """Set libraries to one thread; what they had before."""
+    before = [(library, library.get_num_threads()) for library in libraries]
+    for library in libraries:
+        _set(library, 1)
+    return before
+
+
+def _restore(before: _Numbers) -> None:
+    for library, threads in before:
+        if threads is not None:
+            _set(library, threads)
+
+
+def _set(library: Any, threads: int) -> None:
+    """Past threadpoolctl's rule that only the thread which set a limit may change it."""
+    getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
+
+
+def _of_threads() -> list[Any]:
+    """Libraries that have a limit in each thread."""
+    return [library for library in _libraries() if _obeys_openmp(library)]
+
+
+def _of_process() -> list[Any]:
+    """Libraries that have one limit in the process."""
+    return [library for library in _libraries() if not _obeys_openmp(library)]
+
+
+def _obeys_openmp(library: Any) -> bool:
+    return "openmp" in (library.user_api, getattr(library, "threading_layer", None))
 
 
 @cache
-def _libraries() -> ThreadpoolController:
+def _libraries() -> list[Any]:
     """Looking for them takes milliseconds: once is enough, with SciPy's among them."""
     import scipy.linalg  # noqa: F401
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().lib_controllers)
 
 
 def run_blocks(task: Task, first: int, last: int) -> Any:
     """The merged state of blocks first..last−1; O(log) states alive."""
+    with one_thread():
+        return _subtree(task, first, last)
+
+
+def _subtree(task: Task, first: int, last: int) -> Any:
     if last - first == 1:
         return task.state(first)
     middle = first + (1 << (last - first - 1).bit_length() - 1)
-    left = run_blocks(task, first, middle)
-    return task.merge(left, run_blocks(task, middle, last))
+    left = _subtree(task, first, middle)
+    return task.merge(left, _subtree(task, middle, last))
 
 
 def run_length(task: Task, workers: int, longest: int = LONGEST_RUN) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -30,7 +31,6 @@ from calibscale.blocks import (
     Progress,
     Task,
     Tree,
-    one_thread,
     run_blocks,
     run_length,
     runs_of,
@@ -40,6 +40,9 @@ from calibscale.errors import CalibscaleError, ClusterError, OptionError
 
 _PATIENCE = "60s"  # for workers, where Dask's configuration does not say
 _GLANCE = 2.0  # seconds without a result after which the cluster is looked at
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 _FAREWELL = 5.0  # seconds for saying goodbye to a scheduler
 
 _log = logging.getLogger(__name__)
@@ -64,8 +67,11 @@ def session(kind: str, argument: Any, limit: int | None) -> Iterator[Session]:
     if kind == "session":
         yield argument
         return
+    with _dask_works():
+        import distributed  # noqa: F401
+    _leave_slot()
     if kind == "client":
-        _make_ready(argument)
+        _make_ready(_usable(argument))
         yield Session(argument)
         return
     if kind == "local":
@@ -78,25 +84,66 @@ def session(kind: str, argument: Any, limit: int | None) -> Iterator[Session]:
 
 
 @contextmanager
+def _dask_works() -> Iterator[None]:
+    """Around an import of Dask, which looks at the machine."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:  # of psutil
+        raise CalibscaleError(f"Dask does not work here ({error}): is /proc mounted?") from error
+
+
+@contextmanager
 def _processes(workers: int | None, limit: int | None) -> Iterator[Session]:
     """Worker processes of this machine, which share a memory limit."""
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
+    if multiprocessing.current_process().daemon:
+        raise OptionError(
+            "scheduler local:N: this process is a daemon, such as a Dask worker, and may start no "
+            "others; give scheduler='threads:N', or the client of the cluster"
+        )
     workers = workers or available_cpus()
     share = None if limit is None else limit // workers
     with ExitStack() as stack:
-        with _undisturbed():
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                processes=True,
-                dashboard_address=None,
-                memory_limit=share or 0,
-            )
-            stack.enter_context(cluster)
+        with _undisturbed(), _blocked():
+            cluster = stack.enter_context(_started(workers, share))
             client = stack.enter_context(Client(cluster, set_as_default=False))
             client.run(_leave_quietly)
+        stack.push(_quiet_end)
         yield Session(client, share)
+
+
+def _started(workers: int, share: int | None) -> Any:
+    from distributed import LocalCluster
+
+    log = logging.getLogger("distributed.nanny")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # what fails is told by our error
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": ":0"},  # else it tells that 8787 is taken
+            memory_limit=share or 0,
+        )
+    except (OSError, RuntimeError) as error:  # no /dev/shm, no room, no more processes
+        raise CalibscaleError(
+            f"worker processes cannot be started ({_first(error)}); give scheduler='threads', and "
+            "see whether there is memory, and a /dev/shm"
+        ) from error
+    finally:
+        log.setLevel(level)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What an error began with."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
 
 
 @contextmanager
@@ -108,7 +155,8 @@ def _undisturbed() -> Iterator[None]:
     heard: list[int] = []
     before = {
         number: signal.signal(number, lambda which, _: heard.append(which))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in _ENDING
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield
@@ -119,21 +167,51 @@ def _undisturbed() -> Iterator[None]:
             signal.raise_signal(heard[0])
 
 
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Let threads that start now, and all processes that they start, hear no signal to end.
+
+    A terminal or a batch system sends it to every process of a group; that we end is enough.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _leave_quietly() -> None:
-    """In a worker: do not tell at length that our scheduler is gone, as it is at the end."""
-    logging.getLogger("distributed.worker").addFilter(
-        lambda record: "during heartbeat" not in record.getMessage()
-    )
+    """In a worker: do not tell at length that our scheduler is gone, or work cut short."""
+    words = ("during heartbeat", "ended with CancelledError")
+    for name in ("distributed.worker", "distributed.worker.state_machine"):
+        logging.getLogger(name).addFilter(
+            lambda record: not any(word in record.getMessage() for word in words)
+        )
+
+
+def _quiet_end(kind: Any, *_: Any) -> None:
+    """After an interrupt: do not tell that workers which are at work have to be killed."""
+    if kind is not None and not issubclass(kind, Exception):
+        logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
 
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
     from distributed import Client
+    from distributed.comm.registry import get_backend
 
     try:
+        get_backend(address.partition("://")[0])  # a client would be a minute in coming to an end
         client = Client(address, set_as_default=False)  # one that fails would be the default
     except ValueError as error:
-        raise OptionError(f"{address} is no address of a Dask scheduler: {error}") from error
+        page = address.startswith(("http://", "https://"))
+        raise OptionError(
+            f"{address} is no address of a Dask scheduler: {error}"
+            + "; http is that of its dashboard, the scheduler's is like tcp://host:8786" * page
+        ) from error
     except OSError as error:
         raise ClusterError(f"no Dask scheduler answers at {address}: {error}") from error
     try:
@@ -169,6 +247,45 @@ def _address_in(path: str) -> str:
     raise AssertionError
 
 
+def _usable(client: Any) -> Any:
+    """Refuse what is no client, or one whose answers would be coroutines."""
+    from distributed import Client
+
+    if not isinstance(client, Client):
+        raise OptionError(
+            f"a scheduler is a text, a path or a distributed.Client, not {type(client).__name__}"
+        )
+    if client.asynchronous:
+        raise OptionError(
+            "the Dask client is asynchronous, and this call would block its event loop: call from "
+            "another thread, as with `await asyncio.to_thread(...)`, or give scheduler='threads' "
+            "to work here"
+        )
+    return client
+
+
+def in_task() -> bool:
+    """Whether this is called by a task of a Dask worker."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def _leave_slot() -> None:
+    """In a task of a Dask worker: let others have its slot, as our work may have to go there."""
+    if in_task():
+        from distributed import secede
+
+        with suppress(KeyError, AttributeError):  # it has left before, or has none
+            secede()
+
+
 def active_client() -> Any:
     """The client of an active Dask cluster, without importing distributed to find out."""
     if "distributed" not in sys.modules:
@@ -183,9 +300,12 @@ def active_client() -> Any:
 
 def available_cpus() -> int:
     """Processors this process may use: affinity mask and container quota."""
-    from dask.system import cpu_count
+    try:
+        from dask.system import cpu_count
 
-    return max(1, int(cpu_count()))
+        return max(1, int(cpu_count()))
+    except Exception:  # of psutil, where there is no /proc
+        return os.cpu_count() or 1
 
 
 def parse_bytes(size: int | str | None) -> int | None:
@@ -198,11 +318,12 @@ def parse_bytes(size: int | str | None) -> int | None:
     """
     if size is None or isinstance(size, int):
         return size
-    from dask.utils import parse_bytes as parse
+    with _dask_works():
+        from dask.utils import parse_bytes as parse
 
     try:
         return int(parse(size))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise OptionError(f"memory limit {size!r} is not a size such as 2GB") from error
 
 
@@ -319,8 +440,7 @@ def _run_remote(part: Task, shared: Any, first: int, last: int, terms: Terms) ->
     from distributed import get_worker
 
     check_terms(terms, f"worker {get_worker().address}")
-    with one_thread():
-        return run_blocks(part.joined(shared), first, last)
+    return run_blocks(part.joined(shared), first, last)
 
 
 class _Work:

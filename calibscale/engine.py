@@ -23,6 +23,31 @@ __all__ = [
 ]
 
 
+class _Loops:
+    """Whether parallel loops run in this process.
+
+    Their threads are lost in a child made by `fork`, which would hang, or be ended by OpenMP, in
+    its first such loop.  There the loops run in one thread, to the same bits.
+    """
+
+    def __init__(self) -> None:
+        self._used = self._lost = False
+
+    def threads(self, asked: int) -> int:
+        if self._lost:
+            return 1
+        self._used = self._used or asked > 1
+        return asked
+
+    def forked(self) -> None:
+        self._lost = self._used
+
+
+_LOOPS = _Loops()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_LOOPS.forked)
+
+
 class NoRoomError(OptionError):
     """The memory limit cannot hold one block."""
 
@@ -42,7 +67,8 @@ def fold(
     scheduler : str, path, distributed.Client or None
         ``"serial"``, ``"threads"``, ``"threads:N"``, ``"local:N"`` (Dask worker processes on this
         machine), the address or scheduler file of a cluster, or a client.  None: the active
-        client if there is one, else threads.
+        client if there is one, else threads; in a task of a Dask worker this thread alone, as one
+        slot is what the task has.  A client that is given there is waited for outside of the slot.
     memory_limit : int or str, optional
         Bytes, or text such as ``"2GB"``: bounds the peak memory of the process (of each worker
         process together, for ``local:N``).
@@ -68,7 +94,7 @@ def fold(
         threads = argument or available_cpus()
         if hasattr(task, "threaded"):
             _within_memory(task, 1, limit)
-            return _fold_here(task.threaded(threads), report, checkpoint)
+            return _fold_here(task.threaded(_LOOPS.threads(threads)), report, checkpoint)
         return _fold_threads(task, _within_memory(task, threads, limit), report)
     with cluster.session(kind, argument, limit) as opened:
         if opened.worker_limit is not None:
@@ -78,13 +104,17 @@ def fold(
 
 @contextmanager
 def session(scheduler: Any = None, memory_limit: int | str | None = None) -> Iterator[Any]:
-    """A scheduler for several folds: worker processes are started, and addresses called, once."""
+    """A scheduler for several folds: worker processes are started, and addresses called, once.
+
+    While it is open BLAS has one thread, so what is computed between folds has the same bits too.
+    """
     kind, argument = _parse_scheduler(scheduler)
-    if kind == "threads":
-        yield scheduler
-        return
-    with cluster.session(kind, argument, parse_bytes(memory_limit)) as opened:
-        yield opened
+    with one_thread():
+        if kind == "threads":
+            yield scheduler
+            return
+        with cluster.session(kind, argument, parse_bytes(memory_limit)) as opened:
+            yield opened
 
 
 def workers(scheduler: Any = None) -> int:
@@ -113,6 +143,8 @@ def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = No
 
 def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if scheduler is None:
+        if cluster.in_task():
+            return "threads", 1
         client = cluster.active_client()
         return ("threads", None) if client is None else ("client", client)
     if isinstance(scheduler, Session):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from calibscale.errors import StoreError
+from calibscale.errors import OptionError, StoreError
 
+_ZARR = ("zarr.json", ".zgroup", ".zarray")  # what every store and every ledger has
+_NAME_BYTES = 200  # of a name beside which others are made; file systems take 255
 _DAY = 86_400.0  # seconds
 
 
@@ -59,9 +62,32 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def refuse_overwriting(output: str | Path, inputs: Iterable[str | Path] = ()) -> None:
+    """Refuse an output in the place of an input, inside one, or inside a store or a ledger.
+
+    Raises
+    ------
+    OptionError
+        Names both paths.
+    """
+    place = Path(os.path.realpath(output))
+    for path in inputs:
+        real = Path(os.path.realpath(path))
+        if place == real or (place.exists() and real.exists() and place.samefile(real)):
+            raise OptionError(f"{output} is also read, as {path}: write it elsewhere")
+        if real in place.parents:
+            raise OptionError(f"{output} is inside {path}, which is read: write it elsewhere")
+    for folder in place.parents:
+        if any((folder / name).is_file() for name in _ZARR):
+            raise OptionError(f"{output} is inside {folder}, a store or a ledger: write elsewhere")
+
+
 def _real(path: str | Path) -> Path:
     try:
-        return Path(os.path.realpath(path))
+        place = Path(os.path.realpath(path))
+        if place.is_symlink():  # to itself, perhaps through others
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return place
     except ValueError as error:  # a NUL
         raise StoreError(f"{path}: cannot be written: {error}") from error
 
@@ -69,7 +95,16 @@ def _real(path: str | Path) -> Path:
 def aside_of(place: Path, ending: str = "tmp") -> Path:
     """A name beside a file that no other writer has, and that says which process does."""
     owner = f"{_process_space()}.{os.getpid()}.{secrets.token_hex(4)}"
-    return place.with_name(f".{place.name}.{owner}.{ending}")
+    return place.with_name(f".{_short(place.name)}.{owner}.{ending}")
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for what is written around it; a long one ends in its digest."""
+    data = os.fsencode(name)
+    if len(data) <= _NAME_BYTES:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[: _NAME_BYTES - 17].decode(errors='ignore')}-{digest}"
 
 
 def remove_leftovers(place: Path) -> None:
@@ -81,7 +116,7 @@ def remove_leftovers(place: Path) -> None:
     unless a process here has that id.  What cannot be removed stays, and folders beside a file.
     """
     name = re.compile(
-        rf"\.{re.escape(place.name)}\."
+        rf"\.{re.escape(_short(place.name))}\."
         r"(?:([0-9a-f]{8})\.)?([0-9]{1,10})(?(1)\.[0-9a-f]{8})\.(?:tmp|new)"
     )
     here = _process_space()

@@ -31,6 +31,12 @@ def _count(number: int, unit: str) -> str:
     return plural(number, unit.removesuffix("s"))
 
 
+def _name(text: str) -> str:
+    from calibscale.report.words import printable
+
+    return printable(text)
+
+
 @contextmanager
 def _bar(what: str, unit: str) -> Iterator[Callable[..., None]]:
     from rich.console import Console
@@ -62,7 +68,9 @@ def _bar(what: str, unit: str) -> Iterator[Callable[..., None]]:
 
         def report(done: int, total: int | None = None, now: str | None = None) -> None:
             count = _count(done, unit) if total is None else f"{done:,} of {_count(total, unit)}"
-            bars.update(task, completed=done, total=total, count=count, description=now or what)
+            bars.update(
+                task, completed=done, total=total, count=count, description=_name(now or what)
+            )
 
         yield report
 
@@ -78,7 +86,7 @@ def _heartbeat(what: str, unit: str) -> Callable[..., None]:
         if time_now - last < _HEARTBEAT:
             return
         last, passed = time_now, time_now - started
-        line = f"{now or what}: {_count(done, unit)} after {passed:.0f} s"
+        line = f"{_name(now or what)}: {_count(done, unit)} after {passed:.0f} s"
         if total and 0 < done < total and not again:
             line += f", about {passed * (total - done) / done:.0f} s left"
         print(line, file=sys.stderr, flush=True)

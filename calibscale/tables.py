@@ -10,12 +10,13 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape as markup
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from calibscale.report.words import plural
+from calibscale.report.words import plural, printable
 from calibscale.results import POPULATION, Estimate, Evaluation, Outcome
 from calibscale.selection.interval import LEVEL
 from calibscale.selection.results import Candidate, Selection
@@ -55,18 +56,33 @@ _EXPLAINED = {
 }
 
 
+class _Printable(Console):
+    """Escapes what names may have in them besides letters, wherever they are printed."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
 def terminal() -> Console:
     """Standard output; where it is no terminal, and COLUMNS is not set, lines are not broken."""
-    console = Console(highlight=False, soft_wrap=False)
+    console = _Printable(highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNBROKEN
     return console
 
 
+def escape(text: str) -> str:
+    """A name as it stands in markup; here, so that a column is as wide as its escapes."""
+    return markup(printable(text))
+
+
 def plain(tell: Callable[[Any, Console], None], result: Any) -> str:
     """What `tell` prints of a result, as text without colours."""
     out = StringIO()
-    tell(result, Console(file=out, color_system=None, highlight=False, force_jupyter=False))
+    tell(result, _Printable(file=out, color_system=None, highlight=False, force_jupyter=False))
     return out.getvalue().rstrip("\n")
 
 

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ from calibscale import (
 )
 from calibscale.cli import cli, main
 from calibscale.cli.options import check_output, check_outputs
+from calibscale.errors import OptionError, StoreError
+from calibscale.files import write_whole
 from calibscale.tables import left_out
 
 NAMES = [
@@ -65,7 +68,7 @@ class Ran(NamedTuple):
 def run(capsys, monkeypatch):
     """Run a command in this process."""
     monkeypatch.setenv("COLUMNS", "120")
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def run(*arguments: Any) -> Ran:
         capsys.readouterr()
@@ -77,7 +80,8 @@ def run(capsys, monkeypatch):
         return Ran(code, *capsys.readouterr())
 
     yield run
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def start(*arguments: Any, **settings: Any) -> subprocess.Popen[str]:
@@ -635,7 +639,7 @@ def test_check_outputs__none_is_written_over_another(tmp_path):
     for path in ("a", "link"):
         with pytest.raises(click.UsageError, match="-o and --json cannot both be"):
             check_outputs({"-o": str(tmp_path / "a"), "--json": str(tmp_path / path)})
-        with pytest.raises(click.UsageError, match="is also read"):
+        with pytest.raises(OptionError, match="is also read"):
             check_outputs({"-o": str(tmp_path / path)}, [tmp_path / "a"])
     with pytest.raises(click.UsageError, match="both be standard output"):
         check_outputs({"-o": "-", "--json": "-"})
@@ -650,6 +654,43 @@ def test_exit__a_command_does_not_write_over_what_is_needed(run, store, tmp_path
     more = ("--json", file) if command[0] == "bias" else ()
     assert run(*replaced, file, *more).code == 2
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("evaluate", "STORE", "-e", "ece", "--json", "STORE/zarr.json"), "zarr.json is inside"),
+        (("evaluate", "STORE", "-e", "ece", "--json", "STORE/labels/new"), "new is inside"),
+        (("reliability", "STORE", "-o", "STORE/a.png"), "a.png is inside"),
+        (("evaluate", "LINK", "-e", "ece", "--json", "STORE/new"), "new is inside"),
+        (("test", "STORE", "--json", "LOOP"), "is a loop of links"),
+        (("nightly", "JOB", "--date", "2026-01-02", "--json", "JOB"), "is also read"),
+    ],
+)
+def test_exit__no_output_inside_an_input(run, store, tmp_path, command, told):
+    (tmp_path / "link").symlink_to(store)
+    for a, b in ("xy", "yx"):
+        (tmp_path / a).symlink_to(tmp_path / b)
+    (tmp_path / "job.toml").write_text("")
+    places = {
+        "STORE": store, "LINK": tmp_path / "link", "LOOP": tmp_path / "x",
+        "JOB": tmp_path / "job.toml",
+    }  # fmt: skip
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for name, place in places.items():
+        command = tuple(text.replace(name, str(place)) for text in command)
+    ran = run(*command)
+    assert ran.code == 2
+    assert told in ran.err
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_write_whole__a_loop_of_links_is_told(tmp_path):
+    for a, b in ("xy", "yx"):
+        (tmp_path / a).symlink_to(tmp_path / b)
+    with pytest.raises(StoreError, match="x: cannot be written: Too many levels"):
+        write_whole(tmp_path / "x", b"")
+    assert (tmp_path / "x").is_symlink()
 
 
 def test_left_out__one_row_is_one():
@@ -749,37 +790,48 @@ def wait_until(condition: Any, process: subprocess.Popen[str], seconds: float = 
 
 
 @pytest.mark.parametrize(
-    ("number", "scheduler", "early"),
+    ("number", "scheduler", "early", "group"),
     [
-        (signal.SIGTERM, "threads", False),
-        (signal.SIGINT, "threads", False),
-        (signal.SIGTERM, "local:2", False),
-        (signal.SIGTERM, "local:2", True),
-        (signal.SIGINT, "local:2", True),
+        (signal.SIGTERM, "threads", False, False),
+        (signal.SIGINT, "threads", False, False),
+        (signal.SIGHUP, "threads", False, False),
+        (signal.SIGTERM, "local:2", False, False),
+        (signal.SIGTERM, "local:2", True, False),
+        (signal.SIGINT, "local:2", True, False),
+        (signal.SIGTERM, "local:2", False, True),
+        (signal.SIGINT, "local:2", False, True),
+        (signal.SIGINT, "local:2", True, True),
     ],
 )
-def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, scheduler, early):
-    """Early: as soon as there are worker processes, which have yet to report."""
+def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, scheduler, early, group):
+    """Early: as soon as there are worker processes, which have yet to report.
+
+    To the group, as a terminal does it: the workers are sent the signal too.
+    """
     path = tmp_path / "result.json"
     process = start(
         *("evaluate", long_store, "-e", "ckce", "--features", "300", "--json", path),
         *("--scheduler", scheduler),
+        start_new_session=group,
     )
     myself = psutil.Process(process.pid)
 
     def busy() -> bool:
         if scheduler == "threads":
             return myself.cpu_times().user > 3
-        workers = [p for p in myself.children() if "spawn_main" in " ".join(p.cmdline())]
-        return len(workers) == 2 and (early or all(p.cpu_times().user > 2 for p in workers))
+        with suppress(psutil.Error):  # a child that has just ended
+            workers = [p for p in myself.children() if "spawn_main" in " ".join(p.cmdline())]
+            return len(workers) == 2 and (early or all(p.cpu_times().user > 2 for p in workers))
+        return False
 
     wait_until(busy, process)
     children = myself.children(recursive=True)
-    process.send_signal(number)
+    (os.killpg if group else os.kill)(process.pid, number)
     ran = finish(process)
     assert ran.code == 75, ran.err
     assert "interrupted; run the same command again" in ran.err
-    assert "Traceback" not in ran.err
+    for words in ("Traceback", "CancelledError", "KeyboardInterrupt"):
+        assert words not in ran.err
     assert ran.out == ""
     assert not path.exists()
     _, alive = psutil.wait_procs(children, timeout=10)

@@ -52,17 +52,19 @@ class Cluster:
         _wait_for(lambda: self.file.exists() and self.file.read_text())
         self.address = json.loads(self.file.read_text())["address"]
 
-    def worker(self, python: str = sys.executable, **environment: str) -> subprocess.Popen[bytes]:
-        """Another worker of one thread, which is there when this returns."""
+    def worker(
+        self, python: str = sys.executable, threads: int = 1, **environment: str
+    ) -> subprocess.Popen[bytes]:
+        """Another worker, which is there when this returns."""
         before = self.count()
-        process = self.slow_worker(python, **environment)
+        process = self.slow_worker(python, threads, **environment)
         _wait_for(lambda: self.count() > before)
         return process
 
     def slow_worker(
-        self, python: str = sys.executable, **environment: str
+        self, python: str = sys.executable, threads: int = 1, **environment: str
     ) -> subprocess.Popen[bytes]:
-        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
+        options = ("--nthreads", str(threads), "--no-nanny", "--no-dashboard")
         place = ("--local-directory", str(self.folder))
         return self._start(python, "worker", *options, *place, **environment)
 
@@ -194,6 +196,24 @@ def test_commands__give_the_bits_of_threads(
     assert _numbers(there) == _numbers(here)
 
 
+def test_worker_of_several_threads__gives_the_bits_of_one(frail: Cluster) -> None:
+    rng = np.random.default_rng(6)
+    source = cs.from_arrays(logits=rng.normal(size=(2000, 10)), labels=rng.integers(0, 10, 2000))
+    asked = [kind(cs.RandomFourier()) for kind in (cs.CKCE, cs.CMMD, cs.JKCE)]
+
+    def call(scheduler: str) -> list[dict[str, Any]]:
+        found = cs.evaluate(source, asked, block_rows=125, scheduler=scheduler)
+        return [estimate.to_dict() for estimate in found.estimates]
+
+    alone = call("serial")
+    for threads in (1, 2, 4):
+        worker = frail.worker(threads=threads)
+        assert call(frail.address) == alone
+        worker.kill()
+        worker.wait()
+        _wait_for(lambda: not frail.count())
+
+
 def test_plan__counts_the_workers_of_a_cluster(run: Any, cluster: Cluster, store: Path) -> None:  # noqa: F811
     found = run("plan", store, "--json", "-", "--scheduler-file", cluster.file).json
     assert found["workers"] == 2
@@ -223,6 +243,7 @@ def test_scheduler_file__is_an_option_of_its_own(
         (("--scheduler-file", "a.json"), "a.json is no scheduler file"),
         (("--scheduler", "a.json"), "a.json is no scheduler file"),
         (("--scheduler", "carrier://pigeon"), "carrier://pigeon is no address of a Dask scheduler"),
+        (("--scheduler", "http://127.0.0.1:8787"), "http is that of its dashboard"),
     ],
 )
 def test_scheduler__what_is_none_is_told(

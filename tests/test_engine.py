@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -21,6 +22,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 import calibscale as cs
 from calibscale import engine
@@ -208,6 +210,49 @@ def test_scheduler_file_and_address__reach_real_processes(store, tmp_path):
                 process.wait()
 
 
+def _blas_threads():
+    return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+
+def test_one_thread__holds_until_the_last_one_has_left():
+    outside = _blas_threads()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other():
+        with engine.one_thread():
+            entered.set()
+            leave.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(other)
+        assert entered.wait(30)
+        with engine.one_thread():
+            pass
+        assert _blas_threads() == {1}  # the other one is at work
+        with engine.one_thread():
+            leave.set()
+            there.result()
+            assert _blas_threads() == {1}  # entered second, and still at work
+    assert _blas_threads() == outside
+
+
+def test_calls_at_once__give_the_bits_of_one_after_the_other():
+    rng = np.random.default_rng(5)
+    logits, labels = rng.normal(size=(2000, 10)), rng.integers(0, 10, 2000)
+    source = cs.from_arrays(logits=logits, labels=labels)
+
+    def call(number):
+        features = cs.RandomFourier(n_features=40, seed=number % 4)
+        kinds = (cs.CKCE, cs.CKCECentred, cs.CMMD, cs.JKCE, cs.JKCEBiased)
+        asked = [kind(features) for kind in kinds]
+        return [e.to_dict() for e in cs.evaluate(source, asked, block_rows=500).estimates]
+
+    alone = [call(number) for number in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(call, range(32)))
+    assert together == 8 * alone
+
+
 def test_block_size__changes_results_by_roundings_only(store):
     first = cs.evaluate(store, block_rows=3000)
     for rows in (1, 64, 999):
@@ -337,3 +382,71 @@ def test_package__needs_no_extra_for_tables_pictures_and_reports():
     for folder in ("calibscale", "examples"):
         for path in (root / folder).rglob("*.py"):
             assert "calibscale[" not in path.read_text(), path
+
+
+def _small():
+    rng = np.random.default_rng(8)
+    return cs.from_arrays(logits=rng.normal(size=(300, 3)), labels=rng.integers(0, 3, 300))
+
+
+def _in_a_task(scheduler=None):
+    if scheduler == "client":
+        from distributed import get_client
+
+        scheduler = get_client()
+    return [cs.evaluate(_small(), [cs.JKCE()], scheduler=scheduler)["jkce"].value for _ in "12"]
+
+
+@pytest.mark.parametrize("scheduler", [None, "client"])
+def test_task_of_a_worker__waits_for_no_slot_but_its_own(scheduler):
+    from distributed import Client
+
+    value = cs.evaluate(_small(), [cs.JKCE()], scheduler="serial")["jkce"].value
+    with Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as client:
+        assert client.submit(_in_a_task, scheduler).result(timeout=60) == [value, value]
+
+
+def test_asynchronous_client__is_told_and_works_from_another_thread():
+    from distributed import Client
+
+    async def run():
+        async with Client(
+            asynchronous=True, processes=False, n_workers=1, threads_per_worker=1,
+            dashboard_address=None,
+        ):  # fmt: skip
+            with pytest.raises(cs.OptionError, match=r"asynchronous.*to_thread"):
+                cs.evaluate(_small(), [cs.JKCE()])
+            return await asyncio.to_thread(cs.evaluate, _small(), [cs.JKCE()])
+
+    alone = cs.evaluate(_small(), [cs.JKCE()], scheduler="serial")
+    assert asyncio.run(run())["jkce"].value == alone["jkce"].value
+
+
+def test_scheduler__that_is_no_client_is_refused():
+    with pytest.raises(cs.OptionError, match=r"a distributed\.Client, not int"):
+        cs.evaluate(_small(), [cs.ECE()], scheduler=3)
+
+
+_FORK = """
+import os, signal
+import numpy as np
+import calibscale as cs
+rng = np.random.default_rng(8)
+source = cs.from_arrays(logits=rng.normal(size=(300, 3)), labels=rng.integers(0, 3, 300))
+def pairs():
+    return cs.evaluate(source, [cs.JKCE(method="tiles")], scheduler="threads:2")["jkce"].value
+before = pairs()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    os._exit(0 if pairs() == before else 1)
+raise SystemExit(os.waitpid(pid, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_fork__after_a_sum_over_pairs():
+    ran = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from calibscale import files
 from calibscale.files import aside_of, remove_leftovers, write_whole
+from calibscale.store import LogitStore
 
 HOUR = 3600
 _HANGS = """
@@ -166,3 +168,19 @@ def test_leftovers__that_another_owns_are_no_error(tmp_path, monkeypatch):
 
 def test_aside__no_two_are_the_same(tmp_path):
     assert len({aside_of(tmp_path / "a.csv") for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize("letter", ["a", "λ"])
+def test_name__of_250_bytes(tmp_path, letter):
+    place = tmp_path / (letter * (250 // len(letter.encode())))
+    write_whole(place, b"1")
+    aside = aside_of(place)
+    assert len(os.fsencode(aside.name)) <= 255
+    old = aside.with_name(re.sub(r"\.\d+\.(?=[0-9a-f]{8}\.tmp)", ".4194305.", aside.name))
+    old.write_bytes(b"")  # of a process that has ended
+    write_whole(place, b"2")
+    assert [path.name for path in tmp_path.iterdir()] == [place.name]
+    store = tmp_path / f"{letter * (240 // len(letter.encode()))}.zarr"
+    for _ in range(2):
+        LogitStore.create(store, classes=3, overwrite=True)
+    assert LogitStore.open(store).rows == 0

@@ -1175,3 +1175,22 @@ def test_names__are_what_an_audit_calls_groups(tmp_path):
     assert found.categorical == ("region",)
     assert {g.name for g in found.groups} == {f"region = {name}" for name in REGIONS}
     assert "region = north" in report([json.loads(json.dumps(found.to_dict()))])
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0661", "\uff11", "1\u00a0"])
+def test_csv__numbers_are_those_of_files_not_of_python(tmp_path, text):
+    (tmp_path / "a.csv").write_text(f"p,y\n0.5,1\n0.25,{text}\n", encoding="utf-8")
+    keys = {"probabilities": "p", "labels": "y"}
+    with pytest.raises(InvalidDataError, match="line 3, 'y': could not convert"):
+        ingest([tmp_path / "a.csv"], tmp_path / "s.zarr", keys=keys, binary=True)
+
+
+def test_npy__of_an_unknown_version_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 2)))
+    data = bytearray((tmp_path / "a.npy").read_bytes())
+    data[6:8] = (9, 1)
+    (tmp_path / "a.npy").write_bytes(data)
+    np.save(tmp_path / "y.npy", np.zeros(4))
+    keys = {"logits": "a", "labels": "y"}
+    with pytest.raises(InvalidDataError, match=r"a\.npy: npy files of version 9\.1 are not known"):
+        ingest([tmp_path / "a.npy", tmp_path / "y.npy"], tmp_path / "s.zarr", keys=keys)

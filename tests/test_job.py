@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from dataclasses import FrozenInstanceError, fields
 from textwrap import dedent
 
@@ -668,6 +669,61 @@ def test_any_damage__is_told_with_lines_or_harmless(tmp_path, seed):
             assert 1 <= int(place[1]) <= len(lines)
 
 
+BEFORE_TABLES = 'estimators = ["ece"]\nsource.path = "{date}"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("x = " + "[" * 300 + "]" * 300, 3, "x[0][0]: tables and lists may lie 20 deep"),
+        ("x = " + "[" * 10_000, 3, "x[0][0]: tables and lists may lie 20 deep"),
+        ("x = 1\n" + ".".join("a" * 900) + " = 1", 4, "a.a.a: tables and lists may lie 20 deep"),
+        ("x = " + "{a = " * 200 + "1" + "}" * 200, 3, "x.a.a: tables and lists may lie 20 deep"),
+        ("seed = " + "9" * 100_000, 3, "seed: a whole number has at most 19 digits"),
+        ("seed = 0x" + "f" * 100_000, 3, "seed: a whole number has at most 19 digits"),
+        ("[run]\nmemory_limit = 1e400", 4, "run.memory_limit: must be a size"),
+        ("[run]\nmemory_limit = '1e400'", 4, "run.memory_limit: memory limit '1e400' is not a"),
+        ("[test]\nreplicates = 1000000000", 4, "test.replicates: must be less than or equal to"),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_huge_values__are_told_with_line_and_key(complaints, text, line, told):
+    ((found, what),) = complaints(BEFORE_TABLES + text + "\n")
+    assert found == line
+    assert what.startswith(told)
+    assert len(what) < 200
+
+
+@pytest.mark.parametrize(
+    ("estimator", "told"),
+    [
+        ('{name = "ece", bins = 1000000000}', "bins: must be at most 1,000,000, not 1000000000"),
+        ('{name = "ckce", features = 1000000000}', "features: must be at most 10,000, not"),
+    ],
+)
+def test_huge_settings__are_told_before_memory_is_taken(complaints, estimator, told):
+    ((line, what),) = complaints(f"estimators = [{estimator}]\nsource.path = '{{date}}'\n")
+    assert line == 1
+    assert what.startswith(f"estimators[0].{told}")
+
+
+def test_many_problems__the_first_are_told_in_linear_time(complaints):
+    text = BEFORE_TABLES + "".join(f"wrong{k} = 1\n" for k in range(20_000))
+    started = time.process_time()
+    told = complaints(text)
+    assert time.process_time() - started < 15
+    assert [line for line, _ in told[:-1]] == list(range(3, 23))
+    assert told[-1] == (23, "and 19,980 more")
+
+
+def test_many_thresholds__are_checked_in_linear_time(job):
+    table = "[[thresholds]]\nestimator = 'ece'\nabove = 0.{}\n"
+    text = BEFORE_TABLES + "".join(table.format(k) for k in range(10_001, 15_001))
+    started = time.process_time()
+    assert len(job(text).thresholds) == 5000
+    assert time.process_time() - started < 15
+
+
 # ---------------------------------------------------------------- positions
 
 TOML = '''\
@@ -699,7 +755,7 @@ s = "]"
     ("where", "line"),
     [
         (("a",), 1), (("b",), 2), (("b", "c"), 2), (("d",), 3), (("d", 0), 4), (("d", 1), 5),
-        (("d", 1, 1), 6), (("e f",), 11), (("t",), 12), (("t", "u", "w", 1), 13),
+        (("d", 1, 1), 6), (("e f",), 8), (("t",), 12), (("t", "u", "w", 1), 13),
         (("t", "u", "none"), 13), (("t", "none"), 12), (("l", 0, "m"), 16), (("l", 1), 17),
         (("l", 1, "m"), 17), (("l", 1, "n", "o"), 19), (("p", "q"), 20), (("p", "q", "r", "s"), 21),
         (("none",), 1), (("a", 0), 1), ((), 1),

@@ -128,6 +128,30 @@ def _again(folder, k, **settings):
     return night(folder / "job.toml", _name(k), **settings)
 
 
+@pytest.mark.parametrize(
+    ("kind", "place", "told"),
+    [
+        ("json", "ledger/index.json", "ledger/index.json is inside .*ledger, which is read"),
+        ("json", "./job.toml", "job.toml is also read, as .*job.toml"),
+        ("report", "days/{date}.zarr/zarr.json", r"zarr.json is inside .*\.zarr, which is read"),
+        ("history", "elsewhere/link/history.csv", r"history.csv is inside .*\.zarr, which is read"),
+        ("json", "days/other.zarr/out.json", "out.json is inside .*other.zarr, a store or"),
+    ],
+)
+def test_outputs__never_take_the_place_of_inputs(tmp_path, kind, place, told):
+    text = 'estimators = ["ece"]\n[source]\npath = "days/{date}.zarr"\n[outputs]\n'
+    job = _begin(tmp_path, f'{text}{kind} = "{place}"\n')
+    _write(tmp_path, 0)
+    shutil.copytree(tmp_path / "days" / f"{_name(0)}.zarr", tmp_path / "days" / "other.zarr")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link").symlink_to(tmp_path / "days" / f"{_name(0)}.zarr")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for run in (night, dry_run):
+        with pytest.raises(cs.OptionError, match=told):
+            run(job, _name(0))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 # ---------------------------------------------------------------- windows
 
 

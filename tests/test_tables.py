@@ -9,14 +9,24 @@ import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import calibscale as cs
 from calibscale import tables
 from calibscale.auditing import audit
 from calibscale.auditing.tables import audit_tables
+from calibscale.cli import main
 from calibscale.cli.rank import _print as ranking_tables
 from calibscale.nightly.tables import night_tables
-from calibscale.tables import days_table, evaluation_tables, number, show
+from calibscale.tables import (
+    days_table,
+    escape,
+    evaluation_tables,
+    number,
+    plain,
+    show,
+    terminal,
+)
 from tests.test_report import night, rows
 
 NAME = "abcdefghijklmnopqrstuvwxyz"
@@ -173,3 +183,41 @@ def test_rank__one_model_claims_nothing(
         out = capsys.readouterr().out
         assert "0.99" not in out
         assert "P(rank) is" not in out
+
+
+HOSTILE = "a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\r"
+ESCAPED = r"a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\x0d"
+
+
+def test_names__command_no_terminal(capsys):
+    """In cells, in titles and in sentences; whatever prints them."""
+    table = Table("name")
+    table.add_row(escape(HOSTILE))
+    console = terminal()
+    console.print(table)
+    console.print(Text(f"{HOSTILE}: 2 rows"))
+    out = capsys.readouterr().out
+    assert ESCAPED in out
+    assert out.count(r"a\x1b[2J\x9b31m\u202eb\u2066") == 2
+    assert all(ord(c) >= 32 or c == "\n" for c in out)
+
+
+def test_names__of_files_and_columns_in_errors_are_escaped(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / HOSTILE)])
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--unknown" + HOSTILE])
+    err = capsys.readouterr().err
+    assert err.count(r"a\x1b[2J\x9b31m\u202eb") >= 2
+    assert not set(err) & set("\x1b\x9b\u202e\u2066\x07")
+
+
+def test_names__of_groups_in_the_table_of_a_result(arrays):
+    source = cs.from_arrays(
+        logits=arrays["logits"], labels=arrays["labels"], covariates=arrays["covariates"],
+        covariate_names=[HOSTILE],
+    )  # fmt: skip
+    told = plain(evaluation_tables, cs.evaluate(source, [cs.ECE()], group_by=HOSTILE))
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+    assert r"a\x1b[2J" in told

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tempfile
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ _GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code (see ``calibscale --help``)."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in _ending()}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # λ and ± on a terminal that has none
             stream.reconfigure(errors="replace")
@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> None:
         if code:  # of `click.exceptions.Exit`
             sys.exit(code)
     except click.ClickException as error:
-        error.show()
+        shown = StringIO()
+        error.show(shown)
+        click.echo(_printable(shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         kept = "nothing is lost, " if _keeps(arguments or sys.argv[1:]) else ""
@@ -52,16 +54,38 @@ def main(arguments: list[str] | None = None) -> None:
         _give_up_stdout()
         if isinstance(error, BrokenPipeError):  # the reader has seen enough
             sys.exit(RUNTIME_ERROR)
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_printable(str(error))}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
         if isinstance(error, ClusterError):  # the work can go on elsewhere, or later
             sys.exit(INTERRUPTED)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
+    except (MemoryError, RuntimeError, ImportError, SystemError) as error:
+        if not _lacks_memory(error):
+            raise
+        click.echo(
+            f"error: the system gives no more memory ({error or 'of the process'}): raise the "
+            "limit (ulimit -v), or give --memory-limit or fewer threads",
+            err=True,
+        )
+        sys.exit(RUNTIME_ERROR)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process ends, with no more words
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether a limit of memory is the reason: of arrays, of stacks of threads, or of libraries."""
+    words = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
+def _printable(text: str) -> str:
+    from calibscale.report.words import printable
+
+    return printable(text)
 
 
 def _keeps(arguments: list[str]) -> bool:
@@ -77,6 +101,14 @@ def _give_up_stdout() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _ending() -> list[int]:
+    """Signals besides Ctrl-C that interrupt; a hang-up unless nohup has it ignored."""
+    hang_up = getattr(signal, "SIGHUP", None)
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return [signal.SIGTERM]
+    return [signal.SIGTERM, hang_up]
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -142,16 +142,14 @@ def _write_csv(result: BiasMap, path: str) -> None:
 
 def _print(result: BiasMap, count: int) -> None:
     """The points whose bias is the most standard errors from 0."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
     from calibscale.bias.map import CONFIDENCE
     from calibscale.report.words import level, plural
-    from calibscale.tables import left_out, show
+    from calibscale.tables import escape, left_out, show, terminal
 
-    console = Console(highlight=False, soft_wrap=False)
+    console = terminal()
     source, masked = result.source, int(result.masked.sum())
     console.print(
         Text(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.files import write_whole
+from calibscale.files import refuse_overwriting, write_whole
 
 if TYPE_CHECKING:
     from calibscale.source import ArraySource
@@ -252,15 +252,41 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 
 
 def check_output(path: str | None, option: str = "--json") -> None:
-    """Fail before the work, not after it, where the result could not be written."""
-    if path in (None, "-"):
-        return
+    """`check_outputs` of one option."""
+    check_outputs({option: path})
+
+
+def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
+    """Fail before the work, not after it, where a result could not be written.
+
+    None may write over another, nor over what is read: what the command line names besides, and
+    `inputs`.
+    """
+    read = [*inputs, *_named_paths(outputs)]
+    options: dict[str, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if path != "-":
+            _check_place(path, option)
+            if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+                continue
+            refuse_overwriting(path, read)
+        first = options.setdefault(path if path == "-" else os.path.realpath(path), option)
+        if first != option:
+            what = "standard output" if path == "-" else path
+            raise click.UsageError(f"{first} and {option} cannot both be {what}")
+
+
+def _check_place(path: str, option: str) -> None:
     if Path(path).is_dir():
         raise click.BadParameter(f"{path} is a folder", param_hint=option)
-    if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+    if Path(path).exists() and not Path(path).is_file():
         if not os.access(path, os.W_OK):
             raise click.BadParameter(f"{path} cannot be written", param_hint=option)
         return
+    if os.path.islink(os.path.realpath(path)):
+        raise click.BadParameter(f"{path} is a loop of links", param_hint=option)
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         told = f"{path} cannot be written: there is no folder {folder}"
@@ -269,21 +295,25 @@ def check_output(path: str | None, option: str = "--json") -> None:
         raise click.BadParameter(f"the folder {folder} cannot be written", param_hint=option)
 
 
-def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
-    """The same for several options; none may write over another, nor over what is read."""
-    read = {os.path.realpath(path) for path in inputs}
-    options: dict[str, str] = {}
-    for option, path in outputs.items():
-        check_output(path, option)
-        if path is None or (path != "-" and Path(path).exists() and not Path(path).is_file()):
-            continue
-        place = path if path == "-" else os.path.realpath(path)
-        if place in read:
-            raise click.BadParameter(f"{path} is also read", param_hint=option)
-        first = options.setdefault(place, option)
-        if first != option:
-            what = "standard output" if path == "-" else path
-            raise click.UsageError(f"{first} and {option} cannot both be {what}")
+def _named_paths(outputs: Iterable[str]) -> list[str]:
+    """Files and folders that the command line names, but for its outputs (options)."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return []
+    named: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if not (isinstance(parameter.type, click.Choice) or {*parameter.opts} & {*outputs}):
+            several = value if isinstance(value, tuple) else (value,)
+            named += [text for text in several if isinstance(text, str)]
+    return [text for text in named if _exists(text)]
+
+
+def _exists(path: str) -> bool:
+    try:
+        return os.path.exists(path)
+    except ValueError:  # a NUL
+        return False
 
 
 def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:

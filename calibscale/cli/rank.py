@@ -147,10 +147,9 @@ def _head(result: Ranking) -> str:
 
 
 def _models_table(result: Ranking, console: Console) -> Table:
-    from rich.markup import escape
     from rich.table import Table
 
-    from calibscale.tables import number
+    from calibscale.tables import escape, number
 
     level = f"{100 * result.parameters['level']:g} %"
     error = console.width >= _WIDE and any(
@@ -183,10 +182,9 @@ def _models_table(result: Ranking, console: Console) -> Table:
 
 def _print_differences(result: Ranking, console: Console) -> None:
     """Those of all pairs, or of neighbours in the ranking where there are many."""
-    from rich.markup import escape
     from rich.table import Table
 
-    from calibscale.tables import number, show
+    from calibscale.tables import escape, number, show
 
     level = f"{100 * result.parameters['level']:g} %"
     shown = list(result.differences)

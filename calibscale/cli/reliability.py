@@ -113,13 +113,12 @@ def reliability(
 
 def _print(result: Reliability) -> None:
     """The bins of all rows, and one line for each group."""
-    from rich.console import Console
     from rich.text import Text
 
     from calibscale.report.words import plural
-    from calibscale.tables import left_out, number, show
+    from calibscale.tables import left_out, number, show, terminal
 
-    console = Console(highlight=False, soft_wrap=False)
+    console = terminal()
     told = f"{plural(result.n, 'row')}, {result.judged}, {result.seconds:.2f} s"
     console.print(Text(f"{result.source['name']}: {told}", style="bold"))
     for line in left_out(result.n_unlabelled, result.dropped):
@@ -168,10 +167,9 @@ def _range(lower: float, upper: float, digits: int) -> str:
 
 
 def _groups_table(result: Reliability) -> Any:
-    from rich.markup import escape
     from rich.table import Table
 
-    from calibscale.tables import number
+    from calibscale.tables import escape, number
 
     table = Table(box=None, pad_edge=False)
     for name in (f"{result.group_by} =", "rows", "ECE", "bins", "outside"):

@@ -84,11 +84,17 @@ def reading(file: str | Path) -> Iterator[None]:
         raise InvalidDataError(f"{file}: cannot be read ({error or type(error)}){hint}") from error
 
 
+_NPY = ((1, 0), (2, 0), (3, 0))  # versions of the format
+
+
 class _Mapped:
     """The numbers of an npy file of `size` bytes, of which `file` is at the start."""
 
     def __init__(self, file: Any, name: str, size: int) -> None:
         version = npy.read_magic(file)
+        if version not in _NPY:
+            told = ".".join(map(str, version))
+            raise InvalidDataError(f"{name}: npy files of version {told} are not known")
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         self.shape, fortran, self.dtype = read(file)
         if self.dtype.hasobject:
@@ -347,8 +353,10 @@ class _Csv:
                     for name, j in texts.items():
                         told_of[name].append(row[j].strip() or None)
                 left = iter(cells)
+                plain = "".join(cells)
+                convert = float if plain.isascii() and "_" not in plain else _decimal
                 try:
-                    numbers = np.fromiter(map(float, left), np.float64, len(cells))
+                    numbers = np.fromiter(map(convert, left), np.float64, len(cells))
                 except ValueError as error:
                     i, j = divmod(len(cells) - length_hint(left) - 1, len(numbers_of))
                     told = "; categories are all numbers, or all texts" * (cells_of[j][1] == "nan")
@@ -369,6 +377,13 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _decimal(text: str) -> float:
+    """A number as files have it: not 1_0, nor in digits of other scripts, as Python takes it."""
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"could not convert string to float: {text!r}")
+    return float(text)
 
 
 READERS: dict[str, Callable[[Any], Reader]] = {

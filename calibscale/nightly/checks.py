@@ -29,8 +29,12 @@ def checked(job: Job, problems: Problems) -> Job:
     _columns(job, problems)
     _tests(job, names, problems)
     _drift(job, problems)
+    first: dict[Threshold, int] = {}
     for index, threshold in enumerate(job.thresholds):
+        sound = not problems.under("thresholds", index)
         _threshold(job, names, index, threshold, problems)
+        if first.setdefault(threshold, index) != index and sound:
+            problems.add(("thresholds", index), f"the same as thresholds[{first[threshold]}]")
     _ranking(job, names, problems)
     _report(job, problems)
     _paths(job, problems)
@@ -197,8 +201,6 @@ def _threshold(
         problems.add((*where, "window"), what)
     if t.group is not None and job.group_by is None and not problems.under("group_by"):
         problems.add((*where, "group"), "needs `group_by`, the covariate whose values are groups")
-    if t in job.thresholds[:index]:
-        problems.add(where, f"the same as thresholds[{job.thresholds.index(t)}]")
 
 
 def _of_value(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, field, fields, is_dataclass, replace
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 from urllib.parse import quote
@@ -108,9 +109,11 @@ def _size(value: Any) -> int | str:
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    twice = [value for at, value in enumerate(values) if value in values[:at]]
-    if twice:
-        raise ValueError(f"{twice[0]!r} is there twice")
+    seen: set[Any] = set()
+    for value in values:
+        if value in seen:
+            raise ValueError(f"{shown(value)} is there twice")
+        seen.add(value)
     return values
 
 
@@ -162,7 +165,7 @@ class Test:
     __test__ = False  # for pytest
 
     statistics: Annotated[tuple[str, ...], Unique] | None = None
-    replicates: Annotated[int, Field(ge=1)] = 199
+    replicates: Annotated[int, Field(ge=1, le=settings.MOST)] = 199
     keep: bool = False
 
 
@@ -206,7 +209,7 @@ class Alarms:
     ) = None
     level: Level = 0.05
     since: Day | None = None
-    learn_days: Annotated[int, Field(ge=1)] = 28
+    learn_days: Annotated[int, Field(ge=1, le=settings.MOST)] = 28
 
 
 @dataclass(frozen=True, config=settings.STRICT)
@@ -369,7 +372,7 @@ def _validated(tables: dict[str, Any], problems: Problems) -> Job:
         for each in wrong:
             where: Where = each["loc"]
             if not problems.under(*where):
-                problems.add(where, _words(where, each))
+                problems.add(where, partial(_words, where, each))
         for each in wrong:
             _drop(rest, each["loc"])
 

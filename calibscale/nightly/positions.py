@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +14,122 @@ from calibscale.errors import OptionError
 
 Where = tuple[str | int, ...]  # ("thresholds", 1, "window")
 
-_ENDS = ("", "]", "]]")  # of a prefix that stops inside a list
+_DEEPEST = 20  # tables and lists inside each other
+_LISTED = 20  # problems that an error lists
+_MOST_DIGITS = 19  # of whole numbers, as TOML has them
+_LONG = 10**30  # what is less is told by the key that it is too large for
+
+_TEXT = r'"""(?:[^\\]|\\.)*?"{3,5}|' r"'''.*?'{3,5}|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'"
+_BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
+_KEY = re.compile(rf"\s*(?:({_TEXT})|([A-Za-z0-9_-]+))[ \t]*(\.)?", re.DOTALL)
+_SCALAR = re.compile(rf"(?:{_TEXT})|[^,\]}}\n#]+", re.DOTALL)
+
+
+class TooDeepError(ValueError):
+    """Tables and lists lie too deep inside each other."""
+
+    def __init__(self, where: Where, line: int) -> None:
+        super().__init__(f"tables and lists may lie {_DEEPEST} deep inside each other")
+        self.where, self.line = where, line
 
 
 class Positions:
-    """The lines of a TOML text."""
+    """The lines of the keys of a text that is TOML, found in one go through it.
+
+    Raises
+    ------
+    TooDeepError
+    """
 
     def __init__(self, text: str) -> None:
-        self._lines = text.split("\n")
+        self._text = text
+        self._at = self._counted = 0
+        self._line = 1
+        self._lines: dict[Where, int] = {(): 1}
+        self._tables: dict[Where, int] = {}  # of [[lists of tables]]: how many there are
+        table: Where = ()
+        while self._skip():
+            if text[self._at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
 
     def line(self, where: Where) -> int:
         """The line of a key, counted from 1; of a key that is missing that of its table."""
+        return next(
+            self._lines[where[:depth]]
+            for depth in range(len(where), -1, -1)
+            if where[:depth] in self._lines
+        )
+
+    def _skip(self) -> bool:
+        """Go on to what is neither blank nor comment."""
+        self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]
+        return self._at < len(self._text)
+
+    def _note(self, where: Where) -> None:
+        self._line += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        if len(where) > _DEEPEST:
+            raise TooDeepError(where[:3], self._line)
         for depth in range(len(where), 0, -1):
-            for number, tables in self._prefixes:
-                if _has(tables, where[:depth]):
-                    return number
-        return 1
+            if self._lines.setdefault(where[:depth], self._line) != self._line:
+                break
 
-    @cached_property
-    def _prefixes(self) -> list[tuple[int, dict[str, Any]]]:
-        """What the first 1, 2, … lines say, but for those that end inside a text."""
-        return list(self._parsed())
+    def _keys(self) -> list[str]:
+        keys = []
+        while True:
+            found = _KEY.match(self._text, self._at)
+            assert found is not None
+            self._at = found.end()
+            quoted = found[1]
+            keys.append(tomllib.loads(f"k = {quoted}")["k"] if quoted else found[2])
+            if not found[3]:
+                return keys
 
-    def _parsed(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number in range(1, len(self._lines) + 1):
-            prefix = "\n".join(self._lines[:number])
-            for end in _ENDS:
-                try:
-                    yield number, tomllib.loads(f"{prefix}\n{end}")
-                    break
-                except ValueError:
-                    pass
+    def _header(self) -> Where:
+        many = self._text.startswith("[[", self._at)
+        begin = self._at
+        self._at += 1 + many
+        keys = self._keys()
+        self._at, end = begin, self._text.index("]", self._at) + 1 + many
+        where: Where = ()
+        for number, key in enumerate(keys, 1):
+            where = (*where, key)
+            if many and number == len(keys):
+                self._tables[where] = self._tables.get(where, 0) + 1
+            if where in self._tables:
+                where = (*where, self._tables[where] - 1)
+        self._note(where)
+        self._at = end
+        return where
 
+    def _pair(self, table: Where) -> None:
+        begin = self._at
+        where = (*table, *self._keys())
+        end, self._at = self._at, begin
+        self._note(where)
+        self._at = self._text.index("=", end) + 1
+        self._value(where)
 
-def _has(tables: Any, where: Where) -> bool:
-    for key in where:
-        try:
-            tables = tables[key]
-        except (LookupError, TypeError):
-            return False
-    return True
+    def _value(self, where: Where) -> None:
+        self._skip()
+        opening = self._text[self._at]
+        if opening not in "[{":
+            self._at = _SCALAR.match(self._text, self._at).end()  # type: ignore[union-attr]
+            return
+        self._at += 1
+        number = 0
+        while self._skip() and self._text[self._at] not in "]}":
+            if self._text[self._at] == ",":
+                self._at += 1
+            elif opening == "{":
+                self._pair(where)
+            else:
+                self._note((*where, number))
+                self._value((*where, number))
+                number += 1
+        self._at += 1
 
 
 class Problems:
@@ -62,16 +137,18 @@ class Problems:
 
     def __init__(self, file: str, text: str) -> None:
         self._file = file
-        self._positions = Positions(text)
-        self._found: dict[Where, list[str]] = {}
+        self._text = text
+        self._found: dict[Where, list[str | Callable[[], str]]] = {}
+        self._under: set[Where] = set()  # keys with problems, and the tables that they are in
 
-    def add(self, where: Where, what: str) -> None:
-        """Note what is wrong with a key."""
+    def add(self, where: Where, what: str | Callable[[], str]) -> None:
+        """Note what is wrong with a key; in words, or what finds them if they are listed."""
         self._found.setdefault(where, []).append(what)
+        self._under.update(where[:depth] for depth in range(len(where) + 1))
 
     def under(self, *where: str | int) -> bool:
         """Whether something is wrong with a key, or inside its table."""
-        return any(place[: len(where)] == where for place in self._found)
+        return where in self._under
 
     def complain(self) -> None:
         """Raise if anything was noted.
@@ -85,17 +162,25 @@ class Problems:
             raise OptionError("\n".join(self.told()))
 
     def told(self) -> list[str]:
-        """A line for each problem, in the order of the file."""
+        """A line for each problem, in the order of the file; of many, the first and a count."""
+        positions = Positions(self._text)
         told = sorted(
-            (self._positions.line(where), at, what)
-            for at, (where, whats) in enumerate(self._found.items())
-            for what in dict.fromkeys(whats)
+            (
+                (positions.line(where), at, where, what)
+                for at, (where, whats) in enumerate(self._found.items())
+                for what in dict.fromkeys(whats)
+            ),
+            key=lambda problem: problem[:2],
         )
-        names = [dotted(where) for where in self._found]
-        return [
-            f"{self._file}:{line}: {names[at]}{': ' * bool(names[at])}{what}"
-            for line, at, what in told
-        ]
+        lines = []
+        for line, _, where, what in told[:_LISTED]:
+            name = dotted(where)
+            words = what if isinstance(what, str) else what()
+            lines.append(f"{self._file}:{line}: {name}{': ' * bool(name)}{words}")
+        if len(told) > len(lines):
+            first, more = told[len(lines)][0], len(told) - len(lines)
+            lines.append(f"{self._file}:{first}: and {more:,} more")
+        return lines
 
 
 def of_file(file: Path) -> Problems:
@@ -119,15 +204,56 @@ def parse(file: str, data: bytes) -> tuple[dict[str, Any], str]:
         raise OptionError(f"{file}:{line}: the file is not UTF-8") from error
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # as some editors write
     try:
-        return tomllib.loads(text), text
-    except (ValueError, RecursionError) as error:  # a number may be too long for Python
-        what = str(error)
-        found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", what)
-        if found is None:
-            raise OptionError(f"{file}: {what}") from error
-        line = int(found[1] or text.rstrip("\n").count("\n") + 1)
-        at = text.split("\n")[line - 1][int(found[2] or 0) - 1 :] if found[2] else ""
-        raise OptionError(f"{file}:{line}: {what[: found.start()]}{_likely(what, at)}") from error
+        tables = tomllib.loads(text)
+        Positions(text)
+    except TooDeepError as error:
+        raise OptionError(f"{file}:{error.line}: {dotted(error.where)}: {error}") from error
+    except RecursionError as error:
+        raise _too_deep(file, text) from error
+    except ValueError as error:
+        raise _no_toml(file, text, str(error)) from error
+    for where, value in _numbers(tables):
+        if abs(value) >= _LONG:
+            line = Positions(text).line(where)
+            raise OptionError(f"{file}:{line}: {dotted(where)}: {_TOO_LONG}")
+    return tables, text
+
+
+_TOO_LONG = f"a whole number has at most {_MOST_DIGITS} digits"
+
+
+def _numbers(tables: Any, where: Where = ()) -> Iterator[tuple[Where, int]]:
+    """The whole numbers of a file, with their keys."""
+    inside = tables.items() if isinstance(tables, dict) else enumerate(tables)
+    for key, value in inside:
+        if isinstance(value, dict | list):
+            yield from _numbers(value, (*where, key))
+        elif isinstance(value, int):
+            yield (*where, key), value
+
+
+def _too_deep(file: str, text: str) -> OptionError:
+    try:
+        Positions(text)
+    except TooDeepError as error:
+        return OptionError(f"{file}:{error.line}: {dotted(error.where)}: {error}")
+    except (AssertionError, LookupError, ValueError, AttributeError):  # no TOML further on
+        pass
+    return OptionError(f"{file}: {TooDeepError((), 1)}")
+
+
+def _no_toml(file: str, text: str, what: str) -> OptionError:
+    found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", what)
+    if found is None:
+        number = re.search(r"^[^\n#]*?\d[\d_]{4000,}", text, re.MULTILINE)  # Python reads no longer
+        if number is None:
+            return OptionError(f"{file}: {what}")
+        line = text.count("\n", 0, number.start()) + 1
+        name = number[0].partition("=")[0].strip() if "=" in number[0] else ""
+        return OptionError(f"{file}:{line}: {name[:60]}{': ' * bool(name)}{_TOO_LONG}")
+    line = int(found[1] or text.rstrip("\n").count("\n") + 1)
+    at = text.split("\n")[line - 1][int(found[2] or 0) - 1 :] if found[2] else ""
+    return OptionError(f"{file}:{line}: {what[: found.start()]}{_likely(what, at)}")
 
 
 def _likely(what: str, at: str) -> str:

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from calibscale import engine
 from calibscale.errors import OptionError, StoreError
 from calibscale.evaluation import versions
-from calibscale.files import write_whole
+from calibscale.files import refuse_overwriting, write_whole
 from calibscale.ledger.days import Entry, Ledger, Record, check_key
 from calibscale.ledger.recipe import encode
 from calibscale.ledger.sums import keep_sums
@@ -28,7 +28,7 @@ from calibscale.nightly.judging import Judge
 from calibscale.nightly.reading import bets_of, empty_record, read_day
 from calibscale.results import finite
 from calibscale.source import ArraySource
-from calibscale.store.places import complaints
+from calibscale.store.places import complaints, is_url
 
 NIGHTLY_SCHEMA = "calibscale.nightly/1"
 _FEW_ROWS = 1000  # that the first day should have
@@ -94,6 +94,7 @@ def night(
     """
     job = job if isinstance(job, Job) else read_job(job)
     check_key(day)
+    _check_places(job, day)
     with ExitStack() as stack:
         return _Run(job, day, again, progress, stack).go()
 
@@ -132,7 +133,7 @@ class _Run:
         elif kept and known["key"] == self._key() and self._written():
             return Night(kept, fresh=False)
         result = self._result(mark)
-        places = self._places()
+        places = _places(self.job, self.day)
         for kind, place in places.items():
             _WRITERS[kind](place, result)
         if self.ledger is not None:
@@ -241,21 +242,12 @@ class _Run:
     def _extras_key(self, mark: str | None) -> list[Any]:
         return [mark, self.job.to_dict()["report"]]
 
-    def _places(self) -> dict[str, Path]:
-        """Where the outputs go."""
-        asked = self.job.to_dict()["outputs"]
-        return {
-            kind: Path(self.job.place(template, self.day))
-            for kind, template in asked.items()
-            if template is not None
-        }
-
     def _written(self) -> bool:
         """Whether the outputs are those that this night wrote, and not those of another day."""
         assert self.ledger is not None
         path = self.ledger.result_path(self.job.model, self.day).with_suffix(".outputs")
         try:
-            return json.loads(path.read_text()) == _seen(self._places())
+            return json.loads(path.read_text()) == _seen(_places(self.job, self.day))
         except (OSError, ValueError):
             return False
 
@@ -347,6 +339,24 @@ class _Run:
         return notes
 
 
+def _places(job: Job, day: str) -> dict[str, Path]:
+    """Where the outputs go."""
+    return {
+        kind: Path(job.place(template, day))
+        for kind, template in job.to_dict()["outputs"].items()
+        if template is not None
+    }
+
+
+def _check_places(job: Job, day: str) -> None:
+    """Refuse outputs in the place of what the night reads."""
+    source = job.place(job.source.path, day)
+    read: list[str | Path] = [job.file, job.ledger_path]
+    read += [] if is_url(source) else [source]
+    for place in _places(job, day).values():
+        refuse_overwriting(place, read)
+
+
 def _seen(places: dict[str, Path]) -> dict[str, list[int]]:
     """What tells written files from others; a history is of all days."""
     states = {kind: path.stat() for kind, path in places.items() if kind != "history"}
@@ -417,6 +427,7 @@ def dry_run(job: Job | str | Path, day: str) -> Plan:
 
     job = job if isinstance(job, Job) else read_job(job)
     check_key(day)
+    _check_places(job, day)
     ledger = open_ledger(job)
     mark = intake.mark(job, day)
     entries = [] if ledger is None else ledger.select(model=job.model)

@@ -14,6 +14,9 @@ from calibscale.estimators import ESTIMATORS, Estimator
 from calibscale.features import RandomFourier
 from calibscale.nightly.positions import Problems, hint, shown
 
+MOST = 1_000_000  # bins, replicates and the like: what is above takes all memory, or for ever
+_MOST_FEATURES = 10_000  # whose moments are a square of twice the size
+
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 # the settings that estimators have, by their annotation
@@ -86,6 +89,10 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             settings[key] = _adapter(annotation).validate_json(json.dumps(value))
         except ValidationError:
             problems.add((*where, key), f"must be {TYPES[annotation][1]}, not {shown(value)}")
+            continue
+        most = _MOST_FEATURES if key == "features" else MOST
+        if annotation == "int" and key != "seed" and settings[key] > most:
+            problems.add((*where, key), f"must be at most {most:,}, not {shown(value)}")
     _method(name, settings, index, problems)
     if not problems.under(*where):
         _check(name, settings, index, problems)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from calibscale.nightly.run import Night, Plan
 from calibscale.report.words import evidence, plural
-from calibscale.tables import duration, number, show, terminal
+from calibscale.tables import duration, escape, number, show, terminal
 
 _MOST = 12  # rows of a table; the rest is in the result
 _NAMED = 4  # thresholds of a reason

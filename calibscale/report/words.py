@@ -6,6 +6,11 @@ import math
 from typing import Any
 
 MOST = 60  # characters of a name in a sentence; tables have all of it
+_HIDDEN = (  # characters that command a terminal, or turn the direction of what follows
+    *range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F,
+    *range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
+)  # fmt: skip
+_ESCAPED = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in _HIDDEN}
 _RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -259,3 +264,12 @@ def plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}: {plain(item)}" for key, item in value.items()) or "none"
     return str(value)
+
+
+def printable(text: str) -> str:
+    """A text whose control and direction characters are escaped: a terminal obeys none of them.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return text.translate(_ESCAPED)
