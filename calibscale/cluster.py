@@ -184,7 +184,12 @@ def _blocked() -> Iterator[None]:
 
 
 def _leave_quietly() -> None:
-    """In a worker: do not tell at length that our scheduler is gone, or work cut short."""
+    """In a worker: do not tell at length that our scheduler is gone, or work cut short.
+
+    Nor hear of an interrupt: multiprocessing's tracker of resources lets SIGINT through again.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     words = ("during heartbeat", "ended with CancelledError")
     for name in ("distributed.worker", "distributed.worker.state_machine"):
         logging.getLogger(name).addFilter(

@@ -85,7 +85,7 @@ def refuse_overwriting(output: str | Path, inputs: Iterable[str | Path] = ()) ->
 def _real(path: str | Path) -> Path:
     try:
         place = Path(os.path.realpath(path))
-        if place.is_symlink():  # to itself, perhaps through others
+        if os.path.islink(place):  # to itself, perhaps through others
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         return place
     except ValueError as error:  # a NUL

@@ -182,6 +182,7 @@ def test_evaluate__json_has_the_keys_of_its_schema(run, store):
         "classes": 4,
         "binary": False,
         "weighted": False,
+        "class_names": ["a", "b", "c", "d"],
     }
     assert {"on_invalid", "tolerance", "block_rows", "scheduler", "memory_limit"} == set(
         found["parameters"]
@@ -721,6 +722,8 @@ def test_exit__a_store_that_is_not_there_is_1(run, tmp_path, command):
 
 def test_exit__a_damaged_chunk_is_1_and_an_empty_store_is_4(run, tmp_path):
     made = LogitStore.create(tmp_path / "s.zarr", classes=3)
+    with made.writer():
+        pass
     empty = run("evaluate", tmp_path / "s.zarr")
     assert empty.code == 4
     assert "empty" in empty.err

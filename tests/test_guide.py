@@ -120,6 +120,17 @@ def folder(prepared, tmp_path, monkeypatch) -> Path:
     return place
 
 
+def _faster(words):
+    """The arguments of a command, with options of `FAST` in the place of its own."""
+    fast = FAST.get(" ".join(words[:2]), [])
+    own = words[1:]
+    for option in fast[::2]:
+        if option in own:
+            at = own.index(option)
+            own = own[:at] + own[at + 2 :]
+    return [*own, *fast]
+
+
 @each("console")
 def test_commands__run(block, folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
@@ -143,7 +154,7 @@ def test_commands__run(block, folder, capsys, monkeypatch):
             assert words[0] == "calibscale"
             code = 0
             try:
-                main([*words[1:], *FAST.get(" ".join(words[:2]), [])])
+                main(_faster(words))
             except SystemExit as end:
                 code = end.code
             assert code in (0, 3), f"{command}: exit code {code}\n{capsys.readouterr().err}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 
+import numba
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
@@ -12,7 +13,7 @@ from scipy.special import log_softmax, softmax
 from calibscale.chunk import LOG_SMALLEST, Block, Rules, chunks
 from calibscale.errors import InvalidDataError
 from calibscale.estimators.binned import fine_borders
-from calibscale.kernels import bins, elementary, random, rows
+from calibscale.kernels import bins, elementary, gram, random, rows
 from calibscale.statistics import simplex_cell_count
 from tests import naive
 
@@ -244,3 +245,23 @@ def test_status_codes__are_distinct():
     codes = [rows.OK, rows.UNLABELLED, rows.NOT_FINITE, rows.LABEL_RANGE, rows.NEGATIVE]
     codes += [rows.OFF_SIMPLEX, rows.BAD_WEIGHT, rows.NO_GROUP]
     assert sorted(codes) == list(range(8))
+
+
+def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
+    assert [gram.whole(n) for n in (0, 15, 16, 47)] == [0, 0, 16, 32]
+    if INTERPRETED:
+        return
+
+    @numba.njit
+    def caller(n):
+        return gram.whole(n)
+
+    @numba.njit
+    def other(n):
+        return n + 1
+
+    assert caller(47) == 32
+    assert other(47) == 48
+    wide = '"prefer-vector-width"="512"'
+    assert all(wide in text for text in caller.inspect_llvm().values())
+    assert not any(wide in text for text in other.inspect_llvm().values())
