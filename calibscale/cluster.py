@@ -120,7 +120,7 @@ def _started(workers: int, share: int | None) -> Any:
 
     log = logging.getLogger("distributed.nanny")
     level = log.level
-    log.setLevel(logging.CRITICAL)  # what fails is told by our error
+    log.setLevel(logging.CRITICAL)  # our error says what fails
     try:
         return LocalCluster(
             n_workers=workers,

@@ -179,9 +179,11 @@ def summarise(
     columns = {}
     for i, name in enumerate(names):
         levels = found.levels[i]
-        named = None if levels is None else tuple(source.level(name, value) for value in levels)
+        categories = (
+            None if levels is None else tuple(source.level(name, value) for value in levels)
+        )
         columns[name] = Column(
             name, positions[i], float(found.mean[i]), float(deviation[i]), float(found.low[i]),
-            float(found.high[i]), named,
+            float(found.high[i]), categories,
         )  # fmt: skip
     return columns

@@ -33,11 +33,11 @@ class _Loops:
     def __init__(self) -> None:
         self._used = self._lost = False
 
-    def threads(self, asked: int) -> int:
+    def threads(self, wanted: int) -> int:
         if self._lost:
             return 1
-        self._used = self._used or asked > 1
-        return asked
+        self._used = self._used or wanted > 1
+        return wanted
 
     def forked(self) -> None:
         self._lost = self._used

@@ -139,8 +139,9 @@ def bin_limits(
     drawn labels for rows of one prediction a bin, and conservative for others.
 
     The lower limit is along the observed gaps, d = g.  The upper is the larger one of two
-    directions: that, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), f̃ = (n_b f_b + p̄_b)/(n_b + 1).
-    Of bins without an event the first can say nothing: they cannot have fewer.
+    directions: that, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), where f̃ is the frequency
+    observed with one row at p̄_b more.  Of bins without an event the first can say nothing: they
+    cannot have fewer.
 
     Inverting a family of tests gives limits of any level [Lehmann & Romano, Testing Statistical
     Hypotheses, §3.5]; that the family has one dimension is the approximation.
@@ -175,8 +176,8 @@ def bin_limits(
         least = max(observed, float(simulated(np.zeros_like(bins.gap)).mean()))
 
     def above(s: float) -> float:
-        few = observed * (1 - 1e-9)
-        return float(1 + np.sum(simulated(gaps(bins.gap, s)) >= few)) / (draws + 1)
+        values = simulated(gaps(bins.gap, s))
+        return float(1 + np.sum(values >= observed * (1 - 1e-9))) / (draws + 1)
 
     low = lowest_factor(above, tail)
     high = mean = observed if not at_least_mean else 0.0

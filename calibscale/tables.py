@@ -114,18 +114,31 @@ def show(console: Console, table: Table, keys: int = 1) -> None:
 
 def _folded(console: Console, table: Table, width: int | None = None) -> Table:
     """The table with names that go on below broken behind a separator, not inside a word."""
-    folding = [column for column in table.columns if column.overflow == "fold" and not column.width]
-    widths = [column.width or _least(console, column) for column in table.columns]
+    columns = [column.copy() for column in table.columns]
+    longest = [_longest(console, column) for column in table.columns]
+    names = [i for i, c in enumerate(columns) if c.overflow == "fold" and not c.width]
     room = (width or console.width) - _width(
-        0 if column in folding else w for column, w in zip(table.columns, widths, strict=True)
+        0 if i in names else column.width or _least(console, column)
+        for i, column in enumerate(table.columns)
     )
-    for column in sorted(folding, key=lambda column: _longest(console, column)):
-        # the short ones first: what they leave is for the others
-        part = max(1, room // len(folding))
-        column.width = min(_longest(console, column), part)
-        room, folding = room - column.width, folding[1:]
-        column._cells = [_broken(console, cell, column.width) for cell in column.cells]
-    return table
+    # the short ones first: what they leave is for the others
+    for left, i in zip(range(len(names), 0, -1), sorted(names, key=longest.__getitem__)):
+        columns[i].width = share = min(longest[i], max(1, room // left))
+        room -= share
+    made = Table(
+        *columns, box=None, pad_edge=False, show_header=table.show_header,
+        header_style=table.header_style, width=table.width,
+    )  # fmt: skip
+    cells = [
+        [
+            _broken(console, cell, columns[i].width or 1) if i in names else cell
+            for cell in old.cells
+        ]
+        for i, old in enumerate(table.columns)
+    ]
+    for row, texts in zip(table.rows, zip(*cells, strict=True), strict=True):
+        made.add_row(*texts, style=row.style)
+    return made
 
 
 def _longest(console: Console, column: Column) -> int:
@@ -535,7 +548,7 @@ def _cluster_table(console: Console, cost: ClusterCost) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("how much", justify="right", no_wrap=True)
-    for what, told in (
+    for what, amount in (
         ("blocks", f"{cost.blocks:,}"),
         ("tasks", f"{cost.tasks:,}"),
         ("levels of merging", str(cost.merge_depth)),
@@ -547,7 +560,7 @@ def _cluster_table(console: Console, cost: ClusterCost) -> None:
         ("work of each worker", duration(cost.worker_seconds)),
         ("merging by the client", duration(cost.client_seconds)),
     ):
-        table.add_row(what, told)
+        table.add_row(what, amount)
     console.print()
     show(console, table)
 

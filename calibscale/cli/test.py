@@ -89,9 +89,9 @@ def test(
                 raise click.UsageError(f"--{flag} is for draws; hoeffding has none")
     elif null == "permute" and stop_after is not None:
         raise click.UsageError("--stop-after is not for --null permute")
-    asked = names or (("klce",) if options["covariates"] else ("jkce",))
+    statistics = names or (("klce",) if options["covariates"] else ("jkce",))
     if null != "hoeffding":
-        kite = null == "permute" and not {"kce", "klce"}.isdisjoint(asked)
+        kite = null == "permute" and not {"kce", "klce"}.isdisjoint(statistics)
         check_level(alpha, replicates, 0 if kite else 1)
     from calibscale.testing import test as run
 
@@ -99,7 +99,7 @@ def test(
     with progress("testing", "blocks", quiet) as report:
         result = run(
             source,
-            estimators(asked, options),
+            estimators(statistics, options),
             null=null,
             replicates=replicates,
             seed=options["seed"],

@@ -267,8 +267,8 @@ class ECE(Binned):
     def limits(self, level: float, *states: Any) -> Limits:
         """See `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
-        found = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
-        return Limits(found.low, found.mean_at_high, "binned")
+        limits = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
+        return Limits(limits.low, limits.mean_at_high, "binned")
 
 
 @dataclass(frozen=True)
@@ -295,10 +295,11 @@ class _SquaredGaps(Binned):
     def limits(self, level: float, *states: Any) -> Limits:
         """See `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
-        found = bin_limits(
+        limits = bin_limits(
             gaps, lambda g: g**2 @ gaps.share, (1.0 - level) / 2.0, at_least_mean=self.unbiased
         )
-        return Limits(found.low, found.high if self.unbiased else found.mean_at_high, "binned")
+        high = limits.high if self.unbiased else limits.mean_at_high
+        return Limits(limits.low, high, "binned")
 
 
 @dataclass(frozen=True)

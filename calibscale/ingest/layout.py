@@ -114,9 +114,9 @@ def _layout(
                 column, what = columns[name], f"{file}: {role} ({name!r})"
                 texts_fit = role == "labels" or (role == "covariates" and not heading)
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
-                    told = hints.of_text(column.dtype) * (role == "covariates")
+                    hint = hints.of_text(column.dtype) * (role == "covariates")
                     raise InvalidDataError(
-                        f"{what} must be numbers, not {_type_name(column)}{told}"
+                        f"{what} must be numbers, not {_type_name(column)}{hint}"
                     )
                 if len(column.shape) > (role in (kind, "covariates")):
                     told = hints.of_shape((0, *column.shape)) * (role == "labels")

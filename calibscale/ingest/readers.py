@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import weakref
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -93,8 +94,8 @@ class _Mapped:
     def __init__(self, file: Any, name: str, size: int) -> None:
         version = npy.read_magic(file)
         if version not in _NPY:
-            told = ".".join(map(str, version))
-            raise InvalidDataError(f"{name}: npy files of version {told} are not known")
+            number = ".".join(map(str, version))
+            raise InvalidDataError(f"{name}: npy files of version {number} are not known")
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         self.shape, fortran, self.dtype = read(file)
         if self.dtype.hasobject:
@@ -206,7 +207,7 @@ def _safetensors(path: Path) -> _Arrays:
         return _Arrays(list(file.keys()), partial(_Tensor, path, opened))
 
 
-class _Table:
+class _Table(ABC):
     """Columns of Arrow types."""
 
     def __init__(self, path: Path, schema: Any, rows: int) -> None:
@@ -216,9 +217,9 @@ class _Table:
         self._types = {field.name: field.type for field in schema}
         self.names: Sequence[str] = list(schema.names)
 
+    @abstractmethod
     def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         """Record batches, the first of which begins at or before row `skip`, and where it does."""
-        raise NotImplementedError
 
     def column(self, name: str) -> Column:
         kind, shape = self._types[name], tuple[int, ...]()
@@ -341,7 +342,7 @@ class _Csv:
             start = sum(1 for _ in islice(rows, skip))
             lines = [0]
             while lines:  # ends with an empty part, which tells how many rows there are
-                lines, cells, told_of = [], [], {name: list[str | None]() for name in texts}
+                lines, cells, texts_of = [], [], {name: list[str | None]() for name in texts}
                 for line, row in islice(rows, step):
                     if len(row) != width:
                         raise InvalidDataError(
@@ -351,7 +352,7 @@ class _Csv:
                     lines.append(line)
                     cells += [row[j] or empty for j, empty in cells_of]
                     for name, j in texts.items():
-                        told_of[name].append(row[j].strip() or None)
+                        texts_of[name].append(row[j].strip() or None)
                 left = iter(cells)
                 plain = "".join(cells)
                 convert = float if plain.isascii() and "_" not in plain else _decimal
@@ -366,7 +367,7 @@ class _Csv:
                     ) from error
                 numbers = numbers.reshape(len(lines), len(numbers_of))
                 columns = dict(zip(numbers_of, numbers.T, strict=True))
-                columns |= {name: np.array(cells, TEXT) for name, cells in told_of.items()}
+                columns |= {name: np.array(cells, TEXT) for name, cells in texts_of.items()}
                 yield Part(start, columns, lines)
                 start += len(lines)
 

@@ -118,15 +118,15 @@ def _gains(
 ) -> Gains | None:
     """Over all rows of the test part, the first, and of each fold; None if rows were not met."""
     test, *folds = parts
-    found: list[Any] = []
+    means: list[Any] = []  # of the fold and of the test part, by fit
     for fit, fold, verdict in zip(fits, folds, verdicts, strict=True):
         if isinstance(fit, Bilinear):
-            found.append((fit.gains(fold, h), fit.gains(test, h)))
+            means.append((fit.gains(fold, h), fit.gains(test, h)))
         elif verdict.gains is not None:
-            found.append(verdict.gains[:, :, h])
+            means.append(verdict.gains[:, :, h])
         else:
             return None
-    return Gains(*np.array(found).swapaxes(0, 1))
+    return Gains(*np.array(means).swapaxes(0, 1))
 
 
 def hyperparameters(fits: Sequence[Fitted]) -> list[tuple[int, int]]:
