@@ -122,8 +122,8 @@ def _folded(console: Console, table: Table, width: int | None = None) -> Table:
         for i, column in enumerate(table.columns)
     )
     # the short ones first: what they leave is for the others
-    for left, i in zip(range(len(names), 0, -1), sorted(names, key=longest.__getitem__)):
-        columns[i].width = share = min(longest[i], max(1, room // left))
+    for k, i in enumerate(sorted(names, key=longest.__getitem__)):
+        columns[i].width = share = min(longest[i], max(1, room // (len(names) - k)))
         room -= share
     made = Table(
         *columns, box=None, pad_edge=False, show_header=table.show_header,
