@@ -1,4 +1,4 @@
-"""Alarms over time: how often calibrated models raise one, and how soon drifts do."""
+"""Alarms over time: false alarm rates of calibrated models, and delays after drifts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def run(settings: Settings) -> Report:
 def calibrated(report: Report, pool: Executor) -> None:
     """The share of calibrated years in which the evidence ever reaches 1/level."""
     years, nights = (20, 40) if report.settings.small else (YEARS, NIGHTS)
-    found = _shared(pool, years, nights, ROWS, nights, 1.0)
-    alarms = sum(night is not None for night in found)
+    values = _shared(pool, years, nights, ROWS, nights, 1.0)
+    alarms = sum(night is not None for night in values)
     report.row(
         what="calibrated", years=years, nights=nights, rows=ROWS, alarms=alarms,
         **_band(alarms, years),
@@ -46,13 +46,13 @@ def calibrated(report: Report, pool: Executor) -> None:
 
 
 def late_labels(report: Report, pool: Executor) -> None:
-    """The same where half the labels come later, judged as a night does: the last value alone.
+    """The same with half of the labels late, judged by the last value, as in a night.
 
-    Beside it, what would be if a night judged every day that late labels have changed.
+    Also the share if a night judged every day that late labels have changed.
     """
     years, nights = (10, 40) if report.settings.small else (LATE_YEARS, NIGHTS)
-    found = np.array(list(pool.map(_late_year, range(years), [nights] * years, chunksize=2)))
-    last, path = found.sum(axis=0).tolist()
+    values = np.array(list(pool.map(_late_year, range(years), [nights] * years, chunksize=2)))
+    last, path = values.sum(axis=0).tolist()
     report.row(
         what="late labels", years=years, nights=nights, rows=LATE_ROWS, alarms=last,
         **_band(last, years), of_any_day=path,
@@ -63,7 +63,7 @@ def late_labels(report: Report, pool: Executor) -> None:
 
 
 def _band(alarms: int, years: int) -> dict[str, float]:
-    """In percent, where 95 % of repetitions would fall if this were the true share."""
+    """95 % range of the share in repetitions, in percent, if it were the true one."""
     low, high = (100 * binom.ppf(q, years, alarms / years) / years for q in (0.025, 0.975))
     return {"low": low, "high": high}
 
@@ -74,9 +74,9 @@ def drifting(report: Report, pool: Executor, temperature: float) -> None:
     series = 4 if report.settings.small else SERIES
     if report.settings.small:
         rows = min(rows, 5000)
-    found = _shared(pool, series, FIRST_DRIFTED + after, rows, FIRST_DRIFTED, temperature)
-    false = sum(night is not None and night < FIRST_DRIFTED for night in found)
-    delays = [n - FIRST_DRIFTED + 1 for n in found if n is not None and n >= FIRST_DRIFTED]
+    values = _shared(pool, series, FIRST_DRIFTED + after, rows, FIRST_DRIFTED, temperature)
+    false = sum(night is not None and night < FIRST_DRIFTED for night in values)
+    delays = [n - FIRST_DRIFTED + 1 for n in values if n is not None and n >= FIRST_DRIFTED]
     missed = series - false - len(delays)
     middle = float(np.median(delays)) if delays else float("inf")
     spread = {f"p{q}": float(np.percentile(delays, q)) for q in (10, 90, 100)} if delays else {}
@@ -100,13 +100,13 @@ def _shared(
 def _first_alarm(
     series: int, nights: int, rows: int, drifted: int, temperature: float
 ) -> int | None:
-    """With the bets of a ledger: fixed ones, and those that the last 28 nights taught."""
+    """With the bets of a ledger: fixed ones, and those learned from the last 28 nights."""
     from calibscale import from_arrays
-    from calibscale.scan import scan
-    from calibscale.wagers import Wagers, learn, log_evidence
+    from calibscale.inference.e_process import BettingEProcess, learn, log_evidence
+    from calibscale.session import Session
 
     rng = np.random.default_rng([SEED, rows, round(100 * temperature), series])
-    fixed = Wagers("top_label")
+    fixed = BettingEProcess("top_label")
     logs, sums = [], []
     for night in range(nights):
         log_p, labels = _calibrated_rows(rng, rows)
@@ -114,9 +114,10 @@ def _first_alarm(
         source = from_arrays(logits=sharper * log_p, labels=labels)
         shifts = learn(np.sum(sums[-LEARN_DAYS:], axis=0)) if sums else ()
         bets = replace(fixed, learned=((None, shifts),) if any(shifts) else ())
-        found = scan(source, (bets,), scheduler="serial").groups[None][bets]
-        logs.append(found.logs)
-        sums.append(found.sums)
+        with Session.open(source, scheduler="serial") as session:
+            result = session.scan([bets]).groups[None][bets]
+        logs.append(result.logs)
+        sums.append(result.sums)
         evidence = log_evidence(np.array(logs)) if night >= drifted or night == nights - 1 else []
         reached = np.flatnonzero(np.asarray(evidence) >= np.log(1 / LEVEL))
         if len(reached):
@@ -125,13 +126,13 @@ def _first_alarm(
 
 
 def _late_year(series: int, nights: int) -> tuple[bool, bool]:
-    """Whether the last value, and whether that of any day, was ever an alarm on some night."""
+    """Whether the last value, and the value of any day, ever raised an alarm."""
     from calibscale import from_arrays
-    from calibscale.scan import scan
-    from calibscale.wagers import Wagers, learn, log_evidence
+    from calibscale.inference.e_process import BettingEProcess, learn, log_evidence
+    from calibscale.session import Session
 
     rng = np.random.default_rng([SEED, LATE_ROWS, series])
-    fixed = Wagers("top_label")
+    fixed = BettingEProcess("top_label")
     shape = (nights, LATEST + 1)  # by day, and by the nights that labels took
     logs = np.zeros((*shape, len(fixed.zero(CLASSES).logs)))
     sums = np.zeros((*shape, *fixed.zero(CLASSES).sums.shape))
@@ -146,8 +147,9 @@ def _late_year(series: int, nights: int) -> tuple[bool, bool]:
         source = from_arrays(
             logits=log_p, labels=labels, covariates=late[:, None], covariate_names=("late",)
         )
-        found = scan(source, (bets,), group_by="late", scheduler="serial").groups
-        for key, states in found.items():
+        with Session.open(source, scheduler="serial") as session:
+            result = session.scan([bets], group_by="late").groups
+        for key, states in result.items():
             if key is not None:
                 logs[night, int(key)], sums[night, int(key)] = states[bets].logs, states[bets].sums
         evidence = log_evidence(np.where(known[:, :, None], logs[: night + 1], 0.0).sum(axis=1))

@@ -1,4 +1,4 @@
-"""Binned errors against exact rational arithmetic, where confidences crowd near 1."""
+"""Binned errors against exact rational arithmetic, for confidences near 1."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def run(settings: Settings) -> Report:
         q = np.column_stack([1.0 - p, p])
         labels = (np.random.default_rng(1).random(n) < p).astype(np.int64)
         source = from_arrays(probabilities=q, labels=labels)
-        found = evaluate(source, [ECE(bins=BINS), TCE2(bins=BINS)])
+        notion = "top_label"
+        result = evaluate(source, [ECE(bins=BINS, notion=notion), TCE2(bins=BINS, notion=notion)])
         confidence = q.max(axis=1)
         ece, tce2 = exact_errors(confidence, q.argmax(axis=1) == labels)
         report.row(data=name, rows=n, ece=float(ece), tce2=float(tce2))
-        report.check(f"{name}, ECE, error", abs(found["ece"].value - float(ece)), 1e-12)
-        report.check(f"{name}, TCE2, error", abs(found["tce2"].value - float(tce2)), 1e-12)
+        report.check(f"{name}, ECE, error", abs(result["ece"].value - float(ece)), 1e-12)
+        report.check(f"{name}, TCE2, error", abs(result["tce2"].value - float(tce2)), 1e-12)
     return report
 
 
@@ -43,7 +44,7 @@ def _confidences(n: int) -> dict[str, NDArray[np.float64]]:
 def exact_errors(
     confidence: NDArray[np.floating], hit: NDArray[np.bool_]
 ) -> tuple[Fraction, Fraction]:
-    """Σ_b (n_b/n) |conf_b − acc_b| and its square-error twin, rounded nowhere; bins (lo, hi]."""
+    """Σ_b (n_b/n) |conf_b − acc_b| and its squared version, without rounding; bins (lo, hi]."""
     n = len(confidence)
     bins = np.searchsorted(np.linspace(0.0, 1.0, BINS + 1)[1:-1], confidence, side="left")
     sums = exact_sums(confidence, bins, BINS)

@@ -1,4 +1,4 @@
-"""Reference values: exact ones to 1e-10, random features within their bounds and stated errors."""
+"""Reference values: exact to 1e-10, random features within their bounds and reported errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
-from calibscale.source import ArraySource
+from calibscale.data.source import ArraySource
 
 ROWS = 2000
 EXACT = {
@@ -58,8 +58,8 @@ def run(settings: Settings) -> Report:
 
 
 def _exact(report: Report, name: str, source: ArraySource, golden: dict[str, float]) -> None:
-    found = evaluate(source, EXACT.values()).estimates
-    errors = [abs(e.value / golden[key] - 1) for e, key in zip(found, EXACT, strict=True)]
+    outcome = evaluate(source, EXACT.values()).estimates
+    errors = [abs(e.value / golden[key] - 1) for e, key in zip(outcome, EXACT, strict=True)]
     report.check(f"{name}, scores and bins, largest relative error", max(errors), 1e-10)
 
 
@@ -67,17 +67,17 @@ def _kernel_values(
     source: ArraySource, features: RandomFourier
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Values and stated errors of the kernel estimators, all from one pass."""
-    found = evaluate(source, [kind(features=features) for kind in KERNEL.values()]).estimates
-    values = {key: e.value for key, e in zip(KERNEL, found, strict=True)}
-    return values, {key: e.approximation.error for key, e in zip(KERNEL, found, strict=True)}
+    scores = evaluate(source, [kind(features=features) for kind in KERNEL.values()]).estimates
+    values = {key: e.value for key, e in zip(KERNEL, scores, strict=True)}
+    return values, {key: e.approximation.error for key, e in zip(KERNEL, scores, strict=True)}
 
 
 def _within(
     report: Report, name: str, source: ArraySource, golden: dict[str, float], seeds: int
 ) -> None:
-    found = [_kernel_values(source, RandomFourier(1000, 1.0, seed))[0] for seed in range(seeds)]
+    rows = [_kernel_values(source, RandomFourier(1000, 1.0, seed))[0] for seed in range(seeds)]
     for key, bound in WITHIN.items():
-        worst = max(abs(values[key] / golden[key] - 1) for values in found)
+        worst = max(abs(values[key] / golden[key] - 1) for values in rows)
         what = f"{name}, {key}, F = 1000, worst of {seeds} seeds"
         report.check(what, 100 * worst, 100 * bound, "%")
 
@@ -85,10 +85,10 @@ def _within(
 def _stated_error(
     report: Report, name: str, source: ArraySource, golden: dict[str, float], seeds: int
 ) -> None:
-    found = [_kernel_values(source, RandomFourier(100, 1.0, seed)) for seed in range(seeds)]
+    rows = [_kernel_values(source, RandomFourier(100, 1.0, seed)) for seed in range(seeds)]
     for key in KERNEL:
-        error = np.array([values[key] for values, _ in found]) - golden[key]
-        stated = np.array([errors[key] for _, errors in found])
+        error = np.array([values[key] for values, _ in rows]) - golden[key]
+        stated = np.array([errors[key] for _, errors in rows])
         covered = 100 * np.mean(np.abs(error) <= stated)
         what = f"{name}, {key}, stated error covers"
         report.check(what, covered, 90, f"% of {seeds} seeds", at_least=True)

@@ -1,6 +1,6 @@
-"""Laws of predictions and of miscalibration: by name, as a function, or from a store.
+"""Distributions of predictions, and miscalibration: by name, as a function, or from a store.
 
-A law draws true probabilities; a miscalibration turns them into the predictions that are shown.
+A law draws true probabilities; a miscalibration transforms them into predictions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BINARY: dict[str, Draw] = {
 
 @dataclass(frozen=True)
 class Law:
-    """True probabilities P(y = 1) and the predictions shown for them.
+    """True probabilities P(y = 1) and the predictions made of them.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def run(settings: Settings) -> Report:
 
 
 def levels(report: Report, pool: Executor) -> None:
-    """How often calibrated data are rejected: 5 % with `labels`, judged over all cells at once."""
+    """How often calibrated data are rejected: 5 % with `labels`, with one bound for all cells."""
     count = 20 if report.settings.small else 2000
     cells = len(LAWS) * len(STATISTICS)
     tail = 0.01 / cells / 2  # Bonferroni, two-sided
@@ -115,10 +115,10 @@ def power(report: Report, pool: Executor) -> None:
 
 
 def _row(report: Report, what: str, law: str, statistic: str, rejected: Any, **more: Any) -> None:
-    """Shares of rejections in percent by null; `labels_at_random`: ties broken by lot."""
+    """Shares of rejections in percent by null; `labels_at_random`: ties broken at random."""
     names = (*NULLS, "labels_at_random")
-    found = {n: float(100 * r) for n, r in zip(names, rejected, strict=True) if np.isfinite(r)}
-    report.row(what=what, law=law, statistic=statistic, **found, **more)
+    by_name = {n: float(100 * r) for n, r in zip(names, rejected, strict=True) if np.isfinite(r)}
+    report.row(what=what, law=law, statistic=statistic, **by_name, **more)
 
 
 def _by_law(
@@ -127,31 +127,32 @@ def _by_law(
     """Shares of data sets rejected (statistics, nulls + 1), and of replicates that tie."""
     replicates = 19 if report.settings.small else REPLICATES  # both can say 5 % exactly
     for law in LAWS:
-        found = np.concatenate(shared(pool, count, _p_values, law, miscalibrated, replicates))
-        p, ties = found[..., :-1], found[..., -1]
+        values = np.concatenate(shared(pool, count, _p_values, law, miscalibrated, replicates))
+        p, ties = values[..., :-1], values[..., -1]
         rejected = np.where(np.isnan(p), np.nan, p <= LEVEL + 1e-12)
         yield law, rejected.mean(axis=0), ties.mean(axis=0)
 
 
 def _p_values(law: str, miscalibrated: bool, replicates: int, first: int, last: int) -> Any:
-    """Of data sets first..last−1: (data set, statistic, null), ties broken by lot, and ties."""
-    from calibscale import CKCE, CWCE2, ECE, JKCE, KCE, KLCE, TCE2, test
+    """Of data sets first..last−1: (data set, statistic, null), ties broken at random, and ties."""
+    from calibscale import CKCE, CWCE2, ECE, JKCE, KCE, KLCE, TCE2, calibration_test
 
     statistics = (KLCE(("x0",)), KCE(), JKCE(), CKCE(), ECE(notion="positive"),
                   TCE2(notion="positive"), CWCE2())  # fmt: skip
     assert tuple(s.name for s in statistics) == STATISTICS
     out = np.full((last - first, len(STATISTICS), len(NULLS) + 2), np.nan)
-    for number, found in zip(range(first, last), out, strict=True):
+    for number, outcome in zip(range(first, last), out, strict=True):
         rng = np.random.default_rng((SEED, list(LAWS).index(law), miscalibrated, number))
         source = _data(rng, law, ROWS, miscalibrated)
         seed = int(rng.integers(2**63))
         for k, null in enumerate(NULLS):
             bounded = null == "hoeffding"
-            asked = [s for s in statistics if not bounded or s.name in BOUNDED]
-            results = test(source, asked, null=null, replicates=replicates, seed=seed,
-                           scheduler="serial").results  # fmt: skip
+            requested = [s for s in statistics if not bounded or s.name in BOUNDED]
+            results = calibration_test(
+                source, requested, null=null, replicates=replicates, seed=seed, scheduler="serial"
+            ).results
             for result in results:
-                row = found[STATISTICS.index(result.statistic)]
+                row = outcome[STATISTICS.index(result.statistic)]
                 row[k] = result.p_value
                 if null == "labels":
                     row[-2], row[-1] = _by_lot(result, rng)
@@ -159,7 +160,7 @@ def _p_values(law: str, miscalibrated: bool, replicates: int, first: int, last: 
 
 
 def _by_lot(result: Any, rng: np.random.Generator) -> tuple[float, float]:
-    """The p-value with ties broken by lot, whose level is exact, and the share of ties."""
+    """Exact p-value, ties broken at random, and the share of ties."""
     values = result.null_values
     near = np.abs(values - result.value) <= 1e-9 * np.maximum(np.abs(values), abs(result.value))
     ties = int(near.sum())
@@ -168,10 +169,10 @@ def _by_lot(result: Any, rng: np.random.Generator) -> tuple[float, float]:
 
 
 def _data(rng: np.random.Generator, law: str, n: int, miscalibrated: bool) -> Any:
-    """Binary predictions, and a covariate that tells of them, but of the label only beyond them.
+    """Binary predictions, and a covariate that is correlated with them.
 
-    Calibrated: labels drawn from predictions.  Else from the law, which predictions exaggerate,
-    shifted along the covariate.
+    Calibrated: labels drawn from predictions.  Else predictions exaggerate the distribution
+    of labels, shifted along the covariate.
     """
     from calibscale import from_arrays
 
@@ -193,7 +194,7 @@ def _sharpened(p: Any) -> Any:
 
 
 def coverage(report: Report, pool: Executor) -> None:
-    """How often 95 % intervals hold what they are for."""
+    """How often 95 % intervals cover their target."""
     count, resamples = (8, 49) if report.settings.small else (1000, 999)
     truths = {law: _binned_error(law, report.settings.rows(20_000_000)) for law in LAWS}
     over, under, ckce, limit = _limits(report.settings.rows(2_000_000))
@@ -201,13 +202,13 @@ def coverage(report: Report, pool: Executor) -> None:
         np.concatenate(shared(pool, count, work, resamples), axis=1)
         for work in (_binned_intervals, _joint_intervals)
     )
-    for law, found in zip(LAWS, binned, strict=True):
-        for method, percent, _ in _covered(report, f"TCE2, debiased, {law}", found, truths[law]):
+    for law, result in zip(LAWS, binned, strict=True):
+        for method, percent, _ in _covered(report, f"TCE2, debiased, {law}", result, truths[law]):
             what = f"TCE2, debiased, {law}, {method}, covered"
             within(report, what, percent, 92, 99, full_only=True)
     cases = (("JKCE, unbiased", over), ("JKCE, difference of two models", over - under))
-    for (name, truth), found in zip(cases, joint[:2], strict=True):
-        for method, percent, length in _covered(report, name, found, truth):
+    for (name, truth), result in zip(cases, joint[:2], strict=True):
+        for method, percent, length in _covered(report, name, result, truth):
             what = f"{name}, {method}"
             report.check(f"{what}, covered", percent, 93, "%", at_least=True, full_only=True)
             report.check(f"{what}, mean length / 3.92 deviations", length, 1.5, full_only=True)
@@ -220,12 +221,12 @@ def coverage(report: Report, pool: Executor) -> None:
 
 
 def _covered(
-    report: Report, what: str, found: Any, truth: float, methods: tuple[str, ...] = METHODS
+    report: Report, what: str, result: Any, truth: float, methods: tuple[str, ...] = METHODS
 ) -> Iterator[tuple[str, float, float]]:
-    """Share of intervals in percent that hold the truth; mean length in 3.92 deviations."""
-    values = found[:, 0]
+    """Percentage of intervals that cover the truth; mean length in 3.92 deviations."""
+    values = result[:, 0]
     for k, method in enumerate(methods):
-        low, high = found[:, 1 + 2 * k], found[:, 2 + 2 * k]
+        low, high = result[:, 1 + 2 * k], result[:, 2 + 2 * k]
         percent = float(100 * np.mean((low <= truth) & (truth <= high)))
         length = float(np.mean(high - low) / (3.92 * values.std(ddof=1)))
         report.row(what=what, method=method, covered=percent, length=length, truth=float(truth),
@@ -234,7 +235,7 @@ def _covered(
 
 
 def _binned_error(law: str, rows: int) -> float:
-    """Σ_b P(b) E[p − P(y=1) | b]² of exaggerated predictions, from so many of them."""
+    """Σ_b P(b) E[p − P(y=1) | b]² of exaggerated predictions, from a sample."""
     rng = np.random.default_rng((SEED, list(LAWS).index(law)))
     edges = np.linspace(0, 1, BINS + 1)
     counts, gaps = np.zeros(BINS), np.zeros(BINS)
@@ -250,7 +251,8 @@ def _binned_error(law: str, rows: int) -> float:
 
 def _binned_intervals(resamples: int, first: int, last: int) -> Any:
     """Value, jackknife's interval, bootstrap's: (law, repetition, 5)."""
-    from calibscale import Intervals, TCE2Debiased, evaluate, from_arrays
+    from calibscale import TCE2Debiased, evaluate, from_arrays
+    from calibscale.inference.resampling import resampling
 
     out = np.empty((len(LAWS), last - first, 5))
     for k, law in enumerate(LAWS):
@@ -260,48 +262,51 @@ def _binned_intervals(resamples: int, first: int, last: int) -> Any:
             labels = (rng.random(MANY_ROWS) < true).astype(np.int64)
             source = from_arrays(probabilities=_sharpened(true), labels=labels, binary=True)
             for m, method in enumerate(METHODS):
-                (found,) = evaluate(
+                (result,) = evaluate(
                     source, [TCE2Debiased(BINS, notion="positive")], scheduler="serial",
-                    interval=Intervals(method, resamples=resamples),
+                    interval=resampling(method, resamples=resamples),
                 ).estimates  # fmt: skip
-                row[0], row[1 + 2 * m : 3 + 2 * m] = found.value, _ends(found.interval)
+                row[0], row[1 + 2 * m : 3 + 2 * m] = result.value, _ends(result.interval)
     return out
 
 
 def _joint_intervals(resamples: int, first: int, last: int) -> Any:
     """The same of JKCE, of its difference of two models, and of CKCE: (3, repetition, 5)."""
-    from calibscale import CKCE, JKCE, Intervals
+    from calibscale import CKCE, JKCE, Bootstrap, Jackknife
+    from calibscale.inference.resampling import resampling
 
     out = np.empty((3, last - first, 5))
     for i, number in enumerate(range(first, last)):
         over, under = (_many_classes(name, number, MANY_ROWS) for name in ("ms-over", "ms-under"))
-        asked = Intervals("bootstrap", resamples=resamples)
+        requested = Bootstrap(resamples=resamples)
         joint, conditional = _parts(
-            over, {JKCE(_features()): asked, CKCE(_features()): Intervals()}
-        )  # CKCE's jackknife alone: resamples are dear
-        (other,) = _parts(under, {JKCE(_features()): asked})
+            over, {JKCE(_features()): requested, CKCE(_features()): Jackknife()}
+        )  # CKCE's jackknife alone: resamples are slow
+        (other,) = _parts(under, {JKCE(_features()): requested})
         for row, parts in zip(out[:, i], (joint, joint - other, conditional), strict=True):
             row[0] = parts.value
             for m, method in enumerate(METHODS):
-                row[1 + 2 * m : 3 + 2 * m] = _ends(parts.interval(Intervals(method), ""))
+                row[1 + 2 * m : 3 + 2 * m] = _ends(parts.interval(resampling(method), ""))
     return out
 
 
 def _parts(source: Any, estimators: dict[Any, Any]) -> list[Any]:
-    """Values of parts of the rows, of which intervals are made, by what is asked of each."""
+    """Values of parts of the rows for intervals, by estimator and resampling."""
     from calibscale import engine
-    from calibscale.evaluation import prepared
-    from calibscale.intervals import parts_of, total
+    from calibscale.inference.intervals import parts_of
+    from calibscale.inference.resampling import total
+    from calibscale.session import Session
 
-    with prepared(source, estimators, scheduler="serial") as opened:
-        asked = list(zip(opened.fitting, estimators.values(), strict=True))
-        states = opened.scan([s for e, how in asked for s in how.needs(e)]).groups[None]
-        found = []
+    with Session.open(source, scheduler="serial") as session:
+        opened = session.run(estimators)
+        requested = list(zip(opened.fitting, estimators.values(), strict=True))
+        states = opened.scan([s for e, how in requested for s in how.needs(e)]).groups[None]
+        collected = []
         with engine.one_thread():
-            for e, how in asked:
+            for e, how in requested:
                 value = e.value(*(total(states[s]) for s in how.needs(e)))
-                found.append(parts_of(e, how, states, None, value))
-    return found
+                collected.append(parts_of(e, how, states, None, value))
+    return collected
 
 
 def _ends(interval: Any) -> tuple[float, float]:
@@ -316,9 +321,9 @@ def _features() -> Any:
 
 
 def _many_classes(name: str, seed: int, rows: int) -> Any:
-    """Dirichlet(0.1) of 10 classes, exaggerated or played down; rows of a seed are the same."""
+    """Dirichlet(0.1) of 10 classes, over- or underconfident; rows of a seed are the same."""
     from calibscale import from_arrays
-    from calibscale.simulate import configured, draws
+    from calibscale.simulation import configured, draws
 
     parts = list(draws(configured(name, CLASSES, None, seed), seed, 0, rows))
     return from_arrays(
@@ -328,13 +333,13 @@ def _many_classes(name: str, seed: int, rows: int) -> Any:
 
 
 def _limits(rows: int) -> tuple[float, float, float, float]:
-    """Of very many rows: JKCE of both models, CKCE with the ridge of MANY_ROWS, and theirs."""
+    """Limits at very many rows: JKCE of both models, CKCE at the ridge of MANY_ROWS and its own."""
     from calibscale import CKCE, JKCE, evaluate
 
     over = [JKCE(_features()), CKCE(_features(), ridge=MANY_ROWS**-0.25), CKCE(_features())]
-    found = evaluate(_many_classes("ms-over", SEED, rows), over).estimates
+    scores = evaluate(_many_classes("ms-over", SEED, rows), over).estimates
     (under,) = evaluate(_many_classes("ms-under", SEED, rows), over[:1]).estimates
-    return found[0].value, under.value, found[1].value, found[2].value
+    return scores[0].value, under.value, scores[1].value, scores[2].value
 
 
 # ---------------------------------------------------------------- time and memory
@@ -366,14 +371,16 @@ def ckce_test(n: int, classes: int, replicates: int) -> Callable[[], Any]:
 
 
 def _test(statistic: Any, source: Any, few: Any, replicates: int) -> Callable[[], Any]:
-    """The test, compiled by one of few rows."""
-    from calibscale import test
+    """The test, compiled on few rows."""
+    from calibscale import calibration_test
 
-    test(few, [statistic], replicates=19, scheduler="threads:2")
+    calibration_test(few, [statistic], replicates=19, scheduler="threads:2")
 
     def work() -> dict[str, Any]:
-        (found,) = test(source, [statistic], replicates=replicates, scheduler="threads:2").results
-        return {"value": found.value, "p_value": found.p_value}
+        (result,) = calibration_test(
+            source, [statistic], replicates=replicates, scheduler="threads:2"
+        ).results
+        return {"value": result.value, "p_value": result.p_value}
 
     return work
 
@@ -383,7 +390,7 @@ def _test(statistic: Any, source: Any, few: Any, replicates: int) -> Callable[[]
 
 def kite(report: Report) -> None:
     """Real data with KiTE's normalisation and permutations."""
-    from calibscale import KLCE, from_arrays, test
+    from calibscale import KLCE, calibration_test, from_arrays
 
     folder = os.environ.get("CALIBSCALE_DATA")
     if not folder:
@@ -404,14 +411,16 @@ def kite(report: Report) -> None:
         # exp(−((p − p')/w)²)·exp(−gamma·|x − x'|²)
         widths = expected["prob_width"] / np.sqrt(2), 1 / np.sqrt(2 * expected["gamma"])
         statistic = KLCE(names, *widths, normalization="kernel_sum")
-        (found,) = test(source, [statistic], null="permute", replicates=replicates, seed=0).results
-        report.row(what=f"{name}, KiTE", value=found.value, p_value=found.p_value,
+        (result,) = calibration_test(
+            source, [statistic], null="permute", replicates=replicates, seed=0
+        ).results
+        report.row(what=f"{name}, KiTE", value=result.value, p_value=result.p_value,
                    replicates=replicates, kite_p=expected["kite_p"])  # fmt: skip
         if name == "heart_lr":
-            report.check(f"{name}, value, distance from 0.0033", abs(found.value - 0.0033), 5e-5)
-            within(report, f"{name}, p", found.p_value, 0.22, 0.31, "")
+            report.check(f"{name}, value, distance from 0.0033", abs(result.value - 0.0033), 5e-5)
+            within(report, f"{name}, p", result.p_value, 0.22, 0.31, "")
         else:
-            report.check(f"{name}, p", found.p_value, 1 / replicates)
+            report.check(f"{name}, p", result.p_value, 1 / replicates)
 
 
 if __name__ == "__main__":

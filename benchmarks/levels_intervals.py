@@ -1,4 +1,4 @@
-"""Coverage of 95 % intervals of binary predictions, one data set after another."""
+"""Coverage of 95 % intervals of binary predictions, one data set at a time."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None
     for law in laws or LAWS:
         truth = population(law, 50_000 if small else SAMPLE)
         for n in ROWS[:2] if small else ROWS:
-            found = np.concatenate(shared(pool, count, intervals, law, n))
-            truths = [*truth[:4], found[:, 4, 0].mean()]
+            values = np.concatenate(shared(pool, count, intervals, law, n))
+            truths = [*truth[:4], values[:, 4, 0].mean()]
             misses = n * truth[4]
             for k, name in enumerate(NAMES):
-                value, low, high = found[:, k].T
+                value, low, high = values[:, k].T
                 covered = float(100 * np.mean((low <= truths[k]) & (truths[k] <= high)))
                 report.row(
                     what="coverage", law=str(law), n=n, estimator=name, covered=covered,
@@ -46,7 +46,7 @@ def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None
                     report.check(what, covered, least, "%", at_least=True, full_only=True)
                 else:
                     within(report, what, covered, least, 99, full_only=True)
-            squares = found[:, 2:4, 2]
+            squares = values[:, 2:4, 2]
             what = f"{law}, n = {n}, intervals of squares wholly below 0"
             report.check(what, float(100 * np.mean(squares < 0)), 0, "%", full_only=True)
 
@@ -57,7 +57,7 @@ def estimators(bandwidth: float) -> list[Any]:
 
     features = cs.RandomFourier(bandwidth=bandwidth)
     return [
-        cs.Accuracy(), cs.ConfidenceGap(), cs.TCE2Debiased(BINS, notion="positive"),
+        cs.Accuracy(), cs.ConfidenceGap("top_label"), cs.TCE2Debiased(BINS, notion="positive"),
         cs.JKCE(features), cs.ECE(BINS, notion="positive"),
     ]  # fmt: skip
 
@@ -72,7 +72,7 @@ def bandwidth_of(law: Law) -> float:
 
 def population(law: Law, rows: int) -> tuple[float, float, float, float, float]:
     """Accuracy, confidence gap, TCE₂, JKCE, and the probability of the rarer outcome of a row."""
-    from calibscale.features import RandomFourier, frequencies
+    from calibscale.kernel_sums.product_kernel import RandomFourier, frequencies
 
     features = RandomFourier(bandwidth=bandwidth_of(law))
     omega = frequencies(features.n_features, 2, features.seed) / features.bandwidth

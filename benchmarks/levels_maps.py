@@ -15,12 +15,12 @@ ROWS = (500, 2000, 10_000)
 POINTS = 80  # of a map, at its rows
 
 GROUPED = {"rare": 3000, "uniform": 1000, "conf": 1000}  # rows
-BIASES = {"rare": 1.8, "uniform": 1.12, "conf": 0.9}  # times so much, in one of three groups
+BIASES = {"rare": 1.8, "uniform": 1.12, "conf": 0.9}  # factor of the events in one of three groups
 REPLICATES = 999
 
 
 def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> None:
-    """All of them, `count` data sets each."""
+    """Run all, with `count` data sets each."""
     maps(report, pool, laws or LAWS, count)
     regions(report, pool, count)
     groups(report, pool, count)
@@ -33,9 +33,9 @@ def maps(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> N
     """Points of |z| > 1.96, and how often intervals miss, by whether a map shows the point."""
     for law in laws:
         for rows in ROWS:
-            found = np.sum(shared(pool, count, _map, law, rows), axis=0)
+            values = np.sum(shared(pool, count, _map, law, rows), axis=0)
             for some, (points, up, down, below, above) in zip(
-                ("10 effective rows or more", "5 to 10"), found, strict=True
+                ("10 effective rows or more", "5 to 10"), values, strict=True
             ):
                 if points < POINTS:
                     continue
@@ -51,7 +51,7 @@ def maps(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> N
 def _map(law: Law, rows: int, first: int, last: int) -> Any:
     """Points, those of z above and below 1.96, and those whose low and high ends miss: (2, 5)."""
     from calibscale import from_arrays
-    from calibscale.bias import local_bias
+    from calibscale.auditing.local_bias import local_bias
 
     out = np.zeros((2, 5))
     for number in range(first, last):
@@ -78,22 +78,23 @@ def _map(law: Law, rows: int, first: int, last: int) -> Any:
 
 def regions(report: Report, pool: Executor, count: int) -> None:
     """Calibrated data sets whose most biased region has |z| > 4."""
-    found = np.concatenate(shared(pool, count, _regions))
-    share = float(100 * np.mean(found > 4))
-    report.row(what="first region", data_sets=count, above_4=share, median=float(np.median(found)))
+    values = np.concatenate(shared(pool, count, _regions))
+    share = float(100 * np.mean(values > 4))
+    report.row(what="first region", data_sets=count, above_4=share, median=float(np.median(values)))
     report.check("first region, |z| > 4, calibrated rare events", share, 5.0, "%", full_only=True)
 
 
 def _regions(first: int, last: int) -> Any:
     """|z| of the first region of each data set."""
-    from calibscale.auditing import audit
+    from calibscale import KLCE
+    from calibscale.auditing.audit_pipeline import audit
 
     out = []
     for number in range(first, last):
         source = _grouped(Law("rare"), 3000, 1.0, (SEED, 21, number))
-        found = audit(source, ("x", "group"), categorical="group", replicates=19,
+        result = audit(source, KLCE(("x", "group"), categorical=("group",)), replicates=19,
                       scheduler="serial")  # fmt: skip
-        out.append(max((abs(region.z) for region in found.regions[:1]), default=0.0))
+        out.append(max((abs(region.z) for region in result.regions[:1]), default=0.0))
     return np.array(out)
 
 
@@ -104,8 +105,8 @@ def groups(report: Report, pool: Executor, count: int) -> None:
     """Data sets with a group called biased, by Westfall & Young and by Holm, and by intervals."""
     for name, rows in GROUPED.items():
         for factor in (1.0, BIASES[name]):
-            found = np.concatenate(shared(pool, count, _groups, name, rows, factor))
-            young, holm, interval = (float(100 * share) for share in found.mean(axis=0))
+            values = np.concatenate(shared(pool, count, _groups, name, rows, factor))
+            young, holm, interval = (float(100 * share) for share in values.mean(axis=0))
             what = f"groups, {name}, " + (f"one times {factor}" if factor != 1 else "calibrated")
             report.row(what=what, rows=rows, data_sets=count, westfall_young=young, holm=holm,
                        intervals=interval)  # fmt: skip
@@ -116,10 +117,10 @@ def groups(report: Report, pool: Executor, count: int) -> None:
 
 def _groups(name: str, rows: int, factor: float, first: int, last: int) -> Any:
     """Whether a group is called biased by each of three: (data set, 3)."""
-    from calibscale.auditing.groups import Axis, GroupSums
-    from calibscale.auditing.judged import judged_groups
-    from calibscale.multiplicity import holm
-    from calibscale.scan import scan
+    from calibscale.auditing.group_tests import GroupSums, tested_groups
+    from calibscale.data.covariates import Axis
+    from calibscale.inference.multiple_testing import holm
+    from calibscale.session import Session
 
     statistic = GroupSums(
         (Axis("x", 0, None, (-0.8, -0.25, 0.25, 0.8)), Axis("group", 1, (0.0, 1.0, 2.0))),
@@ -128,19 +129,17 @@ def _groups(name: str, rows: int, factor: float, first: int, last: int) -> Any:
     out = np.zeros((last - first, 3))
     for row, number in zip(out, range(first, last), strict=True):
         source = _grouped(Law(name), rows, factor, (SEED, 22, number))
-
-        def read(*some: Any, source: Any = source) -> Any:
-            return scan(source, some, covariates=("x", "group"), scheduler="serial")
-
-        found = judged_groups(read, statistic, 1, None, REPLICATES, number, 30, 0.95).listed
-        row[0] = min(g.adjusted for g in found) <= 0.05 + 1e-12
-        row[1] = min(holm([g.p_value for g in found])) <= 0.05 + 1e-12
-        row[2] = any(g.low > 0 or g.high < 0 for g in found)
+        with Session.open(source, scheduler="serial") as session:
+            groups = tested_groups(session, ("x", "group"), statistic, REPLICATES, number, 30, 0.95)
+        result = groups.listed
+        row[0] = min(g.adjusted for g in result) <= 0.05 + 1e-12
+        row[1] = min(holm([g.p_value for g in result])) <= 0.05 + 1e-12
+        row[2] = any(g.low > 0 or g.high < 0 for g in result)
     return out
 
 
 def _grouped(law: Law, rows: int, factor: float, seed: tuple[int, ...]) -> Any:
-    """Rows of which those of group 2 have so many times the events that are predicted."""
+    """Rows whose group 2 has a multiple of the predicted events."""
     from calibscale import from_arrays
 
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Rankings: calibrated models of unlike sharpness are not told apart, miscalibrated ones are."""
+"""Rankings: models of different sharpness differ only if one is miscalibrated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRAWS = 2_000_000
 
 
 def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> None:
-    """All of it, from `count` data sets per cell."""
+    """Run all, with `count` data sets per cell."""
     for law in (*(laws or DEFAULTS), None):
         for n in ROWS:
             _calibrated(report, pool, law, n, count)
@@ -31,7 +31,7 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
 
 
 def _estimators() -> list[Any]:
-    from calibscale.estimators import ESTIMATORS
+    from calibscale.estimators.registry import ESTIMATORS
 
     return [ESTIMATORS[name]() for name in BY]
 
@@ -40,13 +40,13 @@ def _estimators() -> list[Any]:
 
 
 def _calibrated(report: Report, pool: Executor, law: Law | None, n: int, count: int) -> None:
-    """How often two calibrated models are told apart, in percent."""
-    found = np.concatenate(shared(pool, count, _told_apart, law, n))
-    shares = dict(zip(BY, (100 * found.mean(axis=0)).tolist(), strict=True))
+    """Share of data sets in which two calibrated models are distinguished, in percent."""
+    values = np.concatenate(shared(pool, count, _told_apart, law, n))
+    shares = dict(zip(BY, (100 * values.mean(axis=0)).tolist(), strict=True))
     where = "10 classes" if law is None else law.name
-    report.row(what="calibrated, told apart", law=where, rows=n, **shares)
+    report.row(what="calibrated, distinguished", law=where, rows=n, **shares)
     report.check(
-        f"{where}, {n:,} rows, calibrated models told apart", shares[BY[0]], 5.0, "%",
+        f"{where}, {n:,} rows, calibrated models distinguished", shares[BY[0]], 5.0, "%",
         full_only=True,
     )  # fmt: skip
 
@@ -54,8 +54,8 @@ def _calibrated(report: Report, pool: Executor, law: Law | None, n: int, count: 
 def _told_apart(law: Law | None, n: int, first: int, last: int) -> Any:
     from calibscale import from_arrays, rank
 
-    found = np.empty((last - first, len(BY)), bool)
-    for row, number in zip(found, range(first, last), strict=True):
+    values = np.empty((last - first, len(BY)), bool)
+    for row, number in zip(values, range(first, last), strict=True):
         rng = np.random.default_rng((SEED, 7, n, number))
         sharp, blunt, labels = _classes(rng, n) if law is None else _binary(law, rng, n)
         models = {
@@ -64,11 +64,11 @@ def _told_apart(law: Law | None, n: int, first: int, last: int) -> Any:
         }
         for k, by in enumerate(_estimators()):
             row[k] = rank(models, by, scheduler="serial").differences[0].distinguishable
-    return found
+    return values
 
 
 def _binary(law: Law, rng: np.random.Generator, n: int) -> tuple[Any, Any, Any]:
-    """True probabilities; their means over the lower and the upper half; labels."""
+    """True probabilities; their means over the lower and upper half; labels."""
     true, _ = law.probabilities(rng, n)
     middle, low, high = _halves(law)
     return true, np.where(true < middle, low, high), (rng.random(n) < true).astype(np.int64)
@@ -96,12 +96,12 @@ def _pairs(report: Report, pool: Executor, n: int, count: int, least: float) -> 
     """How often the calibrated model of a pair of [MS, §5.1] has the smaller value, in percent."""
     right = np.concatenate(shared(pool, count, _ranked_right, n)).mean(axis=0)  # (pairs, BY)
     for pair, shares in zip(PAIRS, 100 * right, strict=True):
-        found = dict(zip(BY, shares.tolist(), strict=True))
-        report.row(what="calibrated first", pair=" before ".join(pair), rows=n, **found)
+        result = dict(zip(BY, shares.tolist(), strict=True))
+        report.row(what="calibrated first", pair=" before ".join(pair), rows=n, **result)
     mean = dict(zip(BY, (100 * right.mean(axis=0)).tolist(), strict=True))
     report.row(what="calibrated first", pair="mean of the pairs", rows=n, **mean)
     report.check(
-        f"{n} rows, pairs of [MS] ranked right", mean[BY[0]], least, "%", at_least=True,
+        f"{n} rows, pairs of [MS] in order", mean[BY[0]], least, "%", at_least=True,
         full_only=True,
     )  # fmt: skip
 
@@ -115,15 +115,15 @@ def _ranked_right(n: int, first: int, last: int) -> Any:
         values = {}
         for name in ("true", "marginal", "under", "over"):
             source = _simulated(name, number * n, n)
-            found = evaluate(source, _estimators(), scheduler="serial")
-            values[name] = np.array([estimate.value for estimate in found])
+            result = evaluate(source, _estimators(), scheduler="serial")
+            values[name] = np.array([estimate.value for estimate in result])
         row[...] = [values[good] < values[bad] for good, bad in PAIRS]
     return right
 
 
 def _simulated(name: str, start: int, n: int) -> Any:
     from calibscale import from_arrays
-    from calibscale.simulate import GENERATORS
+    from calibscale.simulation import GENERATORS
 
     draw = GENERATORS[f"ms-{name}"].draw(SEED, start, start + n)
     return from_arrays(logits=draw.logits, labels=draw.labels)
@@ -133,7 +133,7 @@ def _simulated(name: str, start: int, n: int) -> Any:
 
 
 def _coverage(report: Report, pool: Executor, count: int) -> None:
-    """Of the value of very many rows with the same bandwidth and λ."""
+    """Coverage of the value at very many rows, bandwidth and λ fixed."""
     from calibscale import evaluate
 
     n = ROWS[-1]
@@ -155,9 +155,9 @@ def _one_setting(n: int) -> tuple[Any, ...]:
 def _intervals(name: str, n: int, first: int, last: int) -> Any:
     from calibscale import evaluate
 
-    found = np.empty((last - first, 3))
-    for row, number in zip(found, range(first, last), strict=True):
+    values = np.empty((last - first, 3))
+    for row, number in zip(values, range(first, last), strict=True):
         source = _simulated(name, number * n, n)
         (e,) = evaluate(source, _one_setting(n), interval="jackknife", scheduler="serial").estimates
         row[...] = e.value, e.interval.low, e.interval.high
-    return found
+    return values

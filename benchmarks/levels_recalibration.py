@@ -1,7 +1,7 @@
-"""How often `audit` rejects recalibrated predictions although the method's family holds the truth.
+"""Rejections by `audit` of recalibrated predictions whose truth is in the family of the method.
 
-Predictions are the truth turned round by the inverse of each method, so that the method can mend
-them; what is left is the noise of its fit, which the p-values are to count.
+Predictions are the truth transformed by the inverse of each method, so that the method can correct
+them; the remaining error is the noise of its fit, which the p-values must take into account.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ LAWS = (Law("uniform"), Law("sigmoid of a normal"), Law("conf"))
 
 
 def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int = 600) -> None:
-    """Rejections at 5 % by the audit's p-values, and by those that labels alone give."""
+    """Rejections at 5 % by p-values of the audit, and from drawn labels alone."""
     if report.settings.small:
         count = min(count, 4)
     low, high = (binom.ppf(q, count, LEVEL) / count for q in (0.01, 0.99))
     report.note(f"{count} data sets of {ROWS} rows, half held out, {REPLICATES} replicates; 98 % "
-                f"of right levels are within {100 * low:.1f} and {100 * high:.1f} %")  # fmt: skip
+                f"of exact levels are within {100 * low:.1f} and {100 * high:.1f} %")  # fmt: skip
     cells = [(law, method) for law in laws or LAWS for method in METHODS]
     cells += [] if laws else [(None, "temperature")]
     for law, method in cells:
-        found = np.concatenate(shared(pool, count, _p_values, law, method))
-        counted, alone = (100 * np.mean(found[:, k] <= LEVEL + 1e-12) for k in (0, 1))
+        counts = np.concatenate(shared(pool, count, _p_values, law, method))
+        counted, alone = (100 * np.mean(counts[:, k] <= LEVEL + 1e-12) for k in (0, 1))
         what = f"{CLASSES} classes" if law is None else law.name
-        seconds, of_test = (float(v) for v in np.median(found[:, 2:], axis=0))
+        seconds, of_test = (float(v) for v in np.median(counts[:, 2:], axis=0))
         report.row(law=what, method=method, rejected=float(counted), labels_alone=float(alone),
-                   at_1_percent=float(100 * np.mean(found[:, 0] <= 0.01 + 1e-12)),
+                   at_1_percent=float(100 * np.mean(counts[:, 0] <= 0.01 + 1e-12)),
                    cpu_seconds=seconds, cpu_seconds_of_a_test=of_test)  # fmt: skip
         within(report, f"{what}, {method}, rejected", float(counted), 3.5, 6.5, full_only=True)
 
 
 def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
     """p-values of the audit and of labels alone, and seconds of the audit and of the latter."""
-    from calibscale import KLCE, test
-    from calibscale.auditing import audit
-    from calibscale.products import HoldOut
-    from calibscale.recalibration import METHODS, part_of, recalibrated
+    from calibscale import KLCE, calibration_test
+    from calibscale.auditing.audit_pipeline import Recalibration, audit
+    from calibscale.auditing.recalibration import METHODS, part_of, recalibrated
+    from calibscale.data.derived_sources import HoldOut
 
     out = np.empty((last - first, 4))
     for row, number in zip(out, range(first, last), strict=True):
@@ -57,9 +57,9 @@ def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
             "replicates": REPLICATES, "seed": number, "scheduler": "serial",
         }  # fmt: skip
         started = time.process_time()
-        found = audit(source, ["x0"], recalibrate=[method], hold_out=HALF, **settings)
+        result = audit(source, ["x0"], recalibrate=Recalibration(method, HALF), **settings)
         row[2] = time.process_time() - started
-        _, after = found.recalibration
+        _, after = result.recalibration
         row[0] = after.p_value
         used = after.test.parameters
         (part,) = after.fitted["source"]["parts"]
@@ -68,13 +68,13 @@ def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
         estimator = KLCE(("x0",), used["prediction_bandwidth"], used["covariate_bandwidth"],
                          notion=after.test.notion)  # fmt: skip
         started = time.process_time()
-        row[1] = test(model, estimator, **settings)["klce"].p_value
+        row[1] = calibration_test(model, estimator, **settings)["klce"].p_value
         row[3] = time.process_time() - started
     return out
 
 
 def _data(law: Law | None, method: str, number: int) -> Any:
-    """Predictions that the method can mend, and a covariate that tells of the truth."""
+    """Predictions that the method can correct, and a correlated covariate."""
     from calibscale import from_arrays
 
     rng = np.random.default_rng((SEED, 5, METHODS.index(method), number))

@@ -1,4 +1,4 @@
-"""Selection's intervals and stated errors: how often the truth is within."""
+"""Coverage of the intervals and reported errors of `select`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int =
     for law in laws or LAWS:
         sizes = ROWS[:1] if small or law.miscalibration == "calibrated" else ROWS
         for n in sizes:
-            found = np.concatenate(shared(pool, count, _binary, law, n))
-            _report(report, f"{law}, n = {n:,}, positive", found, _binary_truth(law))
+            values = np.concatenate(shared(pool, count, _binary, law, n))
+            _report(report, f"{law}, n = {n:,}, positive", values, _binary_truth(law))
     for sharpness in () if laws else SHARPNESS[:1] if small else SHARPNESS:
-        found = np.concatenate(shared(pool, count, _classes, sharpness, 2000))
+        values = np.concatenate(shared(pool, count, _classes, sharpness, 2000))
         name = f"Dirichlet({ALPHA}) of {CLASSES} classes, log P × {sharpness:g}, n = 2,000"
-        _report(report, f"{name}, canonical", found, _classes_truth(sharpness))
+        _report(report, f"{name}, canonical", values, _classes_truth(sharpness))
     folder = os.environ.get("CALIBSCALE_DATA")
     if laws or small:
         return
@@ -50,18 +50,18 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int =
 # ---------------------------------------------------------------- intervals
 
 
-def _report(report: Report, what: str, found: Any, truth: float) -> None:
-    """Coverage of the selected candidate's interval, of the others', and what they cost."""
-    estimate, low, high, others_low, others_high = found.T
+def _report(report: Report, what: str, result: Any, truth: float) -> None:
+    """Coverage of the intervals of the selected and other candidates, and their cost."""
+    estimate, low, high, others_low, others_high = result.T
     covered = 100 * np.mean((low <= truth) & (truth <= high))
     others = 100 * np.mean((others_low <= truth) & (truth <= others_high))
     report.row(
         what=what, truth=truth, estimate=float(estimate.mean()), covered=float(covered),
         missed_below=float(100 * np.mean(high < truth)), length=float(np.median(high - low)),
-        median_high=float(np.median(high)), another_estimator=float(others), data_sets=len(found),
+        median_high=float(np.median(high)), another_estimator=float(others), data_sets=len(result),
     )  # fmt: skip
     low, high = (
-        float(100 * binom.ppf(q, len(found), p) / len(found))
+        float(100 * binom.ppf(q, len(result), p) / len(result))
         for q, p in ((0.01, 0.88), (0.99, 0.97))
     )
     within(report, f"{what}, truth within the interval", float(covered), low, high)
@@ -83,7 +83,7 @@ def _binary(law: Law, n: int, first: int, last: int) -> Any:
 
 
 def _dirichlet(sharpness: float, seed: int, rows: int) -> Any:
-    from calibscale.simulate import Dirichlet
+    from calibscale.simulation import Dirichlet
 
     return Dirichlet("", CLASSES, ALPHA, sharpness).draw(seed, 0, rows)
 
@@ -112,11 +112,11 @@ def _intervals(
 
     rows = []
     for number in range(first, last):
-        found = select(source(number), notion, families, seed=number, rank=rank,
+        selection = select(source(number), notion, families, seed=number, features=rank,
                        scheduler="serial")  # fmt: skip
-        other = found.best_of(found.estimators[number % len(found.estimators)])
-        limits = [(c.interval.low, c.interval.high) for c in (found.selected, other)]
-        rows.append((found.selected.estimate, *limits[0], *limits[1]))
+        other = selection.best_of(selection.estimators[number % len(selection.estimators)])
+        limits = [(c.interval.low, c.interval.high) for c in (selection.selected, other)]
+        rows.append((selection.selected.estimate, *limits[0], *limits[1]))
     return np.array(rows)
 
 
@@ -128,9 +128,9 @@ def _features(report: Report, pool: Executor, path: Path, features: str) -> None
     (exact,) = shared(pool, 1, _values, str(path), "landmarks", NETWORK_ROWS)
     exact = exact[0, :2]
     for rank in RANKS:
-        found = np.concatenate(shared(pool, SEEDS, _values, str(path), features, rank))
+        values = np.concatenate(shared(pool, SEEDS, _values, str(path), features, rank))
         for i, what in enumerate(("risk", "estimate")):
-            miss, stated = found[:, i] - exact[i], found[:, 2 + i]
+            miss, stated = values[:, i] - exact[i], values[:, 2 + i]
             rounding = ROUNDING * np.abs(exact[i])
             covered = 100 * np.mean(np.abs(miss) <= stated + rounding)
             judged = np.sqrt(np.mean(miss**2, axis=0)) > rounding
@@ -145,8 +145,9 @@ def _features(report: Report, pool: Executor, path: Path, features: str) -> None
 
 
 def _values(path: str, features: str, rank: int, first: int, last: int) -> Any:
-    """Of seeds first..last−1: risks, estimates, and what is stated of both (seed, 4, grid)."""
+    """Of seeds first..last−1: risks, estimates, and their stated errors (seed, 4, grid)."""
     from calibscale import KKR, UKKR, from_arrays, select
+    from calibscale.selection import KernelFeatures
 
     with np.load(path) as data:
         source = from_arrays(
@@ -157,9 +158,11 @@ def _values(path: str, features: str, rank: int, first: int, last: int) -> Any:
                 UKKR([10.0 ** (4 - i / 2) for i in range(0, 18, 2)])]  # fmt: skip
     out = []
     for seed in range(first, last):
-        found = select(source, "canonical", families, folds=folds, rank=rank, seed=seed,
-                       features=features, scheduler="serial").candidates  # fmt: skip
+        selection = select(
+            source, "canonical", families, folds=folds, seed=seed,
+            features=KernelFeatures(features, rank=rank), scheduler="serial",
+        ).candidates  # fmt: skip
         rows = [(c.risk, c.estimate, c.risk_approximation.error, c.approximation.error)
-                for c in found]  # fmt: skip
+                for c in selection]  # fmt: skip
         out.append(np.array(rows, float).T)
     return np.array(out)

@@ -1,4 +1,4 @@
-"""Windows of days: thresholds, drifts between windows and how soon a real drift is found."""
+"""Windows of days: thresholds, drifts between windows, and delays until drifts are detected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulated import SEED, shared, within
 
 LAWS = tuple(Law(name) for name in ("uniform", "conf", "conf99", "rare"))
 ROWS = (30, 100, 500)  # a day
-MANY_ROWS = 2000  # with which a drifted day alone is found, too
+MANY_ROWS = 2000  # rows at which a drifted day alone is detected
 BOUNDS = {"ece": (0.0, 0.01), "tce2_debiased": (0.0,)}
 WEEK, MONTH = 7, 30
 DRIFT, DRIFTED, WAIT = 1.6, 7, 7  # temperature, its first day, nights to find it
@@ -36,11 +36,11 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
 
 
 def thresholds(report: Report, pool: Executor, law: Law, rows: int, count: int) -> None:
-    """How often the lower bound of a week is above a number that the error is not above."""
-    found = np.concatenate(shared(pool, count, _lows, law, rows))
+    """How often the lower bound of a week exceeds a number above the error."""
+    values = np.concatenate(shared(pool, count, _lows, law, rows))
     for at, (name, bounds) in enumerate(BOUNDS.items()):
         for bound in bounds:
-            percent = float(100 * np.mean(found[:, at] > bound))
+            percent = float(100 * np.mean(values[:, at] > bound))
             what = f"{law}, {rows} rows a day, {name}.low > {bound:g} over 7 days"
             report.row(what="threshold", law=str(law), rows=rows, estimator=name, bound=bound,
                        breached=percent)  # fmt: skip
@@ -49,10 +49,10 @@ def thresholds(report: Report, pool: Executor, law: Law, rows: int, count: int) 
 
 def levels(report: Report, pool: Executor, law: Law, rows: int, count: int) -> None:
     """How often a stable model has a drift with p <= 5 %, 7 days against 30."""
-    found = np.concatenate(shared(pool, count, _p_values, law, rows, None))
+    values = np.concatenate(shared(pool, count, _p_values, law, rows, None))
     share = float(law.probabilities(np.random.default_rng(SEED), 100_000)[0].mean())
     events = rows * WEEK * min(share, 1.0 - share)
-    for name, percent in zip(NAMES, 100 * np.mean(found <= 0.05, axis=0), strict=True):
+    for name, percent in zip(NAMES, 100 * np.mean(values <= 0.05, axis=0), strict=True):
         report.row(what="drift", law=str(law), rows=rows, estimator=name, rejected=float(percent),
                    events=events)  # fmt: skip
         what = f"{law}, {rows} rows a day, drift of {name}"
@@ -63,10 +63,10 @@ def levels(report: Report, pool: Executor, law: Law, rows: int, count: int) -> N
 
 
 def effects(report: Report, pool: Executor, law: Law, correlation: float, count: int) -> None:
-    """The same where days differ, and neighbours are alike."""
+    """The same with correlated differences between days."""
     rows = ROWS[-1]
-    found = np.concatenate(shared(pool, count, _p_values, law, rows, correlation))
-    for name, percent in zip(NAMES, 100 * np.mean(found <= 0.05, axis=0), strict=True):
+    values = np.concatenate(shared(pool, count, _p_values, law, rows, correlation))
+    for name, percent in zip(NAMES, 100 * np.mean(values <= 0.05, axis=0), strict=True):
         report.row(what="days that differ", law=str(law), rows=rows, correlation=correlation,
                    deviation=EFFECT, estimator=name, rejected=float(percent))  # fmt: skip
         if name == "confidence_gap":
@@ -77,11 +77,11 @@ def effects(report: Report, pool: Executor, law: Law, correlation: float, count:
 def delays(report: Report, pool: Executor, name: str, count: int) -> None:
     """Nights from the first overconfident one until the lower bound of a week is above 0."""
     for rows in (ROWS[-1], MANY_ROWS):
-        found = np.concatenate(shared(pool, count, _delays, name, rows))
+        values = np.concatenate(shared(pool, count, _delays, name, rows))
         for k, estimator in enumerate(BOUNDS):
-            percent = float(100 * np.mean(found[:, k] <= 3))
+            percent = float(100 * np.mean(values[:, k] <= 3))
             report.row(what="delay", law=name, rows=rows, temperature=DRIFT, estimator=estimator,
-                       median=float(np.median(found[:, k])), within_3_nights=percent)  # fmt: skip
+                       median=float(np.median(values[:, k])), within_3_nights=percent)  # fmt: skip
             what = f"{name}, {rows} rows a day, temperature {DRIFT:g}, {estimator}, in 3 nights"
             if rows == MANY_ROWS:
                 report.check(what, percent, 90.0, "%", at_least=True, full_only=True)
@@ -101,9 +101,10 @@ class Days:
     entries: list[Any]
     records: list[dict[str, Any]]
     path: Path = Path("days")
+    writable: bool = False
 
-    def select(self, first: str, last: str, *_: Any) -> list[Any]:
-        return [e for e in self.entries if first <= e.day <= last]
+    def select(self, first: str | None, last: str | None, *_: Any) -> list[Any]:
+        return [e for e in self.entries if (first or "") <= e.day <= (last or "9")]
 
     def read(self, entry: Any, section: str = "states") -> Any:
         return self.records[entry.slot][section]
@@ -116,23 +117,24 @@ def _name(k: int) -> str:
 def _days(p: Any, labels: Any) -> Days:
     """A ledger of (days, rows) predictions and labels."""
     from calibscale import ECE, ConfidenceGap, TCE2Debiased, from_arrays
-    from calibscale.evaluation import prepared
-    from calibscale.intervals import Grouped, total
-    from calibscale.ledger.days import Entry
-    from calibscale.ledger.parts import PARTS, gathered, parted
-    from calibscale.ledger.recipe import Recipe
+    from calibscale.inference.resampling import Grouped, total
+    from calibscale.monitoring.ledger.index import Entry
+    from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
+    from calibscale.session import Session
 
-    estimators = (ECE(notion="positive"), TCE2Debiased(notion="positive"), ConfidenceGap())
+    estimators = (ECE(notion="positive"), TCE2Debiased(notion="positive"),
+                  ConfidenceGap("top_label"))  # fmt: skip
     recipe = Recipe(2, estimators, parted=parted(estimators, 2))
     needed = {s: Grouped(s, PARTS) if s in recipe.parted else s for s in recipe.statistics}
     day = np.repeat(np.arange(len(p), dtype=np.float64), p.shape[1])[:, None]
     source = from_arrays(probabilities=p.ravel(), labels=labels.ravel(), binary=True,
                          covariates=day, covariate_names=("day",))  # fmt: skip
-    with prepared(source, estimators, scheduler="serial", group_by="day") as opened:
-        found = opened.scan([*needed.values()]).groups
+    with Session.open(source, scheduler="serial") as session:
+        opened = session.run(estimators, group_by="day")
+        result = opened.scan([*needed.values()]).groups
     entries, records = [], []
     for k in range(len(p)):
-        states = found[float(k)]
+        states = result[float(k)]
         merged = (states[g] if g is s else total(states[g]) for s, g in needed.items())
         parts = (gathered(s, states[needed[s]]) for s in recipe.parted)
         sections = {"states": recipe.pack(merged), "parts": recipe.pack(parts)}
@@ -156,10 +158,10 @@ def _streams(what: int, law: Law, rows: int, first: int, last: int) -> Iterator[
 
 def _week_lows(days: Days, last: int) -> list[float]:
     """Lower bounds of the week up to a day."""
-    from calibscale.ledger.windows import window
+    from calibscale.monitoring.ledger.windows import window
 
-    found = window(days, _name(last - WEEK + 1), _name(last))  # type: ignore[arg-type]
-    return [e.interval.low for e in found.estimates[: len(BOUNDS)]]  # type: ignore[union-attr]
+    result = window(days, _name(last - WEEK + 1), _name(last))  # type: ignore[arg-type]
+    return [e.interval.low for e in result.estimates[: len(BOUNDS)]]  # type: ignore[union-attr]
 
 
 def _lows(law: Law, rows: int, first: int, last: int) -> Any:
@@ -169,8 +171,8 @@ def _lows(law: Law, rows: int, first: int, last: int) -> Any:
 
 def _p_values(law: Law, rows: int, correlation: float | None, first: int, last: int) -> Any:
     """Of the drift of every estimator, (data set, estimator)."""
-    from calibscale.ledger.drifts import drifts
-    from calibscale.ledger.windows import window
+    from calibscale.monitoring.ledger.drifts import drifts
+    from calibscale.monitoring.ledger.windows import window
 
     out = np.full((last - first, len(NAMES)), np.nan)
     for row, rng in zip(out, _streams(1, law, rows, first, last), strict=True):
@@ -180,8 +182,8 @@ def _p_values(law: Law, rows: int, correlation: float | None, first: int, last: 
         days = _sampled(rng, law, MONTH + WEEK, rows, shift)
         later = window(days, _name(MONTH), _name(MONTH + WEEK - 1))  # type: ignore[arg-type]
         earlier = window(days, _name(0), _name(MONTH - 1))  # type: ignore[arg-type]
-        for found in drifts(later, earlier):
-            row[NAMES.index(found.estimator)] = found.p_value
+        for result in drifts(later, earlier):
+            row[NAMES.index(result.estimator)] = result.p_value
     return out
 
 
@@ -194,7 +196,7 @@ def _autoregression(rng: np.random.Generator, correlation: float, count: int) ->
 
 
 def _delays(name: str, rows: int, first: int, last: int) -> Any:
-    """Nights until the bound of each estimator is above 0; a night more where it never is."""
+    """Nights until the bound of each estimator is above 0; one more if never."""
     out = np.full((last - first, len(BOUNDS)), WAIT + 1.0)
     drifted = Law(name, str(DRIFT))
     for row, rng in zip(out, _streams(2, drifted, rows, first, last), strict=True):

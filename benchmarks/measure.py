@@ -1,6 +1,6 @@
-"""What all benchmarks share: fresh processes, peak memory, verdicts, JSON.
+"""Functions of all benchmarks: fresh processes, peak memory, verdicts, JSON.
 
-As a script it is the child: it prepares a piece of work and runs it each time its parent says so.
+As a script it is the child process: it prepares a piece of work and runs it at each request.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def measure(
     Raises
     ------
     NotInstalled
-        If the function needs a package that is not there.
+        If the function needs a package that is missing.
     RuntimeError
         If the child fails; the message is its standard error.
     """
     piece = (prepare, *arguments)
-    (found,) = measure_in_turn({prepare: piece}, runs, python, environment).values()
-    return found
+    (result,) = measure_in_turn({prepare: piece}, runs, python, environment).values()
+    return result
 
 
 def measure_in_turn(
@@ -90,7 +90,7 @@ def measure_in_turn(
 ) -> dict[str, Measurement]:
     """`measure` of several pieces (function, arguments …), each in a process of its own.
 
-    Every round runs each of them once, so that ratios are of runs that were next to one another.
+    Every round runs each of them once, so that ratios are of adjacent runs.
     """
     with ExitStack() as stack:
         children = {
@@ -104,7 +104,7 @@ def measure_in_turn(
 
 
 class _Child:
-    """A fresh process that has prepared a piece of work, and runs it when told to."""
+    """A fresh process that has prepared a piece of work, and runs it on request."""
 
     def __init__(
         self, piece: tuple[Any, ...], python: str, environment: dict[str, str] | None
@@ -182,7 +182,7 @@ class _Sampler(threading.Thread):
     def run(self) -> None:
         family, looked = self._family(), time.monotonic()
         while not self._ended.wait(_SAMPLE_SECONDS):
-            if time.monotonic() - looked > 0.5:  # looking for children is dear
+            if time.monotonic() - looked > 0.5:  # looking for children is slow
                 family, looked = self._family(), time.monotonic()
             self.peak = max(self.peak, self._resident(family))
 
@@ -274,7 +274,7 @@ class Settings:
     def store(self, rows: int, classes: int) -> str:
         """A simulated store, made once."""
         from calibscale import LogitStore, StoreError
-        from calibscale.simulate import simulate
+        from calibscale.simulation import simulate
 
         url = str(self.folder / f"{rows}x{classes}.zarr")
         try:
@@ -306,7 +306,7 @@ class Report:
         at_least: bool = False,
         full_only: bool = False,
     ) -> None:
-        """Judge a number; time and memory are judged at full size only."""
+        """Check a number; time and memory are checked at full size only."""
         met = None
         if not (full_only and self.settings.small):
             met = bool(value >= bound if at_least else value <= bound)

@@ -1,9 +1,10 @@
-"""A ledger of a year: its size, windows, memory, and what a new day takes."""
+"""A ledger of a year: size, windows, memory, and the time of a new day."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -14,6 +15,12 @@ from measure import Report, Settings, measure
 
 DAYS, ROWS, CLASSES = 365, 10**6, 10
 REAL_DAYS = 15  # read from rows; the others are copies with noise
+YOUNG, OLD, AGE_ROWS = 10, 1000, 2000  # nights that are compared, and rows of their days
+AROUND = 3  # nights before, and after, of which the median is taken
+FEW = """[
+    "ece", "tce2_debiased", "cwce2", "brier", "nll",
+    {name = "ckce", features = 50}, {name = "jkce", features = 50},
+]"""
 FIRST = date(2026, 1, 1)
 ESTIMATORS = """[
     "ece", "tce2_debiased", "cwce2", "brier", "nll", "jkce", "ckce",
@@ -71,7 +78,38 @@ def run(settings: Settings) -> Report:
         report.check(f"ledger of {days} days, {what}", size, bound / 1e9, "GB")
         page = (folder / "out" / "report.html").stat().st_size / 1e6
         report.check(f"report, {what}", page, 3, "MB")
+    _compare_ages(report, settings)
     return report
+
+
+def _compare_ages(report: Report, settings: Settings) -> None:
+    """Nights of a young and an old ledger, in turn: neither time nor output grows."""
+    folder, old_nights = settings.folder / "nightly-age", 120 if settings.small else OLD
+    shutil.rmtree(folder, ignore_errors=True)
+    young, old = (_small_job(folder / name, folder / "days") for name in ("young", "old"))
+    first = YOUNG - AROUND - 2
+    measure("nightly:days_read", str(young), str(folder), AGE_ROWS, 0, first, runs=1)
+    shutil.copytree(young.parent / "ledger", old.parent / "ledger")
+    first_old = old_nights - AROUND - 2
+    _fill(old.parent / "ledger", first, first_old)
+    nights = [[str(young), first], [str(old), first_old]]
+    done = measure("nightly:nights_in_turn", nights, str(folder), AGE_ROWS, runs=1)
+    seconds = [float(np.median(each)) for each in done.value]
+    for k, median in zip((YOUNG, old_nights), seconds, strict=True):
+        report.note(f"night {k} of {AGE_ROWS:,} rows: {median:.3g} s")
+    ratio = seconds[1] / seconds[0]
+    report.check(f"night {old_nights} against night {YOUNG}", ratio, 1.3, full_only=True)
+    size = max(path.stat().st_size for path in (old.parent / "out").glob("*.json")) / 1e3
+    report.check(f"result of night {old_nights}", size, 150, "kB")
+
+
+def _small_job(folder: Path, stores: Path) -> Path:
+    folder.mkdir(parents=True)
+    job = folder / "job.toml"
+    text = JOB.format(ledger=folder / "ledger", estimators=FEW, stores=stores, keep="false")
+    text = text.replace('"ckce", "klce", "tce2_debiased"', '"ece"').replace("= 199", "= 39")
+    job.write_text(text)
+    return job
 
 
 def _job(stores: Path, folder: Path, keep: bool) -> Path:
@@ -92,27 +130,51 @@ def _day(k: int) -> str:
 
 
 def days_read(job: str, folder: str, rows: int, first: int, last: int) -> Callable[[], Any]:
-    """Nights of days that are made before the clock starts; each call runs them again."""
-    from calibscale.nightly.run import night
+    """Nights of days written before timing starts; each call runs them again."""
+    from calibscale.monitoring.night import night
 
     for k in range(first, last):
         _make(Path(folder) / "days" / f"{_day(k)}.zarr", rows, k)
 
     def work() -> list[str]:
-        return [night(job, _day(k), again=True).status for k in range(first, last)]
+        return [night(job, _day(k), force=True).status for k in range(first, last)]
 
     if last - first == 1:
         work()  # compiles
     return work
 
 
-def window_values(job: str, name: str, last: int) -> Callable[[], Any]:
-    from calibscale.ledger.windows import window
-    from calibscale.nightly.job import read_job, window_days
-    from calibscale.nightly.run import open_ledger
+def nights_in_turn(jobs: list[tuple[str, int]], folder: str, rows: int) -> Callable[[], Any]:
+    """Seconds per night from a day on, by job, with the jobs in turn."""
+    from calibscale.monitoring.night import night
 
-    found = read_job(job)
-    ledger = open_ledger(found)
+    count = 2 * AROUND + 1
+    for _, first in jobs:
+        for k in range(first, first + 1 + count):
+            _make(Path(folder) / "days" / f"{_day(k)}.zarr", rows, k)
+    for job, first in jobs:
+        night(job, _day(first))  # compiles, and adds up days that were copied
+
+    def work() -> list[list[float]]:
+        seconds: list[list[float]] = [[] for _ in jobs]
+        for k in range(1, 1 + count):
+            for each, (job, first) in zip(seconds, jobs, strict=True):
+                start = time.perf_counter()
+                night(job, _day(first + k))
+                each.append(time.perf_counter() - start)
+        return seconds
+
+    return work
+
+
+def window_values(job: str, name: str, last: int) -> Callable[[], Any]:
+    from calibscale.monitoring.job.job import window_days
+    from calibscale.monitoring.job.job_reader import read_job
+    from calibscale.monitoring.ledger.windows import window
+    from calibscale.monitoring.night import open_ledger
+
+    result = read_job(job)
+    ledger = open_ledger(result)
     assert ledger is not None
     ends = window_days(name, _day(last - 1))
     window(ledger, _day(last - 1), _day(last - 1))  # compiles
@@ -129,17 +191,17 @@ def one_pass_apart(job: str, folder: str, days: int) -> Callable[[], Any]:
     from dataclasses import replace
 
     from calibscale import from_arrays
-    from calibscale.evaluation import prepared
-    from calibscale.ledger.windows import window
-    from calibscale.nightly.job import read_job
-    from calibscale.nightly.run import open_ledger
-    from calibscale.store import as_source
+    from calibscale.data.store import as_source
+    from calibscale.monitoring.job.job_reader import read_job
+    from calibscale.monitoring.ledger.windows import window
+    from calibscale.monitoring.night import open_ledger
+    from calibscale.session import Session
 
     ledger = open_ledger(read_job(job))
     assert ledger is not None
 
     def work() -> dict[str, list[float]]:
-        found = window(ledger, _day(0), _day(days - 1)).estimates
+        scores = window(ledger, _day(0), _day(days - 1)).estimates
         sources = [as_source(Path(folder) / "days" / f"{_day(k)}.zarr") for k in range(days)]
         blocks = [source.read(0, source.rows, covariates=True) for source in sources]
         whole = from_arrays(
@@ -148,12 +210,13 @@ def one_pass_apart(job: str, folder: str, days: int) -> Callable[[], Any]:
             covariates=np.concatenate([block.covariates for block in blocks]),
             covariate_names=("age",),
         )
-        with prepared(whole, ()) as run:
+        with Session.open(whole) as session:
+            run = session.run(())
             run = replace(run, chosen=ledger.recipe.estimators)
             states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
             known = [e.finalize(*(states[s] for s in e.needs)).value for e in run.fitting]
         return {
-            a.estimator: [b, abs(a.value - b) / abs(b)] for a, b in zip(found, known, strict=True)
+            a.estimator: [b, abs(a.value - b) / abs(b)] for a, b in zip(scores, known, strict=True)
         }
 
     return work
@@ -182,13 +245,12 @@ def _make(path: Path, rows: int, k: int) -> None:
 
 
 def _fill(path: Path, real: int, days: int) -> None:
-    """Copies of the days that were read, with noise: as many numbers that compress as badly."""
-    from calibscale.ledger.days import Ledger, Record
-    from calibscale.ledger.sums import keep_sums
+    """Noisy copies of the days read: as many numbers, which compress as badly."""
+    from calibscale.monitoring.ledger.days import Ledger, Record
 
     ledger = Ledger.open(path)
     rng = np.random.default_rng(3)
-    known = ledger.select()
+    known = ledger.select()[:real]
     with ledger.writing():
         for k in range(real, days):
             entry = known[k % real]
@@ -198,7 +260,6 @@ def _fill(path: Path, real: int, days: int) -> None:
                 for s, v in vectors.items()
             }
             ledger.write(_day(k), entry.model, {None: Record(entry.n, noisy, entry.info)})
-        keep_sums(ledger)
 
 
 def _judge_windows(report: Report, job: Path, days: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What `pairs` measures, in fresh processes, and the data that it is measured on."""
+"""Work and data of the benchmark `pairs`, for fresh processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def binary(n: int, covariates: int) -> Any:
 def dirichlet(n: int, classes: int, scale: float = 1.0) -> Any:
     """Over-confident predictions of many classes, float32 logits in memory, times a scale."""
     from calibscale import from_arrays
-    from calibscale.simulate import configured
+    from calibscale.simulation import configured
 
     draw = configured("ms-over", classes, None, 0).draw(0, 0, n)
     return from_arrays(logits=(scale * draw.logits).astype(np.float32), labels=draw.labels)
@@ -47,15 +47,16 @@ def dirichlet(n: int, classes: int, scale: float = 1.0) -> Any:
 
 
 def pair_pass(source: Any, kernel: Any, notion: str, precision: str) -> Callable[[int], float]:
-    """What computes the sum over pairs alone, of panels already made, for a number of threads."""
+    """Function of the thread count that sums over pairs of prepared panels."""
     from calibscale import engine
-    from calibscale.chunk import Rules
-    from calibscale.pairs import Pairs, PairSum, _SumTask
+    from calibscale.kernel_sums.pair_sums import Pairs
+    from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
 
-    rules = Rules(source.kind, source.classes, max(1, source.chunk_rows), covariates=kernel.columns)
+    rules = replace(source.rules(), covariates=kernel.columns)
     tiled = replace(kernel, prediction="gaussian") if kernel.linear else kernel  # as `Pairs.sum`
-    panels = _OPEN.enter_context(Pairs(source, rules).panels(tiled, notion, precision))
-    task = _SumTask(panels, spec=PairSum(kernel, notion, precision))
+    pairs = Pairs(source, rules, engine.Execution())
+    panels = _OPEN.enter_context(pairs.panels(tiled, notion, precision))
+    task = PairSumTask(panels, spec=PairSum(kernel, notion, precision))
     for index in range(len(panels)):
         panels[index]
 
@@ -71,7 +72,7 @@ def gaussian_pairs(
     n: int, precision: str, threads: int, bandwidth: float = BANDWIDTH
 ) -> Callable[[], float]:
     """The sum of a Gaussian in three coordinates."""
-    from calibscale.products import ProductKernel
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     kernel = ProductKernel("gaussian", bandwidth, columns=(0, 1), bandwidths=(bandwidth,) * 2,
                            centres=(0.5, 0.5))  # fmt: skip
@@ -83,7 +84,7 @@ def jkce_pairs(
     n: int, classes: int, precision: str, threads: int, scale: float = 1.0
 ) -> Callable[[], float]:
     """The sum of the canonical JKCE of logits times a scale."""
-    from calibscale.products import ProductKernel
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     kernel = ProductKernel("linear+gaussian", BANDWIDTH)
     work = pair_pass(dirichlet(n, classes, scale), kernel, "canonical", precision)
@@ -92,8 +93,7 @@ def jkce_pairs(
 
 def whole(n: int, name: str) -> Callable[[], float]:
     """`evaluate` of KLCE or JKCE in float32, from arrays in memory to the value."""
-    from calibscale import JKCE, RandomFourier, evaluate
-    from calibscale.estimators import KLCE
+    from calibscale import JKCE, KLCE, RandomFourier, evaluate
 
     options = {"method": "tiles", "precision": "float32"}
     if name == "klce":
@@ -139,7 +139,7 @@ def c_loop(n: int, path: str, scaled: bool) -> Callable[[], float]:
 
 
 def keops(n: int) -> Callable[[], Any]:
-    """The Gaussian sum over all ordered pairs by pyKeOps, compiled before the clock starts."""
+    """The Gaussian sum over all ordered pairs by pyKeOps, compiled before timing starts."""
     from measure import installed
     from pykeops.numpy import LazyTensor
 
@@ -163,12 +163,12 @@ def gram(n: int, classes: int, how: str) -> Callable[[], None]:
     import numba
     from threadpoolctl import threadpool_limits
 
-    from calibscale.chunk import Rules
-    from calibscale.pairs import Pairs
-    from calibscale.products import ProductKernel
+    from calibscale import engine
+    from calibscale.kernel_sums.pair_sums import Pairs
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     source = dirichlet(n, classes)
-    pairs = Pairs(source, Rules(source.kind, source.classes, 1))
+    pairs = Pairs(source, source.rules(), engine.Execution())
     with pairs.panels(ProductKernel("gaussian", BANDWIDTH), "canonical", "float32") as panels:
         held = [panels[index] for index in range(len(panels))]
         A = np.concatenate([h.panel.A[h.place, :classes] for h in held])
@@ -203,7 +203,7 @@ def gram(n: int, classes: int, how: str) -> Callable[[], None]:
 
 
 def klce(covariates: int, **options: Any) -> Any:
-    from calibscale.estimators import KLCE
+    from calibscale import KLCE
 
     return KLCE(tuple(f"x{i}" for i in range(covariates)), 0.1, 0.1, **options)
 
@@ -217,8 +217,8 @@ def series(n: int, covariates: int, store: str | None = None) -> Callable[[], An
     evaluate(binary(20_000, covariates), [estimator], scheduler="threads:2")
 
     def work() -> dict[str, Any]:
-        (found,) = evaluate(source, [estimator], scheduler="threads:2").estimates
-        return {"value": found.value, "modes": found.parameters["modes"]}
+        (result,) = evaluate(source, [estimator], scheduler="threads:2").estimates
+        return {"value": result.value, "modes": result.parameters["modes"]}
 
     return work
 
@@ -244,8 +244,8 @@ def exact_ckce(store: str, warm: str) -> Callable[[], Any]:
     evaluate(warm, [CKCE(method="exact")], scheduler="threads:2")
 
     def work() -> dict[str, Any]:
-        (found,) = evaluate(store, [CKCE(method="exact")], scheduler="threads:2").estimates
-        error = found.approximation.error
-        return {"value": found.value, "stated_error": error, **found.details}
+        (result,) = evaluate(store, [CKCE(method="exact")], scheduler="threads:2").estimates
+        error = result.approximation.error
+        return {"value": result.value, "stated_error": error, **result.details}
 
     return work

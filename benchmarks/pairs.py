@@ -1,4 +1,4 @@
-"""Sums over all pairs: rates against C, pyKeOps and BLAS, the series, exact CKCE, stated errors."""
+"""Sums over all pairs: rates against C, pyKeOps and BLAS, series, exact CKCE, reported errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(settings: Settings) -> Report:
 def _rates(report: Report, settings: Settings) -> None:
     """Pairs per second of the pair pass and of others, all in turn: ratios are of one round.
 
-    Each is a process of its own: a C loop built with -ffast-math switches the process that loads
+    Each runs in a separate process: a C loop built with -ffast-math switches the process that loads
     it to flush subnormal numbers to zero.
     """
     n = settings.rows(60_000)
@@ -56,28 +56,28 @@ def _rates(report: Report, settings: Settings) -> None:
             pieces[f"JKCE, K = 10, {of}"] = ("pair_work:jkce_pairs", n, 10, precision, threads)
     pieces["Gaussian in 3-D, float32, whole evaluate"] = ("pair_work:whole", n, "klce")
     pieces["JKCE, K = 10, float32, whole evaluate"] = ("pair_work:whole", n, "jkce")
-    found = measure_in_turn(pieces, runs=1 if settings.small else RUNS)
+    result = measure_in_turn(pieces, runs=1 if settings.small else RUNS)
     pairs = n * (n - 1) / 2
-    for way, m in found.items():
+    for way, m in result.items():
         by = {"compiler": compiler} if way in libraries else {}
         report.row(what=way, rows=n, pairs_per_second=pairs / m.median, **by)
     ours = "Gaussian in 3-D, float32, 2 threads"
-    value, seconds = found[ours].value, found[ours].median
+    value, seconds = result[ours].value, result[ours].median
     for name in libraries:
-        error = abs(found[name].value / value - 1)
+        error = abs(result[name].value / value - 1)
         report.check(f"{name}, distance of the sum from ours", error, 1e-5)
-        report.row(what=f"{ours}, rate against {name}", times=_ratio(found, name, ours))
+        report.row(what=f"{ours}, rate against {name}", times=_ratio(result, name, ours))
     if libraries:
         # the scaled one is for comparison
         for name, bound in (("C, expf", 1.1), ("C, our polynomial", 1.1)):
-            report.check(f"{ours}, rate against {name}", _ratio(found, name, ours), bound, "times",
+            report.check(f"{ours}, rate against {name}", _ratio(result, name, ours), bound, "times",
                          at_least=True, full_only=True)  # fmt: skip
         many = "JKCE, K = 10, float32, 2 threads"
-        report.check(f"{many}, rate against C, expf", _ratio(found, "C, expf", many), 0.7, "times",
+        report.check(f"{many}, rate against C, expf", _ratio(result, "C, expf", many), 0.7, "times",
                      at_least=True, full_only=True)  # fmt: skip
     for kind in ("Gaussian in 3-D", "JKCE, K = 10"):
         one, two = f"{kind}, float32, 1 thread", f"{kind}, float32, 2 threads"
-        report.row(what=f"{kind}, float32, 2 threads against 1", times=_ratio(found, one, two))
+        report.row(what=f"{kind}, float32, 2 threads against 1", times=_ratio(result, one, two))
     _keops(report, settings, n, value, seconds)
 
 
@@ -92,23 +92,23 @@ def _keops(report: Report, settings: Settings, n: int, value: float, seconds: fl
         reason = str(error).strip().splitlines()[-1]
         report.row(what=what, rows=n, pairs_per_second=None, missing=reason)
         return
-    # it has no loop over half of the pairs; the pairs of a row with itself are taken off
-    found = (k.value["sum"] - k.value["diagonal"]) / 2
+    # it has no loop over half of the pairs; the pairs of a row with itself are subtracted
+    result = (k.value["sum"] - k.value["diagonal"]) / 2
     report.row(what=what, rows=n, pairs_per_second=pairs / k.median, version=k.value["version"],
                ordered_pairs_per_second=n * n / k.median)  # fmt: skip
-    report.check(f"{what}, distance of the sum from ours", abs(found / value - 1), 1e-5)
+    report.check(f"{what}, distance of the sum from ours", abs(result / value - 1), 1e-5)
     report.check("Gaussian in 3-D, float32, 2 threads, rate against pyKeOps", k.median / seconds,
                  40.0, "times", at_least=True, full_only=True)  # fmt: skip
 
 
-def _ratio(found: dict[str, Measurement], one: str, other: str) -> float:
+def _ratio(result: dict[str, Measurement], one: str, other: str) -> float:
     """The median over the rounds of the time of one against that of the other."""
-    rounds = zip(found[one].seconds, found[other].seconds, strict=True)
+    rounds = zip(result[one].seconds, result[other].seconds, strict=True)
     return statistics.median(a / b for a, b in rounds)
 
 
 def _compiled(report: Report, folder: Path) -> tuple[dict[str, str], str]:
-    """The C loop with expf and with our polynomial, two ways; by what it was compiled."""
+    """C loops with expf and with our polynomial, in two ways, and their compiler."""
     from calibscale.kernels.elementary import EXP2_SINGLE
 
     gcc = shutil.which("gcc")
@@ -141,11 +141,11 @@ def _gram(report: Report, settings: Settings) -> None:
     pieces = {ours: ("pair_work:jkce_pairs", n, 100, "float32", 2)}
     for how in ("Numba", "two Python threads"):
         pieces[f"Gram product alone, {how}"] = ("pair_work:gram", n, 100, how)
-    found = measure_in_turn(pieces, runs=1 if settings.small else RUNS)
-    for way, m in found.items():
+    result = measure_in_turn(pieces, runs=1 if settings.small else RUNS)
+    for way, m in result.items():
         report.row(what=way, rows=n, pairs_per_second=n * (n - 1) / 2 / m.median)
-    _, *bare = found
-    ratio = max(_ratio(found, ours, way) for way in bare)
+    _, *bare = result
+    ratio = max(_ratio(result, ours, way) for way in bare)
     what = f"{ours}, time against the bare Gram product of the same rows"
     report.check(what, ratio, 2.0, "times", full_only=True)
 
@@ -198,8 +198,7 @@ def _written(path: Path, n: int) -> str:
 
 
 def _golden(report: Report, folder: Path, settings: Settings) -> None:
-    from calibscale import CKCE, JKCE, JKCEBiased, RandomFourier, evaluate, from_arrays
-    from calibscale.estimators import KLCE
+    from calibscale import CKCE, JKCE, KLCE, JKCEBiased, RandomFourier, evaluate, from_arrays
 
     golden = json.loads((folder / "golden" / "klce.json").read_text())
     for name, expected in golden.items():
@@ -238,8 +237,8 @@ def _golden(report: Report, folder: Path, settings: Settings) -> None:
                 logits=data["logits"][:2000].astype(np.float64),
                 labels=data["labels"][:2000],
             )
-        found = evaluate(source, exact.values()).estimates
-        for key, estimate in zip(exact, found, strict=True):
+        scores = evaluate(source, exact.values()).estimates
+        for key, estimate in zip(exact, scores, strict=True):
             error = abs(estimate.value / golden[name][key] - 1)
             report.check(f"{name}, {key}, every pair, relative error", error, 1e-10)
 
@@ -256,7 +255,7 @@ def _exact_ckce(report: Report, settings: Settings) -> None:
 
 
 def _stated_errors(report: Report, settings: Settings) -> None:
-    """How often the exact value is within the stated error, and that the latter is not idle."""
+    """How often the exact value is within the stated error, and that it is not too large."""
     from calibscale import JKCE, OptionError, RandomFourier, evaluate
 
     many, local = dirichlet(5000, 10), binary(5000, 2)  # more than all landmarks and their sample
@@ -274,12 +273,12 @@ def _stated_errors(report: Report, settings: Settings) -> None:
         seeds = 40 if settings.small and "landmarks" in what else SEEDS  # these take a tenth of 1 s
         truth = evaluate(source, [exact]).estimates[0].value
         try:
-            found = evaluate(source, [sampled(seed) for seed in range(seeds)]).estimates
+            scores = evaluate(source, [sampled(seed) for seed in range(seeds)]).estimates
         except OptionError as error:
             report.note(f"{what}: not run: {error}")
             continue
-        errors = np.array([e.value for e in found]) - truth
-        stated = np.array([e.approximation.error for e in found])
+        errors = np.array([e.value for e in scores]) - truth
+        stated = np.array([e.approximation.error for e in scores])
         covered = 100 * float(np.mean(np.abs(errors) <= stated))
         rms = float(np.sqrt(np.mean(errors**2)))
         report.check(f"{what}, stated error covers", covered, 90, f"% of {seeds} seeds",

@@ -1,6 +1,6 @@
-"""The same arrays given to other libraries: time, memory on top of the data, and the value.
+"""The same arrays in other libraries: time, extra memory, and the value.
 
-Also a command of its own: ``python benchmarks/peers.py --python INTERPRETER`` measures the peers
+It is also a command: ``python benchmarks/peers.py --python INTERPRETER`` measures the peers
 that are installed for that interpreter.
 """
 
@@ -139,7 +139,7 @@ PEERS = {
 
 
 def in_memory(library: str, folder: str) -> Callable[[], Any]:
-    """A library on arrays that are in memory before the clock starts."""
+    """A library on arrays in memory before timing starts."""
     from measure import installed
 
     metric, package = globals()[library]()
@@ -149,14 +149,14 @@ def in_memory(library: str, folder: str) -> Callable[[], Any]:
 
 
 def from_store(store: str, notion: str) -> Callable[[], Any]:
-    """calibscale on a store: nothing is in memory before the clock starts."""
+    """calibscale on a store: nothing is in memory before timing starts."""
     import calibscale
 
     estimators = [calibscale.ECE(BINS, notion=notion)]
 
     def work() -> dict[str, Any]:
-        found = calibscale.evaluate(store, estimators)
-        return {"ece": found["ece"].value, "version": found.versions["calibscale"]}
+        result = calibscale.evaluate(store, estimators)
+        return {"ece": result["ece"].value, "version": result.versions["calibscale"]}
 
     work()
     return work

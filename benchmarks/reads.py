@@ -1,4 +1,4 @@
-"""Bins only: how near the evaluation comes to the speed at which zarr reads the store."""
+"""Evaluation of bins only, relative to the speed at which zarr reads the store."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def run(settings: Settings) -> Report:
     report = Report("reads", settings)
     rows = settings.rows(1_000_000)
     store = settings.store(rows, CLASSES)
-    found = measure("reads:both", store, runs=5 if settings.runs > 1 else 1)
+    result = measure("reads:both", store, runs=5 if settings.runs > 1 else 1)
     size = rows * CLASSES * 4 / 1e9
-    plain = {t: max(size / run["plain"][str(t)] for run in found.values) for t in THREADS}
-    speeds = sorted(size / run["bins"] for run in found.values)
+    plain = {t: max(size / run["plain"][str(t)] for run in result.values) for t in THREADS}
+    speeds = sorted(size / run["bins"] for run in result.values)
     ours = speeds[len(speeds) // 2]
     for threads, speed in plain.items():
         report.row(what=f"zarr, {threads} threads, best", gb_per_second=speed)
     report.row(what="bins, median", gb_per_second=ours)
     share = ours / max(plain.values())
     report.check("bins, share of the best read speed", share, 0.5, at_least=True, full_only=True)
-    report.check("rows not counted", max(run["lost"] for run in found.values), 0)
+    report.check("rows not counted", max(run["lost"] for run in result.values), 0)
     return report
 
 
@@ -53,9 +53,9 @@ def both(store: str) -> Callable[[], Any]:
 
     def bins() -> tuple[float, int]:
         started = time.perf_counter()
-        found = evaluate(store, estimators)
+        result = evaluate(store, estimators)
         seconds = time.perf_counter() - started
-        counted = sum(row["count"] for row in found["ece"].details["bins"])
+        counted = sum(row["count"] for row in result["ece"].details["bins"])
         return seconds, rows - counted
 
     def work() -> dict[str, Any]:

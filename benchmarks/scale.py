@@ -21,7 +21,7 @@ BOUNDS = {
 
 def run(settings: Settings) -> Report:
     report = Report("scale", settings)
-    found: dict[tuple[int, int], Measurement] = {}
+    by_name: dict[tuple[int, int], Measurement] = {}
     for (full_rows, classes), (seconds, megabytes) in BOUNDS.items():
         if classes == 1000 and (settings.small or not settings.largest):
             continue
@@ -29,7 +29,7 @@ def run(settings: Settings) -> Report:
         store = settings.store(rows, classes)
         warm = settings.store(settings.rows(SMALL_ROWS), classes)
         runs = settings.runs if classes < 1000 else 1  # minutes long: one run is steady enough
-        m = found[full_rows, classes] = measure("scale:everything", store, warm, runs=runs)
+        m = by_name[full_rows, classes] = measure("scale:everything", store, warm, runs=runs)
         loop = None
         if full_rows == 1_000_000 and classes <= 100:
             kernel = m.value
@@ -53,7 +53,7 @@ def run(settings: Settings) -> Report:
             report.check(f"{name}, all estimators", m.median, seconds, "s", full_only=True)
         if megabytes:
             report.check(f"{name}, peak memory", m.peak / 1e6, megabytes, "MB", full_only=True)
-    small, large = found[1_000_000, 10], found[10_000_000, 10]
+    small, large = by_name[1_000_000, 10], by_name[10_000_000, 10]
     ratio = large.median / small.median
     report.check("ten times the rows, time", ratio, 11.0, "times", full_only=True)
     ratio = large.peak / small.peak
@@ -68,11 +68,11 @@ def everything(store: str, warm: str) -> Callable[[], Any]:
     evaluate(warm)
 
     def work() -> dict[str, Any]:
-        found = evaluate(store)
-        ckce = found["ckce"]
+        result = evaluate(store)
+        ckce = result["ckce"]
         return {
             "ckce": ckce.value,
-            "jkce": found["jkce"].value,
+            "jkce": result["jkce"].value,
             "bandwidth": ckce.parameters["bandwidth"],
             "seed": ckce.parameters["seed"],
         }
@@ -81,11 +81,11 @@ def everything(store: str, warm: str) -> Callable[[], Any]:
 
 
 def numpy_loop(store: str, bandwidth: float, seed: int) -> Callable[[], Any]:
-    """CKCE and JKCE alone, on the same frequencies, as one would write them with NumPy."""
+    """CKCE and JKCE alone, on the same frequencies, in plain NumPy."""
     import zarr
     from scipy.special import softmax
 
-    from calibscale.features import frequencies
+    from calibscale.kernel_sums.product_kernel import frequencies
 
     group = zarr.open_group(store, mode="r")
     logits, labels = group["logits"], group["labels"]

@@ -1,4 +1,4 @@
-"""Selection by risk: reference values, time and memory up to 10^7 rows, the same bits."""
+"""Selection by risk: reference values, time and memory up to 10^7 rows, identical results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from measure import Measurement, Report, Settings, measure
 
 from calibscale import KDE, KKR, UKKR, from_arrays, select
-from calibscale.selection import Selection
+from calibscale.results.selection_results import Selection
 
 # file, rows, notion, golden file → estimator: (key there, smallest hyper-parameter, tolerance)
 GOLDEN = {
@@ -53,7 +53,8 @@ def run(settings: Settings) -> Report:
         families = ["kkr", "ukkr"] if notion == "canonical" else None
         warm = settings.store(2000, 10)
         m = measure(
-            "selection:chosen", settings.store(rows, 10), warm, notion, families, 1000,
+            "selection:chosen", settings.store(rows, 10), warm, notion, families,
+            100 if settings.small else 1000,
             runs=1 if heavy else settings.runs,
         )  # fmt: skip
         what = f"{rows:,} x 10, {notion}, {'kkr + ukkr' if families else 'five estimators'}"
@@ -99,31 +100,31 @@ def _golden(report: Report, folder: Path, settings: Settings) -> None:
             )
         if kind == "tce":
             golden = json.loads((folder / f"golden/{name}_{rows}_tce.json").read_text())
-            found = select(source, notion, folds=published_split(rows))
+            selection = select(source, notion, folds=published_split(rows))
             keys = TOP_LABEL
         else:
             stem = f"{folder}/golden/{name}_{rows}_cce"
             golden = json.loads(Path(f"{stem}_matched_labels.json").read_text())
             golden["kde"] = json.loads(Path(f"{stem}_kde_float64.json").read_text())["kde"]
             families = [KDE(), KKR([float(reg) for reg in golden["kkr"]["grid"]]), UKKR()]
-            found = select(source, notion, families, folds=published_split(rows), rank=rows)
+            selection = select(source, notion, families, folds=published_split(rows), features=rows)
             keys = {"kde": ("kde", 0.0), "kkr": ("kkr", 0.0), "ukkr": ("ukkr", 0.0)}
         for estimator, (key, smallest) in keys.items():
             tolerance = 1e-6 if rows > 2000 else 1e-8
             if kind == "tce":
                 tolerance = TOLERANCES.get(estimator, tolerance)
-            error = _largest_error(found, golden[key]["grid"], estimator, smallest)
+            error = _largest_error(selection, golden[key]["grid"], estimator, smallest)
             what = f"{name}, {rows} rows, {notion}, {estimator}, risk and estimate"
             report.check(what, error, tolerance)
 
 
 def _largest_error(
-    found: Selection, grid: dict[str, list[float]], estimator: str, smallest: float
+    selection: Selection, grid: dict[str, list[float]], estimator: str, smallest: float
 ) -> float:
     """Largest relative error of risks and estimates over the grid."""
     worst = 0.0
     values = np.array([float(key) for key in grid])
-    for candidate in found.candidates:
+    for candidate in selection.candidates:
         if candidate.estimator != estimator:
             continue
         (value,) = candidate.hyperparameter.values()
@@ -155,9 +156,9 @@ def _linear(report: Report, settings: Settings) -> None:
 def _compressed(report: Report, settings: Settings) -> None:
     """The KDE over cells against exact tiles."""
     rows = settings.rows(20_000) if settings.small else 20_000
-    found = select(settings.store(rows, 10), "top_label", ["kde"])
+    selection = select(settings.store(rows, 10), "top_label", ["kde"])
     exact = select(settings.store(rows, 10), "top_label", [KDE(exact=True)])
-    pairs = list(zip(found.candidates, exact.candidates, strict=True))
+    pairs = list(zip(selection.candidates, exact.candidates, strict=True))
     risk = max(abs(a.risk / b.risk - 1) for a, b in pairs)
     estimate = max(abs(a.estimate / b.estimate - 1) for a, b in pairs)
     report.check(f"kde over cells against exact tiles, {rows:,} rows, risk", risk, 1e-6)
@@ -169,9 +170,9 @@ def _same_bits(report: Report, settings: Settings) -> None:
     schedulers = ("serial", "threads:2", "local:1", "local:2")
     results = {}
     for scheduler in schedulers:
-        found = select(store, "top_label", ["bins", "kkr", "ukkr", "temperature"],
+        selection = select(store, "top_label", ["bins", "kkr", "ukkr", "temperature"],
                        scheduler=scheduler)  # fmt: skip
-        results[scheduler] = json.dumps([c.to_dict() for c in found.candidates])
+        results[scheduler] = json.dumps([c.to_dict() for c in selection.candidates])
     differing = sum(results[s] != results["serial"] for s in schedulers)
     report.check("results that differ in any bit by scheduler", differing, 0)
 
@@ -183,10 +184,10 @@ def chosen(
     store: str, warm: str, notion: str, families: list[str] | None, rank: int
 ) -> Callable[[], Any]:
     """A selection from a store."""
-    select(warm, notion, families, rank=100)
+    select(warm, notion, families, features=100)
 
     def work() -> dict[str, Any]:
-        return _summary(select(store, notion, families, rank=rank))
+        return _summary(select(store, notion, families, features=rank))
 
     return work
 
@@ -196,19 +197,19 @@ def network(path: str) -> Callable[[], Any]:
     with np.load(path) as data:
         source = from_arrays(logits=data["logits"], labels=data["labels"])
         few = from_arrays(logits=data["logits"][:500], labels=data["labels"][:500])
-    select(few, "canonical", ["kkr", "ukkr"], rank=50)
+    select(few, "canonical", ["kkr", "ukkr"], features=50)
 
     def work() -> dict[str, Any]:
-        return _summary(select(source, "canonical", ["kkr", "ukkr"], rank=2000))
+        return _summary(select(source, "canonical", ["kkr", "ukkr"], features=2000))
 
     return work
 
 
-def _summary(found: Selection) -> dict[str, Any]:
-    best = found.selected
+def _summary(selection: Selection) -> dict[str, Any]:
+    best = selection.selected
     return {
-        "rank": found.features["rank"],
-        "trace_residual": found.features["trace_residual"],
+        "rank": selection.features["rank"],
+        "trace_residual": selection.features["trace_residual"],
         "selected": best.estimator,
         "hyperparameter": best.hyperparameter,
         "risk": best.risk,

@@ -1,4 +1,4 @@
-"""What benchmarks of simulated data sets share: seeds, processes, verdicts."""
+"""Functions of benchmarks with simulated data sets: seeds, processes, verdicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def processes() -> ProcessPoolExecutor:
 
 
 def shared(pool: Executor, count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """The work on 0..count−1, cut for the processes; it takes first and last after the rest."""
+    """Results of `work(*arguments, first, last)` on parts of 0..count−1, one part a process."""
     step = max(1, min(20, count // PROCESSES))
     cuts = [(a, min(a + step, count)) for a in range(0, count, step)]
     return [f.result() for f in [pool.submit(work, *arguments, *cut) for cut in cuts]]
@@ -29,6 +29,6 @@ def within(
     report: Report, what: str, value: float, low: float, high: float, unit: str = "%",
     full_only: bool = False,
 ) -> None:  # fmt: skip
-    """Judge a number on the side of the middle on which it lies."""
+    """Check a number against the nearer of two bounds."""
     below = bool(value < (low + high) / 2)
     report.check(what, value, low if below else high, unit, at_least=below, full_only=full_only)

@@ -1,4 +1,4 @@
-"""How long a command takes from nothing, and many of them at once on a cold cache."""
+"""Time of a command from start-up, and of many simultaneous commands on a cold cache."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _timed(command: list[str], cache: str) -> float:
 
 
 def _files(folder: str) -> set[tuple[str, int, int]]:
-    found = ((path, path.stat()) for path in Path(folder).rglob("*") if path.is_file())
-    return {(str(path), status.st_size, status.st_mtime_ns) for path, status in found}
+    result = ((path, path.stat()) for path in Path(folder).rglob("*") if path.is_file())
+    return {(str(path), status.st_size, status.st_mtime_ns) for path, status in result}
 
 
 def _console_script() -> list[str]:

@@ -1,4 +1,4 @@
-"""Sums over predictions near 0 and 1 against the same over mild ones: no subnormal slows them."""
+"""Sums over predictions near 0 and 1 and over mild ones: no slow subnormal numbers."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def _compare(
     report: Report, settings: Settings, what: str, n: int, pieces: dict[str, tuple[Any, ...]]
 ) -> None:
     """Rates of the same work on several data, each against that on the first."""
-    found = measure_in_turn(pieces, runs=1 if settings.small else RUNS)
-    first, *others = found
-    for name, m in found.items():
+    result = measure_in_turn(pieces, runs=1 if settings.small else RUNS)
+    first, *others = result
+    for name, m in result.items():
         report.row(what=f"{what}, {name}", rows=n, seconds=m.median, cpu_seconds=m.cpu_median)
     for name in others:
-        report.check(f"{what}, rate of {name} against {first}", _ratio(found, first, name), 0.9,
+        report.check(f"{what}, rate of {name} against {first}", _ratio(result, first, name), 0.9,
                      "times", at_least=True, full_only=True)  # fmt: skip

@@ -14,7 +14,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def peers(rows: list[dict[str, Any]]) -> list[list[str]]:
-    lines = [["data", "tool", "seconds", "MB beside the arrays", "ECE", "exact ECE"]]
+    lines = [["data", "tool", "seconds", "extra MB", "ECE", "exact ECE"]]
     for row in rows:
         tool = row["tool"] if row["version"] is None else f"{row['tool']} ({row['version']})"
         cells = [row["data"], tool]
@@ -45,7 +45,7 @@ def selection(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[list[str]]:
-    lines = [["sums over all pairs", "rows", "10⁹ unordered pairs a second"]]
+    lines = [["sums over all pairs", "rows", "10⁹ unordered pairs per second"]]
     for row in rows:
         rate = row.get("pairs_per_second")
         if rate is not None:
@@ -77,12 +77,12 @@ def nightly(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def alarms(rows: list[dict[str, Any]]) -> list[list[str]]:
-    lines = [["predictions", "rows a night", "series", "what was seen"]]
+    lines = [["predictions", "rows per night", "series", "result"]]
     for row in rows:
         if row["what"] == "drift":
             name, count = f"temperature {row['temperature']} from night 40", row["series"]
             seen = (
-                f"alarm in night {row['median']:.0f} of the drift (median; nine tenths by "
+                f"alarm in night {row['median']:.0f} of the drift (median; 90 % by "
                 f"{row['p90']:.0f}), {row['missed']} missed, {row['before']} before it"
             )
         else:
@@ -104,11 +104,11 @@ def markdown(lines: list[list[str]], environment: dict[str, Any]) -> str:
 
 
 def rewrite(text: str, name: str, table: str) -> str:
-    """The text with everything between the marks of that name replaced."""
+    """Text with the part between the marks of that name replaced."""
     start, end = f"<!-- benchmark: {name} -->", "<!-- end -->"
-    before, found, rest = text.partition(start)
+    before, result, rest = text.partition(start)
     _, closed, after = rest.partition(end)
-    if not (found and closed):
+    if not (result and closed):
         raise SystemExit(f"the text has no lines {start} and {end}")
     return f"{before}{start}\n{table}\n{end}{after}"
 

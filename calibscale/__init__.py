@@ -1,4 +1,4 @@
-"""calibscale: how well is a probabilistic classifier calibrated, at any number of rows.
+"""calibscale: calibration of probabilistic classifiers at any number of rows.
 
 Symbols, in code as in the papers: rows i = 1..n; ``q`` predicted probabilities; ``y`` labels
 0..K−1; ``delta`` = q − e_y; ``phi`` features in R^m; ``S``, ``C``, ``D``, ``t`` their moments;
@@ -8,14 +8,21 @@ Sejdinovic 2025.
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibscale.estimators.registry import CLASSES
+from calibscale.results import Outcome
+
 if TYPE_CHECKING:
-    from calibscale.auditing import Audit, audit
-    from calibscale.bias import BiasMap, local_bias
-    from calibscale.detection import Bias, Power, power
-    from calibscale.diagram import Reliability, consistency_interval, reliability, wilson_interval
+    from calibscale.auditing.audit_pipeline import Recalibration, audit
+    from calibscale.auditing.local_bias import local_bias
+    from calibscale.data.source import ArraySource, from_arrays
+    from calibscale.data.store import LogitStore
+    from calibscale.data.zarr_arrays import open_arrays
     from calibscale.errors import (
         CalibscaleError,
         ClusterError,
@@ -23,120 +30,79 @@ if TYPE_CHECKING:
         OptionError,
         StoreError,
     )
-    from calibscale.estimators import (
-        CKCE,
-        CMMD,
+    from calibscale.estimators.binned import (
         CWCE2,
         ECE,
-        JKCE,
-        KCE,
-        KLCE,
         MCE,
-        NLL,
         TCE2,
-        Accuracy,
-        Brier,
-        BrierDecomposition,
-        CKCECentred,
-        ConfidenceGap,
-        JKCEBiased,
-        NLLDecomposition,
         SimplexECE,
         TCE2Debiased,
         TCE2Kumar,
     )
-    from calibscale.evaluation import evaluate
-    from calibscale.features import OneHot, RandomFourier
-    from calibscale.intervals import Intervals
-    from calibscale.landmarks import Gaussian, Laplacian
-    from calibscale.planning import Plan, plan
-    from calibscale.ranking import Agreement, Difference, RankedModel, Ranking, rank
-    from calibscale.results import Approximation, Estimate, Evaluation, Interval
-    from calibscale.selection import (
-        KDE,
-        KKR,
-        UKKR,
-        Bins,
-        Candidate,
-        DebiasedBins,
-        LeaveOneOutKDE,
-        Selection,
-        Temperature,
-        plug_in_risk,
-        plug_in_risk_error,
-        sampled_risk,
-        select,
+    from calibscale.estimators.ckce import CKCE, CMMD, CKCECentred
+    from calibscale.estimators.jkce import JKCE, JKCEBiased
+    from calibscale.estimators.scores import (
+        NLL,
+        Accuracy,
+        Brier,
+        BrierDecomposition,
+        ConfidenceGap,
+        NLLDecomposition,
     )
-    from calibscale.source import ArraySource, from_arrays
-    from calibscale.store import LogitStore, open_arrays
-    from calibscale.testing import Tests, test
-    from calibscale.trials import TestResult
+    from calibscale.estimators.skce import KCE, KLCE, SKCE
+    from calibscale.evaluation import evaluate
+    from calibscale.inference.calibration_test import calibration_test
+    from calibscale.inference.power import power
+    from calibscale.inference.reliability_bins import consistency_interval, wilson_interval
+    from calibscale.inference.resampling import Bootstrap, Jackknife
+    from calibscale.kernel_sums.product_kernel import OneHot, RandomFourier
+    from calibscale.planning import plan
+    from calibscale.ranking.ranking import rank
+    from calibscale.reliability_diagram import reliability
+    from calibscale.results import Approximation, Estimate, Interval
+    from calibscale.results.audit_results import Audit
+    from calibscale.results.bias_results import BiasMap
+    from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
+    from calibscale.results.inference_results import (
+        CalibrationTests,
+        Miscalibration,
+        Power,
+        TestResult,
+    )
+    from calibscale.results.ranking_results import Agreement, Difference, RankedModel, Ranking
+    from calibscale.results.selection_results import Candidate, Selection
+    from calibscale.selection.kde import KDE, LeaveOneOutKDE
+    from calibscale.selection.ridge import KKR, UKKR
+    from calibscale.selection.risk import plug_in_risk, plug_in_risk_error, sampled_risk
+    from calibscale.selection.selection_pipeline import select
+    from calibscale.selection.simple_families import DebiasedBins
+    from calibscale.session import Session
 
-# Names are imported when first used: `calibscale --help` must not wait for a compiler.
-_ROOMS = {
-    "auditing": ("Audit", "audit"),
-    "bias": ("BiasMap", "local_bias"),
-    "detection": ("Bias", "Power", "power"),
-    "diagram": ("Reliability", "consistency_interval", "reliability", "wilson_interval"),
-    "errors": ("CalibscaleError", "ClusterError", "InvalidDataError", "OptionError", "StoreError"),
-    "estimators": (
-        "CKCE",
-        "CMMD",
-        "CWCE2",
-        "ECE",
-        "JKCE",
-        "KCE",
-        "KLCE",
-        "MCE",
-        "NLL",
-        "TCE2",
-        "Accuracy",
-        "Brier",
-        "BrierDecomposition",
-        "CKCECentred",
-        "ConfidenceGap",
-        "JKCEBiased",
-        "NLLDecomposition",
-        "SimplexECE",
-        "TCE2Debiased",
-        "TCE2Kumar",
-    ),
-    "evaluation": ("evaluate",),
-    "features": ("OneHot", "RandomFourier"),
-    "intervals": ("Intervals",),
-    "landmarks": ("Gaussian", "Laplacian"),
-    "planning": ("Plan", "plan"),
-    "ranking": ("Agreement", "Difference", "RankedModel", "Ranking", "rank"),
-    "results": ("Approximation", "Estimate", "Evaluation", "Interval"),
-    "selection": (
-        "KDE",
-        "KKR",
-        "UKKR",
-        "Bins",
-        "Candidate",
-        "DebiasedBins",
-        "LeaveOneOutKDE",
-        "Selection",
-        "Temperature",
-        "plug_in_risk",
-        "plug_in_risk_error",
-        "sampled_risk",
-        "select",
-    ),
-    "source": ("ArraySource", "from_arrays"),
-    "store": ("LogitStore", "open_arrays"),
-    "testing": ("Tests", "test"),
-    "trials": ("TestResult",),
+# Names are imported on first use, so that `calibscale --help` does not load the compiler: the
+# imports above, for type checkers, say where they are.
+_HOMES = CLASSES | {
+    alias.name: str(node.module)
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and node.col_offset
+    for alias in node.names
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_HOMES)
+
+
+def _render(result: Any) -> str:
+    return import_module("calibscale.output.text").as_text(result)
+
+
+Outcome.render = _render
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name == "__version__":
+        return version("calibscale")
+    if name not in _HOMES:
         raise AttributeError(f"module 'calibscale' has no attribute {name!r}")
-    value = getattr(import_module(f"calibscale.{_HOME[name]}"), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

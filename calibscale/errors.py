@@ -1,14 +1,14 @@
-"""What can go wrong, by what the caller can do about it."""
+"""Errors, by what the caller can do about them."""
 
 from __future__ import annotations
 
 
 class CalibscaleError(Exception):
-    """Base of every error raised on purpose."""
+    """Base class of all errors that calibscale raises."""
 
 
 class OptionError(CalibscaleError, ValueError):
-    """A setting is impossible, or does not fit the data."""
+    """A setting is impossible, or does not match the data."""
 
 
 class StoreError(CalibscaleError):
@@ -16,7 +16,7 @@ class StoreError(CalibscaleError):
 
 
 class InvalidDataError(CalibscaleError, ValueError):
-    """The data break a rule of the store; names the first bad row.
+    """The data violate a rule; the message names the first bad row.
 
     Attributes
     ----------
@@ -33,22 +33,39 @@ class InvalidDataError(CalibscaleError, ValueError):
 
 
 class NoRowsError(InvalidDataError):
-    """The data have no rows at all."""
+    """The data have no rows."""
 
 
 class BinaryError(InvalidDataError):
-    """The predictions have one column and are not declared binary, or are and have several."""
+    """Predictions of one column not declared binary, or of several columns declared binary.
+
+    Attributes
+    ----------
+    what : str
+        The data and their shape, without the remedy.
+    declared : bool
+        Whether the predictions were declared binary.
+    """
+
+    def __init__(self, what: str, declared: bool) -> None:
+        remedy = "; pass binary=True (--binary) if it is P(y = 1) or its log-odds"
+        super().__init__(what + remedy * (not declared))
+        self.what = what
+        self.declared = declared
+
+    def __reduce__(self) -> tuple[type, tuple[str, bool]]:
+        return type(self), (self.what, self.declared)
 
 
 class MissingNameError(OptionError):
-    """A file has nothing of a name that was given.
+    """A file has no array or column of the requested name.
 
     Attributes
     ----------
     role : str
-        What the name was given for, such as labels.
+        Role of the array or column, such as labels.
     what : str
-        The file, the name, and those that there are.
+        The file, the missing name, and the existing names.
     """
 
     def __init__(self, message: str, role: str, what: str) -> None:
@@ -58,4 +75,7 @@ class MissingNameError(OptionError):
 
 
 class ClusterError(CalibscaleError):
-    """A cluster went away, or has no workers; where it is there again, so is the work."""
+    """The Dask cluster is unreachable or has no workers.
+
+    Run again when it is back; work in a checkpoint is kept.
+    """

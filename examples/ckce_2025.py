@@ -1,4 +1,4 @@
-"""python examples/ckce_2025.py [FOLDER] [--output FOLDER]: experiments of [MS] again.
+"""python examples/ckce_2025.py [FOLDER] [--output FOLDER]: experiments of [MS].
 
 [MS] is Moskvichev & Sejdinovic 2025: CKCE compares conditional distributions, so that it ranks
 models by calibration and not by the distribution of their predictions.  FOLDER holds the CIFAR-10
@@ -32,7 +32,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
-from calibscale.simulate import GENERATORS, Dirichlet, configured
+from calibscale.simulation import GENERATORS, Dirichlet, configured
 
 METRICS = ("CKCE", "JKCE", "ECE")
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
@@ -47,16 +47,16 @@ PAPER_TABLE_1 = {
     "ResNet": (0.936, 0.355, 0.078, 0.058, 0.100),
     "marginal": (0.100, 2.303, 0.000, -0.010, 0.000),
 }
-RANKED_IN_PAPER = {"CKCE": "0.700", "JKCE": "a little above 0.5", "ECE": "not in the text"}
+RANKED_IN_PAPER = {"CKCE": "0.700", "JKCE": "a little above 0.5", "ECE": "not stated"}
 
 
 def measure(source: ArraySource, seed: int) -> np.ndarray:
-    """CKCE, JKCE and ECE as in [MS §5]: the median of each model's distances is its bandwidth.
+    """CKCE, JKCE and ECE as in [MS §5]; the bandwidth is the median distance of each model.
 
     CKCE has 100 random frequencies, drawn from `seed`, and λ = n^(−1/4); JKCE sums every pair.
     """
-    asked = (CKCE(RandomFourier(seed=seed)), JKCE(method="tiles"), SimplexECE())
-    return np.array([found.value for found in evaluate(source, asked).estimates])
+    requested = (CKCE(RandomFourier(seed=seed)), JKCE(method="tiles"), SimplexECE())
+    return np.array([result.value for result in evaluate(source, requested).estimates])
 
 
 class Share(NamedTuple):
@@ -102,13 +102,13 @@ def save(figure: Any, path: Path) -> None:
 def toy(tenths: int) -> np.ndarray:
     """CKCE, CMMD of level 1 and 2, biased JKCE and ECE of Table 2 with p = tenths / 10.
 
-    Twenty rows have the probabilities of the table for frequencies: Q = 0.3 in a share p of them
-    and 0.6 in the rest, where half of the labels are 1 either way.
+    The frequencies in twenty rows are the probabilities of the table: Q = 0.3 in a share p of
+    them and 0.6 in the rest; half of the labels are 1 for both.
     """
     points = ((0.7, 0.3), (0.4, 0.6))
     q = np.repeat(points, [2 * tenths, 20 - 2 * tenths], axis=0)
     features = OneHot(points)
-    asked = (
+    requested = (
         CKCE(features, ridge=0.0),
         CMMD(features, ridge=0.0, level=1.0),
         CMMD(features, ridge=0.0, level=2.0),
@@ -116,11 +116,11 @@ def toy(tenths: int) -> np.ndarray:
         SimplexECE(),
     )
     source = from_arrays(probabilities=q, labels=np.arange(20) % 2)
-    return np.array([found.value for found in evaluate(source, asked).estimates])
+    return np.array([result.value for result in evaluate(source, requested).estimates])
 
 
 def toy_formulas(p: float) -> np.ndarray:
-    """What these are by hand; for JKCE and CMMD of level 2 [MS App. A]."""
+    """Closed forms of these; for JKCE and CMMD of level 2 [MS App. A]."""
     joint = 0.1 * p**2 - 0.04 * p + 0.02
     return np.array([0.1, 0.06 * p + 0.02, joint, joint, 0.2 + 0.2 * p])
 
@@ -142,7 +142,7 @@ def appendix_a() -> None:
 
 def reliability(seed: int = 0, rows: int = 1000) -> dict[str, tuple[np.ndarray, np.ndarray, float]]:
     """Mean confidence in class 0 and its frequency by bin, and CKCE, of three models [MS C.2]."""
-    found = {}
+    by_name = {}
     for name, sharpness in (("true", 1.0), ("under-confident", 0.5), ("over-confident", 2.0)):
         draw = Dirichlet(name, 2, 1.0, sharpness).draw(seed, 0, rows)
         odds = draw.logits[:, 0] - draw.logits[:, 1]
@@ -150,17 +150,17 @@ def reliability(seed: int = 0, rows: int = 1000) -> dict[str, tuple[np.ndarray, 
         (ece,) = evaluate(source, (ECE(bins=10, notion="positive"),)).estimates
         bins = [row for row in ece.details["bins"] if row["count"]]
         confidence, frequency = np.array([(b["mean_p"], b["frequency"]) for b in bins]).T
-        found[name] = confidence, frequency, measure(source, 0)[0]
-    return found
+        by_name[name] = confidence, frequency, measure(source, 0)[0]
+    return by_name
 
 
 def figure_1(output: Path) -> None:
     print("\nFigure 1: reliability of binary models, Dirichlet(1, 1), 1,000 rows")
     print("(C.2 writes clr(f/2), which is clr(f): clr(f)/2 of C.1 is what is drawn)")
-    found = reliability()
+    result = reliability()
     figure, ((axis,),) = figure_of(1, 1, size=(5.2, 4.6))
     axis.plot([0, 1], [0, 1], color="grey", linestyle="--", linewidth=1)
-    for color, (name, (confidence, frequency, ckce)) in zip(COLORS, found.items(), strict=False):
+    for color, (name, (confidence, frequency, ckce)) in zip(COLORS, result.items(), strict=False):
         axis.plot(confidence, frequency, "o-", color=color, clip_on=False,
                   label=f"{name}: CKCE = {ckce:.4f}")  # fmt: skip
         print(f"{name:16} CKCE {ckce:.4f}, {len(confidence)} bins, largest gap "
@@ -175,7 +175,7 @@ def figure_1(output: Path) -> None:
 
 
 def rankings(trials: int, sizes: Sequence[int] = SIZES, seed: int = 0) -> np.ndarray:
-    """In how many trials the calibrated model has the smaller estimate: (sizes, pairs, metrics).
+    """Trials in which the calibrated model has the smaller estimate: (sizes, pairs, metrics).
 
     The models of a trial share its rows; no two trials share a row.
     """
@@ -207,10 +207,10 @@ def figure_2(output: Path, trials: int, sizes: Sequence[int]) -> None:
         print(f"{n:6}" + "".join(f"{value:8.3f}" for value in mean[s]))
     few = np.array(sizes) <= 200
     lead = mean[few, :1] - mean[few, 1:]
-    verdict("averaged over the four pairs CKCE is ahead of JKCE and of ECE at n ≤ 200",
+    verdict("averaged over the four pairs CKCE exceeds JKCE and ECE at n ≤ 200",
             bool((lead > 0).all()), f"by {lead.min():.3f} or more")  # fmt: skip
     least = wins[np.array(sizes) >= 1000, :, 0].min()
-    verdict("every pair is right by CKCE in 95 % of trials at n ≥ 1000",
+    verdict("CKCE ranks every pair correctly in 95 % of trials at n ≥ 1000",
             bool(least >= 0.95 * trials), f"{Share.of(least, trials)} or more")  # fmt: skip
 
     figure, axes = figure_of(2, 2, size=(8, 6), sharex=True, sharey=True)
@@ -246,7 +246,7 @@ class Predictions(NamedTuple):
 
 
 def networks(folder: Path) -> dict[str, Predictions]:
-    """Those of the CIFAR-10 networks, and of the model that tells none apart."""
+    """Predictions of the CIFAR-10 networks, and of the marginal model."""
     models = {}
     for name in NETWORKS:
         with np.load(folder / f"cifar10_{name}.npz") as arrays:
@@ -257,12 +257,12 @@ def networks(folder: Path) -> dict[str, Predictions]:
 
 def whole_set(models: Mapping[str, Predictions]) -> np.ndarray:
     """Accuracy, cross entropy, CKCE, JKCE and ECE of all rows: (models, 5)."""
-    found = []
+    collected = []
     for model in models.values():
         source = model.of_rows(slice(None))
         scores = evaluate(source, (Accuracy(), NLL())).estimates
-        found.append([*(score.value for score in scores), *measure(source, 0)])
-    return np.array(found)
+        collected.append([*(score.value for score in scores), *measure(source, 0)])
+    return np.array(collected)
 
 
 def subsets(
@@ -280,12 +280,12 @@ def subsets(
 
 
 def ranked_alike(values: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """In how many trials a metric orders the models as it does on all rows: (metrics,)."""
+    """Trials in which a metric orders the models as on all rows: (metrics,)."""
     return (values.argsort(axis=1) == whole.argsort(axis=0)).all(axis=1).sum(axis=0)
 
 
 def table_1(models: Mapping[str, Predictions]) -> np.ndarray:
-    """Prints it; returns CKCE, JKCE and ECE of all rows, (models, metrics)."""
+    """Print it; return CKCE, JKCE and ECE of all rows, (models, metrics)."""
     whole = whole_set(models)
     print("\nTable 1: CIFAR-10, all 10,000 rows")
     print(" " * 18 + "  ".join(f"{column:>6}" for column in TABLE_1))
@@ -295,7 +295,7 @@ def table_1(models: Mapping[str, Predictions]) -> np.ndarray:
             cells = (f"{v:{max(6, len(c))}.3f}" for v, c in zip(row, TABLE_1, strict=True))
             print(f"{which:5}  {name:11}" + "  ".join(cells))
     print(
-        "The networks are not those of the paper: compare layout and order, none of their numbers."
+        "The networks are not those of the paper: compare layout and order, not the numbers."
         "\nThe marginal model depends on the labels alone: its row is that of the paper."
     )
     return whole[:, 2:]
@@ -309,13 +309,13 @@ def figure_3(output: Path, models: Mapping[str, Predictions], trials: int) -> No
     clear = ranked_alike(values[:, 1:], whole[1:])
     first = (values[:, -1:] < values[:, :-1]).all(axis=1).sum(axis=0)
     names = np.array(list(models))
-    print("proportion of trials that order the models as all rows do (the paper: its own models)")
+    print("proportion of trials that order the models as all rows do (paper: other models)")
     for m, metric in enumerate(METRICS):
-        print(f"{metric:4}  {Share.of(alike[m], trials)}  (the paper: {RANKED_IN_PAPER[metric]}); "
+        print(f"{metric:4}  {Share.of(alike[m], trials)}  (paper: {RANKED_IN_PAPER[metric]}); "
               f"{' < '.join(names[whole[:, m].argsort()])}")  # fmt: skip
     apart = abs(whole[0] / whole[2] - 1)
     numbers = ", ".join(f"{m} {100 * a:.0f} %" for m, a in zip(METRICS, apart, strict=True))
-    print(f"{names[0]} and {names[2]} are almost a tie ({numbers} apart on all rows).  So also")
+    print(f"{names[0]} and {names[2]} almost tie (difference {numbers} on all rows).  Hence:")
     print(f"      order without {names[0]:11}  marginal first")
     for m, metric in enumerate(METRICS):
         print(f"{metric:4}  {Share.of(clear[m], trials)!s:26} {Share.of(first[m], trials)}")
@@ -345,7 +345,7 @@ def figure_3(output: Path, models: Mapping[str, Predictions], trials: int) -> No
 def shifts(
     repetitions: int, alphas: Sequence[float] | np.ndarray = ALPHAS, rows: int = 1000, seed: int = 0
 ) -> np.ndarray:
-    """The metrics where inputs lie about α [MS §5.2.1]: (alphas, repetitions, metrics)."""
+    """The metrics for inputs around α [MS §5.2.1]: (alphas, repetitions, metrics)."""
     values = np.empty((len(alphas), repetitions, len(METRICS)))
     start = 0
     with click.progressbar(alphas, label=f"{len(alphas)} α, {repetitions} repetitions") as bar:
@@ -377,8 +377,7 @@ def figure_4(output: Path, repetitions: int, alphas: np.ndarray) -> None:
     numbers = ", ".join(f"{m} {100 * c:.0f} %" for m, c in zip(METRICS, change, strict=True))
     verdict("(range over α) / mean: CKCE ≤ 40 %, JKCE > 100 %, ECE ≥ 45 %",
             bool(change[0] <= 0.4 and change[1] > 1 and change[2] >= 0.45), numbers)  # fmt: skip
-    print("Figure 4b needs ImageNet images made brighter and darker and the networks that see "
-          "them,\nwhich are not here: it is left out.")  # fmt: skip
+    print("Figure 4b is omitted: it needs ImageNet images of changed brightness and networks.")
 
     figure, (axes,) = figure_of(1, 4, size=(12, 3.3))
     x = np.linspace(-1, 1, 201)
@@ -403,9 +402,9 @@ def figure_4(output: Path, repetitions: int, alphas: np.ndarray) -> None:
 @click.argument("folder", required=False, envvar="CALIBSCALE_DATA",
                 type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="ckce_2025",
-              show_default=True, help="Save the pictures there.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(2), help="Of Figure 3; Figure 2 has a tenth of them "
-              "and Figure 4 a fiftieth.  Default: 1000, or 100 with --quick.")  # fmt: skip
+              show_default=True, help="Folder of the figures.")  # fmt: skip
+@click.option("--trials", type=click.IntRange(2), help="Trials of Figure 3; a tenth in Figure 2, "
+              "a fiftieth in Figure 4.  Default: 1000, or 100 with --quick.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer sizes, shifts and trials.")
 def main(folder: Path | None, output: Path, trials: int | None, quick: bool) -> None:
     import matplotlib

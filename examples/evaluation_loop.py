@@ -1,7 +1,7 @@
-"""python examples/evaluation_loop.py [STORE]: write predictions batch by batch, then judge them.
+"""python examples/evaluation_loop.py [STORE]: write predictions batch by batch, then evaluate them.
 
 The model is a stand-in: an overconfident one for half of the rows, a calibrated one for the rest.
-Grouping by the column that tells them apart shows which half to mistrust.
+Grouping by the column that separates them shows which half is miscalibrated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BATCHES, ROWS, CLASSES = 40, 2_500, 10
 
 
 def batches(rng: np.random.Generator):
-    """Logits, labels and one covariate, as an evaluation loop would yield them."""
+    """Yield logits, labels and one covariate, like an evaluation loop."""
     for _ in range(BATCHES):
         truth = rng.normal(size=(ROWS, CLASSES)) * 2
         p = np.exp(truth) / np.exp(truth).sum(axis=1, keepdims=True)

@@ -9,21 +9,21 @@ import sys
 import tempfile
 
 from calibscale import CKCE, ECE, ConfidenceGap, LogitStore, TCE2Debiased, evaluate, reliability
-from calibscale import test as draw_labels
-from calibscale.plots import save_reliability
-from calibscale.simulate import simulate
+from calibscale import calibration_test as draw_labels
+from calibscale.output.plots.pictures import save_picture
+from calibscale.simulation import simulate
 
 
 def look(store: LogitStore) -> None:
-    found = evaluate(store, [ECE(), TCE2Debiased(), CKCE(), ConfidenceGap()], interval="jackknife")
-    for e in found.estimates:
+    result = evaluate(store, [ECE(), TCE2Debiased(), CKCE(), ConfidenceGap()], interval="jackknife")
+    for e in result.estimates:
         print(f"{e.estimator:>15}  {e.value:.5f} in [{e.interval.low:.5f}, {e.interval.high:.5f}]")
     for t in draw_labels(store, [ECE(), CKCE()], replicates=199).results:
-        usual = t.null_values.mean()
-        print(f"{t.statistic:>15}  p = {t.p_value:.3f}; {usual:.5f} if it were calibrated")
+        null_mean = t.null_values.mean()
+        print(f"{t.statistic:>15}  p = {t.p_value:.3f}; mean under calibration {null_mean:.5f}")
     diagram = reliability(store)
     print(f"reliability: {diagram.verdict}")
-    save_reliability(diagram, "first_look.png")
+    save_picture(diagram, "first_look.png")
     print("first_look.png")
 
 

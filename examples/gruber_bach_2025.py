@@ -1,9 +1,9 @@
-"""python examples/gruber_bach_2025.py {simulation,tables,mismatch}: experiments of [GB] again.
+"""python examples/gruber_bach_2025.py {simulation,tables,mismatch}: experiments of [GB].
 
-[GB] is Gruber & Bach 2025: a calibration estimator is a function h(p, p'), and a risk tells which
-one to trust.  `simulation` is their Figure 1, `tables` has the layout of their tables and of
-Figures 2–4 for predictions of your own, `mismatch` shows what one slip in their published code
-does to the canonical estimates.
+[GB] is Gruber & Bach 2025: a calibration estimator is a function h(p, p'), and its risk
+measures its quality.  `simulation` is their Figure 1, `tables` has the layout of their tables and
+Figures 2–4 for your own predictions, `mismatch` shows the effect of an error in their published
+code on canonical estimates.
 """
 
 from __future__ import annotations
@@ -25,22 +25,19 @@ from calibscale import (
     ArraySource,
     CalibscaleError,
     Candidate,
-    Gaussian,
     Selection,
     from_arrays,
     plug_in_risk,
     select,
 )
-from calibscale.landmarks import choose_landmarks
-from calibscale.selection.families import Part
-from calibscale.selection.judge import bilinear_risk, residual_state
-from calibscale.selection.statistics import FeatureState
-from calibscale.simulate import GENERATORS
-from calibscale.views import View
+from calibscale.data.rows import NotionView
+from calibscale.kernel_sums.landmarks import Gaussian, choose_landmarks
+from calibscale.selection.families import FoldPart
+from calibscale.selection.ridge import Basis, FeatureState
+from calibscale.selection.risk import bilinear_risk, residual_state
+from calibscale.simulation import GENERATORS
 
-COMPARABLE = (
-    "These are not the networks of the paper: compare layouts and orders, none of the numbers."
-)
+COMPARABLE = "These are not the networks of the paper: compare layout and order, not the numbers."
 SCALAR = ("15 bins", "bins", "kde", "kkr", "ukkr", "temperature")
 CANONICAL = ("kde", "kkr", "ukkr", "temperature")
 FIGURE_1 = np.arange(40, 201, 5) / 100  # θ from 0.4 to 2
@@ -52,7 +49,7 @@ def main() -> None:
 
 
 def pictures(context: click.Context, option: click.Parameter, folder: Path | None) -> Path | None:
-    """The folder made before anything is computed."""
+    """Folder of the figures, created at once."""
     if folder is not None:
         import matplotlib
 
@@ -63,7 +60,7 @@ def pictures(context: click.Context, option: click.Parameter, folder: Path | Non
 
 plot_option = click.option(
     "--plot", type=click.Path(path_type=Path, file_okay=False), callback=pictures,
-    metavar="FOLDER", help="Save pictures there (needs matplotlib).",
+    metavar="FOLDER", help="Folder of figures (needs matplotlib).",
 )  # fmt: skip
 
 
@@ -123,7 +120,7 @@ def simulation(repetitions: int, rows: int, seed: int, plot: Path | None) -> Non
 
 
 def sources(folder: Path, rows: int) -> dict[int, dict[str, ArraySource]]:
-    """What the .npz files hold, by number of classes and by name; the first `rows` rows."""
+    """First `rows` rows of the .npz files, by number of classes and by name."""
     groups: dict[int, dict[str, ArraySource]] = {}
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as arrays:
@@ -141,11 +138,11 @@ def sources(folder: Path, rows: int) -> dict[int, dict[str, ArraySource]]:
     return dict(sorted(groups.items()))
 
 
-def best(found: Selection, estimator: str) -> Candidate:
-    """The candidate of an estimator that has the smallest risk; or that with 15 bins."""
+def best(selection: Selection, estimator: str) -> Candidate:
+    """Candidate of an estimator with the smallest risk, or with 15 bins."""
     if estimator == "15 bins":
-        return next(c for c in found.candidates if c.hyperparameter == {"bins": 15})
-    return found.best_of(estimator)
+        return next(c for c in selection.candidates if c.hyperparameter == {"bins": 15})
+    return selection.best_of(estimator)
 
 
 def root(square: float, error: float) -> tuple[float, float]:
@@ -155,24 +152,24 @@ def root(square: float, error: float) -> tuple[float, float]:
     return math.sqrt(square), error / (2 * math.sqrt(square))
 
 
-def risk_cells(found: Selection, estimators: Sequence[str]) -> list[str]:
+def risk_cells(selection: Selection, estimators: Sequence[str]) -> list[str]:
     """√risk × 100 ± error; * the smallest, ! worse than that by two paired standard errors."""
     cells = []
     for estimator in estimators:
-        c = best(found, estimator)
-        mark = "*" if c is found.selected else "!" if c.distinguishable else " "
+        c = best(selection, estimator)
+        mark = "*" if c is selection.selected else "!" if c.distinguishable else " "
         cells.append(_cell(*root(c.risk, c.risk_error)) + mark)
     return cells
 
 
-def estimate_cells(found: Selection, estimators: Sequence[str]) -> list[str]:
+def estimate_cells(selection: Selection, estimators: Sequence[str]) -> list[str]:
     """√estimate × 100 ± error."""
-    chosen = [best(found, estimator) for estimator in estimators]
+    chosen = [best(selection, estimator) for estimator in estimators]
     return [_cell(*root(c.estimate, c.estimate_error)) + " " for c in chosen]
 
 
 def table(title: str, rows: Sequence[str], columns: Mapping[str, Sequence[str]]) -> str:
-    """Cells under the name of their column, beside the name of their row."""
+    """Table of cells with names of columns and rows."""
     wide = {name: max(map(len, [name + " ", *cells])) for name, cells in columns.items()}
     first = max(map(len, rows))
     lines = [title, "  ".join([" " * first, *(f"{name + ' ':>{wide[name]}}" for name in columns)])]
@@ -195,7 +192,7 @@ def tables(folder: Path, notion: str, rows: int, folds: int, seed: int, plot: Pa
     """Tables 1–5 and Figures 2–4: estimators by models.
 
     Reads every .npz of FOLDER: arrays `logits` and `labels`, or `p` = P(y = 1) and `y`, for which
-    the notion is that of the positive class.  Models of equally many classes share a table.
+    the notion is that of the positive class.  Models with the same number of classes share a table.
     """
     print(COMPARABLE)
     for classes, models in sources(folder, rows).items():
@@ -205,9 +202,9 @@ def tables(folder: Path, notion: str, rows: int, folds: int, seed: int, plot: Pa
                 of = "positive" if binary else notion
                 _compare(same, of, f"{classes} classes, {of}", folds, seed, plot)
     print(
-        "\n± is the standard error over folds, carried to the root: s.e. of the square / (2 root)."
-        "\n* smallest risk of the model; ! worse than that by more than two standard errors of the"
-        "\n  difference, which is paired by rows and so far smaller than the ± of either."
+        "\n± is the standard error over folds of the root: s.e. of the square / (2 root)."
+        "\n* smallest risk of the model; ! worse by more than two standard errors of the"
+        "\n  difference, which is paired by rows, hence much smaller than the ± of either."
     )
 
 
@@ -216,17 +213,17 @@ def _compare(
     plot: Path | None,
 ) -> None:  # fmt: skip
     estimators = CANONICAL if notion == "canonical" else SCALAR
-    asked = [name for name in estimators if name != "15 bins"]  # 15 is in the grid of `bins`
+    requested = [name for name in estimators if name != "15 bins"]  # 15 is in the grid of `bins`
     results = {}
     for name, source in models.items():
         try:
-            results[name] = select(source, notion, asked, folds=folds, seed=seed)
+            results[name] = select(source, notion, requested, folds=folds, seed=seed)
         except CalibscaleError as error:
             print(f"\n{name} is left out: {error}")
     if not results:
         return
     for what, cells in (("risk", risk_cells), ("calibration estimate", estimate_cells)):
-        columns = {name: cells(found, estimators) for name, found in results.items()}
+        columns = {name: cells(result, estimators) for name, result in results.items()}
         print("\n" + table(f"{title}: root of the {what} × 100", estimators, columns))
     if plot:
         _picture(results, estimators, title, plot)
@@ -240,7 +237,7 @@ def _picture(
     width = max(5, 2 + 1.6 * len(results))
     figure, axes = plt.subplots(figsize=(width, 4), layout="constrained")
     for i, estimator in enumerate(estimators):
-        chosen = [best(found, estimator) for found in results.values()]
+        chosen = [best(result, estimator) for result in results.values()]
         roots, errors = np.array([root(c.estimate, c.estimate_error) for c in chosen]).T
         x = np.arange(len(chosen)) + (i - (len(estimators) - 1) / 2) * 0.12
         axes.errorbar(x, roots, errors, fmt="osD^v<"[i], capsize=3, label=estimator, clip_on=False)
@@ -281,40 +278,40 @@ def ridge_grids(
     """Mean risk and estimate of kkr and ukkr for each `reg`, canonical.
 
     The first 80 % of the rows in that order are the folds, one after the other; the rest is the
-    test part.  With `mismatch` the functions are fitted as the published code does it: the
-    predictions are in the new order but their one-hot labels in the old one.  The rows that
-    judge them are right either way.
+    test part.  With `mismatch` the functions are fitted as in the published code: predictions
+    are in the new order, their one-hot labels in the old one.  Validation rows are correct in
+    both cases.
     """
     n, K = q.shape
     q, onehot = q[order], np.eye(K)
     delta = q - onehot[y[order]]
     logs = np.log(np.maximum(q, np.finfo(float).tiny))
-    right = View(np.arange(n), q, q, logs, delta, np.ones(n))
+    right = NotionView(np.arange(n), q, q, logs, delta, np.ones(n))
     training = right._replace(delta=q - onehot[y]) if mismatch else right
     features = choose_landmarks(Gaussian(), q, 1000, 1e-13)
     phi = features(q)
 
-    def part(view: View, rows: slice) -> Part:
+    def part(view: NotionView, rows: slice) -> FoldPart:
         view, f = view.take(rows), phi[rows]
         moments = FeatureState((f.T @ f)[None], (view.delta.T @ f)[None])
-        return Part(residual_state([view]), (moments,))
+        return FoldPart(residual_state([view]), (moments,))
 
     edges = np.arange(folds + 1) * int(0.8 * n) // folds
     parts = [slice(low, high) for low, high in pairwise(edges)]
     test = part(right, slice(edges[-1], n))
-    found = {}
+    by_name = {}
     for family in (KKR, UKKR):
         grid = (grids or {}).get(family.name, family.published("canonical"))
-        ridge = family(grid, features, "canonical")
+        ridge = family(grid, features, notion="canonical")
         values = np.zeros((2, len(grid)))
         for held, rows in enumerate(parts):
             train = [part(training, other) for k, other in enumerate(parts) if k != held]
-            fit = ridge.fit_part(train)
+            fit = ridge.fitted(Basis(features, train, None), np.array(grid))
             risk = bilinear_risk(fit, part(right, rows), [right.take(rows)])
             values += [risk, fit.estimates(test)]
         values /= folds
-        found[family.name] = dict(zip(grid, zip(*values.tolist(), strict=True), strict=True))
-    return found
+        by_name[family.name] = dict(zip(grid, zip(*values.tolist(), strict=True), strict=True))
+    return by_name
 
 
 @main.command()
@@ -324,10 +321,10 @@ def ridge_grids(
 @click.option("--folds", type=click.IntRange(2), default=5, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 def mismatch(file: Path, rows: int, folds: int, seed: int) -> None:
-    """What mismatched labels do to kkr and ukkr.
+    """Effect of mismatched labels on kkr and ukkr.
 
     In canonical mode the published code shuffles the predictions but not their one-hot labels,
-    and trains on that; the rows that validate have the right labels.  FILE is an .npz with
+    and trains on that; validation rows have the correct labels.  FILE is an .npz with
     arrays `logits` and `labels`.
     """
     with np.load(file) as arrays:

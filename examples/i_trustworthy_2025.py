@@ -1,4 +1,4 @@
-"""python examples/i_trustworthy_2025.py [FOLDER] [--output FOLDER]: experiments of [VF] again.
+"""python examples/i_trustworthy_2025.py [FOLDER] [--output FOLDER]: experiments of [VF].
 
 [VF] is Vashistha & Farahi 2025: inference about x may use a classifier's probabilities if they are
 calibrated for every x, which KLCE tests.  FOLDER holds homeownership_lr, adult_lr, heart_lr and
@@ -27,13 +27,19 @@ from calibscale import (
     BiasMap,
     Brier,
     TestResult,
+    calibration_test,
     evaluate,
     from_arrays,
     local_bias,
-    test,
 )
-from calibscale.recalibration import Isotonic, LocalBias, Platt, Temperature, recalibrated
-from calibscale.simulate import configured
+from calibscale.auditing.recalibration import (
+    Isotonic,
+    LocalBias,
+    Platt,
+    TemperatureScaling,
+    recalibrated,
+)
+from calibscale.simulation import configured
 
 LEVEL = 0.05
 NULLS = ("labels", "residual", "permute")
@@ -44,8 +50,8 @@ TITLES = {
 }
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 MISSING = (
-    "Figures 1 and 2, Table 1 and the rows XE + MMCE and XE + MMD of Table 2 are of models whose\n"
-    "predictions are not here; BBQ in Figure 4 is not part of calibscale: all are left out."
+    "Figures 1 and 2, Table 1 and the rows XE + MMCE and XE + MMD of Table 2 need models whose\n"
+    "predictions are missing; BBQ in Figure 4 is not part of calibscale: all are left out."
 )
 
 DIMENSIONS = (10, 20, 30, 40, 50)
@@ -74,14 +80,14 @@ PROBABILITY_WIDTH = 0.1
 
 
 def klce_of(covariates: Iterable[str], width: float, gamma: float, **options: Any) -> KLCE:
-    """KLCE with exp(−((p − p')/width)²) exp(−γ‖x − x'‖²); a column of 0 and 1 is like any other."""
+    """KLCE with exp(−((p − p')/width)²) exp(−γ‖x − x'‖²); binary columns are treated alike."""
     return KLCE(
         tuple(covariates), prediction_bandwidth=width / math.sqrt(2),
         covariate_bandwidth=1 / math.sqrt(2 * gamma), **options,
     )  # fmt: skip
 
 
-def known(value: float | None) -> float:
+def required(value: float | None) -> float:
     return math.nan if value is None else value
 
 
@@ -112,19 +118,19 @@ def save(figure: Any, path: Path) -> None:
 def rejects(result: TestResult) -> bool:
     """Whether the test rejects at 5 %.
 
-    Permutations are counted as the published code of Figure 3 does it, not centred as KiTE and
-    `p_value` have them: all have the Σδ of the data, and with it their mean is about that of T.
+    Permutations are counted as in the published code of Figure 3, not centred as in KiTE and
+    `p_value`: all have the Σδ of the data, so that their mean is about that of T.
     """
     if result.null == "permute":
-        return bool(np.mean(result.null_values > known(result.value)) <= LEVEL)
-    return known(result.p_value) <= LEVEL
+        return bool(np.mean(result.null_values > required(result.value)) <= LEVEL)
+    return required(result.p_value) <= LEVEL
 
 
 def rejections(
     generator: str, d: int, rows: int, widths: Sequence[float], trials: int, replicates: int,
     seed: int = 0, nulls: Sequence[str] = NULLS,
 ) -> np.ndarray:  # fmt: skip
-    """In how many of the data sets the test on all d covariates rejects: (nulls, widths)."""
+    """Number of data sets in which the test on all d covariates rejects: (nulls, widths)."""
     made = configured(generator, None, {"d": d}, seed)
     statistics = [klce_of(made.covariate_names, width, width**-2.0) for width in widths]
     counts = np.zeros((len(nulls), len(widths)), int)
@@ -137,8 +143,10 @@ def rejections(
                 covariate_names=made.covariate_names,
             )  # fmt: skip
             for count, null in zip(counts, nulls, strict=True):
-                found = test(source, statistics, null=null, replicates=replicates, seed=trial)
-                count += [rejects(result) for result in found.results]
+                outcome = calibration_test(
+                    source, statistics, null=null, replicates=replicates, seed=trial
+                )
+                count += [rejects(result) for result in outcome.results]
     return counts
 
 
@@ -153,15 +161,15 @@ def wilson(counts: np.ndarray, trials: Any) -> np.ndarray:
 def figure_3(
     output: Path, trials: int, replicates: int, dimensions: Sequence[int], sizes: Sequence[int]
 ) -> None:
-    print("\nFigure 3: type-II error; the model does not see the last of the d covariates")
+    print("\nFigure 3: type-II error; the model lacks the last of the d covariates")
     print(f"{trials} data sets and {replicates} replicates (paper: 1000, 1000); kernels "
           f"exp(−(distance/{WIDTH:g})²)\nfor p and for x, as in the published code")  # fmt: skip
     shape = (len(sizes), len(NULLS), len(dimensions))
     accepted = np.empty(shape, int)
     for s, rows in enumerate(sizes):
         for j, d in enumerate(dimensions):
-            found = rejections("missing", d, rows, (WIDTH,), trials, replicates)
-            accepted[s, :, j] = trials - found[:, 0]
+            result = rejections("missing", d, rows, (WIDTH,), trials, replicates)
+            accepted[s, :, j] = trials - result[:, 0]
     beside = np.array([[dict(zip(DIMENSIONS, PAPER_FIGURE_3[n], strict=True))[d]
                         for d in dimensions] for n in sizes])  # fmt: skip
     for s, rows in enumerate(sizes):
@@ -174,7 +182,7 @@ def figure_3(
         pooled = (accepted[:, k] + 1000 * beside) / (trials + 1000)
         noise = np.sqrt(pooled * (1 - pooled) * (1 / trials + 1 / 1000)) + 1 / trials
         far = (abs(rates - beside) / noise).max()
-        verdict(f"{words}: the rates are those of the paper", bool(far <= 3),
+        verdict(f"{words}: the rates agree with the paper", bool(far <= 3),
                 f"at most {far:.1f} standard errors away")  # fmt: skip
     ends = np.diff(accepted[..., [0, -1]])
     verdict("the type-II error grows with the dimension", bool((ends > 0).all()),
@@ -184,8 +192,8 @@ def figure_3(
         fall = -np.diff(accepted.mean(axis=-1), axis=0).min() / trials
         verdict("and falls with N", bool(fall > 0), f"mean over d, by {fall:.3f} or more")
     print(
-        "With so wide a kernel most of the noise of T is (Σδ)².  Drawn labels have it anew;"
-        "\npermutations keep that of the data, and so see more of the rest; resampled residuals,"
+        "With so wide a kernel most of the noise of T is (Σδ)².  Drawn labels redraw it;"
+        "\npermutations keep that of the data, which leaves the rest visible; resampled residuals,"
         "\nwhich Algorithm 1 does not centre, add noise to it, so that T* is above T too often."
     )
 
@@ -210,15 +218,15 @@ def figure_5(
 ) -> None:
     print("\nFigure 5: type-I error at 5 %; the model is the Bayes classifier of 2 covariates")
     print(f"{trials} data sets, {replicates} replicates; one kernel width for p and x, "
-          "chosen here:\nthe paper states neither d, nor widths, nor rates")  # fmt: skip
-    found = np.stack([rejections("bayes", 2, n, widths, trials, replicates) for n in sizes])
-    rates = found / trials
+          "chosen here:\nthe paper states no d, widths or rates")  # fmt: skip
+    values = np.stack([rejections("bayes", 2, n, widths, trials, replicates) for n in sizes])
+    rates = values / trials
     print(f"{'':11}{'N':>5}" + "".join(f"{'width ' + format(w, 'g'):>11}" for w in widths))
     for k, null in enumerate(NULLS):
         for s, rows in enumerate(sizes):
             print(f"{null:11}{rows:5}" + "".join(f"{rate:11.3f}" for rate in rates[s, k]))
     for k, null in enumerate(NULLS):
-        share = 0.01 / found[:, k].size  # Bonferroni
+        share = 0.01 / values[:, k].size  # Bonferroni
         low, high = binom.ppf([share / 2, 1 - share / 2], trials, LEVEL) / trials
         inside = (rates[:, k] >= low) & (rates[:, k] <= high)
         verdict(f"type-I error of {null} is 5 % for every width and N", bool(inside.all()),
@@ -270,7 +278,7 @@ def load(folder: Path, name: str, part: str = "") -> Predictions:
 
 
 def statistic(data: Predictions, name: str) -> KLCE:
-    """KLCE² as the published code has it: its kernel, divided by (n − 1) ΣK/n as KiTE does."""
+    """KLCE² as in the published code: its kernel, divided by (n − 1) ΣK/n as KiTE does."""
     gamma = GAMMA.get(name, 25.0)
     return klce_of(data.names, PROBABILITY_WIDTH, gamma, normalization="kernel_sum")
 
@@ -289,18 +297,20 @@ class Scores(NamedTuple):
     @classmethod
     def of(cls, source: ArraySource, klce: KLCE, bins: int, replicates: int) -> Scores:
         binned = (ECE(bins, notion="positive"), MCE(bins, notion="positive"))
-        found = evaluate(source, (Brier(), *binned, klce)).estimates
-        brier, ece, mce, value = (known(e.value) for e in found)
+        scores = evaluate(source, (Brier(), *binned, klce)).estimates
+        brier, ece, mce, value = (required(e.value) for e in scores)
         permuted, drawn = (
-            known(test(source, klce, null=null, replicates=replicates).results[0].p_value)
+            required(
+                calibration_test(source, klce, null=null, replicates=replicates).results[0].p_value
+            )
             for null in ("permute", "labels")
         )
-        occupied = [b for b in found[1].details["bins"] if b["count"]]
+        occupied = [b for b in scores[1].details["bins"] if b["count"]]
         return cls(brier / 2, ece, mce, value, permuted, drawn, occupied)
 
     @property
     def mean_gap(self) -> float:
-        """The mean |conf − acc| of the bins, however many rows they have."""
+        """Unweighted mean |conf − acc| of the bins."""
         return float(np.mean([abs(b["mean_p"] - b["frequency"]) for b in self.bins]))
 
 
@@ -311,24 +321,24 @@ def scores_of_table_2(folder: Path, name: str, replicates: int) -> Scores:
 
 def table_2(folder: Path, replicates: int) -> None:
     print("\nTable 2, rows XE: logistic regression.  Splits and solver are not those of the paper,"
-          f"\nits numbers are met about; {replicates} replicates (paper: 500)")  # fmt: skip
+          f"\nso numbers agree roughly; {replicates} replicates (paper: 500)")  # fmt: skip
     print(f"{'':24}{'Brier':>8}{'ECE':>9}{'weighted':>10}{'KLCE²':>10}{'p permute':>11}"
           f"{'p labels':>10}")  # fmt: skip
-    found = {name: scores_of_table_2(folder, name, replicates) for name in PAPER_TABLE_2}
-    for name, row in found.items():
+    by_name = {name: scores_of_table_2(folder, name, replicates) for name in PAPER_TABLE_2}
+    for name, row in by_name.items():
         print(f"{name:18}here  {row.brier:8.4f}{row.mean_gap:9.4f}{row.ece:10.4f}{row.klce:10.6f}"
               f"{row.permuted:11.3f}{row.drawn:10.3f}")  # fmt: skip
         brier, gap, klce, p = PAPER_TABLE_2[name]
         print(f"{'':18}paper {brier:8.4f}{gap:9.4f}{'':10}{klce:10.4f}{p:11.3f}")
     print(
         "Brier: mean (p − y)², half of calibscale's, which sums over both classes.  ECE: the mean"
-        "\n|conf − acc| of 10 equal bins, each counted alike, as in the published code; weighted:"
+        "\n|conf − acc| of 10 equal bins without weights, as in the published code; weighted:"
         f"\nby the rows of a bin, as usual.  KLCE²: kernel width {PROBABILITY_WIDTH:g} for p, "
         "γ = 25 for x, divided by\n(n − 1) ΣK/n."
     )
-    p = found["heart_lr"].permuted
+    p = by_name["heart_lr"].permuted
     verdict("heart_lr: p by permute is between 0.22 and 0.31", 0.22 <= p <= 0.31, f"{p:.3f}")
-    largest = max(found[name].permuted for name in ("homeownership_lr", "adult_lr"))
+    largest = max(by_name[name].permuted for name in ("homeownership_lr", "adult_lr"))
     verdict("homeownership_lr, adult_lr: p by permute is at the limit of its resolution",
             largest < 1.5 / replicates, f"{largest:.3f}")  # fmt: skip
 
@@ -337,7 +347,7 @@ def table_2(folder: Path, replicates: int) -> None:
 
 
 def recalibrations(fit: Predictions, apply: Predictions) -> dict[str, ArraySource]:
-    """The second rows as they are, and as each method that learned from the first sees them."""
+    """Second part as is, and recalibrated by each method fitted to the first."""
     before, after = fit.source(), apply.source()
     # the published code's Platt is sigmoid(a·p + b), of p itself: p takes the place of log-odds,
     # which are infinite for the forest's p = 0 and 1
@@ -350,39 +360,39 @@ def recalibrations(fit: Predictions, apply: Predictions) -> dict[str, ArraySourc
     return {
         "No calibration": after,
         "Platt": recalibrated(apply.source(as_log_odds=True), platt),
-        "Temperature": recalibrated(after, Temperature().fit(before)),
+        "Temperature": recalibrated(after, TemperatureScaling().fit(before)),
         "Isotonic": recalibrated(after, Isotonic().fit(before)),
         "Local bias": recalibrated(after, local.fit(before)),
     }
 
 
 def figure_4(folder: Path, output: Path, replicates: int) -> None:
-    print("\nFigure 4: recidivism, random forest.  The parts have the sizes of the paper's, their "
-          f"rows\nand the forest are others; {replicates} replicates (paper: 1000)")  # fmt: skip
+    print("\nFigure 4: recidivism, random forest.  Parts of the sizes in the paper, but other "
+          f"rows\nand another forest; {replicates} replicates (paper: 1000)")  # fmt: skip
     print(f"{'':21}{'BS':>8}{'ECE':>8}{'MCE':>8}{'KLCE²':>9}{'p permute':>11}{'p labels':>10}")
     data = load(folder, "compas_rf")
     sources = recalibrations(load(folder, "compas_rf", "_val"), data)
     figure, (axes,) = figure_of(1, len(sources), size=(15, 3.6), sharey=True)
     largest = 0.0
     for axis, (name, source) in zip(axes, sources.items(), strict=True):
-        found = Scores.of(source, statistic(data, "compas_rf"), 20, replicates)
-        largest = max(largest, found.permuted, found.drawn)
-        print(f"{name:15}here  {found.brier:8.3f}{found.ece:8.3f}{found.mce:8.3f}{found.klce:9.4f}"
-              f"{found.permuted:11.3f}{found.drawn:10.3f}")  # fmt: skip
+        result = Scores.of(source, statistic(data, "compas_rf"), 20, replicates)
+        largest = max(largest, result.permuted, result.drawn)
+        print(f"{name:15}here  {result.brier:8.3f}{result.ece:8.3f}{result.mce:8.3f}"
+              f"{result.klce:9.4f}{result.permuted:11.3f}{result.drawn:10.3f}")  # fmt: skip
         if name in PAPER_FIGURE_4:
             brier, ece, mce, klce = PAPER_FIGURE_4[name]
             print(f"{'':15}paper {brier:8.3f}{ece:8.3f}{mce:8.3f}{klce:8.3f}")
-        x, f, n = np.array([(b["mean_p"], b["frequency"], b["count"]) for b in found.bins]).T
+        x, f, n = np.array([(b["mean_p"], b["frequency"], b["count"]) for b in result.bins]).T
         axis.plot([0, 1], [0, 1], color="grey", linestyle="--", linewidth=1)
         axis.errorbar(x, f, wilson(n * f, n), fmt="none", color=COLORS[0], alpha=0.5, linewidth=1)
         axis.scatter(x, f, 6 + 250 * n / n.sum(), color=COLORS[0], clip_on=False, zorder=3)
-        words = (f"BS {found.brier:.3f}", f"ECE {found.ece:.3f}", f"MCE {found.mce:.3f}",
-                 f"KLCE² {found.klce:.4f}", f"p {found.drawn:.3f}")  # fmt: skip
+        words = (f"BS {result.brier:.3f}", f"ECE {result.ece:.3f}", f"MCE {result.mce:.3f}",
+                 f"KLCE² {result.klce:.4f}", f"p {result.drawn:.3f}")  # fmt: skip
         axis.text(0.99, 0.02, "\n".join(words), ha="right", fontsize=9, transform=axis.transAxes)
         axis.set(title=name, aspect="equal", xlim=(0, 1), ylim=(0, 1))
         axis.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     print("MCE is of bins of few rows here.  p in the figure is by labels.  BBQ of the paper is "
-          "left out;\nlocal bias, p + LCB [VF, §3.3] from the other part, is added.")  # fmt: skip
+          "omitted;\nlocal bias, p + LCB [VF, §3.3] from the other part, is added.")  # fmt: skip
     verdict("no method makes the forest locally calibrated", largest <= LEVEL,
             f"largest p {largest:.3f}")  # fmt: skip
     axes[len(axes) // 2].set_xlabel("mean predicted value")
@@ -395,17 +405,14 @@ def figure_4(folder: Path, output: Path, replicates: int) -> None:
 
 def bias_of_test(folder: Path) -> BiasMap:
     """The local calibration bias of each test defendant, from the other part and its labels."""
-    known, asked = load(folder, "compas_rf", "_val"), load(folder, "compas_rf")
-    klce = statistic(known, "compas_rf")
-    return local_bias(
-        known.source(), known.names, at=(asked.p, asked.x),
-        prediction_bandwidth=klce.prediction_bandwidth,
-        covariate_bandwidth=klce.covariate_bandwidth,
-    )  # fmt: skip
+    labelled, defendants = load(folder, "compas_rf", "_val"), load(folder, "compas_rf")
+    klce = statistic(labelled, "compas_rf")
+    kernel = KLCE(labelled.names, klce.prediction_bandwidth, klce.covariate_bandwidth)
+    return local_bias(labelled.source(), kernel, at=(defendants.p, defendants.x))
 
 
 def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
-    found = bias_of_test(folder)
+    result = bias_of_test(folder)
     data = load(folder, "compas_rf")
     age, female, african_american = data.x.T * [[10], [1], [1]]
     print("\nFigure 6: local calibration bias of the test defendants of Figure 4, from the other "
@@ -418,11 +425,11 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
     for axis, race in zip(axes, (1, 0), strict=True):
         title = "African-American" if race else "not African-American"
         for gender, color in ((1, "tab:pink"), (0, "tab:blue")):
-            group = (african_american == race) & (female == gender) & ~found.masked
+            group = (african_american == race) & (female == gender) & ~result.masked
             line = f"{title}, {'female' if gender else 'male'}".ljust(29)
             for low, high in ages:
                 here = group & (age >= low) & (age < high)
-                bias, error = found.bias[here].mean(), found.standard_error[here].mean()
+                bias, error = result.bias[here].mean(), result.standard_error[here].mean()
                 line += f"{bias:+.3f} ± {error:.3f}".center(16)
                 if low == 30:
                     thirties.append(bias)
@@ -430,9 +437,9 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
                     plain.append(f"{gap.mean():+.3f} ± {gap.std() / len(gap) ** 0.5:.3f}")
             print(line.rstrip())
             some = rng.permutation(np.flatnonzero(group))[:shown]
-            axis.errorbar(age[some], found.bias[some], found.standard_error[some], fmt=".",
+            axis.errorbar(age[some], result.bias[some], result.standard_error[some], fmt=".",
                           color=color, alpha=0.45, markersize=4, linewidth=0.7)  # fmt: skip
-            cubic = np.polynomial.Polynomial.fit(age[group], found.bias[group], 3)
+            cubic = np.polynomial.Polynomial.fit(age[group], result.bias[group], 3)
             first, last = map(float, np.quantile(age[group], (0.01, 0.99)))
             grid = np.linspace(first, last, 100)
             axis.plot(grid, cubic(grid), color=color, linewidth=2.2,
@@ -444,7 +451,7 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
     verdict("the model underestimates the risk of all four groups at ages 30 to 39",
             min(thirties) > 0, f"{min(thirties):+.3f} to {max(thirties):+.3f}")  # fmt: skip
     print(
-        f"This forest is another; means of y − p itself, 30–39: {'; '.join(plain)}.\n"
+        f"The forest differs; means of y − p itself, 30–39: {'; '.join(plain)}.\n"
         f"In the figure: {shown} defendants of each group ± 1 standard error, cubic fits to all."
     )
     save(figure, output / "figure_6.png")
@@ -458,10 +465,10 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
                 type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path),
               default="i_trustworthy_2025", show_default=True,
-              help="Save the pictures there.")  # fmt: skip
+              help="Folder of the figures.")  # fmt: skip
 @click.option("--trials", type=click.IntRange(2), help="Data sets of Figures 3 and 5; the paper "
               "has 1000.  Default: 200, or 20 with --quick.")  # fmt: skip
-@click.option("--replicates", type=click.IntRange(20), help="Of every test.  Default: 199 for "
+@click.option("--replicates", type=click.IntRange(20), help="Per test.  Default: 199 for "
               "simulated data, 500 for the files; 199 with --quick.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fewer dimensions, sizes, widths and trials.")
 def main(

@@ -1,12 +1,12 @@
 """python examples/own_estimator.py: an estimator of your own, evaluated, tested and grouped.
 
 An estimator names the statistics it needs and turns their sums over all rows into an `Estimate`.
-Everything else follows from the sums: one pass for all estimators, chunks, threads and clusters to
-the same bits, intervals from groups of rows, p-values from drawn labels.  `ECE` needs the same bin
-counts as the estimator here: equal statistics are computed once.
+Everything else follows from the sums: one pass for all estimators, identical results from chunks,
+threads and clusters, intervals from groups of rows, p-values from drawn labels.  `ECE` needs the
+same bin counts as the estimator here: equal statistics are computed once.
 
 A statistic of your own is a frozen dataclass, too: `zero`, `accumulate` and, for tests, `draw`; see
-`calibscale/statistics.py`.
+`calibscale/statistics/statistic.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibscale import ECE, ArraySource, Estimate, evaluate, from_arrays
-from calibscale import test as draw_labels
-from calibscale.estimators import Estimator
-from calibscale.simulate import GENERATORS
-from calibscale.statistics import BinCounts, BinState
+from calibscale import ECE, ArraySource, Estimate, Estimator, evaluate, from_arrays
+from calibscale import calibration_test as draw_labels
+from calibscale.simulation import GENERATORS
+from calibscale.statistics.bins import BinCounts, BinState
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Overconfidence(Estimator):
     bins: int = 15
     name: ClassVar[str] = "overconfidence"
     notion: ClassVar[str] = "top_label"
-    testable: ClassVar[bool] = True  # the worse calibrated, the larger
+    testable: ClassVar[bool] = True  # larger for worse calibration
 
     @property
     def needs(self) -> tuple[BinCounts]:
@@ -48,7 +47,7 @@ class Overconfidence(Estimator):
 
 
 def two_models(rows: int = 10_000, seed: int = 0) -> ArraySource:
-    """Half of the rows are of an overconfident model, half of an underconfident one."""
+    """Rows of which one half has an overconfident model, the other an underconfident one."""
     draw = GENERATORS["ms-true"].draw(seed, 0, rows)
     under = np.arange(rows)[:, None] % 2
     return from_arrays(
@@ -59,15 +58,15 @@ def two_models(rows: int = 10_000, seed: int = 0) -> ArraySource:
 
 def main() -> None:
     source = two_models()
-    asked = [Overconfidence(), ECE()]
-    found = evaluate(source, asked, group_by="under", interval="jackknife")
-    tests = draw_labels(source, asked, replicates=199)
-    for e in found.estimates:
+    estimators = [Overconfidence(), ECE()]
+    result = evaluate(source, estimators, group_by="under", interval="jackknife")
+    tests = draw_labels(source, estimators, replicates=199)
+    for e in result.estimates:
         print(
             f"{e.estimator}: {e.value:.4f} in [{e.interval.low:.4f}, {e.interval.high:.4f}], "
             f"p = {tests[e.estimator].p_value:.3f}"
         )
-    for under, (mine, ece) in found.groups.items():
+    for under, (mine, ece) in result.groups.items():
         print(f"under = {under:g}: overconfidence {mine.value:.4f}, ECE {ece.value:.4f}")
 
 

@@ -2,11 +2,11 @@
 
 Every day 2,000 rows of ten classes, P ~ Dirichlet(0.1, …, 0.1) and y ~ P.  The model shows P until
 day 40, and softmax(1.3 log P) from then on: it has become overconfident.  A column `region` is 0 or
-1; with --group-only the model drifts in region 1 alone.  Labels of the last three days come late:
-at first 80, 50 and 20 % of them are known, and when all are, those days run once more: they are
-read again, as their stores have changed, with the bets they had.
+1; with --group-only the model drifts in region 1 alone.  Labels of the last three days arrive late:
+at first 80, 50 and 20 % of them are available; when all have arrived, these days are run and read
+again, as their stores have changed, with their original bets.
 
-FOLDER gets a store a day, the job file, the ledger, the result of every night and report.html.
+FOLDER receives a store for each day, the job file, the ledger, the results and report.html.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import click
 import numpy as np
 
 from calibscale import LogitStore
-from calibscale.simulate import GENERATORS
+from calibscale.simulation import GENERATORS
 
 CLASSES = 10
 FIRST = date(2026, 9, 1)
-LATE = (0.8, 0.5, 0.2)  # known at first, of the labels of the last days
+LATE = (0.8, 0.5, 0.2)  # share of labels available at first, on each of the last days
 NIGHTLY = [sys.executable, "-m", "calibscale", "nightly"]
 FINE, BREACHED = 0, 3
 
@@ -60,13 +60,13 @@ report = "report.html"
 
 def write_day(
     path: Path, number: int, *, rows: int, seed: int, sharpness: float, group_only: bool,
-    known: float = 1.0,
+    labelled: float = 1.0,
 ) -> None:  # fmt: skip
-    """The store of one day; of its labels the share `known`, the others are −1."""
+    """Write the store of one day with a share of its labels; the others are −1."""
     drawn = GENERATORS["ms-true"].draw(seed, number * rows, (number + 1) * rows)
     rng = np.random.default_rng([seed, number])
     region = rng.integers(0, 2, (rows, 1)).astype(float)
-    late = rng.random(rows) >= known
+    late = rng.random(rows) >= labelled
     drifted = region == 1 if group_only else np.ones_like(region, bool)
     store = LogitStore.create(
         path, classes=CLASSES, covariate_names=["region"], dtype=np.float32, overwrite=True
@@ -76,8 +76,8 @@ def write_day(
         writer.append(logits, np.where(late, -1, drawn.labels), covariates=region)
 
 
-def judge(job: Path, day: str, command: bool) -> dict[str, Any]:
-    """One night, in this process or by the command line."""
+def evaluate(job: Path, day: str, command: bool) -> dict[str, Any]:
+    """Run one night, in this process or by the command line."""
     if command:
         import json
 
@@ -88,16 +88,16 @@ def judge(job: Path, day: str, command: bool) -> dict[str, Any]:
         if ran.returncode not in (FINE, BREACHED):
             sys.exit(ran.returncode)
         return json.loads(ran.stdout)
-    from calibscale.nightly.run import night
+    from calibscale.monitoring.night import night
 
     return night(job, day).to_dict()
 
 
 def line(number: int, result: dict[str, Any]) -> str:
-    """One row of the table."""
+    """Format one row of the table."""
     week = next(w for w in result["windows"] if w["name"] == "7d")
-    found = next(r for r in week["results"] if r["estimator"] == "tce2_debiased")
-    interval = found["interval"]
+    tce2 = next(r for r in week["results"] if r["estimator"] == "tce2_debiased")
+    interval = tce2["interval"]
     low = "       –" if interval is None else f"{interval['low']:8.5f}"
     alarms = result["alarms"]
     state = "ALARM" if alarms["alarm"] else "fine"
@@ -105,25 +105,35 @@ def line(number: int, result: dict[str, Any]) -> str:
         state += ", threshold breached"
     return (
         f"{number:4d}  {result['day']}  {result['n']:6d}  {result['n_unlabelled']:8d}  "
-        f"{found['value']:8.5f}  {low}  {alarms['log_evidence'][-1]:8.2f}  {state}"
+        f"{tce2['value']:8.5f}  {low}  {alarms['log_evidence'][-1]:8.2f}  {state}"
     )
 
 
 @click.command(help=__doc__.split("\n\n", 1)[1], context_settings={"max_content_width": 100})
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--days", type=click.IntRange(1), default=60, show_default=True)
-@click.option("--drift-day", type=click.IntRange(1), default=40, show_default=True)
-@click.option("--temperature", default=1.3, show_default=True)
-@click.option("--rows", type=click.IntRange(10), default=2_000, show_default=True, help="A day.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--days", type=click.IntRange(1), default=60, show_default=True, help="Number of days."
+)
+@click.option(
+    "--drift-day", type=click.IntRange(1), default=40, show_default=True, help="First day of drift."
+)
+@click.option(
+    "--temperature", default=1.3, show_default=True, help="Factor of log P after the drift."
+)
+@click.option(
+    "--rows", type=click.IntRange(10), default=2_000, show_default=True, help="Rows per day."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random draws."
+)
 @click.option("--group-only", is_flag=True, help="Only region 1 drifts.")
-@click.option("--cli", "command", is_flag=True, help="Every night a process of its own.")
+@click.option("--cli", "command", is_flag=True, help="Run every night in its own process.")
 def main(
     folder: Path, days: int, drift_day: int, temperature: float, rows: int, seed: int,
     group_only: bool, command: bool,
 ) -> None:  # fmt: skip
     if (folder / "ledger").exists():
-        raise click.UsageError(f"{folder} has a ledger already; give another folder")
+        raise click.UsageError(f"{folder} already has a ledger; pass another folder")
     (folder / "predictions").mkdir(parents=True, exist_ok=True)
     (folder / "results").mkdir(exist_ok=True)
     job = folder / "job.toml"
@@ -131,10 +141,10 @@ def main(
     settings: dict[str, Any] = {"rows": rows, "seed": seed, "group_only": group_only}
     dates = [(FIRST + timedelta(days=number)).isoformat() for number in range(days)]
 
-    def made(number: int, known: float = 1.0) -> None:
+    def simulate(number: int, labelled: float = 1.0) -> None:
         sharpness = temperature if number + 1 >= drift_day else 1.0
         path = folder / "predictions" / f"{dates[number]}.zarr"
-        write_day(path, number, sharpness=sharpness, known=known, **settings)
+        write_day(path, number, sharpness=sharpness, labelled=labelled, **settings)
 
     print(
         f"{'day':>4}  {'date':10}  {'rows':>6}  {'no label':>8}  {'TCE₂, 7d':>8}  {'low':>8}  "
@@ -142,13 +152,13 @@ def main(
     )
     late = list(range(max(0, days - len(LATE)), days))
     for number in range(days):
-        made(number, LATE[number - late[0]] if number in late else 1.0)
-        result = judge(job, dates[number], command)
+        simulate(number, LATE[number - late[0]] if number in late else 1.0)
+        result = evaluate(job, dates[number], command)
         print(line(number + 1, result), flush=True)
-    print("the labels that came late are here: the last days again")
+    print("the late labels have arrived: the last days run again")
     for number in late:
-        made(number)
-        result = judge(job, dates[number], command)
+        simulate(number)
+        result = evaluate(job, dates[number], command)
         print(line(number + 1, result), flush=True)
     alarms = result["alarms"]
     if not alarms["alarm"]:

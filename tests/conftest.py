@@ -1,21 +1,66 @@
-"""Shared by all tests: where real data lie, and small random sources."""
+"""Fixtures of all tests: real data, small random sources, and commands in this process."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import calibscale
+from calibscale.cli import main
+from tests.support.commands import Ran
 
 for _name in (
     *("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
     *("COLUMNS", "LINES"),
 ):
     os.environ.pop(_name, None)  # tests read tables
+
+
+# Markers of tests outside the quick loop, by the folder or by a fixture of the test.  `process` and
+# `cluster` are written at the tests.
+_FOLDERS = {"examples": "examples", "faults": "faults"}
+_FIXTURES = {"data_folder": "golden", "golden_scores": "golden", "browser": "browser"}
+_MARKERS = {"process", "cluster", "benchmarks", "slow", *_FOLDERS.values(), *_FIXTURES.values()}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folders = {_FOLDERS[part] for part in item.path.parts if part in _FOLDERS}
+        fixtures = {_FIXTURES[name] for name in item.fixturenames if name in _FIXTURES}  # type: ignore[attr-defined]
+        for marker in sorted(folders | fixtures):
+            item.add_marker(marker)
+
+
+_running: pytest.Item | None = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _running
+    _running = item
+    try:
+        return (yield)
+    finally:
+        _running = None
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail a test of the quick loop that starts a process."""
+    if event not in ("subprocess.Popen", "os.fork", "os.posix_spawn") or _running is None:
+        return
+    if not _MARKERS & {marker.name for marker in _running.iter_markers()}:
+        raise AssertionError(f"{_running.nodeid} starts a process: mark it `process`")
+
+
+sys.addaudithook(_refuse_processes)
 
 
 def _shared(folder: str) -> Path:
@@ -66,3 +111,25 @@ def source(arrays: dict[str, np.ndarray]) -> calibscale.ArraySource:
         covariates=arrays["covariates"],
         covariate_names=["group"],
     )
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Ran]]:
+    """Function that runs a command in this process."""
+    monkeypatch.setenv("COLUMNS", "120")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def run(*arguments: Any) -> Ran:
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        return Ran(code, *capsys.readouterr())
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)

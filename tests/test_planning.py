@@ -1,4 +1,4 @@
-"""What a run is said to cost on a cluster, against worker processes that do it."""
+"""Expected costs of a run, against those of worker processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from tests.test_cli import run  # noqa: F401
 
 ROWS, CLASSES = 1_000_000, 10
 ESTIMATORS = (cs.ECE(), cs.JKCE(cs.RandomFourier(100, bandwidth=0.5)))
@@ -32,7 +31,8 @@ def _peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def test_plan__of_two_workers_is_what_two_workers_do(store: Path) -> None:
+@pytest.mark.cluster
+def test_plan__of_two_workers_agrees_with_two_workers(store: Path) -> None:
     from distributed import Client, LocalCluster
     from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -62,11 +62,12 @@ def test_plan__of_two_workers_is_what_two_workers_do(store: Path) -> None:
     # Dask counts objects, the plan their pickles
     assert sum(states.sizes.values()) == pytest.approx(planned.tasks * planned.state_bytes, rel=0.1)
     assert planned.blocks == -(-ROWS // cs.LogitStore.open(store).source.block_rows)
-    # what an allocator keeps of earlier blocks, and zarr's threads
+    # memory kept by the allocator, and zarr's threads
     slack = 30e6
     assert max(after[w] - before[w] for w in after) < planned.worker_memory + slack
 
 
+@pytest.mark.cluster
 def test_plan__of_more_rows_has_more_tasks_of_the_same_states(store: Path) -> None:
     one, many = (cs.plan(store, ESTIMATORS, rows=n, workers=64) for n in (ROWS, 10**9))
     assert one.cluster is not None
@@ -74,23 +75,25 @@ def test_plan__of_more_rows_has_more_tasks_of_the_same_states(store: Path) -> No
     assert many.rows == 10**9
     assert many.costs[0].bytes_read == pytest.approx(one.costs[0].bytes_read * 10**9 / ROWS)
     assert many.cluster.blocks == -(-(10**9) // cs.LogitStore.open(store).source.block_rows)
-    assert many.cluster.tasks >= 12 * 64  # so that no worker waits for another for long
+    assert many.cluster.tasks >= 12 * 64  # so that the workers finish at similar times
     assert 2 ** (many.cluster.merge_depth - 1) < many.cluster.blocks <= 2**many.cluster.merge_depth
     assert many.cluster.state_bytes == one.cluster.state_bytes
     assert many.cluster.worker_memory < 3 * one.cluster.worker_memory
 
 
-def test_plan__tells_of_a_cluster(run: Any, store: Path, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.cluster
+def test_plan__command_shows_the_cluster(run: Any, store: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     options = ("-e", "ece", "--rows", 10**9, "--workers", 64, "--json", path)
     table = run("plan", store, *options).out
-    for text in ("1,000,000,000 rows", "64 workers", "tasks", "memory of a worker"):
+    for text in ("1,000,000,000 rows", "64 workers", "tasks", "memory per worker"):
         assert text in table
     assert json.loads(path.read_text())["cluster"]["tasks"] > 768
     assert json.loads(run("plan", store, "-e", "ece", "--json", "-").out)["cluster"] is None
     assert run("plan", store, "--workers", 0).code == 2
 
 
+@pytest.mark.long
 def test_plan__of_no_worker_is_an_error(store: Path) -> None:
     with pytest.raises(cs.OptionError, match="workers must be at least 1"):
         cs.plan(store, ESTIMATORS, workers=0)
@@ -105,9 +108,9 @@ def test_plan__counts_the_draws_of_a_test() -> None:
         cs.plan(source, estimators, replicates=b, scheduler="serial").costs for b in (0, 100, 1000)
     )
     assert [c.work for c in few] == ["one pass", "100 draws", "jkce", "100 draws"]
-    assert [c.method for c in few if "draws" in c.work] == ["ece", "jkce"]  # none of accuracy
+    assert [c.method for c in few if "draws" in c.work] == ["ece", "jkce"]  # accuracy has no draws
     assert [c.work for c in without] == ["one pass", "jkce"]
-    # each is measured anew, on a machine that may be busy
+    # measured separately, on a machine that may be busy
     for one, ten in zip(few[1::2], many[1::2], strict=True):
         assert 2 < ten.seconds / one.seconds < 50
     with pytest.raises(cs.OptionError, match="replicates must be at least 0"):

@@ -1,45 +1,64 @@
-"""The command line.  Commands import what they need when they run, so that help is instant."""
+"""Command-line interface; commands import the package when they run, so that help is fast."""
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
 import tempfile
+import threading
 from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import click
 
-from calibscale.cli.audit import audit
-from calibscale.cli.bias import bias
-from calibscale.cli.evaluate import evaluate, plan
-from calibscale.cli.nightly import ledger, nightly
-from calibscale.cli.options import Commands, check_output, number, pairs, split, write_json
-from calibscale.cli.power import power
-from calibscale.cli.rank import rank
-from calibscale.cli.reliability import reliability
-from calibscale.cli.report import report
-from calibscale.cli.select import select
-from calibscale.cli.test import test
+from calibscale.cli.audit_command import audit
+from calibscale.cli.bias_command import bias
+from calibscale.cli.estimator_options import list_estimators
+from calibscale.cli.evaluate_command import evaluate, plan
+from calibscale.cli.nightly_command import ledger, nightly
+from calibscale.cli.options import (
+    Commands,
+    binary_option,
+    check_output,
+    json_option,
+    number,
+    pairs,
+    seed_option,
+    split,
+    write_json,
+)
+from calibscale.cli.power_command import power
+from calibscale.cli.rank_command import rank
+from calibscale.cli.reliability_command import reliability
+from calibscale.cli.report_command import report
+from calibscale.cli.select_command import select
+from calibscale.cli.test_command import test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
-from calibscale.progress import progress
+from calibscale.output.progress import progress
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
-
+_ADDRESS_SPACE = 2**30  # bytes that numerical libraries reserve
 _GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "missing", "bayes")
+_DTYPES = click.Choice(["float16", "float32", "float64"])
+_overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing STORE.")
+_quiet_option = click.option(
+    "--quiet", "-q", is_flag=True, help="Print neither progress nor a summary."
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code (see ``calibscale --help``)."""
+    """Run the command line and exit with the code of ``calibscale --help``."""
     before = {number: signal.signal(number, _interrupt) for number in _ending()}
+    unraisable, sys.unraisablehook = sys.unraisablehook, _unraisable
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # λ and ± on a terminal that has none
+        if isinstance(stream, TextIOWrapper):  # a terminal without λ and ±
             stream.reconfigure(errors="replace")
     try:
         code = cli.main(args=arguments, prog_name="calibscale", standalone_mode=False)
-        if code:  # of `click.exceptions.Exit`
+        if code:  # from `click.exceptions.Exit`
             sys.exit(code)
     except click.ClickException as error:
         shown = StringIO()
@@ -47,56 +66,57 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(_printable(shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        kept = "nothing is lost, " if _keeps(arguments or sys.argv[1:]) else ""
-        click.echo(f"interrupted; {kept}run the same command again", err=True)
+        advice = "nothing is lost, " if _resumes(arguments or sys.argv[1:]) else ""
+        click.echo(f"interrupted; {advice}run the same command again", err=True)
         sys.exit(INTERRUPTED)
     except (CalibscaleError, OSError) as error:
-        _give_up_stdout()
-        if isinstance(error, BrokenPipeError):  # the reader has seen enough
+        _discard_stdout()
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(RUNTIME_ERROR)
         click.echo(f"error: {_printable(str(error))}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
-        if isinstance(error, ClusterError):  # the work can go on elsewhere, or later
+        if isinstance(error, ClusterError):  # the command can run again later
             sys.exit(INTERRUPTED)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
     except (MemoryError, RuntimeError, ImportError, SystemError) as error:
         if not _lacks_memory(error):
             raise
         click.echo(
-            f"error: the system gives no more memory ({error or 'of the process'}): raise the "
-            "limit (ulimit -v), or give --memory-limit or fewer threads",
+            f"error: not enough memory{f' ({error})' if str(error) else ''}: raise the limit "
+            "(ulimit -v), or pass --memory-limit or fewer threads",
             err=True,
         )
         sys.exit(RUNTIME_ERROR)
     finally:
+        sys.unraisablehook = unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process ends, with no more words
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a late Ctrl-C prints no traceback
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Whether a limit of memory is the reason: of arrays, of stacks of threads, or of libraries."""
-    words = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+    """Whether an error is caused by a memory limit: of arrays, thread stacks or libraries."""
+    phrases = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
 
 
 def _printable(text: str) -> str:
-    from calibscale.report.words import printable
+    from calibscale.formatting import printable
 
     return printable(text)
 
 
-def _keeps(arguments: list[str]) -> bool:
-    """Whether an interrupted command goes on where it stopped."""
+def _resumes(arguments: list[str]) -> bool:
+    """Whether an interrupted command resumes when it is run again."""
     return arguments[:1] in (["ingest"], ["nightly"], ["simulate"]) or any(
         argument.partition("=")[0] == "--checkpoint" for argument in arguments
     )
 
 
-def _give_up_stdout() -> None:
-    """Where standard output cannot be written, the interpreter's exit must not try again."""
+def _discard_stdout() -> None:
+    """Keep the interpreter from writing to a broken standard output at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -104,7 +124,7 @@ def _give_up_stdout() -> None:
 
 
 def _ending() -> list[int]:
-    """Signals besides Ctrl-C that interrupt; a hang-up unless nohup has it ignored."""
+    """Signals besides SIGINT that interrupt: SIGTERM, and SIGHUP unless it is ignored (nohup)."""
     hang_up = getattr(signal, "SIGHUP", None)
     if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
         return [signal.SIGTERM]
@@ -115,77 +135,110 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
+def _unraisable(ignored: Any) -> None:
+    """Interrupt again soon if an interrupt was ignored, as in a callback of the compiler."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        again = threading.Timer(0.05, _interrupt_again)
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
+def _interrupt_again() -> None:
+    if sys.unraisablehook is not _unraisable:  # the command has ended
+        return
+    if os.name == "posix":  # also ends a wait of the main thread
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:  # Windows
+        _thread.interrupt_main()
+
+
 @click.group(
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(package_name="calibscale")
 def cli() -> None:
-    """How well is a probabilistic classifier calibrated?
+    """Measure how well a probabilistic classifier is calibrated.
 
-    Exit codes: 0 fine, 1 runtime error, 2 usage, 3 threshold breached, 4 invalid data,
-    75 interrupted, or the cluster was lost (run again).
+    Exit codes: 0 success, 1 runtime error, 2 usage error, 3 threshold breached, 4 invalid data,
+    75 interrupted or cluster lost (run again).
     """
+    _refuse_small_address_space()
 
 
-# ---------------------------------------------------------------- making and looking at stores
+def _refuse_small_address_space() -> None:
+    """Raise MemoryError if numerical libraries would hang or abort while they are loaded."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit not in (-1, resource.RLIM_INFINITY) and limit < _ADDRESS_SPACE:
+        needed = _ADDRESS_SPACE // 2**20
+        raise MemoryError(f"the limit is {limit // 2**20:,} MiB, libraries need {needed:,} MiB")
 
 
-@cli.command(short_help="Write a STORE whose calibration error is known.")
+# ---------------------------------------------------------------- stores
+
+
+@cli.command(short_help="Simulate a STORE with known calibration error.")
 @click.argument("store")
-@click.option("--rows", "-n", default=100_000, show_default=True)
-@click.option("--classes", "-k", type=int, help="Number of classes; default: as in the paper.")
+@click.option("--rows", "-n", default=100_000, show_default=True, help="Number of rows.")
+@click.option(
+    "--classes", "-k", type=int,
+    help="Number of classes.  [default: 5 for gb, 10 for ms-*, else 2]",
+)  # fmt: skip
 @click.option(
     "--generator", "-g", type=click.Choice(_GENERATORS), default="ms-over", show_default=True,
-    help="gb: Dirichlet 0.04, tempered by 3/10. ms-*: Dirichlet 0.1 and its true, marginal, under- "
-    "or overconfident forecast. shift: covariate shift. missing, bayes: sigmoid of covariates, "
-    "without or with the last one.",
+    help="Distribution of the data.  gb: Dirichlet(0.04), tempered by 3/10.  ms-*: the true, "
+    "marginal, under- or overconfident predictions of Dirichlet(0.1).  shift: covariate shift.  "
+    "bayes and missing: sigmoid of covariates, with and without the last covariate.",
 )  # fmt: skip
 @click.option(
     "--parameter", "-p", "parameters", multiple=True, metavar="NAME=NUMBER",
     help="Parameter of the generator (repeatable), such as alpha=0.5.",
 )  # fmt: skip
-@click.option("--seed", default=0, show_default=True)
+@seed_option
 @click.option(
-    "--dtype", type=click.Choice(["float16", "float32", "float64"]), default="float32",
-    show_default=True,
+    "--dtype", type=_DTYPES, default="float32", show_default=True,
+    help="Type of the stored predictions.",
 )  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace what stands at STORE.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no message.")
+@_overwrite_option
+@_quiet_option
 def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: Any) -> None:
-    """Write a STORE of simulated predictions whose calibration error is known."""
-    from calibscale.simulate import simulate as run
+    """Write simulated predictions with known calibration error to STORE."""
+    from calibscale.simulation import simulate as run
 
     settings = {
         key: number(value, "--parameter") for key, value in pairs(parameters, "--parameter")
     }
     with progress("simulating", "rows", quiet) as report:
-        made = run(store, parameters=settings, progress=report, **options)
+        written = run(store, parameters=settings, progress=report, **options)
     if not quiet:
-        click.echo(f"{made.rows:,} rows of {made.classes} classes in {store}")
+        click.echo(f"{written.rows:,} rows of {written.classes} classes in {store}")
 
 
 @cli.command(short_help="Copy FILEs of predictions into a STORE.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... STORE")
 @click.option(
     "--key", "keys", multiple=True, metavar="ROLE=NAME",
-    help="Where a column is found (repeatable): ROLE is logits, probabilities, labels, covariates, "
-    "covariate_names or weights (importance weights, not counts), NAME an array, a column, columns "
-    "between commas, or what the columns of all classes begin with.",
+    help="Name of the data of a role (repeatable).  ROLE is logits, probabilities, labels, "
+    "covariates, covariate_names or weights (importance weights, not counts); NAME is an array, a "
+    "column, several columns (comma-separated), or the common prefix of the columns of all "
+    "classes.  [default: the role itself]",
 )  # fmt: skip
 @click.option(
     "--class-names", metavar="A,B,...",
-    help="What classes are called, in the order of their columns; labels may be these names.  "
-    "[default: what the names of the columns end in, unless that is numbers]",
+    help="Names of the classes in the order of their columns, comma-separated; labels may be these "
+    "names.  [default: suffixes of the column names, unless they are numbers]",
 )  # fmt: skip
+@binary_option
 @click.option(
-    "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
+    "--dtype", type=_DTYPES, help="Type of the stored predictions.  [default: type in the files]"
 )
-@click.option(
-    "--dtype", type=click.Choice(["float16", "float32", "float64"]),
-    help="Type of the stored predictions; default: that of the files.",
-)  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace what stands at STORE.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no message.")
+@_overwrite_option
+@_quiet_option
 def ingest(
     files: tuple[str, ...],
     keys: tuple[str, ...],
@@ -193,113 +246,101 @@ def ingest(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Copy FILEs (npy, npz, parquet, arrow, csv, safetensors) into a STORE, a few rows at a time.
+    """Copy FILEs (npy, npz, parquet, arrow, csv, safetensors) into STORE, in batches of rows.
 
-    Several files are joined in the order given.  A run that was cut short goes on where it
-    stopped; one that is complete does nothing.
+    Several files are concatenated in the given order.  An interrupted run resumes when it is
+    repeated; a completed run does nothing.
     """
-    from calibscale.ingest import ingest as run
+    from calibscale.data.ingest import ingest as run
 
     if len(files) < 2:
-        raise click.UsageError("give at least one FILE, and then the STORE")
+        raise click.UsageError("pass at least one FILE, and then the STORE")
     with progress("ingesting", "rows", quiet) as report:
         done = run(
             files[:-1], files[-1], keys=dict(pairs(keys, "--key")),
             class_names=split(class_names) or None, progress=report, **options,
         )  # fmt: skip
     if not quiet:
-        state = "was complete already" if not done.added else f"{done.added:,} rows added"
+        state = "already complete" if not done.added else f"{done.added:,} rows added"
         click.echo(f"{files[-1]}: {done.rows:,} rows ({state})")
 
 
 @cli.command()
 @click.argument("store")
-@click.option(
-    "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
-)
+@json_option
 def info(store: str, json_path: str | None) -> None:
-    """What a STORE holds and where it came from."""
+    """Print the contents and the provenance of STORE."""
     check_output(json_path)
-    from calibscale.store import LogitStore
+    from calibscale.data.store import LogitStore
 
-    found = LogitStore.open(store).info()
+    _print_facts(LogitStore.open(store).info(), json_path)
+
+
+def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
     if json_path != "-":
-        from calibscale.tables import info_table
+        from calibscale.output.text.tables import info_table
 
-        info_table(found)
-    write_json(json_path, found)
+        info_table(facts)
+    write_json(json_path, facts)
 
 
 # ---------------------------------------------------------------- demo, warmup, doctor
 
 
-@cli.command(short_help="Start here: simulated predictions, and the truth.")
-@click.option("--rows", "-n", default=100_000, show_default=True)
-@click.option("--classes", "-k", default=10, show_default=True)
-@click.option("--seed", default=0, show_default=True)
-@click.option("--keep", metavar="STORE", help="Keep the simulated store there.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@cli.command(short_help="Evaluate a simulated classifier (start here).")
+@click.option("--rows", "-n", default=100_000, show_default=True, help="Number of rows.")
+@click.option("--classes", "-k", default=10, show_default=True, help="Number of classes.")
+@seed_option
+@click.option(
+    "--keep", metavar="STORE", help="Path at which the simulated store is kept.  [default: deleted]"
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress.")
 def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> None:
-    """Simulate an overconfident classifier, evaluate it, and compare with the truth."""
-    from calibscale.evaluation import default_estimators
+    """Simulate an overconfident classifier, evaluate it, and compare with the true values."""
     from calibscale.evaluation import evaluate as run
-    from calibscale.simulate import simulate as make
-    from calibscale.tables import demo_table
-    from calibscale.truth import truth
+    from calibscale.output.text.tables import demo_table
+    from calibscale.session import default_estimators
+    from calibscale.simulation import simulate as simulate_store
+    from calibscale.simulation import truth
 
     estimators = default_estimators()
     with tempfile.TemporaryDirectory(prefix="calibscale-demo-") as folder:
         store = keep or str(Path(folder) / "demo.zarr")
         with progress("simulating", "rows", quiet) as report:
-            make(store, rows=rows, classes=classes, seed=seed, progress=report)
+            simulate_store(store, rows=rows, classes=classes, seed=seed, progress=report)
         with progress("evaluating", "blocks", quiet) as report:
             result = run(store, None, progress=report)
     resolved = [e for e in estimators if result[e.name].value is not None]
-    known = truth(resolved, rows=rows, classes=classes, seed=seed)
-    demo_table(result, known)
+    demo_table(result, truth(resolved, rows=rows, classes=classes, seed=seed))
     if keep:
         click.echo(f"The store is kept in {keep}; try: calibscale evaluate {keep}")
 
 
-@cli.command(short_help="Compile every kernel ahead of time.")
+@cli.command(short_help="Compile all kernels ahead of time.")
 def warmup() -> None:
-    """Compile every kernel now and keep it in the cache, so that later runs start at once."""
+    """Compile all kernels into the cache, so that later runs start at once."""
     import time
 
+    from calibscale.cli.warmup import warm_up
     from calibscale.kernels._jit import cache_folder
-    from calibscale.warmup import warm_up
 
     started = time.perf_counter()
     warm_up()
     click.echo(f"kernels ready in {cache_folder()} ({time.perf_counter() - started:.1f} s)")
 
 
-@cli.command(short_help="What a bug report needs.")
-@click.option(
-    "--json", "json_path", metavar="PATH", help="Write it as JSON; - for standard output."
-)
+@cli.command(short_help="Print the machine and versions for a bug report.")
+@json_option
 def doctor(json_path: str | None) -> None:
-    """Versions, processor, threads, BLAS and cache: paste this into a bug report."""
+    """Print versions, processor, threads, BLAS and cache for a bug report."""
     check_output(json_path)
-    from calibscale.doctor import examine
+    from calibscale.cli.doctor import examine
 
-    found = examine()
-    if json_path != "-":
-        from calibscale.tables import info_table
-
-        info_table(found)
-    write_json(json_path, found)
+    _print_facts(examine(), json_path)
 
 
-cli.add_command(audit)
-cli.add_command(bias)
-cli.add_command(evaluate)
-cli.add_command(ledger)
-cli.add_command(nightly)
-cli.add_command(plan)
-cli.add_command(power)
-cli.add_command(rank)
-cli.add_command(reliability)
-cli.add_command(report)
-cli.add_command(select)
-cli.add_command(test)
+for command in (
+    *(audit, bias, evaluate, ledger, list_estimators, nightly, plan),
+    *(power, rank, reliability, report, select, test),
+):
+    cli.add_command(command)

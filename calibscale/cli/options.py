@@ -1,37 +1,66 @@
-"""What commands share: where predictions come from, how a pass is made, how results are written."""
+"""Options and functions that commands share: sources, execution, checks and output."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.files import refuse_overwriting, write_whole
+from calibscale.engine.atomic_files import refuse_overwriting, write_whole
+from calibscale.output.progress import progress
 
 if TYPE_CHECKING:
-    from calibscale.source import ArraySource
+    from calibscale.data.source import ArraySource
+    from calibscale.estimators.skce import KLCE
+    from calibscale.session import Session
 
 _FILE = "calibscale.scheduler_file"
 
 
 class _Range(click.FloatRange):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = super().convert(value, param, ctx)
-        if math.isnan(found):  # which is on no side of a bound
-            self.fail("NaN is no number", param, ctx)
-        return found
+        result = super().convert(value, param, ctx)
+        if math.isnan(result):  # NaN passes every comparison with a bound
+            self.fail("NaN is not a number", param, ctx)
+        return result
 
 
 SHARE = _Range(0, 1, min_open=True, max_open=True)
+RADIAL = ("gaussian", "laplace", "matern32", "matern52")
+EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+
+json_option = click.option(
+    "--json", "json_path", metavar="PATH", help="Path of the JSON output; - for standard output."
+)
+quiet_option = click.option(
+    "--quiet", "-q", is_flag=True, help="Print neither progress nor tables."
+)
+seed_option = click.option("--seed", default=0, show_default=True, help="Seed of all random draws.")
+binary_option = click.option(
+    "--binary", is_flag=True,
+    help="Declare that predictions are one column: P(y = 1) or its log-odds.",
+)  # fmt: skip
+bins_option = click.option(
+    "--bins", type=click.IntRange(1), default=15, show_default=True, help="Number of bins."
+)
+edges_option = click.option(
+    "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
+    help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
+)  # fmt: skip
+notion_option = click.option(
+    "--notion", type=click.Choice(["positive", "top_label"]),
+    help="Probability to judge.  [default: positive for two classes, else top_label]",
+)  # fmt: skip
 
 
 class Command(click.Command):
-    """A command whose help has a section for each of the sets of options that commands share."""
+    """A command whose help has one section for each set of shared options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -39,13 +68,14 @@ class Command(click.Command):
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, click.Option) and record is not None:
                 sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+            sections |= getattr(parameter, "help_sections", dict)()
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
 
 
 def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
-    """The options, in their order, in a section of the help."""
+    """Add options to a command, in this order, under one section of its help."""
     for option in reversed(tuple(options)):
         command = option(command)
         command.__click_params__[-1].section = section  # type: ignore[attr-defined]
@@ -53,7 +83,7 @@ def add_options(command: Callable, options: Iterable[Callable], section: str) ->
 
 
 class Commands(click.Group):
-    """Commands whose options are given once, unless they may be repeated."""
+    """A group that rejects repeated options, except those declared repeatable."""
 
     command_class = Command
 
@@ -62,24 +92,24 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, click.Group):
-            with command.make_context(name, [], ctx, resilient_parsing=True) as its:
-                _, _, parsed = command.make_parser(its).parse_args(args=list(rest))
+            with command.make_context(name, [], ctx, resilient_parsing=True) as inner:
+                _, _, parsed = command.make_parser(inner).parse_args(args=list(rest))
                 for parameter in dict.fromkeys(parsed):
                     once = isinstance(parameter, click.Option) and not parameter.is_flag
                     if once and not parameter.multiple and parsed.count(parameter) > 1:
-                        raise click.UsageError(f"{parameter.opts[0]} is given twice", its)
+                        raise click.UsageError(f"{parameter.opts[0]} is given twice", inner)
         return name, command, rest
 
 
 def _scheduler_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Keep the path, which no name of a scheduler may be taken for, for --scheduler."""
+    """Store the absolute path for `_scheduler`; no scheduler name is an absolute path."""
     context.meta[_FILE] = None if path is None else os.path.abspath(path)
 
 
 def _scheduler(context: click.Context, parameter: click.Parameter, where: str | None) -> str | None:
     path = context.meta[_FILE]
     if path is not None and where is not None:
-        raise click.UsageError("give one of --scheduler and --scheduler-file")
+        raise click.UsageError("pass only one of --scheduler and --scheduler-file")
     return path or where
 
 
@@ -88,8 +118,8 @@ _SCHEDULER = (
         "--scheduler",
         metavar="WHERE",
         callback=_scheduler,
-        help="serial, threads[:N], local:N (worker processes), the ADDRESS of a Dask scheduler, or "
-        "the path of a scheduler file.  [default: threads]",
+        help="Execution: serial, threads[:N], local:N (N Dask worker processes), the address of a "
+        "Dask scheduler, or the path of its scheduler file.  [default: threads]",
     ),
     click.option(
         "--scheduler-file",
@@ -98,7 +128,7 @@ _SCHEDULER = (
         is_eager=True,
         expose_value=False,
         callback=_scheduler_file,
-        help="A Dask scheduler, by the file that it wrote.",
+        help="Path of the scheduler file of a running Dask cluster (instead of --scheduler).",
     ),
 )
 _OPTIONS = (
@@ -107,80 +137,130 @@ _OPTIONS = (
         type=click.Choice(["raise", "drop"]),
         default="raise",
         show_default=True,
-        help="Stop at a bad row, or leave it out and count it.",
+        help="Treatment of invalid rows: stop with an error, or skip and count them.",
     ),
     click.option(
         "--tolerance",
         default=1e-4,
         show_default=True,
-        help="How far from 1 a row of probabilities may sum.",
+        help="Allowed deviation of the sum of a row's probabilities from 1.",
     ),
     *_SCHEDULER,
-    click.option("--memory-limit", metavar="SIZE", help="Bound on peak memory, such as 2GB."),
+    click.option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="Maximum memory of the process, such as 2GB.  [default: no limit]",
+    ),
 )
 _ARRAYS = (
     click.option(
-        "--logits", metavar="PATH", help="A zarr array of logits (inside STORE, if given)."
+        "--logits", metavar="PATH",
+        help="Path of a zarr array of logits, (n, K); relative to STORE if STORE is passed.",
     ),
-    click.option("--probabilities", metavar="PATH", help="Likewise, of probabilities."),
-    click.option("--labels", metavar="PATH", help="Likewise, of labels."),
-    click.option("--covariate-array", metavar="PATH", help="Likewise, of covariates (n, d)."),
-    click.option("--covariate-names", metavar="A,B", help="Names of those covariates."),
+    click.option(
+        "--probabilities", metavar="PATH",
+        help="Path of a zarr array of predicted probabilities, (n, K) (instead of --logits).",
+    ),
+    click.option(
+        "--labels", metavar="PATH",
+        help="Path of a zarr array of labels, (n,): 0..K-1, or -1 for a missing label.",
+    ),
+    click.option(
+        "--covariate-array", metavar="PATH", help="Path of a zarr array of covariates, (n, d)."
+    ),
+    click.option(
+        "--covariate-names", metavar="A,B", help="Names of the columns of --covariate-array."
+    ),
     click.option(
         "--weights",
         metavar="PATH",
-        help="Likewise, of weights: importance weights, not counts of rows; their scale does not "
-        "matter.",
+        help="Path of a zarr array of importance weights (not counts of rows), (n,), in any unit.",
     ),
-    click.option(
-        "--binary", is_flag=True, help="The predictions are one column, P(y = 1) or its log-odds."
-    ),
+    binary_option,
+)  # fmt: skip
+_SOURCE_NAMES = (
+    *("logits", "probabilities", "labels", "covariate_array", "covariate_names", "weights"),
+    "binary",
 )
-
-
 _LOCAL = (
     click.option(
         "--categorical", multiple=True, metavar="NAME",
-        help="A covariate whose values must be equal (repeatable).",
+        help="Name of a covariate that is compared by equality (repeatable).",
     ),
     click.option(
         "--prediction-bandwidth", type=float,
-        help="Bandwidth of kernels of local calibration on predictions.  [default: median "
-        "distance]",
+        help="Bandwidth of the kernel on predictions.  [default: median distance]",
     ),
     click.option(
         "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
-        help="On covariates, in a column's own units: one for all, or by name (repeatable).  "
-        "[default: standard deviation x median standardised distance]",
+        help="Bandwidth of the kernel on covariates, in the units of the column: one number for "
+        "all columns, or one for each name (repeatable).  [default: standard deviation x median "
+        "standardised distance]",
     ),
 )  # fmt: skip
-_SCAN = ("on_invalid", "tolerance", "scheduler", "memory_limit")
 
 
 def local_options(command: Callable) -> Callable:
-    """Options of every command that compares rows by their covariates."""
+    """Add the options of commands that compare rows by their covariates."""
     return add_options(command, _LOCAL, "Local calibration")
 
 
-def scan_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of `source_options` that say how a pass is made, taken out of the options."""
-    return {name: options.pop(name) for name in _SCAN}
-
-
 def scheduler_options(command: Callable) -> Callable:
-    """Where a command works, for one that finds its data otherwise."""
-    return add_options(command, _SCHEDULER, "Where it runs")
+    """Add the options of the scheduler, without those of a source."""
+    return add_options(command, _SCHEDULER, "Execution")
 
 
 def source_options(command: Callable) -> Callable:
-    """Options of every command that reads a store."""
-    command = add_options(command, _ARRAYS, "Arrays of other origin")
-    return add_options(command, _OPTIONS, "Reading and running")
+    """Add the options of commands that read a store."""
+    command = add_options(command, _ARRAYS, "Zarr arrays not written by calibscale")
+    return add_options(command, _OPTIONS, "Reading and execution")
+
+
+def session_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options of a session from those of a command, and return them."""
+    names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
+    return {name: options.pop(name) for name in names}
+
+
+@contextmanager
+def open_session(
+    store: str | None, options: dict[str, Any], what: str, unit: str = "blocks", quiet: bool = False
+) -> Iterator[Session]:
+    """Session of the store, or of the arrays that the options name; removes their options.
+
+    Progress is shown as `what`, in `unit`.
+    """
+    from calibscale.session import Session
+
+    source = open_source(store, options)
+    for name in _SOURCE_NAMES:
+        options.pop(name)
+    with (
+        progress(what, unit, quiet) as report,
+        Session.open(source, progress=report, **session_options(options)) as session,
+    ):
+        yield session
+
+
+def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLCE:
+    """KLCE with the settings of `local_options`, which are removed from the options."""
+    from calibscale.estimators.skce import KLCE
+
+    names = ("prediction_kernel", "covariate_kernel", "bandwidth_share", "notion")
+    settings = {name: options.pop(name) for name in names if name in options}
+    return KLCE(
+        covariates,
+        options.pop("prediction_bandwidth"),
+        bandwidths(options.pop("covariate_bandwidths")),
+        tuple(name for text in options.pop("categorical") for name in split(text)),
+        **settings,
+    )
 
 
 def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:
-    """The store, or the arrays that the options name."""
-    from calibscale.store import as_source, open_arrays
+    """Open the store, or the arrays that the options name."""
+    from calibscale.data.store import as_source
+    from calibscale.data.zarr_arrays import open_arrays
 
     paths = {name: options[name] for name in ("logits", "probabilities", "weights")}
     paths["covariates"] = options["covariate_array"]
@@ -189,10 +269,10 @@ def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:
         for name in ("binary", "covariate_names"):
             if options[name]:
                 option = "--" + name.replace("_", "-")
-                raise click.UsageError(f"the store says that itself; {option} is for arrays")
+                raise click.UsageError(f"{option} applies to arrays; the store declares it itself")
         return as_source(store)
     if options["labels"] is None or not ("logits" in named or "probabilities" in named):
-        raise click.UsageError("give STORE, or --labels and one of --logits and --probabilities")
+        raise click.UsageError("pass STORE, or --labels and one of --logits and --probabilities")
     return open_arrays(
         store=store,
         labels=options["labels"],
@@ -203,51 +283,49 @@ def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:
 
 
 def pairs(texts: tuple[str, ...], option: str) -> list[tuple[str, str]]:
-    """NAME=VALUE texts taken apart."""
-    found = [text.partition("=")[::2] for text in texts]
-    for (name, value), text in zip(found, texts, strict=True):
+    """Names and values of NAME=VALUE texts."""
+    parts = [text.partition("=")[::2] for text in texts]
+    for (name, value), text in zip(parts, texts, strict=True):
         if not name or not value:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
-    return found
+    return parts
 
 
-def given(option: str) -> bool:
-    """Whether an option, by its name in Python, was typed."""
+def was_passed(option: str) -> bool:
+    """Whether an option, by its name in Python, is on the command line."""
     source = click.get_current_context().get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def number(text: str, option: str) -> float:
-    """The text as a number."""
+    """Value of a text that is a number."""
     try:
         return float(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no number", param_hint=option) from None
+        raise click.BadParameter(f"{text!r} is not a number", param_hint=option) from None
 
 
 def split(text: str | None) -> tuple[str, ...]:
-    """Names between commas."""
+    """Names in a comma-separated text."""
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 def columns(text: str | None) -> tuple[str, ...]:
-    """The names in --covariates, at least one where it is given."""
-    found = split(text)
-    if text is not None and not any(found):
+    """Names in --covariates; at least one if the option is passed."""
+    names = split(text)
+    if text is not None and not any(names):
         raise click.BadParameter(f"{text!r} names no column", param_hint="--covariates")
-    return found
+    return names
 
 
 def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
-    """One number, or one by name, of the texts of --covariate-bandwidth."""
+    """Bandwidth for all covariates, or bandwidths by name, from --covariate-bandwidth."""
     option = "--covariate-bandwidth"
     named = [text.rpartition("=") for text in texts]
-    if any(name for name, _, _ in named):
-        if not all(name for name, _, _ in named):
-            raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
+    if texts and all(name for name, _, _ in named):
         return {name: number(value, option) for name, _, value in named}
-    if len(texts) > 1:
-        raise click.BadParameter("give one number, or NAME=NUMBER for each", param_hint=option)
+    if len(texts) > 1 or any(name for name, _, _ in named):
+        raise click.BadParameter("pass one number, or NAME=NUMBER for each", param_hint=option)
     return number(texts[0], option) if texts else None
 
 
@@ -257,10 +335,10 @@ def check_output(path: str | None, option: str = "--json") -> None:
 
 
 def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
-    """Fail before the work, not after it, where a result could not be written.
+    """Fail before the work if an output cannot be written.
 
-    None may write over another, nor over what is read: what the command line names besides, and
-    `inputs`.
+    Outputs must differ from each other and from the inputs: `inputs`, and all other paths on the
+    command line.
     """
     read = [*inputs, *_named_paths(outputs)]
     options: dict[str, str] = {}
@@ -289,14 +367,14 @@ def _check_place(path: str, option: str) -> None:
         raise click.BadParameter(f"{path} is a loop of links", param_hint=option)
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        told = f"{path} cannot be written: there is no folder {folder}"
-        raise click.BadParameter(told, param_hint=option)
+        message = f"{path} cannot be written: there is no folder {folder}"
+        raise click.BadParameter(message, param_hint=option)
     if not os.access(folder, os.W_OK):
         raise click.BadParameter(f"the folder {folder} cannot be written", param_hint=option)
 
 
 def _named_paths(outputs: Iterable[str]) -> list[str]:
-    """Files and folders that the command line names, but for its outputs (options)."""
+    """Existing files and folders on the command line, except those of the options `outputs`."""
     context = click.get_current_context(silent=True)
     if context is None:
         return []
@@ -317,20 +395,31 @@ def _exists(path: str) -> bool:
 
 
 def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:
-    """Refuse a level below 1 / (replicates + own), the least p-value."""
+    """Reject a level below 1 / (replicates + own), the smallest possible p-value."""
     if alpha is None or 1 / (replicates + own) <= alpha:
         return
-    least = math.ceil(1 / alpha - 1e-9) - own
     raise click.UsageError(
-        f"--alpha {alpha:g} cannot be reached with --replicates {replicates}: it takes {least}"
+        f"--alpha {alpha:g} cannot be reached with --replicates {replicates}: it needs at least "
+        f"{math.ceil(1 / alpha - 1e-9) - own}"
     )
 
 
 def write_json(path: str | None, value: dict[str, Any]) -> None:
-    """Write a result; ``-`` is standard output."""
+    """Write a result as JSON; ``-`` is standard output."""
     if path is None:
         return
     if path == "-":
         click.echo(json.dumps(value, allow_nan=False))
         return
     write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    wrote(path)
+
+
+def wrote(path: str | Path) -> None:
+    """Report on standard error that a file was written, unless the command has --quiet."""
+    from calibscale.formatting import printable
+
+    context = click.get_current_context(silent=True)
+    quiet = context is not None and context.params.get("quiet")
+    if not quiet and os.path.isfile(path):  # not a pipe
+        click.echo(f"wrote {printable(str(path))}", err=True)

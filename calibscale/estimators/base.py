@@ -1,4 +1,4 @@
-"""What an estimator is."""
+"""Base classes of estimators: settings, and estimators bound to data."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from calibscale.chunk import Floats
-from calibscale.features import Setup
-from calibscale.limits import Limits
+from calibscale.data.rows import Floats, default_notion
+from calibscale.errors import OptionError
+from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.limits.inversion import Limits
 from calibscale.results import Estimate
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 if TYPE_CHECKING:
-    from calibscale.pairs import Pairs
+    from calibscale.kernel_sums.pair_sums import Pairs
+    from calibscale.kernel_sums.pair_tasks import PairSum
 
 
 class Quadratic(NamedTuple):
-    """A sum over rows v = Σ w δ⊗φ whose squared norm estimates a squared error times `scale`.
+    """Sum over rows v = Σ w δ⊗φ whose squared norm estimates a squared error times `scale`.
 
     Attributes
     ----------
     vector : (m,)
     own : float
-        Σw²|δ|²|φ|², what pairs of a row with itself add to |v|².
+        Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself.
     squares : float
         Σw²|δ|².
     scale : float
@@ -36,63 +38,118 @@ class Quadratic(NamedTuple):
     scale: float
 
 
-class Estimator(ABC):
-    """Declares the statistics it needs and turns their states into an `Estimate`.
+class PairWork(NamedTuple):
+    """Pairs that a sum visits.
 
-    Implementations are frozen dataclasses: settings on ``self``, data never.  Those that need sums
-    over pairs of rows, `pairwise`, have `solve` instead.
+    Attributes
+    ----------
+    sum : PairSum
+    method : str
+    pairs : int
+        Number of pairs of one sum.
+    times : int
+        Number of sums.
+    vectors : int
+        Number of vectors that the kernel matrix is multiplied with; 0 for a sum.
     """
 
+    sum: PairSum
+    method: str
+    pairs: int
+    times: int = 1
+    vectors: int = 0
+
+
+def no_replicates(name: str, method: str) -> OptionError:
+    """Error of a method whose replicates cannot be drawn."""
+    return OptionError(f"{name} by method={method!r} has no test; use method='features'")
+
+
+class BoundEstimator(ABC):
+    """Estimator with all settings that depend on the data, as `Estimator.bind` returns it.
+
+    It names the statistics needed and computes an `Estimate` from their states.  Estimators that
+    need sums over pairs of rows (`pairwise`) implement `solve` instead of `finalize`.
+
+    Attributes
+    ----------
+    settings : Estimator
+        Estimator that was bound.
+    name : str
+    notion : str or None
+        Notion of calibration that is judged; None before it is bound.
+    testable : bool
+        Whether the value increases with miscalibration, so that it can be tested.
+    unbiased : bool
+        Whether the expectation does not depend on n.
+    smaller_is_better : bool
+        Whether models can be ranked by the value, of which the smallest is the best.
+    no_interval : str or None
+        Reason for having no interval.
+    gap_power : int or None
+        Power of |conf_b − acc_b| of which the value is the mean over bins; None for other values.
+    centred_null : bool
+        Whether KiTE tests the value against centred permutations.
+    """
+
+    settings: Estimator
     name: ClassVar[str]
-    by_default: ClassVar[bool] = True  # computed where no estimator is named
-    testable: ClassVar[bool] = False  # the worse calibrated, the larger: fit for a test
-    unbiased: ClassVar[bool] = False  # its expectation does not depend on n
-    no_interval: ClassVar[str | None] = None  # why it has none
+    notion: str | None = "canonical"
+    testable: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = False
+    smaller_is_better: ClassVar[bool] = True
+    no_interval: ClassVar[str | None] = None
+    gap_power: ClassVar[int | None] = None
+    centred_null: ClassVar[bool] = False
 
-    def resolve(self, setup: Setup) -> Self:
-        """The same estimator with defaults that depend on the data replaced by values.
-
-        Raises
-        ------
-        OptionError
-            If the estimator does not fit the data.
-        """
-        return self
+    @property
+    def bin_settings(self) -> tuple[int, str | Sequence[float]] | None:
+        """Settings `bins` and `edges`; None without bins."""
+        return None
 
     @property
     def pairwise(self) -> bool:
-        """Whether it asks for sums over pairs of rows."""
+        """Whether sums over pairs of rows are needed."""
         return False
 
     @property
     def covariates(self) -> tuple[str, ...]:
-        """Names of the covariates that it reads."""
+        """Names of the covariates read."""
         return ()
 
     @property
     @abstractmethod
     def needs(self) -> tuple[Statistic, ...]:
-        """The statistics whose states `finalize` takes, in that order."""
+        """Statistics whose states are the arguments of `finalize`, in order."""
 
     @abstractmethod
     def finalize(self, *states: Any) -> Estimate:
-        """The estimate, from the states of all rows."""
+        """Estimate from the states of all rows."""
+
+    @property
+    def counted(self) -> tuple[Statistic, ...]:
+        """Statistics whose states `noted` takes; computed in evaluations only."""
+        return ()
+
+    def noted(self, estimate: Estimate, *states: Any) -> Estimate:
+        """Estimate with notes on its rows."""
+        return estimate
 
     def value(self, *states: Any) -> float:
-        """The value alone, without errors and tables; NaN where it is not defined."""
-        found = self.finalize(*states).value
-        return float("nan") if found is None else found
+        """Value alone, without errors and tables; NaN where undefined."""
+        value = self.finalize(*states).value
+        return float("nan") if value is None else value
 
     def bare(self, *states: Any) -> Estimate:
-        """The estimate without the error of its approximation, which takes longer than the rest."""
+        """Estimate without the error of its approximation, which dominates the time."""
         return self.finalize(*states)
 
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
     ) -> Iterable[float]:
-        """The value of each replicate, from states and what was drawn in the place of their parts.
+        """Value of each replicate, from states and the drawn counterparts of their parts.
 
-        None where a state does not depend on labels.
+        The counterpart of a state that does not depend on labels is None.
         """
         for index in range(count):
             yield self.value(
@@ -102,30 +159,137 @@ class Estimator(ABC):
                 )
             )
 
-    def frozen(self, *states: Any) -> Self:
-        """The estimator with what it takes from the number of rows fixed to that of these states.
+    def frozen(self, *states: Any) -> BoundEstimator:
+        """Return the estimator with settings that depend on n fixed to those of these states.
 
-        Parts of the rows are compared with the whole by this one.
+        Values of parts of the rows are comparable to that of all rows with this estimator.
         """
         return self
 
     def limits(self, level: float, *states: Any) -> Limits | None:
-        """An interval from the states of all rows, where there is a better one than a jackknife's.
+        """Confidence limits from the states of all rows; None if the jackknife is to be used.
 
-        Of a biased estimator it goes from the lower limit of the population's value to the upper
+        The limits of a biased estimator are the lower limit of the population's value and the upper
         limit of the expectation at this n.
         """
         return None
 
     @property
     def is_quadratic(self) -> bool:
-        """Whether the estimate is a squared norm that `quadratic` makes from states."""
+        """Whether the estimate is a squared norm, returned by `quadratic`."""
         return False
 
     def quadratic(self, *states: Any) -> Quadratic:
-        """The squared norm, for the limits of `calibscale.limits.quadratic_limits`."""
+        """Squared norm, for the limits of `calibscale.limits.inversion.quadratic_limits`."""
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:
-        """The estimate, from sums over pairs of rows."""
+        """Estimate from sums over pairs of rows."""
         raise NotImplementedError(self.name)
+
+    @property
+    def pair_sum(self) -> PairSum | None:
+        """Sum over pairs that the value is computed from by `from_sums`; None if there is none."""
+        return None
+
+    def from_sums(self, all_pairs: float, diagonal: Any, state: Any) -> float:
+        """Value from the sums over all pairs (i, j) and over the pairs (i, i)."""
+        raise NotImplementedError(self.name)
+
+    def undefined(self, state: Any) -> str | None:
+        """Reason why a state has too few rows for `from_sums`; None if it has enough."""
+        return None
+
+    @property
+    def rows_left_out(self) -> bool:
+        """Whether `from_sums` gives the value without each row."""
+        return False
+
+    @property
+    def sum_scaled(self) -> bool:
+        """Whether the sum over pairs is divided by n(n−1) or n², not by a sum of kernels."""
+        return True
+
+    def pair_work(self, rows: int, classes: int) -> PairWork | None:
+        """Pairs that `solve` visits, for `plan`; None without pairs."""
+        if self.pair_sum is None:
+            return None
+        return PairWork(self.pair_sum, "tiles", rows * (rows - 1) // 2)
+
+    @property
+    def largest_term(self) -> float | None:
+        """Bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's inequality; or None."""
+        return None
+
+    def for_test(self, setup: DataProfile) -> BoundEstimator:
+        """Return the estimator with a method whose replicates can be drawn.
+
+        Raises
+        ------
+        OptionError
+            If there is none.
+        """
+        return self
+
+    def open_ended(self) -> BoundEstimator:
+        """Return the estimator for values of covariates beyond those of the data it is bound to."""
+        return self
+
+
+class Estimator(BoundEstimator):
+    """Base class of estimators: frozen dataclasses whose fields are settings.
+
+    `bind` returns the estimator for data.  By default that is the estimator itself, so that an
+    estimator without settings that depend on the data implements `needs` and `finalize` only.
+    """
+
+    by_default: ClassVar[bool] = True  # computed if no estimator is named
+    fixed: ClassVar[tuple[str, ...]] = ()  # fields that are no settings of this estimator
+    bound_fields: ClassVar[tuple[str, ...]] = ()  # parts of the bound estimator kept in ledgers
+
+    @property
+    def settings(self) -> Self:  # type: ignore[override]
+        return self
+
+    def bind(self, setup: DataProfile) -> BoundEstimator:
+        """Return the estimator for the data, with every default replaced by a value.
+
+        Raises
+        ------
+        OptionError
+            If the estimator does not fit the data.
+        """
+        return self
+
+    def with_parts(self, **parts: Any) -> BoundEstimator:
+        """Return the bound estimator with the given `bound_fields`."""
+        raise NotImplementedError(self.name)
+
+    def notion_for(self, classes: int) -> str:
+        """Notion of calibration that is judged on data with this number of classes."""
+        return self.notion or default_notion(classes)
+
+    def settled(self, bound: BoundEstimator) -> Estimator:
+        """Return the settings with the bandwidths of the bound estimator."""
+        return bound.settings
+
+    def shared(self, setups: Sequence[DataProfile]) -> Self:
+        """Return the estimator with every bandwidth that depends on the data set for all models.
+
+        Raises
+        ------
+        OptionError
+            If the estimator chooses bandwidths by power, which differ between models.
+        """
+        return self
+
+    def mergeable(self, classes: int) -> Self:
+        """Return the estimator with a notion whose states merge, if it leaves the notion open."""
+        return self
+
+    def population(self, rows: int) -> Estimator:
+        """Return the estimator of the same population value for residuals without label noise.
+
+        A ridge that is not set is that of the given number of rows.
+        """
+        return self

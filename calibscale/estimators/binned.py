@@ -1,128 +1,60 @@
-"""Estimators from bin counts: ECE, MCE, TCE₂, CWCE₂, score decompositions, simplex ECE."""
+"""Binned calibration errors: of the top label, of each class, and on cells of the simplex."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import xlogy
 
-from calibscale.chunk import Floats
+from calibscale.data.rows import SCALAR_NOTIONS, Floats, problems
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.features import Setup
-from calibscale.limits import BinGaps, Limits, bin_limits
+from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.limits.inversion import Limits, bin_limits
 from calibscale.results import Estimate
-from calibscale.statistics import (
+from calibscale.statistics.bins import (
     BinCounts,
-    BinRests,
     BinState,
+    BinTable,
     CellState,
     FineHistogram,
-    ScalarScores,
-    ScalarState,
     SimplexCells,
-    SquaredResiduals,
-    SquareState,
-    Statistic,
-    Totals,
-    TotalsState,
+    equal_mass,
     simplex_cell_count,
 )
+from calibscale.statistics.score_sums import SquaredResiduals, SquareState, Totals, TotalsState
+from calibscale.statistics.statistic import Statistic
 
-SCALAR_NOTIONS = ("top_label", "positive")
 CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
-
-
-class Bins(NamedTuple):
-    """Bins of one column: edges (B+1,), and per bin Σ1, Σw, Σw², Σwp, Σwδ, each (B,).
-
-    `squares` is Σw²δ², and `rest` Σw(1 − p) to all its digits, where an estimator needs them.
-    """
-
-    edges: Floats
-    rows: Floats
-    weight: Floats
-    weight2: Floats
-    p: Floats
-    delta: Floats
-    squares: Floats | None = None
-    rest: Floats | None = None
-
-    @property
-    def share(self) -> Floats:
-        """n_b/n, by weight."""
-        return self.weight / self.weight.sum()
-
-    @property
-    def gap(self) -> Floats:
-        """conf_b − acc_b; 0 where the bin is empty."""
-        return np.divide(self.delta, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
-
-    @property
-    def mean_p(self) -> Floats:
-        """conf_b; 0 where the bin is empty."""
-        return np.divide(self.p, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
-
-    @property
-    def frequency(self) -> Floats:
-        """acc_b; 0 where the bin is empty."""
-        return np.clip(self.mean_p - self.gap, 0.0, 1.0)
-
-    @property
-    def effective(self) -> Floats:
-        """(Σw)²/Σw², the rows of equal weight that say as much; 0 where the bin is empty."""
-        full = self.weight > 0
-        return np.divide(self.weight**2, self.weight2, np.zeros_like(self.weight), where=full)
-
-    @property
-    def gaps(self) -> BinGaps:
-        """What limits are made of: the bins that hold rows."""
-        full = self.weight > 0
-        columns = (self.share, self.effective, self.mean_p, self.gap)
-        return BinGaps(*(column[full] for column in columns))
-
-    def table(self) -> list[dict[str, Any]]:
-        """A row for each bin, for people and for plots; means of an empty bin are None."""
-        full = self.weight > 0
-        return [
-            {
-                "lower": float(self.edges[b]),
-                "upper": float(self.edges[b + 1]),
-                "count": int(self.rows[b]),
-                "weight": float(self.weight[b]),
-                "mean_p": float(self.mean_p[b]) if full[b] else None,
-                "frequency": float(self.frequency[b]) if full[b] else None,
-            }
-            for b in range(len(self.rows))
-        ]
 
 
 @dataclass(frozen=True)
 class Binned(Estimator):
-    """What all binned estimators share.
+    """Base class of binned estimators, which take one pass and memory of the order of `bins`.
 
     Parameters
     ----------
     bins : int
+        Number of bins.
     edges : str or increasing numbers
-        ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is the same.
+        ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is a synonym.
         ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
         ``netcal``: [lo, hi), the last bin closed.
-        ``torchmetrics``: [lo, hi) and one more bin that holds exactly 1; edges as torch.linspace
-        rounds them in float64 (given float32 predictions the original has those of float32).
-        Numbers are the edges themselves, (lo, hi].
-    notion : {"top_label", "positive"}
-        ``positive`` is class 1 of a binary source.
+        ``torchmetrics``: [lo, hi), and one more bin for values of exactly 1; edges as rounded by
+        torch.linspace in float64 (torchmetrics has float32 edges for float32 predictions).
+        Numbers are the edges of bins (lo, hi].
+    notion : {"top_label", "positive"}, optional
+        ``positive`` is class 1 of a binary source.  Default: ``positive`` for two classes, else
+        ``top_label``.
     """
 
     bins: int = 15
     edges: str | Sequence[float] = "equal-width"
-    notion: str = "top_label"
+    notion: str | None = None
     name: ClassVar[str]
     notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
     squared: ClassVar[bool] = True
@@ -139,13 +71,22 @@ class Binned(Estimator):
             increasing = (np.diff(self.edges) > 0).all() and np.isfinite(self.edges).all()
             if len(self.edges) < 2 or not increasing:
                 raise OptionError("edges must be two or more increasing numbers")
-        if self.notion not in self.notions:
+        if self.notion not in (None, *self.notions):
             raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
 
-    def resolve(self, setup: Setup) -> Self:
-        if self.notion == "positive" and setup.classes != 2:
-            raise OptionError(f"notion 'positive' is for two classes; there are {setup.classes}")
-        return self
+    @property
+    def judged(self) -> str:
+        """Notion that is judged; the top label while the number of classes is unknown."""
+        return self.notion or "top_label"
+
+    def bind(self, setup: DataProfile) -> Self:
+        notion = self.notion_for(setup.classes)
+        problems(notion, setup.classes)
+        return replace(self, notion=notion)
+
+    @property
+    def bin_settings(self) -> tuple[int, str | Sequence[float]]:
+        return self.bins, self.edges
 
     @cached_property
     def edge_values(self) -> tuple[float, ...]:
@@ -159,9 +100,9 @@ class Binned(Estimator):
     @property
     def needs(self) -> tuple[Statistic, ...]:
         if self.edges == "equal-mass":
-            return (FineHistogram(self.notion),)
+            return (FineHistogram(self.judged),)
         left_closed = self.edges in ("netcal", "torchmetrics")
-        return (BinCounts(self.notion, self.edge_values, left_closed),)
+        return (BinCounts(self.judged, self.edge_values, left_closed),)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -169,37 +110,37 @@ class Binned(Estimator):
             return {"bins": len(self.edges) - 1, "edges": list(self.edges)}
         return {"bins": self.bins, "edges": self.edges}
 
-    def _bins(self, state: BinState, *others: Any) -> Bins:
+    def _bins(self, state: BinState, *others: Any) -> BinTable:
         sums = state.sums
         if others and isinstance(others[0], SquareState):
             sums = np.vstack([sums, others[0].squares])
         if self.edges == "equal-mass":
             return equal_mass(sums, self.bins)
-        return Bins(np.array(self.edge_values), *sums)
+        return BinTable(np.array(self.edge_values), *sums)
 
     def value(self, *states: Any) -> float:
         if not states[0].sums[1].sum() > 0:
             return float("nan")
         return self._value(self._bins(*states))
 
-    def _value(self, bins: Bins) -> float:
+    def _value(self, bins: BinTable) -> float:
         raise NotImplementedError
 
     def finalize(self, state: BinState, *others: Any) -> Estimate:
         if not state.sums[1].sum() > 0:
             return Estimate(
-                self.name, self.notion, None, parameters=self.parameters,
+                self.name, self.judged, None, parameters=self.parameters,
                 reason="no rows with a label and a positive weight",
             )  # fmt: skip
         return self._estimate(self._bins(state, *others), *others)
 
-    def _estimate(self, bins: Bins, *others: Any) -> Estimate:
+    def _estimate(self, bins: BinTable, *others: Any) -> Estimate:
         return self._result(bins)
 
-    def _result(self, bins: Bins, **details: Any) -> Estimate:
+    def _result(self, bins: BinTable, **details: Any) -> Estimate:
         return Estimate(
             self.name,
-            self.notion,
+            self.judged,
             self._value(bins),
             self.squared,
             parameters=self.parameters,
@@ -209,63 +150,41 @@ class Binned(Estimator):
 
 
 def _torch_linspace(bins: int) -> Floats:
-    """``torch.linspace(0, 1, bins + 1)`` in float64: steps from the nearer end.
+    """``torch.linspace(0, 1, bins + 1)`` in float64, with steps from the nearer end.
 
-    From the upper end each is rounded once, as a fused multiply-add does.
+    Values of the upper half are rounded once, as by a fused multiply-add.
     """
     step, half = 1.0 / bins, (bins + 1) // 2
     upper = [float(1 - k * Fraction(step)) for k in range(bins - half, -1, -1)]
     return np.array([k * step for k in range(half)] + upper)
 
 
-def fine_borders() -> Floats:
-    """The 2^16 + 1 borders of the fine histogram's cells."""
-    half = FineHistogram.CELLS // 2
-    exponents, per_exponent = 64, half // 64
-    cell = np.arange(half)
-    lower = np.ldexp(1.0 + (cell % per_exponent) / per_exponent, cell // per_exponent - exponents)
-    lower[0] = 0.0
-    return np.concatenate([np.minimum(lower, 0.5), [0.5], (1.0 - np.minimum(lower, 0.5))[::-1]])
-
-
-def equal_mass(sums: Floats, bins: int) -> Bins:
-    """Bins of nearly equal weight from sums of a fine histogram; fewer where values repeat."""
-    mass = np.cumsum(sums[1])
-    targets = mass[-1] * np.arange(1, bins) / bins
-    after = np.searchsorted(mass, targets)  # the cell in which the quantile falls
-    before = np.where(after > 0, mass[after - 1], 0.0)
-    cuts = np.where(mass[after] - targets <= targets - before, after + 1, after)
-    cuts = np.unique(np.concatenate([[0], cuts, [sums.shape[1]]]))
-    filled = np.add.reduceat(sums[1], cuts[:-1]) > 0
-    starts = cuts[:-1][filled]  # an empty bin joins the one before it
-    starts[0] = 0
-    merged = np.add.reduceat(sums, starts, axis=1)
-    edges = fine_borders()[np.append(starts, sums.shape[1])]
-    return Bins(edges, *merged)
-
-
 @dataclass(frozen=True)
 class ECE(Binned):
-    """Expected calibration error Σ_b (n_b/n) |conf_b − acc_b| (an L1 error, not squared).
+    """Expected calibration error Σ_b (n_b/n) |conf_b − acc_b| [Guo et al. 2017, eq. 3].
+
+    The error is not squared; its unit is that of a probability, and 0.05 means that predictions
+    are off by 5 points on average.  It is the standard summary of a reliability diagram.  Noise of
+    acc_b biases it upwards, above 0 for a calibrated model, the more so the fewer rows per bin;
+    errors of opposite sign within a bin cancel.  Parameters and cost: see `Binned`.
 
     Examples
     --------
-    >>> from calibscale import ECE, evaluate, from_arrays
-    >>> import numpy as np
-    >>> p = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
-    >>> source = from_arrays(probabilities=p, labels=np.array([0, 1, 1]))
-    >>> round(evaluate(source, [ECE(bins=10)])["ece"].value, 3)
-    0.333
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.ECE()])["ece"].value, 4)
+    0.25
     """
 
     name: ClassVar[str] = "ece"
+    gap_power: ClassVar[int | None] = 1
     squared: ClassVar[bool] = False
 
-    def _value(self, bins: Bins) -> float:
+    def _value(self, bins: BinTable) -> float:
         return float(np.abs(bins.delta).sum() / bins.weight.sum())
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """See `calibscale.limits.bin_limits`."""
+        """Limits by `calibscale.limits.inversion.bin_limits`."""
         gaps = self._bins(*states).gaps
         limits = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
         return Limits(limits.low, limits.mean_at_high, "binned")
@@ -273,10 +192,20 @@ class ECE(Binned):
 
 @dataclass(frozen=True)
 class MCE(Binned):
-    """Maximum calibration error max_b |conf_b − acc_b| over the bins that hold rows.
+    """Maximum calibration error max_b |conf_b − acc_b| of the bins [Guo et al. 2017, eq. 5].
 
-    It has no interval: a maximum is not a smooth function of the frequencies, so that neither a
-    jackknife nor a bootstrap covers it.
+    The error is not squared; its unit is that of a probability.  A large value means that some bin
+    is far off, which may be noise of a bin of few rows; use it where every level of prediction
+    matters, with equal-mass bins or few bins.  It has no interval, as a maximum is not a smooth
+    function of the frequencies, and neither jackknife nor bootstrap covers it.  Parameters and
+    cost: see `Binned`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.MCE()])["mce"].value, 4)
+    0.3
     """
 
     name: ClassVar[str] = "mce"
@@ -285,15 +214,21 @@ class MCE(Binned):
         "a maximum over bins is not smooth, and the usual intervals do not cover it"
     )
 
-    def _value(self, bins: Bins) -> float:
+    def _value(self, bins: BinTable) -> float:
         return float(np.abs(bins.gap).max())
 
 
 class _SquaredGaps(Binned):
-    """Squared gaps of bins, of which the expectation of the plain sum has limits."""
+    """Base class of sums of squared gaps, with limits of their expectation."""
+
+    gap_power: ClassVar[int | None] = 2
+
+    def population(self, rows: int) -> Estimator:
+        """Return `TCE2`: without label noise there is nothing to correct for."""
+        return TCE2(self.bins, self.edges, self.notion)
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """See `calibscale.limits.bin_limits`."""
+        """Limits by `calibscale.limits.inversion.bin_limits`."""
         gaps = self._bins(*states).gaps
         limits = bin_limits(
             gaps, lambda g: g**2 @ gaps.share, (1.0 - level) / 2.0, at_least_mean=self.unbiased
@@ -304,24 +239,42 @@ class _SquaredGaps(Binned):
 
 @dataclass(frozen=True)
 class TCE2(_SquaredGaps):
-    """Squared binned error Σ_b (n_b/n) (conf_b − acc_b)² [GB, eq. 6 with p = 2].
+    """Squared binned error Σ_b (n_b/n) (conf_b − acc_b)², the square of [GB, eq. 10].
 
-    Biased upwards by the sampling noise of acc_b, which `TCE2Debiased` takes off.
+    The error is squared; its `root` has the unit of a probability.  It weighs large gaps more than
+    `ECE` and is part of the Brier score (`BrierDecomposition`).  Noise of acc_b biases it upwards,
+    which `TCE2Debiased` corrects; errors that cancel within a bin are missed.  Parameters and cost:
+    see `Binned`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.TCE2()])["tce2"].value, 4)
+    0.065
     """
 
     name: ClassVar[str] = "tce2"
 
-    def _value(self, bins: Bins) -> float:
+    def _value(self, bins: BinTable) -> float:
         return float(bins.share @ bins.gap**2)
 
 
 @dataclass(frozen=True)
 class TCE2Debiased(_SquaredGaps):
-    """`TCE2` without the pairs of a row with itself, hence unbiased given the bins.
+    """Unbiased `TCE2`: Σ_b (n_b/n) [(Σwδ)² − Σw²δ²]/[(Σw)² − Σw²], sums over the rows of bin b.
 
-    Σ_b (n_b/n) [(Σwδ)² − Σw²δ²]/[(Σw)² − Σw²], sums over the rows of bin b: the mean of δ_i·δ_j
-    over its pairs of rows, whose expectation is (E[δ | b])² however p varies within the bin.
-    A bin of one row contributes 0.  May be negative.
+    The term of a bin is the mean of δ_i·δ_j over its pairs of rows, with expectation (E[δ | b])²
+    however p varies within the bin.  The error is squared, and may be negative at calibration; a
+    bin of one row contributes 0.  Use it to compare models or sizes of data; errors that cancel
+    within a bin are missed.  Parameters and cost: see `Binned`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.TCE2Debiased()])["tce2_debiased"].value, 4)
+    0.0599
     """
 
     name: ClassVar[str] = "tce2_debiased"
@@ -332,7 +285,7 @@ class TCE2Debiased(_SquaredGaps):
         (counts,) = super().needs
         return (counts, SquaredResiduals(counts))  # type: ignore[arg-type]
 
-    def _value(self, bins: Bins) -> float:
+    def _value(self, bins: BinTable) -> float:
         if bins.squares is None:
             return float("nan")
         pairs = bins.weight**2 - bins.weight2
@@ -343,17 +296,26 @@ class TCE2Debiased(_SquaredGaps):
 
 @dataclass(frozen=True)
 class TCE2Kumar(_SquaredGaps):
-    """`TCE2` less acc_b (1 − acc_b)/(n_b − 1) in every bin [Kumar, Liang & Ma 2019, §4.3].
+    """`TCE2` minus acc_b (1 − acc_b)/(n_b − 1) in every bin [Kumar, Liang & Ma 2019, §4.3].
 
-    Biased downwards in wide bins, where p varies: rows of one bin are not of one probability.  A
-    bin of one row contributes 0.  With weights n_b is (Σw)²/Σw² of the bin.  May be negative.
+    The error is squared, and may be negative at calibration; a bin of one row contributes 0.  Use
+    it to reproduce published values: unlike `TCE2Debiased` it is biased downwards in wide bins,
+    as p varies within them.  With weights n_b is (Σw)²/Σw² of the bin.  Parameters and cost: see
+    `Binned`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.TCE2Kumar()])["tce2_kumar"].value, 4)
+    0.0599
     """
 
     name: ClassVar[str] = "tce2_kumar"
     by_default: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
 
-    def _value(self, bins: Bins) -> float:
+    def _value(self, bins: BinTable) -> float:
         several = (bins.rows > 1) & (bins.effective > 1.0)
         noise = np.divide(
             bins.frequency * (1.0 - bins.frequency), bins.effective - 1.0,
@@ -363,110 +325,27 @@ class TCE2Kumar(_SquaredGaps):
 
 
 @dataclass(frozen=True)
-class BrierDecomposition(Binned):
-    """Brier score of the event = calibration + refinement + what binning hides (Murphy 1973).
-
-    The value is the calibration part Σ_b (n_b/n)(conf_b − acc_b)²; `details` has refinement
-    Σ_b (n_b/n) acc_b (1 − acc_b), its parts uncertainty and resolution, the score Σδ²/n, and the
-    rest that is due to the spread of p within bins.
-    """
-
-    name: ClassVar[str] = "brier_decomposition"
-    testable: ClassVar[bool] = False
-
-    def _value(self, bins: Bins) -> float:
-        return float(bins.share @ bins.gap**2)
-
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        return (*super().needs, ScalarScores(self.notion))
-
-    def _estimate(self, bins: Bins, scores: ScalarState) -> Estimate:
-        calibration = self._value(bins)
-        refinement = float(bins.share @ (bins.frequency * (1.0 - bins.frequency)))
-        base = float(bins.share @ bins.frequency)
-        score = float(scores.squared / scores.weight)
-        return self._result(
-            bins,
-            score=score,
-            calibration=calibration,
-            refinement=refinement,
-            uncertainty=base * (1.0 - base),
-            resolution=base * (1.0 - base) - refinement,
-            within_bins=score - calibration - refinement,
-        )
-
-
-@dataclass(frozen=True)
-class NLLDecomposition(Binned):
-    """Log loss of the event = calibration + refinement + what binning hides, in nats.
-
-    Calibration is Σ_b (n_b/n) KL(acc_b ‖ conf_b), refinement Σ_b (n_b/n) H(acc_b).  The mean of
-    1 − p in a bin is summed by itself, so that calibration is finite where the log loss is.
-    """
-
-    name: ClassVar[str] = "nll_decomposition"
-    squared: ClassVar[bool] = False
-    testable: ClassVar[bool] = False
-
-    def value(self, counts: BinState, _: ScalarState, rests: BinState) -> float:
-        if not counts.sums[1].sum() > 0:
-            return float("nan")
-        return self._value(self._with_rest(self._bins(counts), rests))
-
-    def _value(self, bins: Bins) -> float:
-        return self._parts(bins)[0]
-
-    def _with_rest(self, bins: Bins, rests: BinState) -> Bins:
-        return bins._replace(rest=self._bins(rests).delta)
-
-    @staticmethod
-    def _parts(bins: Bins) -> tuple[float, float]:
-        """Calibration and refinement."""
-        acc, conf = bins.frequency, bins.mean_p
-        assert bins.rest is not None
-        rest = np.divide(bins.rest, bins.weight, np.ones_like(conf), where=bins.weight > 0)
-        entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
-        refinement = float(bins.share @ entropy)
-        with np.errstate(divide="ignore"):
-            cross = bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, np.maximum(rest, 0.0)))
-        return float(cross) - refinement, refinement
-
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        (counts,) = super().needs
-        assert isinstance(counts, BinCounts | FineHistogram)
-        return counts, ScalarScores(self.notion), BinRests(counts)
-
-    def _estimate(self, bins: Bins, scores: ScalarState, rests: BinState) -> Estimate:
-        bins = self._with_rest(bins, rests)
-        calibration, refinement = self._parts(bins)
-        base = float(bins.share @ bins.frequency)
-        uncertainty = float(-xlogy(base, base) - xlogy(1.0 - base, 1.0 - base))
-        score = float(scores.log_loss / scores.weight)
-        return self._result(
-            bins,
-            score=score,
-            calibration=calibration,
-            refinement=refinement,
-            uncertainty=uncertainty,
-            resolution=uncertainty - refinement,
-            within_bins=score - calibration - refinement,
-        )
-
-
-@dataclass(frozen=True)
 class CWCE2(Binned):
-    """Class-wise squared error: `TCE2` of each class's own column, summed over the classes.
+    """Class-wise squared error: `TCE2` of the column of each class, summed over the classes.
 
-    `details` has the vector over the classes and its mean.
+    The error is squared; `details` contains the vector over the classes (K,) and its mean.  A large
+    value means that some class is predicted too often or too rarely at some level; use it where
+    classes other than the top label matter.  Noise biases it upwards, by terms that grow with K.
+    One pass, O(K) per row; other parameters: see `Binned`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.CWCE2()])["cwce2"].value, 4)
+    0.13
     """
 
     notion: str = field(default="class_wise", init=False)
     name: ClassVar[str] = "cwce2"
     notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
-    def resolve(self, setup: Setup) -> Self:
+    def bind(self, setup: DataProfile) -> Self:
         if self.edges == "equal-mass":
             raise OptionError("cwce2 cannot have equal-mass bins: give edges as numbers")
         return self
@@ -476,7 +355,7 @@ class CWCE2(Binned):
 
     @staticmethod
     def _by_class(state: BinState) -> Floats:
-        """TCE₂ of each class (K,); NaN without rows."""
+        """Squared error of each class (K,); NaN without rows."""
         weight, delta = state.sums[:, :, 1], state.sums[:, :, 4]
         terms = np.divide(delta**2, weight, np.zeros_like(delta), where=weight > 0)
         with np.errstate(invalid="ignore"):
@@ -485,13 +364,13 @@ class CWCE2(Binned):
     def finalize(self, state: BinState, *others: Any) -> Estimate:
         if not state.sums[0, :, 1].sum() > 0:
             return Estimate(
-                self.name, self.notion, None, parameters=self.parameters,
+                self.name, self.judged, None, parameters=self.parameters,
                 reason="no rows with a label and a positive weight",
             )  # fmt: skip
         by_class = self._by_class(state)
         return Estimate(
             self.name,
-            self.notion,
+            self.judged,
             float(by_class.sum()),
             True,
             parameters=self.parameters,
@@ -500,22 +379,37 @@ class CWCE2(Binned):
         )
 
 
+# ---------------------------------------------------------------- Cells of the simplex
+
+
 @dataclass(frozen=True)
 class SimplexECE(Estimator):
-    """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁, three intervals per axis [MS, §5].
+    """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁, three intervals per axis [MS, eq. 6, §5].
+
+    The error is not squared; it is a sum over classes, at most 2.  A large value means that whole
+    vectors of probabilities are off in some cells.  Use it for few classes and many rows: noise
+    biases it upwards, and errors that cancel within the wide cells are missed.  One pass, O(K) per
+    row.
 
     Parameters
     ----------
     max_cells : int
-        1 + 2K + K(K−1)/2 cells can be occupied; above this number the estimator refuses, for most
-        cells would hold a row or two and the value would be noise.
+        Largest supported number of cells, of which 1 + 2K + K(K−1)/2 can be occupied; with more
+        cells most hold one or two rows and the value is noise.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.SimplexECE()])["simplex_ece"].value, 4)
+    0.5
     """
 
     max_cells: int = 10_000
     name: ClassVar[str] = "simplex_ece"
     testable: ClassVar[bool] = True
 
-    def resolve(self, setup: Setup) -> Self:
+    def bind(self, setup: DataProfile) -> Self:
         cells = simplex_cell_count(setup.classes)
         if cells > self.max_cells:
             raise OptionError(

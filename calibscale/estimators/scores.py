@@ -1,21 +1,41 @@
-"""Proper scores and the signed confidence gap: means of row scores."""
+"""Proper scores, accuracy and confidence gap, and decompositions of scores by recalibration."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
+import numpy as np
+from scipy.special import xlogy
+
+from calibscale.data.rows import problems
+from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.excess import excess_limits
-from calibscale.limits import Limits, clopper_pearson
+from calibscale.estimators.binned import Binned
+from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.limits.excess import excess_limits
+from calibscale.limits.inversion import Limits, clopper_pearson
 from calibscale.results import Estimate
-from calibscale.statistics import EventSums, Statistic, Totals, TotalsState
+from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
+from calibscale.statistics.score_sums import (
+    EventSums,
+    ImpossibleLabels,
+    ScalarScores,
+    ScalarState,
+    Totals,
+    TotalsState,
+)
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)
 class _MeanScore(Estimator):
-    notion: ClassVar[str] = "canonical"
     unbiased: ClassVar[bool] = True
+
+    @property
+    def judged(self) -> str:
+        """Notion that is judged; the top label while the number of classes is unknown."""
+        return getattr(self, "notion", None) or "top_label"
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -24,27 +44,38 @@ class _MeanScore(Estimator):
     def finalize(self, totals: TotalsState, *others: Any) -> Estimate:
         if totals.weight == 0:
             return Estimate(
-                self.name, self.notion, None, reason="no rows with a label and a positive weight"
+                self.name, self.judged, None, reason="no rows with a label and a positive weight"
             )
-        value = float(self._total(totals) / totals.weight)
-        return Estimate(self.name, self.notion, value, n=int(totals.n))
+        value = float(self._total(totals, *others) / totals.weight)
+        return Estimate(self.name, self.judged, value, n=int(totals.n))
 
-    def _total(self, totals: TotalsState) -> float:
+    def _total(self, totals: TotalsState, *others: Any) -> float:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Accuracy(_MeanScore):
-    """Share of rows whose top label is the label."""
+    """Share of rows whose top label is the label, Σw 1{y = argmax q}/Σw.
+
+    A value between 0 and 1, larger is better.  It does not measure calibration.  One pass.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.Accuracy()])["accuracy"].value, 4)
+    0.5
+    """
 
     name: ClassVar[str] = "accuracy"
-    notion: ClassVar[str] = "top_label"
+    smaller_is_better: ClassVar[bool] = False
+    notion = "top_label"
 
-    def _total(self, totals: TotalsState) -> float:
+    def _total(self, totals: TotalsState, *others: Any) -> float:
         return float(totals.hit)
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """Clopper & Pearson's, of (Σw)²/Σw² rows."""
+        """Clopper-Pearson limits with (Σw)²/Σw² rows."""
         (totals,) = states
         rows = float(totals.weight**2 / totals.weight2)
         hits = rows * float(totals.hit / totals.weight)
@@ -53,42 +84,223 @@ class Accuracy(_MeanScore):
 
 @dataclass(frozen=True)
 class Brier(_MeanScore):
-    """Mean of Σ_k (q_k − e_k)², over all classes (for two classes twice the binary score)."""
+    """Brier score Σ_k (q_k − 1{y = k})², its mean over rows; twice the binary score for K = 2.
+
+    A squared proper score between 0 and 2; a large value means miscalibrated or uninformative
+    predictions, which `BrierDecomposition` separates.  Use it to compare models.  One pass.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.Brier()])["brier"].value, 4)
+    0.63
+    """
 
     name: ClassVar[str] = "brier"
 
-    def _total(self, totals: TotalsState) -> float:
+    def _total(self, totals: TotalsState, *others: Any) -> float:
         return float(totals.brier)
 
 
 @dataclass(frozen=True)
 class NLL(_MeanScore):
-    """Mean of −log q_y, in nats."""
+    """Negative log-likelihood: mean of −log q_y, in nats.
+
+    A proper score, ≥ 0; a large value means miscalibrated or uninformative predictions, which
+    `NLLDecomposition` separates.  It is infinite if a label has probability 0, and dominated by few
+    confident errors.  One pass.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.NLL()])["nll"].value, 4)
+    0.8483
+    """
 
     name: ClassVar[str] = "nll"
 
-    def _total(self, totals: TotalsState) -> float:
+    @property
+    def counted(self) -> tuple[Statistic, ...]:
+        return (ImpossibleLabels(),)
+
+    def noted(self, estimate: Estimate, *states: Any) -> Estimate:
+        count = int(states[0].n)
+        if not count:
+            return estimate
+        note = f"{count:,} of {estimate.n:,} rows have probability 0 for their label"
+        return estimate.with_note(note)
+
+    def _total(self, totals: TotalsState, *others: Any) -> float:
         return float(totals.nll)
 
 
 @dataclass(frozen=True)
 class ConfidenceGap(_MeanScore):
-    """Mean confidence minus accuracy: positive where the classifier is overconfident."""
+    """Signed gap Σwδ/Σw, mean prediction minus frequency of the event.
 
+    The unit is that of a probability; predictions are too high on average if it is above 0.  For
+    the top label it is mean confidence − accuracy (overconfidence), for class 1 of two classes
+    mean P(y = 1) − rate.  It is unbiased with a short interval; errors of opposite sign cancel,
+    which `ECE` shows.  One pass.
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive"}, optional
+        Default: ``positive`` for two classes, else ``top_label``.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.ConfidenceGap()])["confidence_gap"].value, 4)
+    -0.05
+    """
+
+    notion: str | None = None
     name: ClassVar[str] = "confidence_gap"
-    notion: ClassVar[str] = "top_label"
+    smaller_is_better: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.notion not in (None, "top_label", "positive"):
+            raise OptionError("confidence_gap: notion must be one of top_label, positive")
+
+    def bind(self, setup: DataProfile) -> Self:
+        notion = self.notion_for(setup.classes)
+        problems(notion, setup.classes)
+        return replace(self, notion=notion)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (Totals(), EventSums(self.notion))
+        return (Totals(), EventSums(self.judged))
 
-    def _total(self, totals: TotalsState) -> float:
-        return float(totals.confidence - totals.hit)
+    def _total(self, totals: TotalsState, *others: Any) -> float:
+        if self.judged == "top_label":
+            return float(totals.confidence - totals.hit)
+        (events,) = others
+        (p, _), (_, rest) = events.sums[2:4]  # δ is p without the event, −(1 − p) with it
+        return float(p - rest)
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """Limits of weighted counts, see `calibscale.excess.excess_limits`."""
+        """Limits of weighted counts by `calibscale.limits.excess.excess_limits`."""
         totals, events = states
         others, happened = events.sums[2:].T
         low, high = excess_limits(others, happened, (1.0 - level) / 2.0)
         weight = float(totals.weight)
         return Limits(-float(high) / weight, -float(low) / weight, "weighted_counts")
+
+
+# ---------------------------------------------------------------- Decompositions
+
+
+@dataclass(frozen=True)
+class BrierDecomposition(Binned):
+    """Brier score of the event = calibration + refinement + within-bin part (Murphy 1973).
+
+    The value is the calibration part Σ_b (n_b/n)(conf_b − acc_b)², a squared error: the part of the
+    score that recalibration would remove.  `details` contains the refinement
+    Σ_b (n_b/n) acc_b (1 − acc_b), its parts uncertainty and resolution, the score Σδ²/n, and the
+    part due to the spread of p within bins.  Use it to see whether a poor score is due to
+    calibration; biases, parameters and cost are those of `TCE2`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.BrierDecomposition()])["brier_decomposition"].value, 4)
+    0.065
+    """
+
+    name: ClassVar[str] = "brier_decomposition"
+    testable: ClassVar[bool] = False
+
+    def _value(self, bins: BinTable) -> float:
+        return float(bins.share @ bins.gap**2)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (*super().needs, ScalarScores(self.judged))
+
+    def _estimate(self, bins: BinTable, scores: ScalarState) -> Estimate:
+        calibration = self._value(bins)
+        refinement = float(bins.share @ (bins.frequency * (1.0 - bins.frequency)))
+        base = float(bins.share @ bins.frequency)
+        score = float(scores.squared / scores.weight)
+        return self._result(
+            bins,
+            score=score,
+            calibration=calibration,
+            refinement=refinement,
+            uncertainty=base * (1.0 - base),
+            resolution=base * (1.0 - base) - refinement,
+            within_bins=score - calibration - refinement,
+        )
+
+
+@dataclass(frozen=True)
+class NLLDecomposition(Binned):
+    """Log loss of the event = calibration + refinement + within-bin part, in nats.
+
+    The value is the calibration part Σ_b (n_b/n) KL(acc_b ‖ conf_b): the part of the log loss that
+    recalibration would remove.  The refinement is Σ_b (n_b/n) H(acc_b); `details` is that of
+    `BrierDecomposition`.  Overconfident errors near 0 and 1 dominate; noise biases the value
+    upwards.  Sums of 1 − p keep it finite where the log loss is.  Parameters and cost: see
+    `Binned`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.NLLDecomposition()])["nll_decomposition"].value, 4)
+    0.1552
+    """
+
+    name: ClassVar[str] = "nll_decomposition"
+    squared: ClassVar[bool] = False
+    testable: ClassVar[bool] = False
+
+    def value(self, counts: BinState, _: ScalarState, rests: BinState) -> float:
+        if not counts.sums[1].sum() > 0:
+            return float("nan")
+        return self._value(self._with_rest(self._bins(counts), rests))
+
+    def _value(self, bins: BinTable) -> float:
+        return self._parts(bins)[0]
+
+    def _with_rest(self, bins: BinTable, rests: BinState) -> BinTable:
+        return bins._replace(rest=self._bins(rests).delta)
+
+    @staticmethod
+    def _parts(bins: BinTable) -> tuple[float, float]:
+        """Calibration and refinement parts."""
+        acc, conf = bins.frequency, bins.mean_p
+        assert bins.rest is not None
+        rest = np.divide(bins.rest, bins.weight, np.ones_like(conf), where=bins.weight > 0)
+        entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
+        refinement = float(bins.share @ entropy)
+        with np.errstate(divide="ignore"):
+            cross = bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, np.maximum(rest, 0.0)))
+        return float(cross) - refinement, refinement
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        (counts,) = super().needs
+        assert isinstance(counts, BinCounts | FineHistogram)
+        return counts, ScalarScores(self.judged), BinRests(counts)
+
+    def _estimate(self, bins: BinTable, scores: ScalarState, rests: BinState) -> Estimate:
+        bins = self._with_rest(bins, rests)
+        calibration, refinement = self._parts(bins)
+        base = float(bins.share @ bins.frequency)
+        uncertainty = float(-xlogy(base, base) - xlogy(1.0 - base, 1.0 - base))
+        score = float(scores.log_loss / scores.weight)
+        return self._result(
+            bins,
+            score=score,
+            calibration=calibration,
+            refinement=refinement,
+            uncertainty=uncertainty,
+            resolution=uncertainty - refinement,
+            within_bins=score - calibration - refinement,
+        )

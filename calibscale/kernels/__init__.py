@@ -1,1 +1,1 @@
-"""Compiled block functions: arrays in, arrays out, serial and without the GIL."""
+"""Compiled block functions on arrays: serial, and without the GIL."""

@@ -1,9 +1,9 @@
-"""The one jit decorator of the project, and where its compiled code is kept.
+"""Jit decorators of the project, and the cache of compiled code.
 
 Compiled kernels are cached in the user's cache folder, one subfolder for each combination of
-Numba and CPU.  The sources of the whole package stamp every entry, because a kernel inlines
-functions of its neighbours.  Writers take a lock, so any number of processes may start on a cold
-cache; without it two of them could give one file name to two signatures.
+Numba and CPU.  The sources of all kernels stamp every entry, because a kernel inlines functions
+of its neighbours.  Writers take a lock, so that any number of processes may start on a cold cache:
+without the lock, two of them could give one file name to two signatures.
 """
 
 from __future__ import annotations
@@ -64,15 +64,6 @@ class _Implementation(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]  # type: ignore[list-item]  # noqa: RUF012
 
 
-class _ParallelLocator(_Locator):
-    def get_disambiguator(self) -> str:
-        return "p"
-
-
-class _ParallelImplementation(caching.CompileResultCacheImpl):
-    _locator_classes = [_ParallelLocator]  # type: ignore[list-item]  # noqa: RUF012
-
-
 class _KernelCache(caching.FunctionCache):
     _impl_class: type[caching.CompileResultCacheImpl] = _Implementation
 
@@ -81,45 +72,30 @@ class _KernelCache(caching.FunctionCache):
             os.makedirs(self.cache_path, exist_ok=True)
             with FileLock(os.path.join(self.cache_path, "lock")):
                 super().save_overload(sig, data)
-        except OSError as error:  # read-only or full: compile again next time, but say so once
+        except OSError as error:  # read-only or full: warn once, and compile again next time
             self.disable()
             warnings.warn(
-                f"compiled kernels cannot be kept in {self.cache_path} ({error}); "
+                f"compiled kernels cannot be cached in {self.cache_path} ({error}); "
                 "set CALIBSCALE_CACHE_DIR to a writable folder",
                 stacklevel=2,
             )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with contextlib.suppress(Exception):  # a damaged entry is compiled anew
+        with contextlib.suppress(Exception):  # a damaged entry is compiled again
             return super().load_overload(sig, target_context)
         return None
-
-
-class _ParallelCache(_KernelCache):
-    _impl_class = _ParallelImplementation
 
 
 def kernel(function: Callable) -> Callable:
     """Compile a block function: serial, without the GIL, cached on disk.
 
     ``nogil``: threads run blocks side by side.  ``error_model="numpy"``: a division by zero gives
-    inf instead of a branch that stops vectorisation.  No fast-math: a kernel that wants it asks
-    for it in a small inlined function, where it can be seen.
+    inf instead of a branch that prevents vectorisation.  Fast-math is off; a kernel that needs it
+    enables it in a small `inlined` function.
     """
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    if hasattr(compiled, "py_func"):  # not so under NUMBA_DISABLE_JIT
+    if hasattr(compiled, "py_func"):  # absent under NUMBA_DISABLE_JIT
         compiled._cache = _KernelCache(compiled.py_func)
-    return compiled
-
-
-def parallel(function: Callable) -> Callable:
-    """The same function with its `prange` loop spread over threads.
-
-    One Python thread at a time may enter: Numba's own threading layer aborts otherwise.
-    """
-    compiled: Any = numba.njit(nogil=True, error_model="numpy", parallel=True)(function)
-    if hasattr(compiled, "py_func"):
-        compiled._cache = _ParallelCache(compiled.py_func)
     return compiled
 
 
@@ -131,8 +107,8 @@ def inlined(*flags: str) -> Callable[[Callable], Callable]:
 def full_width(function: Callable) -> Callable:
     """Compile a scalar helper whose callers use the widest vectors that the CPU has.
 
-    For many CPUs with vectors of 512 bits LLVM prefers 256 of them, since few instructions of 512
-    bits once slowed all others.  Loops that consist of them are a third faster so.
+    LLVM prefers vectors of 256 bits on many CPUs that have 512, because a few 512-bit instructions
+    once slowed all others.  Loops that consist of such instructions are a third faster with 512.
     """
     body: Any = inlined()(function)
     if not hasattr(body, "py_func"):  # under NUMBA_DISABLE_JIT
@@ -142,7 +118,7 @@ def full_width(function: Callable) -> Callable:
     @extending.intrinsic
     def widen(context: Any, x: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            # not among the attributes that llvmlite knows by name
+            # llvmlite has no name for this attribute
             set.add(builder.function.attributes, '"prefer-vector-width"="512"')
             return arguments[0]
 

@@ -21,8 +21,9 @@ _PI_2_LOW = 2.02226624879595063154e-21
 def exp(x):
     """e^x to 1.5 ulp of float64, for x up to 709.7; 0 below −690.
 
-    So what is not 0 is a normal number, and so are its products with what is not tiny: subnormal
-    numbers take many processors a hundred times longer, and are 0 in some processes.
+    The cut-off makes every result other than 0 a normal number, as are its products with numbers
+    that are not tiny: subnormal numbers take many processors a hundred times longer, and are
+    flushed to 0 in some processes.
     """
     vanishes = x < -690.0
     x = 0.0 if vanishes else x
@@ -46,14 +47,15 @@ def exp(x):
     return np.int64(0 if vanishes else bits).view(np.float64)
 
 
-# What `exp2` computes with: minimax polynomials of 2^f for |f| ≤ 1/2 that are 1 at 0, with relative
-# errors 1.1e-7 (degree 5; least in ulp, each coefficient fitted to the rounded ones before it) and
-# 3e-18 (degree 11).
+# Constants of `exp2`: minimax polynomials of 2^f for |f| ≤ 1/2 that are 1 at 0, with relative
+# errors 1.1e-7 (degree 5; minimal in ulp, each coefficient fitted to the rounded ones before it)
+# and 3e-18 (degree 11); then 1.5·2^23 or 1.5·2^52: a sum with it is rounded to an integer, which
+# is in the lowest bits of the sum.
 EXP2_SINGLE = np.array(
     [
         1.0, 0.6931468, 0.24022238, 0.05550896,
         0.009671721, 0.0013224551, 0.0, 0.0,
-        0.0, 0.0, 0.0, 0.0,
+        0.0, 0.0, 0.0, 0.0, 1.5 * 2.0**23,
     ],
     np.float32,
 )  # fmt: skip
@@ -62,38 +64,39 @@ EXP2_DOUBLE = np.array(
         1.0, 0.6931471805599453, 0.24022650695910155, 0.055504108664819925,
         0.009618129107588335, 0.0013333558146789923, 0.00015403530462514432, 1.5252733489988525e-05,
         1.32154330896764e-06, 1.0178198021671931e-07, 7.074105613508143e-09, 4.435282706957277e-10,
+        1.5 * 2.0**52,
     ],
 )  # fmt: skip
 _23, _NONE = np.int32(23), np.int32(0)
-# Powers of two that `exp2` does not go below: the product of two of them is a normal number
+# Smallest exponents of `exp2`: the product of two such powers of two is a normal number
 LOWEST_SINGLE, LOWEST_DOUBLE = np.float32(-60.0), -510.0
 
 
 @inlined()
 def registers(c):
-    """The twelve numbers as scalars: LLVM reads global constants from memory in every round."""
-    return c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]
+    """Constants as scalars: LLVM reads global arrays from memory in every iteration."""
+    return c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11], c[12]
 
 
 @inlined("contract")
 def _bits_single(t, c):
-    """The bits of 2^t."""
-    k = np.rint(t)
-    f = t - k
+    """Bits of 2^t."""
+    k = np.float32(t + c[12])
+    f = t - (k - c[12])
     p = c[4] + f * c[5]
     p = c[3] + f * p
     p = c[2] + f * p
     p = c[1] + f * p
     p = np.float32(c[0] + f * p)
     # k added to the exponent of p
-    return np.int32(p.view(np.int32) + np.int32(np.int32(k) << _23))
+    return np.int32(p.view(np.int32) + np.int32(k.view(np.int32) << _23))
 
 
 @inlined("contract")
 def _bits_double(t, c):
-    """The bits of 2^t."""
-    k = np.rint(t)
-    f = t - k
+    """Bits of 2^t."""
+    k = np.float64(t + c[12])
+    f = t - (k - c[12])
     p = c[10] + f * c[11]
     p = c[9] + f * p
     p = c[8] + f * p
@@ -105,13 +108,13 @@ def _bits_double(t, c):
     p = c[2] + f * p
     p = c[1] + f * p
     p = c[0] + f * p
-    return np.int64(np.float64(p).view(np.int64) + np.int64(np.int64(k) << 52))
+    return np.int64(np.float64(p).view(np.int64) + np.int64(k.view(np.int64) << 52))
 
 
 def exp2_within(t, c):
     """2^t in the precision of t, to 2 ulp, for t in −126..127 (float32), −1022..1023 (float64).
 
-    Beyond, anything.  c are the `registers` of EXP2_SINGLE or EXP2_DOUBLE.
+    The result is undefined for other t.  c are the `registers` of EXP2_SINGLE or EXP2_DOUBLE.
     """
     if isinstance(t, np.float32):
         return np.int32(_bits_single(t, c)).view(np.float32)
@@ -136,10 +139,10 @@ def _exp2_double(t, c):
 
 
 def exp2(t, c):
-    """The same; 0 below 2^−60 (float32) or 2^−510 (float64).
+    """2^t as in `exp2_within`, but 0 below 2^−60 (float32) or 2^−510 (float64).
 
-    So the product of a value and a strength that are not 0 is a normal number: subnormal ones take
-    many processors a hundred times longer.
+    The cut-off makes the product of two numbers of at least that size a normal number: subnormal
+    numbers take many processors a hundred times longer.
     """
     return _exp2_single(t, c) if isinstance(t, np.float32) else _exp2_double(t, c)
 
@@ -185,14 +188,14 @@ def sincos(x):
 
 @kernel
 def exp_inplace(x):
-    """x ← e^x, flat."""
+    """x ← e^x for a flat array."""
     for i in range(x.size):
         x[i] = exp(x[i])
 
 
 @kernel
 def exp2_inplace(x, coefficients):
-    """x ← 2^x, flat, in the precision of x and the coefficients."""
+    """x ← 2^x for a flat array, in the precision of x and the coefficients."""
     c = registers(coefficients)
     for i in range(x.size):
         x[i] = exp2(x[i], c)
@@ -200,7 +203,7 @@ def exp2_inplace(x, coefficients):
 
 @kernel
 def fourier_features(z, scale, phi):
-    """[cos z, sin z]·scale into the last 2F columns of phi.
+    """Write [cos z, sin z]·scale into the last 2F columns of phi.
 
     axes: z (rows, F) float64; phi (rows, m), m ≥ 2F
     """

@@ -1,41 +1,242 @@
-"""JSON Schema (draft 2020-12) of every result."""
+"""JSON Schemas (draft 2020-12) of results, and the validation of results read from JSON.
+
+Both follow the declarations of the results (`calibscale.results`).  The files beside this module
+are generated from them by ``python -m tests.support.schema_files``.
+"""
 
 from __future__ import annotations
 
 import json
-from importlib.resources import files
-from typing import Any
+import re
+from collections.abc import Sequence
+from datetime import date
+from functools import cache, reduce
+from inspect import cleandoc
+from operator import or_
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from calibscale.errors import OptionError
+from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
+from calibscale.results.audit_results import Audit
+from calibscale.results.bias_results import BiasMap
+from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
+from calibscale.results.inference_results import CalibrationTests, Power, SingleTest
+from calibscale.results.night_results import LedgerDays, Night, NightPlan
+from calibscale.results.ranking_results import Ranking
+from calibscale.results.selection_results import Selection
 
-_END = ".schema.json"
+# declarations of the results by schema; a result may have several forms
+_RESULTS: dict[str, tuple[type[Declared], ...]] = {
+    forms[0].schema: forms
+    for forms in (
+        (Audit,), (BiasMap,), (Evaluation,), (LedgerDays,), (Night,), (NightPlan,), (Plan,),
+        (Power,), (Ranking,), (Reliability,), (Selection,), (CalibrationTests, SingleTest),
+    )
+}  # fmt: skip
 
 
 def names() -> tuple[str, ...]:
-    """What results call their schema, such as ``calibscale.nightly/1``."""
-    found = (each.name for each in files(__name__).iterdir() if each.name.endswith(_END))
-    return tuple(sorted("calibscale." + "/".join(f[: -len(_END)].rsplit(".", 1)) for f in found))
+    """Names of the schemas, such as ``calibscale.nightly/1``."""
+    return tuple(_RESULTS)
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of a result.
+    """JSON Schema of a result.
 
     Parameters
     ----------
     name : str
-        As it stands in the result: ``calibscale.nightly/1``.
+        Value of ``schema`` in the result, such as ``calibscale.nightly/1``.
 
     Raises
     ------
     OptionError
-        If there is none of that name.
+        If there is no schema of this name.
 
     Examples
     --------
     >>> schema("calibscale.test/1")["title"]
-    'The result of calibscale test'
+    'calibscale.test/1'
     """
-    if name not in names():
-        raise OptionError(f"there is no schema {name!r}; there are {', '.join(names())}")
-    file = name.removeprefix("calibscale.").replace("/", ".") + _END
-    return json.loads((files(__name__) / file).read_text(encoding="utf-8"))
+    if name not in _RESULTS:
+        raise OptionError(f"unknown schema {name!r}; known schemas: {', '.join(names())}")
+    return json.loads(path(name).read_text(encoding="utf-8"))
+
+
+def path(name: str) -> Path:
+    """File of a schema, such as ``nightly-1.json``."""
+    return Path(__file__).with_name(name.removeprefix("calibscale.").replace("/", "-") + ".json")
+
+
+def validated(value: dict[str, Any]) -> dict[str, Any]:
+    """Result with all keys of its schema; keys that it need not have, and has not, become None.
+
+    Unknown keys, of a newer version, are left out.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If the value is malformed.
+    """
+    first, *others = models(value["schema"])
+    model = others[0] if others and "tests" not in value else first
+    return model.model_validate(value).model_dump(mode="json", by_alias=True)
+
+
+def models(name: str) -> list[type[BaseModel]]:
+    """Models of the forms of a result, from which its schema is generated."""
+    return [_model(form) for form in _RESULTS[name]]  # type: ignore[arg-type]
+
+
+class _Object(BaseModel):
+    """JSON object: in a file, unknown keys are ignored and omitted keys may be null."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        required = {f.alias: f.is_required() for f in cls.model_fields.values()}
+        return {
+            name: item
+            for name, item in value.items()
+            if name in required and (item is not None or required[name])
+        }
+
+
+@cache
+def _model(declared: Any) -> type[BaseModel]:
+    """Model of the JSON object that a dataclass or `Object` declares."""
+    text = cleandoc(declared.__doc__ or "")
+    descriptions = _descriptions(text)
+    definitions: dict[str, Any] = {}
+    name = getattr(declared, "schema", "")
+    if name:
+        definitions["schema"] = (Literal[name], Field(alias="schema"))
+    for member in _flat(declared):
+        kind = _json(member.type)
+        omitted = "omitted" in member.marks
+        if omitted:
+            kind = _without_none(kind)
+        settings: dict[str, Any] = {"default": None} if member.marks & _NOT_REQUIRED else {}
+        about = descriptions.get(member.attribute)
+        definitions[member.key] = (kind, Field(alias=member.key, description=about, **settings))
+    return create_model(
+        declared.__name__, __base__=_Object, __doc__=text.partition("\n")[0],
+        **{f"{key}_": definition for key, definition in definitions.items()},
+    )  # fmt: skip
+
+
+_NOT_REQUIRED = {"omitted", "later"}
+
+
+def _flat(declared: Any) -> list[Member]:
+    """Members, with those of inline members in their place."""
+    own = members(declared)
+    names = {member.key for member in own}
+    out: list[Member] = []
+    for member in own:
+        if "inline" in member.marks:
+            out += [m for m in _flat(member.type) if m.key not in names]
+        else:
+            out.append(member)
+    return out
+
+
+def _descriptions(text: str) -> dict[str, str]:
+    """Descriptions of attributes in a docstring."""
+    _, _, attributes = text.partition("Attributes\n----------\n")
+    out = {}
+    for entry in re.split(r"\n(?=\S)", attributes.partition("\n\n")[0]):
+        line, _, about = entry.partition("\n")
+        for name in line.partition(" : ")[0].split(", "):
+            out[name] = " ".join(about.split()).rstrip(".")
+    return {name: about for name, about in out.items() if about}
+
+
+def _json(hint: Any) -> Any:
+    """Type of the JSON values of an annotation."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _annotated(arguments[0], arguments[1:])
+    if isinstance(hint, type) and hasattr(hint, "_fields"):  # NamedTuple
+        return _pair(list(get_type_hints(hint, include_extras=True).values()))
+    if isinstance(hint, Object) or (isinstance(hint, type) and issubclass(hint, Declared)):
+        return _model(hint)  # type: ignore[arg-type]
+    if hint is float:
+        return _NUMBER | None
+    if hint is int:
+        return _WHOLE
+    if origin is np.ndarray:
+        return list[_json(_SCALARS[get_args(arguments[1])[0]])]  # type: ignore[misc]
+    if origin in (list, tuple) and (origin is list or arguments[-1] is Ellipsis):
+        return list[_json(arguments[0])]  # type: ignore[misc]
+    if origin is tuple:
+        return _pair(arguments)
+    if origin is dict:
+        return dict[str, _json(arguments[1])]  # type: ignore[misc]
+    if origin in (Union, UnionType):
+        return reduce(or_, map(_json, arguments))
+    return hint
+
+
+_SCALARS = {np.float64: float, np.int64: int, np.bool_: bool}
+
+
+def _pair(hints: Sequence[Any]) -> Any:
+    """Type of a list with a fixed number of values."""
+    size, item = len(hints), reduce(or_, map(_json, hints))
+    return Annotated[list[item], Field(min_length=size, max_length=size)]  # type: ignore[valid-type]
+
+
+def _annotated(plain: Any, data: tuple[Any, ...]) -> Any:
+    for each in data:
+        if isinstance(each, Object | type):
+            return _model(each)
+        if isinstance(each, Having):
+            return Annotated[plain, Field(json_schema_extra={"required": [*each]})]
+        if isinstance(each, Values):
+            return Literal[*each]
+        if isinstance(each, Bounds):
+            limits = {name: limit for name, limit in each._asdict().items() if limit is not None}
+            if plain is int:
+                return Annotated[int, Field(**limits), BeforeValidator(_whole)]
+            return Annotated[float, Field(allow_inf_nan=False, **limits)]
+        if each == DAY:
+            return Annotated[str, Field(pattern=_DAY), AfterValidator(_day)]
+    return _json(plain)
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, UnionType):
+        return reduce(or_, [part for part in get_args(kind) if part is not NoneType])
+    return kind
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9A-Za-z_.:+-]{1,20})?$"
+_NUMBER = Annotated[float, Field(allow_inf_nan=False)]
+_WHOLE = Annotated[int, BeforeValidator(_whole)]
+
+
+def _day(text: str) -> str:
+    date.fromisoformat(text[:10])
+    return text

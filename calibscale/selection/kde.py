@@ -1,43 +1,215 @@
-"""Kernel density ratios with the Dirichlet kernel [GB eq. 11, 25], of any number of rows."""
+"""Kernel density estimates of accuracy at each confidence, on cells of the line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import betaln, gammaln
 
-from calibscale.chunk import Chunk, Floats
+from calibscale.data.derived_sources import TEST
+from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.errors import OptionError
-from calibscale.kernels import attention
-from calibscale.selection.cells import CellMasses, FittedCellKDE
-from calibscale.selection.families import Family, Part, PlugIn, Setting, check_grid
-from calibscale.splits import TEST
-from calibscale.statistics import Statistic
-from calibscale.views import View, problems, views, width
+from calibscale.kernels import beta_cells as kernel_cells
+from calibscale.kernels import gram
+from calibscale.kernels.beta_cells import GRADED, NODES
+from calibscale.results import EXACT, Approximation
+from calibscale.selection.families import (
+    Errors,
+    FamilyProfile,
+    FoldPart,
+    FoldScores,
+    GridFamily,
+    PlugIn,
+)
+from calibscale.statistics.statistic import Statistic
 
-_CHECKED = 128  # rows at which compressed sums are compared with exact ones
-_LEFT_OUT = 2000  # rows of a scalar whose density without themselves chooses a bandwidth
-_TILE = 2**17  # kernel values worked on at once: a megabyte, in cache
+_MAX_CELLS = 2**17
+_POINTS = np.empty(0, np.bool_)
 
 
-def published_bandwidths() -> tuple[float, ...]:
-    """The grid of [GB, App. B] as its code rounds it, to float32."""
-    grid = np.concatenate([np.logspace(-5, -1, 15), np.linspace(0.2, 1.0, 5)])
-    return tuple(np.unique(grid.astype(np.float32)).astype(float).tolist())
+class KernelCellState(NamedTuple):
+    """Chebyshev moments of w and w·event by problem and cell, or the points of cells with few.
+
+    moments, masses (J, cells, NODES, 2); counts (J, cells), −1 after the list of points has
+    overflowed; points (J, cells, NODES).
+    """
+
+    moments: Floats
+    counts: Ints
+    points: Floats
+    masses: Floats
+
+
+class KernelCells(NamedTuple):
+    """Edges of the cells for a bandwidth, and the width of the cells that are not graded."""
+
+    edges: Floats
+    width: float
+
+    @classmethod
+    def of(cls, h: float) -> KernelCells:
+        """Cells as wide as the kernel, repeatedly halved towards 0 and π/2."""
+        count = max(4, int(np.ceil(np.pi / np.sqrt(h))))
+        if count > _MAX_CELLS:
+            raise OptionError(f"kde: h = {h:g} is too small; scalar notions need 1e-9 or more")
+        width = np.pi / 2 / count
+        first = width * 0.5 ** np.arange(GRADED, 0, -1)
+        inner = width * np.arange(1, count)
+        edges = np.concatenate([[0.0], first, inner, np.pi / 2 - first[::-1], [np.pi / 2]])
+        return cls(edges, width)
+
+    def empty(self, J: int) -> KernelCellState:
+        count = len(self.edges) - 1
+        return KernelCellState(
+            np.zeros((J, count, NODES, 2)), np.zeros((J, count), np.int64),
+            np.zeros((J, count, NODES)), np.zeros((J, count, NODES, 2)),
+        )  # fmt: skip
+
+    def add(
+        self, state: KernelCellState, j: int, theta: Floats, mass: Floats, node: NDArray = _POINTS
+    ) -> None:
+        """Add points with two masses each; `node` marks points that are nodes of other cells."""
+        kernel_cells.add_points(
+            theta, mass, node, self.edges, self.width, state.moments[j], state.counts[j],
+            state.points[j], state.masses[j],
+        )  # fmt: skip
+
+    def nodes(self, state: KernelCellState, j: int) -> tuple[Floats, Floats, Floats]:
+        """Sorted θ (N,), masses (N, 2) that represent all points, and their cells (N, 2)."""
+        theta = np.empty(state.points[j].size)
+        mass, cell = np.empty((2, len(theta), 2))
+        N = kernel_cells.take_nodes(
+            state.counts[j], state.points[j], state.masses[j], state.moments[j], self.edges,
+            _TRANSFORM, theta, mass, cell,
+        )  # fmt: skip
+        return theta[:N], mass[:N], cell[:N]
+
+
+def _node_masses() -> Floats:
+    """Matrix from moments to node masses: ℓ_k(t) = Σ_d (2 − 1{d=0})/NODES·T_d(t_k) T_d(t)."""
+    angle = np.pi * (np.arange(NODES)[::-1] + 0.5) / NODES
+    transform = 2.0 / NODES * np.cos(np.outer(angle, np.arange(NODES)))
+    transform[:, 0] *= 0.5
+    return transform
+
+
+_TRANSFORM = _node_masses()
+
+
+@dataclass(frozen=True)
+class CellMasses(Statistic):
+    """Points f of scalar problems with masses w and w·event, in cells for bandwidths ≥ h."""
+
+    notion: str
+    h: float
+
+    @cached_property
+    def cells(self) -> KernelCells:
+        return KernelCells.of(self.h)
+
+    def zero(self, classes: int) -> KernelCellState:
+        return self.cells.empty(problems(self.notion, classes))
+
+    def accumulate(self, state: KernelCellState, chunk: Chunk) -> KernelCellState:
+        if chunk.fold == TEST:  # no function is fitted on the test part
+            return state
+        for j, view in enumerate(views(chunk, self.notion)):
+            view = view.take(view.weights > 0)
+            root = np.sqrt(view.compositions)
+            theta = np.arctan2(root[:, 0], root[:, 1])
+            mass = np.column_stack([view.weights, view.weights * view.events[:, 0]])
+            self.cells.add(state, j, theta, mass)
+        return state
+
+    def merge(self, a: KernelCellState, b: KernelCellState) -> KernelCellState:
+        np.add(a.moments, b.moments, out=a.moments)
+        for j in range(len(a.counts)):
+            kernel_cells.merge_points(
+                a.counts[j], a.points[j], a.masses[j], b.counts[j], b.points[j], b.masses[j]
+            )
+        return a
+
+
+class _Sources(NamedTuple):
+    """Sorted f (N,), −log B(f/h + 1) (N,), masses and cells (N, 2) for one bandwidth."""
+
+    f: Floats
+    bias: Floats
+    mass: Floats
+    cell: Floats
+
+
+class FittedCellKDE(PlugIn):
+    """Kernel density ratios of scalar problems at any prediction.
+
+    `error` is the largest deviation of h(p, p) from exact sums at the rows that were checked.
+    """
+
+    error = 0.0
+
+    def __init__(self, sources: Sequence[Sequence[_Sources]], bandwidths: Sequence[float]) -> None:
+        self.sources, self.bandwidths = sources, bandwidths
+        self.size = len(bandwidths)
+
+    @classmethod
+    def fit(
+        cls, statistic: CellMasses, states: Sequence[KernelCellState], bandwidths: Sequence[float]
+    ) -> FittedCellKDE:
+        total = statistic.cells.empty(len(states[0].counts))
+        for state in states:
+            total = statistic.merge(total, state)
+        sources = []
+        for j in range(len(total.counts)):
+            theta, mass, cell = statistic.cells.nodes(total, j)
+            sources.append([_coarsen(theta, mass, cell[:, 1] >= 0, h) for h in bandwidths])
+        return cls(sources, bandwidths)
+
+    def pick(self, h: int) -> FittedCellKDE:
+        sources = [by_bandwidth[h : h + 1] for by_bandwidth in self.sources]
+        picked = FittedCellKDE(sources, self.bandwidths[h : h + 1])
+        picked.error = self.error
+        return picked
+
+    def residuals(self, j: int, view: NotionView) -> Floats:
+        out = np.empty((self.size, len(view.rows), 1))
+        fraction = np.empty(len(view.rows))
+        for i, (sources, h) in enumerate(zip(self.sources[j], self.bandwidths, strict=True)):
+            kernel_cells.beta_ratios(view.logs, *sources, h, fraction)
+            out[i, :, 0] = view.points[:, 0] - fraction
+        return out
+
+
+def _coarsen(theta: Floats, mass: Floats, node: NDArray, h: float) -> _Sources:
+    """Represent the same measure on the cells of bandwidth h."""
+    cells = KernelCells.of(h)
+    state = cells.empty(1)
+    cells.add(state, 0, theta, mass, node)
+    theta, mass, cell = cells.nodes(state, 0)
+    f = np.sin(theta) ** 2
+    return _Sources(f, -betaln(f / h + 1.0, np.cos(theta) ** 2 / h + 1.0), mass, cell)
+
+
+# ---------------------------------------------------------------- Families
+
+
+_CHECKED = 128  # rows at which compressed sums are compared with exact sums
+_LEFT_OUT = 2000  # rows of a scalar notion whose leave-one-out density selects a bandwidth
+_TILE = 2**17  # kernel values in one tile: 1 MB, which fits into the cache
 
 
 def log_normaliser(compositions: Floats, h: float) -> Floats:
-    """log B(f/h + 1) of the Dirichlet density at each point f, (c,)."""
+    """Log normalising constant log B(f/h + 1) of the Dirichlet density at each point f, (c,)."""
     alpha = compositions / h + 1.0
     return gammaln(alpha).sum(axis=1) - gammaln(alpha.sum(axis=1))
 
 
 class KernelSumState(NamedTuple):
-    """By problem, bandwidth and query: the largest log kernel value, and Σwk·[1, events]/e^that.
+    """Largest log kernel value, and Σwk·[1, events]/e^top, by problem, bandwidth and query.
 
     top (J, H, Q); sums (J, H, Q, 1 + e).
     """
@@ -48,17 +220,17 @@ class KernelSumState(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelSums(Statistic):
-    """Σ_i w_i k_dir(p; f_i)·[1, e_{y_i}] at the queries p, over the other rows: softmax attention.
+    """Σ_i w_i k_dir(p; f_i)·[1, e_{y_i}] at the queries p, over the other rows.
 
-    log k = ⟨f, log p⟩/h − log B(f/h + 1): queries log p / h, keys f, bias −log B.  The largest
-    exponent is carried along, so that nothing overflows and nothing is 0/0.  `family` names whose
-    queries they are.
+    The sums are softmax attention with log k = ⟨f, log p⟩/h − log B(f/h + 1): queries log p / h,
+    keys f, bias −log B.  Sums are scaled by the largest exponent, which avoids overflow and 0/0.
+    `family` is the name of the family that the queries belong to.
     """
 
     family: str
     notion: str
     bandwidths: tuple[float, ...]
-    queries: Sequence[View] = field(compare=False, repr=False)
+    queries: Sequence[NotionView] = field(compare=False, repr=False)
 
     def zero(self, classes: int) -> KernelSumState:
         J, e = problems(self.notion, classes), width(self.notion, classes)
@@ -66,7 +238,7 @@ class KernelSums(Statistic):
         return KernelSumState(np.full(shape, -np.inf), np.zeros((*shape, 1 + e)))
 
     def accumulate(self, state: KernelSumState, chunk: Chunk) -> KernelSumState:
-        if chunk.fold == TEST:  # no function is fitted on those
+        if chunk.fold == TEST:  # no function is fitted on the test part
             return state
         for j, view in enumerate(views(chunk, self.notion)):
             view = view.take(view.weights > 0)
@@ -85,7 +257,7 @@ class KernelSums(Statistic):
                     mine = own[(at[own] >= low) & (at[own] < low + step)]
                     tile[at[mine] - low, mine] = -np.inf
                     top = np.empty(len(tile))
-                    attention.shifted_exp(tile, bias, top)
+                    gram.shifted_exp(tile, bias, top)
                     _absorb(state, (j, h, part), top, tile @ values)
         return state
 
@@ -95,7 +267,7 @@ class KernelSums(Statistic):
 
 
 def _absorb(state: KernelSumState, where: tuple, top: Floats, sums: Floats) -> None:
-    """Add sums that were scaled by e^top."""
+    """Add sums that are scaled by e^−top to a state."""
     before = state.top[where]
     after = np.maximum(before, top)
     finite = np.where(np.isfinite(after), after, 0.0)
@@ -105,140 +277,133 @@ def _absorb(state: KernelSumState, where: tuple, top: Floats, sums: Floats) -> N
 
 
 class FittedKDE(PlugIn):
-    """Ratios at the queries only: `fractions` (J, H, Q, e) estimates E[e_y | p]."""
+    """Ratios at the queries only; `fractions` (J, H, Q, e) estimates E[e_y | p]."""
 
     anywhere = False
 
     def __init__(
-        self, queries: Sequence[View], fractions: Floats, bandwidths: Sequence[float]
+        self, queries: Sequence[NotionView], fractions: Floats, bandwidths: Sequence[float]
     ) -> None:
         self.queries, self.fractions, self.bandwidths = queries, fractions, bandwidths
         self.size = fractions.shape[1]
 
-    def picked(self, which: Sequence[int]) -> FittedKDE:
-        """The same with some of the bandwidths."""
-        chosen = list(which)
-        return FittedKDE(
-            self.queries, self.fractions[:, chosen], [self.bandwidths[h] for h in chosen]
-        )
+    def pick(self, *columns: int) -> FittedKDE:
+        bandwidths = [self.bandwidths[h] for h in columns]
+        return FittedKDE(self.queries, self.fractions[:, list(columns)], bandwidths)
 
-    def pick(self, h: int) -> FittedKDE:
-        return self.picked([h])
-
-    def residuals(self, j: int, view: View) -> Floats:
+    def residuals(self, j: int, view: NotionView) -> Floats:
         at = np.searchsorted(self.queries[j].rows, view.rows)
         return view.points - self.fractions[j][:, at]
 
 
 @dataclass(frozen=True)
-class KDE(Family):
-    """r̂(p) = p − Σ_i k_dir(p; f_i) e_{y_i}/Σ_i k_dir(p; f_i) [GB eq. 25].
+class KDE(GridFamily):
+    """Kernel density ratio: r̂(p) = p − Σ_i k_dir(p; f_i) e_{y_i}/Σ_i k_dir(p; f_i) [GB eq. 25].
 
-    k_dir is the Dirichlet density with α = f_i/h + 1 at p (a Beta density of a scalar).  Canonical
-    sums are exact, tile by tile, at the rows kept in memory; those of a scalar go over cells
-    (`calibscale.selection.cells`) and are compared with exact ones at a few rows.
+    k_dir is the Dirichlet density with α = f_i/h + 1 at p (a Beta density for a scalar).  Sums of
+    the canonical notion are exact, tile by tile, at the rows kept in memory.  Sums of scalar
+    notions use cells (`calibscale.selection.kde`) and are compared with exact sums at a
+    few rows.
 
     Parameters
     ----------
     grid : sequence of float, optional
-        Bandwidths h; default logspace(−5, −1, 15) and {0.2, 0.4, …, 1}.
+        Bandwidths h.  Default: logspace(−5, −1, 15) and {0.2, 0.4, …, 1}.
     exact : bool
-        Sum tile by tile for a scalar, too: at the rows kept in memory, in quadratic time.
+        Use exact sums for scalar notions, too, at the rows kept in memory and in quadratic time.
     """
 
-    grid: Sequence[float] | None = None
     exact: bool = False
-    notion: str = "top_label"
-    queries: Sequence[View] = field(default=(), compare=False, repr=False)
+    queries: Sequence[NotionView] = field(default=(), compare=False, repr=False)
     name: ClassVar[str] = "kde"
+    hyperparameter: ClassVar[str] = "h"
     queried: ClassVar[int] = _CHECKED
 
-    def __post_init__(self) -> None:
-        if self.grid is not None:
-            object.__setattr__(self, "grid", check_grid(self.name, self.grid))
+    @staticmethod
+    def published(notion: str) -> tuple[float, ...]:
+        """Grid of [GB, App. B], rounded to float32 as in the published code."""
+        grid = np.concatenate([np.logspace(-5, -1, 15), np.linspace(0.2, 1.0, 5)])
+        return tuple(np.unique(grid.astype(np.float32)).astype(float).tolist())
 
-    def resolve(self, setting: Setting) -> Self:
-        super().resolve(setting)
-        grid = published_bandwidths() if self.grid is None else self.grid
-        queries = setting.subset
-        if setting.notion != "canonical" and not self.exact:
-            kept = len(queries[0].rows)
-            few = np.arange(0, kept, max(1, kept // self.queried))
+    def resolve(self, profile: FamilyProfile) -> Self:
+        queries = profile.subset
+        if profile.notion != "canonical" and not self.exact:
+            n = len(queries[0].rows)
+            few = np.arange(0, n, max(1, n // self.queried))
             queries = [view.take(few) for view in queries]
-        return replace(self, grid=grid, notion=setting.notion, queries=queries)
+        return replace(super().resolve(profile), queries=queries)
 
     @property
     def compressed(self) -> bool:
-        """Whether training points are compressed to cells, so that any row can be a query."""
+        """Whether training points are compressed to cells, which allows any row as a query."""
         return self.notion != "canonical" and not self.exact
+
+    def streamed(self, notion: str) -> bool:
+        return self.compressed
 
     @property
     def summed(self) -> tuple[float, ...]:
         """Bandwidths of the exact sums."""
-        assert self.grid is not None
-        return (min(self.grid),) if self.compressed else tuple(self.grid)
+        return (min(self.values),) if self.compressed else self.values
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        assert self.grid is not None
         sums = KernelSums(self.name, self.notion, self.summed, self.queries)
-        return (sums, CellMasses(self.notion, min(self.grid))) if self.compressed else (sums,)
+        return (sums, CellMasses(self.notion, min(self.values))) if self.compressed else (sums,)
 
-    @property
-    def hyperparameters(self) -> list[dict[str, float]]:
-        assert self.grid is not None
-        return [{"h": h} for h in self.grid]
-
-    def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> PlugIn:
-        assert self.grid is not None
-        return self._fit(train, setting, excluded, self._sums(train), self.grid)
+    def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> PlugIn:
+        return self._fit(train, profile, excluded, self._sums(train), self.values)
 
     def _fit(
         self,
-        train: Sequence[Part],
-        setting: Setting,
+        train: Sequence[FoldPart],
+        profile: FamilyProfile,
         excluded: int,
         sums: KernelSumState,
         grid: Sequence[float],
     ) -> PlugIn:
-        """Ratios for the bandwidths `grid`, at the queries or anywhere."""
+        """Ratios for the bandwidths `grid`, at the queries or at any row."""
         ratios = sums.sums[..., 1:] / sums.sums[..., :1]
         exact = FittedKDE(self.queries, ratios, self.summed)
         if not self.compressed:
-            return exact.picked([self.summed.index(h) for h in grid])
+            return exact.pick(*(self.summed.index(h) for h in grid))
         masses = self.needs[1]
         assert isinstance(masses, CellMasses)
         fitted = FittedCellKDE.fit(masses, [part.states[1] for part in train], grid)
         smallest = int(np.argmin(grid))
-        alone = exact.picked([self.summed.index(h) for h in self.summed if h == grid[smallest]])
+        alone = exact.pick(*(i for i, h in enumerate(self.summed) if h == grid[smallest]))
         if alone.size:
-            unseen = ~self._trained(setting, excluded)
+            unseen = ~self._trained(profile, excluded)
             rows = [view.take(unseen) for view in self.queries]
             gap = fitted.pick(smallest).diagonal(rows) - alone.diagonal(rows)
             fitted.error = float(np.abs(gap).sum(axis=0).max(initial=0.0))
         return fitted
 
-    def _trained(self, setting: Setting, excluded: int) -> NDArray[np.bool_]:
-        """Which queries are rows of the training set."""
-        folds = setting.folds[np.searchsorted(setting.subset[0].rows, self.queries[0].rows)]
+    def approximations(
+        self, scores: Sequence[FoldScores], fits: Sequence[Any], parts: Sequence[FoldPart]
+    ) -> Sequence[Errors]:
+        cells = Approximation("cells", max(fit.error for fit in fits)) if self.compressed else EXACT
+        return [(EXACT, cells)] * fits[0].size
+
+    def _trained(self, profile: FamilyProfile, excluded: int) -> NDArray[np.bool_]:
+        """Mask of the queries that are rows of the training set."""
+        folds = profile.folds[np.searchsorted(profile.subset[0].rows, self.queries[0].rows)]
         return (folds >= 0) & (folds != excluded)
 
-    def _sums(self, train: Sequence[Part]) -> KernelSumState:
+    def _sums(self, train: Sequence[FoldPart]) -> KernelSumState:
         first = train[0].states[0]
         total = KernelSumState(np.full_like(first.top, -np.inf), np.zeros_like(first.sums))
         for part in train:
             _absorb(total, (slice(None),), part.states[0].top, part.states[0].sums)
-        if not total.sums[..., 0].all():
-            raise OptionError(f"{self.name}: a training set has no rows with a positive weight")
         return total
 
 
 @dataclass(frozen=True)
 class LeaveOneOutKDE(KDE):
-    """`KDE` with one bandwidth: the most likely one of the training rows themselves.
+    """`KDE` with the bandwidth of the largest leave-one-out likelihood.
 
-    In each training set the h of the grid with the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j), over
-    the rows kept in memory (some of them for a scalar), as in the published method.
+    In each training set, the h of the grid with the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j) over
+    the rows kept in memory (some of them for a scalar notion) is used, as in the published method.
     """
 
     name: ClassVar[str] = "kde_loo"
@@ -246,23 +411,21 @@ class LeaveOneOutKDE(KDE):
 
     @property
     def summed(self) -> tuple[float, ...]:
-        assert self.grid is not None
-        return tuple(self.grid)
+        return self.values
 
     @property
     def hyperparameters(self) -> list[dict[str, float]]:
         return [{}]
 
-    def found(self, fits: Sequence[Any]) -> dict[str, Any]:
+    def fitted_parameters(self, fits: Sequence[Any]) -> dict[str, Any]:
         return {"h": [fit.bandwidths[0] for fit in fits]}
 
-    def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> PlugIn:
-        assert self.grid is not None
+    def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> PlugIn:
         sums = self._sums(train)
         density = sums.top + np.log(sums.sums[..., 0])
-        trained = self._trained(setting, excluded)
+        trained = self._trained(profile, excluded)
         likelihood = sum(
             density[j][:, trained] @ view.weights[trained] for j, view in enumerate(self.queries)
         )
-        h = self.grid[int(np.argmax(likelihood))]
-        return self._fit(train, setting, excluded, sums, (h,))
+        h = self.values[int(np.argmax(likelihood))]
+        return self._fit(train, profile, excluded, sums, (h,))

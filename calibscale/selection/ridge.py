@@ -1,42 +1,41 @@
-"""Kernel ridge regression of the residuals: kkr and ukkr [GB §4.2]."""
+"""Kernel ridge regressions of the residuals: kkr and ukkr [GB §4.2]."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import eigh
 
-from calibscale.chunk import Floats
-from calibscale.errors import OptionError
-from calibscale.landmarks import PointFeatures
-from calibscale.selection.error import Index
+from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.kernel_sums.landmarks import FourierFeatures, PointFeatures
+from calibscale.results import Approximation
 from calibscale.selection.families import (
     Bilinear,
-    Family,
+    Errors,
+    FamilyProfile,
+    FoldPart,
+    FoldScores,
+    GridFamily,
     PairSums,
-    Part,
-    Setting,
-    check_grid,
 )
-from calibscale.selection.statistics import FeatureMoments, FeatureState
-from calibscale.statistics import Statistic
-from calibscale.views import View
+from calibscale.statistics.score_sums import from_left_out
+from calibscale.statistics.statistic import Statistic
 
-_SIZE_FLOOR = 1e-3  # of r̂ in a direction of its values, as a share of the largest
+_SIZE_FLOOR = 1e-3  # directions with a smaller share of the largest |r̂| are not used
 
 
 class _Latest:
-    """Features of the view that was met last: several fits meet the same one in turn."""
+    """Cache of the features of the last view, which several fits use in turn."""
 
     def __init__(self, features: PointFeatures) -> None:
         self.features = features
         self._last: tuple[Floats, Floats] | None = None
 
-    def __call__(self, view: View) -> Floats:
+    def __call__(self, view: NotionView) -> Floats:
         if self._last is None or view.points is not self._last[0]:
             self._last = view.points, self.features(view.points)
         return self._last[1]
@@ -46,14 +45,12 @@ class _Latest:
 
 
 class Basis:
-    """S and C of a training set in the eigenvectors of S, problem by problem.
+    """S and C of a training set in the eigenbasis of S, problem by problem.
 
     Attributes
     ----------
-    sigma : (J, m)
-        Eigenvalues σ.
-    U : (J, m, m)
-        Eigenvectors.
+    sigma, U : (J, m), (J, m, m)
+        Eigenvalues σ, and eigenvectors.
     G : (J, m, e)
         UᵀCᵀ.
     weight, effective : float
@@ -63,7 +60,7 @@ class Basis:
     def __init__(
         self,
         features: PointFeatures,
-        train: Sequence[Part],
+        train: Sequence[FoldPart],
         index: Index | None,
         latest: _Latest | None = None,
     ) -> None:
@@ -71,37 +68,33 @@ class Basis:
         self.latest = latest or _Latest(features)
         self.weight = sum(float(part.residuals.weight) for part in train)
         weight2 = sum(float(part.residuals.weight2) for part in train)
-        if not self.weight > 0:
-            raise OptionError("a training set has no rows with a positive weight")
         self.effective = self.weight**2 / weight2
         states = [_restricted(part.states[0], index) for part in train]
-        S = np.sum([state.S for state in states], axis=0)
-        C = np.sum([state.C for state in states], axis=0)
+        S, C = (np.sum(arrays, axis=0) for arrays in zip(*states, strict=True))
         pairs = [eigh(matrix, check_finite=False) for matrix in S]
         self.sigma = np.maximum([sigma for sigma, _ in pairs], 0.0)
         self.U = np.array([U for _, U in pairs])
         self.G = self.U.transpose(0, 2, 1) @ C.transpose(0, 2, 1)
-        # directions that the rows do not reach: what G has there is rounding
+        # in the null space of S, G is rounding error
         floor = np.finfo(float).eps * self.sigma.max(axis=1, keepdims=True)
         self.G[self.sigma <= floor] = 0.0
-        self._rotated: list[tuple[FeatureState, FeatureState]] = []
+        self._rotated: dict[int, tuple[FeatureState, FeatureState]] = {}
 
-    def moments(self, part: Part) -> FeatureState:
-        """S and C of another part in this basis."""
-        for known, rotated in self._rotated:
-            if known is part.states[0]:
-                return rotated
-        state = _restricted(part.states[0], self.index)
-        S = self.U.transpose(0, 2, 1) @ state.S @ self.U
-        self._rotated.append((part.states[0], FeatureState(S, state.C @ self.U)))
-        return self._rotated[-1][1]
+    def moments(self, part: FoldPart) -> FeatureState:
+        """Moments S and C of another part in this basis."""
+        state = part.states[0]
+        if id(state) not in self._rotated:
+            S, C = _restricted(state, self.index)
+            rotated = FeatureState(self.U.transpose(0, 2, 1) @ S @ self.U, C @ self.U)
+            self._rotated[id(state)] = state, rotated  # keeps the state, and so its id
+        return self._rotated[id(state)][1]
 
     def forget(self) -> None:
-        """Let go of the moments of other parts: predictions need U, σ and G only."""
+        """Release the moments of other parts; predictions need U, σ and G only."""
         self._rotated.clear()
         self.latest.forget()
 
-    def phi(self, j: int, view: View) -> Floats:
+    def phi(self, j: int, view: NotionView) -> Floats:
         """Features in the basis of problem j, (c, m)."""
         phi = self.features(view.points)
         if self.index is not None:
@@ -110,68 +103,71 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Ridge(Family):
-    """What both ridge regressions share.
+class Ridge(GridFamily):
+    """Base class of the two kernel ridge regressions.
 
     Parameters
     ----------
     grid : sequence of float, optional
-        Values of `reg`; the published grids by default (λ below).
+        Values of `reg`.  Default: the published grid.
     features : PointFeatures, optional
-        Feature map of the kernel; default: that of the selection.
+        Feature map of the kernel.  Default: the feature map of the selection.
     """
 
-    grid: Sequence[float] | None = None
     features: PointFeatures | None = None
-    notion: str = "top_label"
+    hyperparameter: ClassVar[str] = "reg"
     fitted: ClassVar[type[_FittedRidge]]
 
-    def __post_init__(self) -> None:
-        if self.grid is not None:
-            object.__setattr__(self, "grid", check_grid(self.name, self.grid))
+    def resolve(self, profile: FamilyProfile) -> Self:
+        return replace(super().resolve(profile), features=self.features or profile.features)
 
-    def resolve(self, setting: Setting) -> Self:
-        super().resolve(setting)
-        return replace(
-            self,
-            grid=self.published(setting.notion) if self.grid is None else self.grid,
-            features=self.features or setting.features,
-            notion=setting.notion,
-        )
-
-    @staticmethod
-    @abstractmethod
-    def published(notion: str) -> tuple[float, ...]:
-        """The grid of [GB]'s code."""
+    @property
+    def map(self) -> PointFeatures:
+        """Feature map of a resolved family."""
+        assert self.features is not None
+        return self.features
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        assert self.features is not None
-        return (FeatureMoments(self.features, self.notion),)
+        return (FeatureMoments(self.map, self.notion),)
 
     @property
-    def hyperparameters(self) -> list[dict[str, float]]:
-        assert self.grid is not None
-        return [{"reg": reg} for reg in self.grid]
+    def needs_features(self) -> bool:
+        return self.features is None
 
-    def fit(self, train: Sequence[Part], setting: Setting, excluded: int) -> _FittedRidge:
-        assert self.features is not None
-        key = (self.features, excluded)  # kkr and ukkr share it
-        if key not in setting.shared:
-            latest = _Latest(self.features)
-            for known, basis in setting.shared.items():
-                latest = basis.latest if known[0] == self.features else latest
-            setting.shared[key] = Basis(self.features, train, None, latest)
-        return self.fitted(setting.shared[key], np.array(self.grid))
+    def described_features(self, parts: Sequence[FoldPart]) -> dict[str, Any]:
+        return {**self.map.describe(), "trace_residual": trace_residual(parts)}
 
-    def fit_part(self, train: Sequence[Part], index: Index | None = None) -> _FittedRidge:
-        """The fit from some of the features only: what a smaller map would have given."""
-        assert self.features is not None
-        return self.fitted(Basis(self.features, train, index), np.array(self.grid))
+    def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> _FittedRidge:
+        latest = profile.shared.setdefault(self.map, _Latest(self.map))
+        key = (self.map, excluded)  # kkr and ukkr share a basis
+        if key not in profile.shared:
+            profile.shared[key] = Basis(self.map, train, None, latest)
+        return self.fitted(profile.shared[key], np.array(self.values))
+
+    def smaller_fits(
+        self, train: Sequence[FoldPart], others: Sequence[FoldPart]
+    ) -> Iterator[_FittedRidge]:
+        for index in replicates(self.map, [*train, *others]):
+            yield self.fitted(Basis(self.map, train, index), np.array(self.values))
+
+    def approximations(
+        self, scores: Sequence[FoldScores], fits: Sequence[_FittedRidge], parts: Sequence[FoldPart]
+    ) -> Sequence[Errors]:
+        maps = [index for index, _ in replicates(self.map, parts)]
+        residuals = np.array([trace_residual(parts, index) for index in (None, *maps)])
+        full = np.array([(fold.risk, fold.estimate) for fold in scores])  # (k, 2, H)
+        smaller = np.array([fold.smaller for fold in scores])  # (k, replicates, 2, H)
+
+        def error(i: int, h: int) -> Approximation:
+            values = full[:, i, h], smaller[:, :, i, h]
+            return feature_error(self.map, *values, residuals, fits[0].damping(h))
+
+        return [(error(0, h), error(1, h)) for h in range(fits[0].size)]
 
 
 class _FittedRidge(Bilinear):
-    """Coefficients in the eigenbasis of S."""
+    """Fit with coefficients in the eigenbasis of S."""
 
     def __init__(self, basis: Basis, grid: Floats) -> None:
         self.basis, self.grid = basis, grid
@@ -182,17 +178,37 @@ class _FittedRidge(Bilinear):
 
     @abstractmethod
     def damping(self, h: int) -> float:
-        """The share of the weight below which eigenvalues are damped."""
+        """Share of the weight below which eigenvalues are damped."""
 
     @abstractmethod
     def weights(self, j: int, h: int) -> Floats:
-        """W in the eigenbasis with r̂ = Wᵀφ, (m, e)."""
+        """Coefficients W of r̂ = Wᵀφ in the eigenbasis, (m, e)."""
 
-    def residuals(self, j: int, view: View) -> Floats:
+    def residuals(self, j: int, view: NotionView) -> Floats:
         phi = self.basis.latest(view)
         return np.stack([phi @ (self.basis.U[j] @ self.weights(j, h)) for h in range(self.size)])
 
-    def gains(self, part: Part, h: int) -> tuple[float, float]:
+    @abstractmethod
+    def _values(self, j: int, h: int, phi: Floats) -> Floats:
+        """h(p, p) of rows of problem j from their features in the eigenbasis, (c,)."""
+
+    @abstractmethod
+    def _trace(self, j: int, h: int, S: Floats) -> float:
+        """tr(B S) of problem j."""
+
+    def diagonal(self, rows: Sequence[NotionView]) -> Floats:
+        features = (self.basis.phi(j, view) for j, view in enumerate(rows))
+        return np.array(
+            [[self._values(j, h, phi) for h in range(self.size)] for j, phi in enumerate(features)]
+        )
+
+    def estimates(self, part: FoldPart) -> Floats:
+        out = np.zeros(self.size)
+        for j, S in enumerate(self.basis.moments(part).S):
+            out += [self._trace(j, h, S) for h in range(self.size)]
+        return out / float(part.residuals.weight)
+
+    def gains(self, part: FoldPart, h: int) -> tuple[float, float]:
         product = size = 0.0
         for j, (S, C) in enumerate(zip(*self.basis.moments(part), strict=True)):
             W = self.weights(j, h)
@@ -210,16 +226,15 @@ class _FittedUKKR(_FittedRidge):
         shrunk = self.basis.sigma[j] + self.damping(h) * self.basis.weight
         return self.basis.G[j] / shrunk[:, None]
 
-    def diagonal(self, rows: Sequence[View]) -> Floats:
-        out = np.empty((len(rows), self.size, len(rows[0].rows)))
-        for j, view in enumerate(rows):
-            phi = self.basis.phi(j, view)
-            for h in range(self.size):
-                r = phi @ self.weights(j, h)
-                out[j, h] = np.einsum("ce,ce->c", r, r)
-        return out
+    def _values(self, j: int, h: int, phi: Floats) -> Floats:
+        r = phi @ self.weights(j, h)
+        return np.einsum("ce,ce->c", r, r)
 
-    def judge(self, part: Part, rows: Sequence[View], whole: bool) -> PairSums:
+    def _trace(self, j: int, h: int, S: Floats) -> float:
+        W = self.weights(j, h)
+        return float(np.vdot(W, S @ W))
+
+    def pair_sums(self, part: FoldPart, rows: Sequence[NotionView], complete: bool) -> PairSums:
         sums = PairSums.zero(self.size, rows)
         S, C = self.basis.moments(part)
         for j, view in enumerate(rows):
@@ -233,27 +248,19 @@ class _FittedUKKR(_FittedRidge):
                 sums.first[h] += np.einsum("ce,ce->c", r @ square - 2.0 * view.delta @ cross, r)
         return sums
 
-    def estimates(self, part: Part) -> Floats:
-        out = np.zeros(self.size)
-        for j, S in enumerate(self.basis.moments(part).S):
-            for h in range(self.size):
-                W = self.weights(j, h)
-                out[h] += np.vdot(W, S @ W)
-        return out / float(part.residuals.weight)
-
 
 class _FittedKKR(_FittedRidge):
     def matrix(self, j: int, h: int) -> Floats:
-        """B in the eigenbasis, (m, m)."""
+        """Matrix B in the eigenbasis, (m, m)."""
         sigma, G = self.basis.sigma[j], self.basis.G[j]
         damping = self.grid[h] * self.basis.weight**2 * self.basis.effective**-0.5  # λn²
         return (G @ G.T) / (np.outer(sigma, sigma) + damping)
 
     def damping(self, h: int) -> float:
-        return float(self.grid[h] * self.basis.effective**-0.5)  # λ: σ' beside the largest σ ~ 1
+        return float(self.grid[h] * self.basis.effective**-0.5)  # λ; the largest σ is about 1
 
     def weights(self, j: int, h: int) -> Floats:
-        """W of the r̂ whose products h are: E[h(p, p')δ'] = R r(p), E[δhδ'ᵀ] = R², R = E[rrᵀ]."""
+        """W of r̂ with h = ⟨r̂, r̂'⟩, from E[h(p, p')δ'] = R r(p), E[δhδ'ᵀ] = R² and R = E[rrᵀ]."""
         G, n = self.basis.G[j], self.basis.weight
         image = self.matrix(j, h) @ G / n
         squares, V = eigh(G.T @ image / n, check_finite=False)
@@ -261,15 +268,13 @@ class _FittedKKR(_FittedRidge):
         used = sizes > _SIZE_FLOOR * max(sizes[-1], 1e-300)
         return (image @ V[:, used] / sizes[used]) @ V[:, used].T
 
-    def diagonal(self, rows: Sequence[View]) -> Floats:
-        out = np.empty((len(rows), self.size, len(rows[0].rows)))
-        for j, view in enumerate(rows):
-            phi = self.basis.phi(j, view)
-            for h in range(self.size):
-                out[j, h] = np.einsum("cm,cm->c", phi @ self.matrix(j, h), phi)
-        return out
+    def _values(self, j: int, h: int, phi: Floats) -> Floats:
+        return np.einsum("cm,cm->c", phi @ self.matrix(j, h), phi)
 
-    def judge(self, part: Part, rows: Sequence[View], whole: bool) -> PairSums:
+    def _trace(self, j: int, h: int, S: Floats) -> float:
+        return float(np.vdot(S, self.matrix(j, h)))
+
+    def pair_sums(self, part: FoldPart, rows: Sequence[NotionView], complete: bool) -> PairSums:
         sums = PairSums.zero(self.size, rows)
         S, C = self.basis.moments(part)
         for j, view in enumerate(rows):
@@ -280,30 +285,23 @@ class _FittedKKR(_FittedRidge):
                 image = phi @ B
                 sums.cross[h] += np.vdot(gram, B)
                 sums.diagonal[j, h] = np.einsum("cm,cm->c", image, phi)
-                if whole and len(phi) < len(B):  # S = ΦᵀWΦ has a smaller rank than rows
+                if complete and len(phi) < len(B):  # cheaper with few rows
                     pairs = image @ phi.T
-                    mine = pairs**2 @ view.weights
-                    sums.square[h] += view.weights @ mine
+                    square = pairs**2 @ view.weights
+                    sums.square[h] += view.weights @ square
                 else:
                     SB = S[j] @ B
-                    mine = np.einsum("cm,cm->c", image @ S[j], image)
+                    square = np.einsum("cm,cm->c", image @ S[j], image)
                     sums.square[h] += np.vdot(SB, SB.T)
-                sums.first[h] += mine - np.einsum("cm,cm->c", score, image)
+                sums.first[h] += square - np.einsum("cm,cm->c", score, image)
         return sums
-
-    def estimates(self, part: Part) -> Floats:
-        out = np.zeros(self.size)
-        for j, S in enumerate(self.basis.moments(part).S):
-            for h in range(self.size):
-                out[h] += np.vdot(S, self.matrix(j, h))
-        return out / float(part.residuals.weight)
 
 
 @dataclass(frozen=True)
 class UKKR(Ridge):
-    """r̂(p) = Wᵀφ(p), W = (S + λnI)⁻¹Cᵀ; h(p, p') = ⟨r̂(p), r̂(p')⟩ [GB eq. 32].
+    """Kernel ridge regression of δ: h(p, p') = ⟨r̂(p), r̂(p')⟩ with r̂(p) = Wᵀφ(p) [GB eq. 32].
 
-    λ = reg·n^(−1/4), n the training rows.
+    W = (S + λnI)⁻¹Cᵀ with λ = reg·n^(−1/4) and n training rows.
     """
 
     name: ClassVar[str] = "ukkr"
@@ -318,9 +316,9 @@ class UKKR(Ridge):
 
 @dataclass(frozen=True)
 class KKR(Ridge):
-    """h(p, p') = φᵀBφ', B = U[(GGᵀ)_ab/(σ_aσ_b + λn²)]Uᵀ, S = UσUᵀ, G = UᵀCᵀ [GB eq. 28, 29].
+    """Kernel ridge regression of ⟨δ, δ'⟩ on pairs: h(p, p') = φᵀBφ' [GB eq. 28, 29].
 
-    λ = reg·n^(−1/2), n the training rows.
+    B = U[(GGᵀ)_ab/(σ_aσ_b + λn²)]Uᵀ with S = UσUᵀ, G = UᵀCᵀ, λ = reg·n^(−1/2), n training rows.
     """
 
     name: ClassVar[str] = "kkr"
@@ -336,6 +334,114 @@ class KKR(Ridge):
 def _restricted(state: FeatureState, index: Index | None) -> FeatureState:
     if index is None:
         return state
-    kept, factor = index
-    S = state.S[:, kept[:, None], kept] * factor**2
-    return FeatureState(S, state.C[:, :, kept] * factor)
+    columns, factor = index
+    S = state.S[:, columns[:, None], columns] * factor**2
+    return FeatureState(S, state.C[:, :, columns] * factor)
+
+
+Index = tuple[Ints, float]  # positions of some of the features, and their scale factor
+
+
+_GROUPS = 10
+
+
+_ROUNDING = 1e-12
+
+
+# constants that cover 95 % of risks and estimates of networks on CIFAR-10 and -100, ranks 50 to 400
+_UNIT, _POWER, _SAFETY, _MAX_RATIO = 1e-3, 1.25, 2.5, 4.0
+
+
+def replicates(features: PointFeatures, parts: Sequence[FoldPart]) -> list[Index]:
+    """Smaller feature maps: half and three quarters of the landmarks, or all but one group.
+
+    Empty where landmarks reproduce the kernel to rounding on the rows of the parts, or are few.
+    """
+    if not isinstance(features, FourierFeatures):
+        if trace_residual(parts) < _ROUNDING or features.m < 4:
+            return []
+        return [(np.arange(quarters * features.m // 4), 1.0) for quarters in (2, 3)]
+    F = features.n_features
+    out = []
+    for group in np.array_split(np.arange(F), min(F, _GROUPS)):
+        rest = np.setdiff1d(np.arange(F), group)
+        if len(rest):
+            out.append((np.concatenate([rest, F + rest]), float(np.sqrt(F / len(rest)))))
+    return out
+
+
+def trace_residual(parts: Sequence[FoldPart], index: Ints | None = None) -> float:
+    """Mean of k(p, p) − |φ(p)|² with all features, or with those in `index`."""
+    total = weight = 0.0
+    for part in parts:
+        S = part.states[0].S
+        diagonal = np.einsum("jmm->jm", S)
+        total += float(diagonal.sum() if index is None else diagonal[:, index].sum()) / len(S)
+        weight += float(part.residuals.weight)
+    return max(0.0, 1.0 - total / weight)
+
+
+def feature_error(
+    features: PointFeatures, full: Floats, smaller: Floats, residuals: Floats, damping: float
+) -> Approximation:
+    """Error of the mean over folds of a risk or estimate, from its values with smaller maps.
+
+    Random features: jackknife over groups of frequencies (`from_left_out`).  Landmarks: the error
+    is assumed to be proportional to g = (x/(1 + x))^(5/4), with x the ratio of trace residual and
+    ridge up to a constant.  The root mean square over folds of the step from a smaller map then
+    gives the error step·min(g/(g_smaller − g), 4).  The result is 2.5 times the geometric mean of
+    these errors for half and three quarters of the landmarks.
+
+    Parameters
+    ----------
+    full : (k,)
+        Values with all features, by fold.
+    smaller : (k, replicates)
+    residuals : (1 + replicates,)
+        Trace residuals of all features and of the smaller maps.
+    damping : float
+        Ridge as a share of the weight of the rows.
+    """
+    if isinstance(features, FourierFeatures):
+        if smaller.shape[1] < 2:
+            return Approximation("random_features", None)
+        return from_left_out(float(full.mean()), smaller.mean(axis=0), abs(float(full.mean())))
+    if residuals[0] < _ROUNDING:
+        return Approximation("low_rank", 0.0)
+    if not smaller.shape[1]:
+        return Approximation("landmarks", None)
+    missing = (_UNIT * residuals / (_UNIT * residuals + damping)) ** _POWER
+    steps = np.sqrt(np.mean((smaller - full[:, None]) ** 2, axis=0))
+    left = missing[0] / np.maximum(missing[1:] - missing[0], missing[0] / _MAX_RATIO)
+    return Approximation("landmarks", _SAFETY * float(np.sqrt(np.prod(steps * left))))
+
+
+class FeatureState(NamedTuple):
+    """S = Σwφφᵀ (J, m, m) and C = Σwδφᵀ (J, e, m)."""
+
+    S: Floats
+    C: Floats
+
+
+@dataclass(frozen=True)
+class FeatureMoments(Statistic):
+    """Second moments of the features of a kernel with the residuals of a notion."""
+
+    features: PointFeatures
+    notion: str
+
+    def size(self, classes: int) -> int:
+        return self.features.m
+
+    def zero(self, classes: int) -> FeatureState:
+        J, e, m = problems(self.notion, classes), width(self.notion, classes), self.features.m
+        return FeatureState(np.zeros((J, m, m)), np.zeros((J, e, m)))
+
+    def accumulate(self, state: FeatureState, chunk: Chunk) -> FeatureState:
+        for j, view in enumerate(views(chunk, self.notion)):
+            phi = self.features(view.points)
+            root = np.sqrt(view.weights)[:, None]
+            phi = np.ascontiguousarray(phi * root)
+            state.S[j] += phi.T @ phi
+            state.C[j] += (view.delta * root).T @ phi
+        return state

@@ -1,25 +1,34 @@
-"""The risk of a calibration estimation function [GB eq. 20], in linear time."""
+"""Risks of any function, and of families fold by fold, with the terms of their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from calibscale.chunk import Floats
+from calibscale.data.derived_sources import TEST
+from calibscale.data.rows import Floats, NotionView
 from calibscale.errors import OptionError
-from calibscale.kernels import random
+from calibscale.kernels import random_draws
+from calibscale.selection.families import (
+    Bilinear,
+    Family,
+    FamilyProfile,
+    FittedFamily,
+    FoldPart,
+    FoldResiduals,
+    FoldScores,
+    PlugIn,
+    ResidualState,
+    RowSums,
+    RowSumState,
+)
 
 
 def pair_mean(total: Any, diagonal: Any, weight: float, weight2: float) -> Any:
-    """(Σ_ij − Σ_i=j)/((Σw)² − Σw²): a U-statistic from the sum over all pairs and its diagonal.
-
-    Raises
-    ------
-    OptionError
-        If one row has nearly all the weight, so that pairs have none.
-    """
+    """U-statistic (total − diagonal)/((Σw)² − Σw²) from the sum over all pairs and its diagonal."""
     pairs = weight**2 - weight2
     if not pairs > 1e-9 * weight**2:
         raise OptionError("the risk is not defined: one row has nearly all the weight of its fold")
@@ -27,17 +36,22 @@ def pair_mean(total: Any, diagonal: Any, weight: float, weight2: float) -> Any:
 
 
 def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None) -> float:
-    """R̂_CE of h(p, p') = ⟨r̂(p), r̂(p')⟩ over all pairs of rows, exactly, in O(n e²).
+    """Exact risk R̂_CE of h(p, p') = ⟨r̂(p), r̂(p')⟩ over all pairs of rows in O(n e²).
 
-    Σ_ij(⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)² = ‖Σδδᵀ‖² − 2‖Σδrᵀ‖² + ‖Σrrᵀ‖²; the diagonal is taken off.
+    Σ_ij(⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)² = ‖Σδδᵀ‖² − 2‖Σδrᵀ‖² + ‖Σrrᵀ‖²; the diagonal is subtracted.
 
     Parameters
     ----------
     delta : (n, e)
-        δ_i, the residuals of the labels.
+        Residuals δ_i of the labels.
     residuals : (n, e')
-        r̂(p_i), what the function expects of them.
+        Estimated conditional means r̂(p_i) of δ_i.
     weights : (n,), optional
+        Row weights.
+
+    Returns
+    -------
+    float
 
     Raises
     ------
@@ -63,15 +77,18 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
 
 
 def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None = None) -> float:
-    """Standard error of `plug_in_risk`, to first order: 4·Var(g)/n.
+    """First-order standard error √(4·Var(g)/n) of `plug_in_risk`.
 
-    g_i, the mean over j ≠ i of (⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)², follows for all rows from three sums
-    over rows, too.
+    g_i, the mean over j ≠ i of (⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)², is computed from three sums over rows.
 
     Parameters
     ----------
     delta, residuals, weights
-        As for `plug_in_risk`.
+        See `plug_in_risk`.
+
+    Returns
+    -------
+    float
     """
     w = np.ones(len(delta)) if weights is None else weights
     weighted = w[:, None] * delta
@@ -91,36 +108,292 @@ def sampled_risk(
     pairs: int = 100_000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """R̂_CE of any function h from pairs drawn at random: the incomplete U-statistic.
+    """Risk R̂_CE of any function h from randomly drawn pairs: an incomplete U-statistic.
 
     Parameters
     ----------
     delta : (n, e)
+        Residuals δ_i of the labels.
     h : callable
-        ``h(p, p')`` for two arrays (pairs, e) of points gives (pairs,).
+        Function ``h(p, p')`` of two arrays of points (pairs, e) that returns (pairs,).
     points : (n, e)
-        The predictions p_i.
+        Predictions p_i.
     pairs : int
-        How many ordered pairs i ≠ j are drawn, with replacement.
+        Number of ordered pairs i ≠ j, drawn with replacement.
     seed : int
+        Seed of the draw.
 
     Returns
     -------
     risk, standard_error : float
-        The error is that of drawing pairs, given the rows.
+        The standard error is that of drawing pairs, conditional on the rows.
 
     Raises
     ------
     OptionError
         If there are fewer than two rows or pairs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> delta, p = rng.normal(size=(50, 3)), rng.random((50, 3))
+    >>> risk, error = sampled_risk(delta, lambda a, b: np.zeros(len(a)), p)
+    >>> bool(abs(risk - plug_in_risk(delta, 0 * delta)) < 4 * error)
+    True
     """
     n = len(delta)
     if n < 2 or pairs < 2:
         raise OptionError("the risk needs two rows and two pairs or more")
     u = np.empty((pairs, 1, 2))
-    random.uniform_rows(np.uint64(seed), np.uint64(random.PAIRS), np.uint64(0), u)
+    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.PAIRS), np.uint64(0), u)
     i = (u[:, 0, 0] * n).astype(np.int64)
     j = (u[:, 0, 1] * (n - 1)).astype(np.int64)
     j += j >= i
     losses = (np.einsum("ij,ij->i", delta[i], delta[j]) - h(points[i], points[j])) ** 2
     return float(losses.mean()), float(losses.std(ddof=1) / np.sqrt(pairs))
+
+
+# ---------------------------------------------------------------- Temperature scaling
+
+
+# ---------------------------------------------------------------- Scores by fold
+
+
+Parts = Callable[[int, Family], FoldPart]  # (fold, family) → states of the fold's rows
+
+_PIECE = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class FoldTask:
+    """Task for each fold left out; the engine runs the tasks on threads."""
+
+    blocks: int
+    run: Callable[[int], Any]
+    block_bytes: int = 0
+    state_bytes: int = 0
+
+    def state(self, block: int) -> list[Any]:
+        return [self.run(block)]
+
+    def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
+        return a + b
+
+    def part(self, first: int, last: int) -> FoldTask:
+        return self
+
+    @property
+    def shared(self) -> None:
+        return None
+
+    def joined(self, shared: None) -> FoldTask:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class FoldScorer:
+    """Scores the families fitted without a fold on the rows of that fold.
+
+    `streamed` are the positions of the families evaluated at every row in a second pass; `sums`
+    are the states of that pass by fold.
+    """
+
+    profile: FamilyProfile
+    families: Sequence[Family]
+    parts: Parts
+    fitted: Sequence[Sequence[FittedFamily]]
+    streamed: Sequence[int]
+    sums: dict[int, RowSumState]
+
+    def __call__(self, fold: int) -> list[FoldScores]:
+        rows, test = self.profile.rows(fold), self.profile.rows(TEST)
+        return [self._family(f, fold, rows, test) for f in range(len(self.families))]
+
+    def _family(
+        self, f: int, fold: int, rows: list[NotionView], test: list[NotionView]
+    ) -> FoldScores:
+        family, fit = self.families[f], self.fitted[fold][f]
+        part = self.parts(fold, family)
+        if isinstance(fit, Bilinear):
+            sums = fit.pair_sums(part, rows, self.profile.complete)
+            gaps = _gaps(rows, sums.diagonal)
+            total = part.residuals
+            diagonal, error = self._diagonal(f, fold, total, rows, gaps)
+            risk = _risk(total, sums.cross, sums.square, diagonal)
+            error = abs(pair_mean(error, 0.0, float(total.weight), float(total.weight2)))
+            estimate = fit.estimates(self.parts(TEST, family))
+            projections = _projections(rows, total, sums.first, gaps)
+            smaller = self._smaller(f, fold, rows)
+            return FoldScores(risk, estimate, projections, smaller, error, np.zeros(fit.size))
+        assert isinstance(fit, PlugIn)
+        return self._plug_in(f, fold, fit, part.residuals, rows, test)
+
+    def _diagonal(
+        self, f: int, fold: int, total: ResidualState, rows: list[NotionView], gaps: Floats
+    ) -> tuple[Floats, Floats]:
+        """Σw²(|δ|² − h_ii)² of the fold, and two standard errors if estimated from kept rows."""
+        if f in self.streamed:
+            H, _ = self._offsets(f)
+            exact = self.sums[fold].diagonal[H : H + self.fitted[fold][f].size]
+            return exact, np.zeros(len(exact))
+        return self._kept_diagonal(total, rows, gaps)
+
+    def _kept_diagonal(
+        self, total: ResidualState, rows: list[NotionView], gaps: Floats
+    ) -> tuple[Floats, Floats]:
+        squares = np.einsum("jhc,jhc->hc", gaps, gaps)
+        if self.profile.complete:
+            return squares.sum(axis=1), np.zeros(len(squares))
+        # minus the terms of h = 0, whose sum over all rows is available
+        squares -= sum((view.weights * view.squares) ** 2 for view in rows)
+        scale = float(total.weight2) / float(rows[0].weights @ rows[0].weights)
+        error = 2.0 * scale * np.sqrt(squares.shape[1]) * squares.std(axis=1)
+        return float(total.quartic.sum()) + scale * squares.sum(axis=1), error
+
+    def _plug_in(
+        self,
+        f: int,
+        fold: int,
+        fit: PlugIn,
+        total: ResidualState,
+        rows: list[NotionView],
+        test: list[NotionView],
+    ) -> FoldScores:
+        streamed = f in self.streamed
+        if streamed:
+            H, P = self._offsets(f)
+            A, R = self.sums[fold].A[P : P + fit.size], self.sums[fold].R[P : P + fit.size]
+            diagonal = self.sums[fold].diagonal[H : H + fit.size]
+            tested = float(self.parts(TEST, self.families[f]).residuals.weight)
+            estimate = self.sums[TEST].estimates[fold, P : P + fit.size] / tested
+            products = self.sums[TEST].products[fold, P : P + fit.size] / tested
+            own = np.stack([np.einsum("hjee->h", A), np.einsum("hjee->h", R)])
+            gains = np.stack([own / float(total.weight), [products, estimate]])
+            state = total
+        else:
+            gains = None
+            state = residual_state(rows)
+            local = RowSums(self.profile.notion, "kept", [(fit,)])
+            sums = local.zero(self.profile.classes)
+            for piece in pieces(rows):
+                sums = local.add_fold(sums, 0, piece)
+            A, R, diagonal = sums.A, sums.R, sums.diagonal
+            values = np.concatenate(
+                [fit.diagonal(piece).sum(axis=0) for piece in pieces(test)], axis=1
+            )
+            estimate, estimate_error = _mean(values, test[0].weights)
+        cross, square = (np.einsum("hjab,hjab->h", M, M) for M in (A, R))
+        risk = _risk(state, cross, square, diagonal)
+        projections = np.concatenate(
+            [self._plug_in_projections(fit, state, A, R, piece) for piece in pieces(rows)], axis=1
+        )
+        smaller, zero = np.empty((0, 2, fit.size)), np.zeros(fit.size)
+        if streamed or self.profile.complete:
+            return FoldScores(risk, estimate, projections, smaller, zero, zero, gains)
+        # the risk of h = 0, common to all functions, is exact on all rows
+        risk = risk - _constant(state) + _constant(total)
+        zeros = np.zeros((len(rows), 1, len(rows[0].rows)))
+        constant = _projections(rows, state, np.zeros((1, zeros.shape[2])), _gaps(rows, zeros))
+        _, error = _mean(projections - constant, rows[0].weights)
+        return FoldScores(risk, estimate, projections, smaller, 4.0 * error, 2.0 * estimate_error)
+
+    def _plug_in_projections(
+        self, fit: PlugIn, state: ResidualState, A: Floats, R: Floats, rows: list[NotionView]
+    ) -> Floats:
+        first = np.zeros((fit.size, len(rows[0].rows)))
+        diagonals = np.empty((len(rows), *first.shape))
+        for j, view in enumerate(rows):
+            r = fit.residuals(j, view)
+            first += np.einsum("hce,hce->hc", r @ R[:, j], r)
+            first -= 2.0 * np.einsum("hce,hce->hc", view.delta @ A[:, j], r)
+            diagonals[j] = np.einsum("hce,hce->hc", r, r)
+        return _projections(rows, state, first, _gaps(rows, diagonals))
+
+    def _smaller(self, f: int, fold: int, rows: list[NotionView]) -> Floats:
+        family, fit = self.families[f], self.fitted[fold][f]
+        train = [self.parts(k, family) for k in range(len(self.fitted)) if k != fold]
+        part, test = self.parts(fold, family), self.parts(TEST, family)
+        values = []
+        for smaller in family.smaller_fits(train, [part, test]):
+            sums = smaller.pair_sums(part, rows, self.profile.complete)
+            diagonal, _ = self._kept_diagonal(part.residuals, rows, _gaps(rows, sums.diagonal))
+            risk = _risk(part.residuals, sums.cross, sums.square, diagonal)
+            values.append(np.stack([risk, smaller.estimates(test)]))
+        return np.array(values).reshape(-1, 2, fit.size)
+
+    def _offsets(self, f: int) -> tuple[int, int]:
+        """Offsets of a streamed family's hyper-parameters among all and among plug-in families."""
+        before = [self.fitted[0][g] for g in self.streamed if g < f]
+        return sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
+
+
+def fit_families(
+    fold: int, folds: int, families: Sequence[Family], parts: Parts, profile: FamilyProfile
+) -> tuple[FittedFamily, ...]:
+    """Fit every family on all folds but `fold`."""
+    return tuple(
+        family.fit([parts(k, family) for k in range(folds) if k != fold], profile, fold)
+        for family in families
+    )
+
+
+def bilinear_risk(fit: Bilinear, part: FoldPart, rows: Sequence[NotionView]) -> Floats:
+    """R̂_CE of each hyper-parameter [GB eq. 20] on a part and all of its rows, (H,)."""
+    sums = fit.pair_sums(part, rows, True)
+    gaps = _gaps(rows, sums.diagonal)
+    diagonal = np.einsum("jhc,jhc->h", gaps, gaps)
+    return _risk(part.residuals, sums.cross, sums.square, diagonal)
+
+
+def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Weighted mean of each row of `values` and its standard error."""
+    share = weights / weights.sum()
+    mean = values @ share
+    return mean, np.sqrt((values - mean[:, None]) ** 2 @ share**2)
+
+
+def pieces(rows: Sequence[NotionView]) -> list[list[NotionView]]:
+    """Split rows into pieces with small intermediate arrays."""
+    n = len(rows[0].rows)
+    return [[view.take(slice(low, low + _PIECE)) for view in rows] for low in range(0, n, _PIECE)]
+
+
+def residual_state(rows: Sequence[NotionView]) -> ResidualState:
+    """Moments of δ of rows in memory."""
+    J, e = len(rows), rows[0].delta.shape[1]
+    n, weight, weight2 = (np.zeros(()) for _ in range(3))
+    state = ResidualState(n, weight, weight2, np.zeros((J, e, e)), np.zeros(J))
+    return FoldResiduals.add(state, rows)
+
+
+def _gaps(rows: Sequence[NotionView], diagonals: Floats) -> Floats:
+    """w(|δ|² − h_ii), (J, H, c)."""
+    return np.stack([
+        view.weights * (view.squares - diagonal)
+        for view, diagonal in zip(rows, diagonals, strict=True)
+    ])  # fmt: skip
+
+
+def _projections(
+    rows: Sequence[NotionView], state: ResidualState, first: Floats, gaps: Floats
+) -> Floats:
+    """Mean over j ≠ i of (⟨δ_i, δ_j⟩ − h_ij)², (H, c)."""
+    w = rows[0].weights
+    total = first + sum(
+        np.einsum("ce,ce->c", view.delta @ D, view.delta)
+        for view, D in zip(rows, state.D, strict=True)
+    )
+    own = np.divide(np.einsum("jhc,jhc->hc", gaps, gaps), w, out=np.zeros_like(total), where=w > 0)
+    return (total - own) / (float(state.weight) - w)
+
+
+def _risk(state: ResidualState, cross: Any, square: Any, diagonal: Any) -> Any:
+    """Risk from tr(C B Cᵀ), tr(S B S B) and Σw²(|δ|² − h_ii)², see `PairSums`."""
+    total = np.sum(state.D**2) - 2.0 * cross + square
+    return pair_mean(total, diagonal, float(state.weight), float(state.weight2))
+
+
+def _constant(state: ResidualState) -> float:
+    """Risk of h = 0."""
+    return float(_risk(state, 0.0, 0.0, float(state.quartic.sum())))

@@ -1,29 +1,29 @@
-"""python examples/cluster/slurm_jobqueue.py STORE [RESULT.json]: judge a store on a Slurm cluster.
+"""python examples/cluster/slurm_jobqueue.py STORE [RESULT.json]: evaluate a store on Slurm.
 
 Run it on a login node, or as a small job of its own, in an environment with calibscale and
-`pip install dask-jobqueue`.  It asks Slurm for jobs of Dask workers, writes a scheduler file,
-calls calibscale with that file, and gives the jobs back at the end.  What each setting is for:
+`pip install dask-jobqueue`.  It submits Slurm jobs of Dask workers, writes a scheduler file,
+calls calibscale with that file, and cancels the jobs at the end.  Settings:
 
-- `cores`, `processes`, `memory` are of one job.  One process for every core costs memory for
-  Python and saves nothing, as kernels and BLAS release the interpreter's lock: here are two
-  processes of eight threads.  calibscale keeps BLAS and Numba at one thread in a worker's thread.
+- `cores`, `processes`, `memory` are of one job.  One process per core costs memory for Python
+  and saves nothing, as kernels and BLAS release the GIL: here two processes of eight
+  threads.  calibscale keeps BLAS and Numba at one thread in a worker's thread.
 - `job_script_prologue` runs in a job before the workers: the environment must be the one of this
   process, with the same versions (calibscale compares them before it starts).  A cache folder on
-  the node's own disk keeps the compiled kernels of one kind of processor apart from another's.
+  the node's own disk separates the compiled kernels of different processors.
 - `local_directory` is where workers spill what does not fit into memory: the node's own disk, not
   a file system that all nodes share.
 - `interface` is the network between nodes, such as `ib0`; a login node often has several.
 - `worker_extra_args`: workers end by themselves before Slurm ends them at `walltime`, and not all
-  at once.  What a worker was at is done again by another, so a walltime shorter than the work is
-  fine; a walltime of minutes gets through the queue sooner.
-- `cluster.adapt` asks for jobs while there is work.  calibscale waits a minute for the first
+  at once.  Other workers repeat unfinished tasks, so a walltime shorter than the work is fine;
+  short jobs wait less in the queue.
+- `cluster.adapt` submits jobs while there is work.  calibscale waits a minute for the first
   worker, which is short for a full queue: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=2h.
 
 STORE must be a path on a file system that all nodes see (calibscale says so if one does not), or a
-URL.  The scheduler lives in this process: should it end before the work is done, run the same
-again; finished pairs are in the checkpoint.
+URL.  The scheduler is part of this process: if it ends before the work is done, run the same
+command again; finished pairs are in the checkpoint.
 
-The same without dask-jobqueue, by two jobs of one's own:
+The same without dask-jobqueue, with two jobs:
 
     dask scheduler --scheduler-file /shared/scheduler.json                  (one task)
     srun dask worker --scheduler-file /shared/scheduler.json --nthreads 8   (many tasks)
@@ -51,7 +51,7 @@ PROLOGUE = [
 
 
 def start(scheduler_file: str, kind: type = SLURMCluster, **settings: object) -> SLURMCluster:
-    """A cluster that asks for 1 to 20 jobs; `settings` are those of the place one works at."""
+    """A cluster of 1 to 20 jobs with the `settings` of the site."""
     cluster = kind(
         cores=16,
         processes=2,
@@ -73,9 +73,9 @@ def main(store: str, result: str) -> None:
     ) as cluster:
         # from Python: the client that is active, or scheduler=scheduler_file
         with Client(cluster):
-            found = evaluate(store, [ECE(), CKCE(), JKCE(method="tiles")], checkpoint="finished")
-        Path(result).write_text(json.dumps(found.to_dict(), indent=2))
-        # from a shell, here or elsewhere while the cluster is there
+            outcome = evaluate(store, [ECE(), CKCE(), JKCE(method="tiles")], checkpoint="finished")
+        Path(result).write_text(json.dumps(outcome.to_dict(), indent=2))
+        # from a shell, here or elsewhere while the cluster runs
         subprocess.run(
             ["calibscale", "test", store, "--scheduler-file", scheduler_file], check=True
         )

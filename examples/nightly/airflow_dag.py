@@ -1,7 +1,7 @@
 """An Airflow DAG: one calibscale night for every day since `FIRST_DAY`.
 
 Tried with Airflow 3.3, written for 2.9 as well.  Put it into the dags folder and set CALIBSCALE_JOB
-where the workers run.  What it takes care of:
+for the workers.  Its features:
 
 - `catchup=True` runs the days since `FIRST_DAY` that have not run, oldest first and one at a time
   (`max_active_runs=1`): a day's bets are learned from the days before it, and the ledger has one
@@ -9,10 +9,10 @@ where the workers run.  What it takes care of:
 - `CronDataIntervalTimetable` runs at two in the morning, UTC, with `ds` the day before, in Airflow
   2 and 3 alike; with a cron string `ds` would be the day of the run in Airflow 3.
 - Exit code 3, a threshold or an alarm, fails the task at once (`AirflowFailException`): the model
-  is at fault, and no retry mends a model.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
-  error) and 75 (interrupted) are retried; what was finished is kept.
-- Labels that came late: the day of a week before runs first, and is read again if its files have
-  changed.  Whatever becomes of it, the night itself runs (`all_done`), and comes last, as report
+  is miscalibrated, which a retry cannot fix.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
+  error) and 75 (interrupted) are retried; finished work is kept.
+- Late labels: the day one week before runs first, and is read again if its files have
+  changed.  The night itself runs in any case (`all_done`), and comes last, as report
   and Prometheus file are those of the last run.
 - Day, status and number of rows go to XCom; the whole result is in the ledger.
 """
@@ -39,8 +39,8 @@ FIRST_DAY = pendulum.datetime(2026, 9, 1, tz="UTC")
 USAGE, BREACHED, INVALID_DATA = 2, 3, 4
 
 
-def judge(day: str) -> dict[str, Any]:
-    """Run one night; its status, or the exception that tells Airflow whether to try again."""
+def run_night(day: str) -> dict[str, Any]:
+    """Run one night; its status, or the exception that tells Airflow whether to retry."""
     command = ["calibscale", "nightly", JOB, "--date", day, "--json", "-"]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode in (USAGE, INVALID_DATA):
@@ -83,7 +83,7 @@ def nightly() -> None:
     )
     def night(ds: str | None = None) -> dict[str, Any]:
         assert ds is not None
-        return judge(ds)
+        return run_night(ds)
 
     late_labels() >> night()
 

@@ -3,17 +3,17 @@
     python prefect_flow.py                    # serves it: every night at two, UTC
     prefect deployment run 'calibscale-nightly/every-night' -p days='["2026-11-18", "2026-11-19"]'
 
-What it takes care of:
+Its features:
 
-- The day is the one before the run was scheduled, not before it began: a late run is of its day.
-- Days that were missed are given by name, as above; they run in order, one at a time, as a day's
+- The day is the one before the scheduled time, not the start: a late run keeps its day.
+- Missed days are passed by name, as above; they run in order, one at a time, as a day's
   bets are learned from the days before it.  A finished day does nothing.
-- Labels that came late: the day of a week before runs first, and is read again if its files have
-  changed.  Whatever becomes of it, the night itself runs, and comes last, as report and Prometheus
+- Late labels: the day one week before runs first, and is read again if its files have
+  changed.  The night itself runs in any case, and comes last, as report and Prometheus
   file are those of the last run.
-- Exit code 3, a threshold or an alarm, fails the task at once (`Breached`): the model is at fault,
-  and no retry mends a model.  So do 2 (usage) and 4 (invalid data).  1 (a runtime error) and 75
-  (interrupted) are retried; what was finished is kept.
+- Exit code 3, a threshold or an alarm, fails the task at once (`Breached`): the model is
+  miscalibrated, which a retry cannot fix.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
+  error) and 75 (interrupted) are retried; finished work is kept.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Breached(Exception):
 
 
 class Unfinished(Exception):
-    """What another run may mend."""
+    """An error that another run may fix."""
 
 
-def may_mend(task: Any, task_run: Any, state: Any) -> bool:
+def may_retry(task: Any, task_run: Any, state: Any) -> bool:
     """Whether to try again: the hook of `retry_condition_fn`."""
     return isinstance(state.result(raise_on_failure=False), Unfinished)
 
 
-@task(retries=3, retry_delay_seconds=600, retry_condition_fn=may_mend, timeout_seconds=3 * 3600)
+@task(retries=3, retry_delay_seconds=600, retry_condition_fn=may_retry, timeout_seconds=3 * 3600)
 def night(day: str) -> dict[str, Any]:
-    """Run one night; its status, or the exception that says whether to try again."""
+    """Run one night; its status, or the exception that says whether to retry."""
     command = ["calibscale", "nightly", JOB, "--date", day, "--json", "-"]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode in (USAGE, INVALID_DATA):
@@ -64,14 +64,14 @@ def night(day: str) -> dict[str, Any]:
 
 @task(timeout_seconds=3 * 3600)
 def late_labels(day: str) -> None:
-    """Run the night of a week before once more."""
+    """Run the night of one week before again."""
     before = (date.fromisoformat(day) - timedelta(days=7)).isoformat()
     subprocess.run(["calibscale", "nightly", JOB, "--date", before, "--quiet"], check=False)
 
 
 @flow(name="calibscale-nightly", log_prints=True)
 def nightly(days: list[str] | None = None) -> list[Any]:
-    """The days given, or the one before the scheduled time; fails if one of them does."""
+    """Run the days, by default the one before the scheduled time; fail if any of them fails."""
     if days is None:
         scheduled = flow_run.scheduled_start_time
         days = [(scheduled - timedelta(days=1)).date().isoformat()]

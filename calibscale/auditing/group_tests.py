@@ -1,0 +1,345 @@
+"""Tests of groups: one of each group, with p-values adjusted for all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data.covariates import Axis
+from calibscale.data.rows import Chunk, Floats, Ints
+from calibscale.inference.multiple_testing import StepDown
+from calibscale.inference.nulls import DrawnLabels, Replicates
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.limits.excess import excess_limits, upper_tail
+from calibscale.results.audit_results import Group, Where
+from calibscale.session import Session
+from calibscale.statistics.statistic import Draws, Statistic, weights_of
+
+
+class GroupState(NamedTuple):
+    """Sums of each of G groups.
+
+    Attributes
+    ----------
+    sums : (8, 2, G)
+        Number of rows with a positive weight, then Σ of w, w², wp, wr, w²p², w²pr, w²r², with
+        r = 1 − p, over the rows without the event and over those with it.
+    thirds : (2, G)
+        Σw³pr(r − p) over the rows with p ≤ 1/2, and over the others.
+    """
+
+    sums: Floats
+    thirds: Floats
+
+
+class DrawnGroups(NamedTuple):
+    """Sums of B replicates, with δ* = p − y* for y* drawn with probability p.
+
+    Attributes
+    ----------
+    deltas : (B, G)
+        Σwδ* of each group.
+    squares : (B, 2)
+        Σw²δ* and Σw²δ*² over all rows.
+    """
+
+    deltas: Floats
+    squares: Floats
+
+
+@dataclass(frozen=True)
+class GroupSums(Statistic):
+    """Residuals summed over all rows, over the parts of each axis, and over crossings of two axes.
+
+    Groups are numbered in this order, crossings in row-major order.  Replicates draw labels with
+    probability p + ε(1 − 2p), which flips a share ε = `flips` of labels drawn with probability p.
+    """
+
+    axes: tuple[Axis, ...]
+    notion: str
+    flips: float = 0.0
+
+    @cached_property
+    def crossed(self) -> tuple[tuple[Axis, ...], ...]:
+        """Axes of each table of groups: none, one, or two."""
+        return ((), *((axis,) for axis in self.axes), *combinations(self.axes, 2))
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Number of groups of each table."""
+        return [math.prod(map(len, axes)) for axes in self.crossed]
+
+    def zero(self, classes: int) -> GroupState:
+        count = sum(self._sizes)
+        return GroupState(np.zeros((8, 2, count)), np.zeros((2, count)))
+
+    def accumulate(self, state: GroupState, chunk: Chunk) -> GroupState:
+        p, rest, _, hit = chunk.event(self.notion)
+        w = weights_of(chunk)
+        a, b = w * p, w * rest
+        event, high = (hit > 0.5).astype(np.int64), (p > rest).astype(np.int64)
+        split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
+        split.append((high, w * a * b * (rest - p)))
+        codes = self._codes(chunk)
+        first = 0
+        for axes in self.crossed:
+            code, size = np.zeros(len(chunk), np.int64), 1
+            for axis in axes:
+                code, size = code * len(axis) + codes[axis], size * len(axis)
+            for total, (half, value) in zip((*state.sums, state.thirds), split, strict=True):
+                counts = np.bincount(code + size * half, value, 2 * size)
+                total[:, first : first + size] += counts.reshape(2, size)
+            first += size
+        return state
+
+    def _codes(self, chunk: Chunk) -> dict[Axis, Ints]:
+        """Part of each axis that contains each row."""
+        if not self.axes:
+            return {}
+        assert chunk.covariates is not None
+        return {axis: axis.codes(chunk.covariates[:, axis.position]) for axis in self.axes}
+
+    def zero_drawn(self, classes: int, count: int) -> DrawnGroups:
+        return DrawnGroups(np.zeros((count, sum(self._sizes))), np.zeros((count, 2)))
+
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+        deltas, squares = sums
+        p, _, delta, _ = chunk.event(self.notion)
+        w = weights_of(chunk)
+        p = p + self.flips * (1 - 2 * p)
+        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+        drawn *= w
+        # not BLAS, whose last bit depends on the number of replicates
+        squares[:, 0] += np.einsum("bi,i->b", drawn, w)
+        squares[:, 1] += np.einsum("bi,bi->b", drawn, drawn)
+        starts = np.cumsum([0, *self._sizes])
+        todo = dict(zip(self.crossed, starts.tolist(), strict=False))
+        codes = self._codes(chunk)
+        while todo:
+            axes = next(reversed(todo))  # crossings first: other tables are sums over their cells
+            shape = tuple(map(len, axes))
+            code = np.zeros(len(chunk), np.int64)
+            for axis in axes:
+                code = code * len(axis) + codes[axis]
+            table = np.zeros((len(drawn), math.prod(shape)))
+            kernel_draws.add_bins(drawn, code, table)
+            table = table.reshape(-1, *shape)
+            for parts in [parts for parts in todo if set(parts) <= set(axes)]:
+                others = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)
+                totals = table.sum(axis=others).reshape(len(drawn), -1)
+                first = todo.pop(parts)
+                deltas[:, first : first + totals.shape[1]] += totals
+
+    def conditions(self) -> Iterator[tuple[Where, ...]]:
+        """Conditions that define each group, in order of groups."""
+        for axes in self.crossed:
+            for parts in np.ndindex(*map(len, axes)):
+                yield tuple(axis.where(part) for axis, part in zip(axes, parts, strict=True))
+
+
+# ---------------------------------------------------------------- Tests
+
+
+_STATE_BYTES = 2**25  # memory of the replicates of one pass
+_ALPHA = 0.01  # share of replicates with the observed dispersion at which it is significant
+_MIN_DISPERSION = 1.1  # a smaller dispersion raises z by less than 5 % and is ignored
+
+
+class Groups(NamedTuple):
+    """Bias over all rows (None without weight), listed groups by decreasing |z|, and dispersion.
+
+    The dispersion is max(1, Σw²(δ − δ̄)²/Σw²p(1 − p)) over all rows: where predictions are too
+    extreme, y − p varies more than they imply, and unbiased groups would be called biased.  If it
+    is above 1.1, and is reached by at most 1 % of the replicates, labels are drawn again with a
+    share ε of flips at which Σw²q(1 − q), q = p + ε(1 − 2p), equals the observed value.
+    """
+
+    overall: Group | None
+    listed: tuple[Group, ...]
+    dispersion: float
+    flips: float = 0.0
+
+
+Draw = Callable[["GroupSums"], Iterable[DrawnGroups]]
+
+
+def group_biases(
+    statistic: GroupSums, state: GroupState, draw: Draw, min_rows: float, level: float
+) -> Groups:
+    """Groups with enough effective rows, with p-values and intervals over all of them.
+
+    A crossing with the same rows as one of its conditions alone is not listed.  `draw` yields
+    replicates in any number of parts.
+    """
+    sums = _totals(state)
+    if not sums.w[0] > 0:  # weight of all rows
+        return Groups(None, (), 1.0)
+    conditions = list(statistic.conditions())
+    dispersion = float(_dispersion(sums, sums.d[0], sums.w2d[0], sums.w2d2[0]))
+    listed, flips = _listed(conditions, sums, min_rows), 0.0
+    all_rows, family, above = _families(sums, listed, dispersion, draw(statistic))
+    if dispersion > _MIN_DISPERSION and above <= _ALPHA * family.replicates:
+        flips = _flips(sums, dispersion)
+        flipped = draw(replace(statistic, flips=flips))
+        all_rows, family, _ = _families(sums, listed, dispersion, flipped)
+    overall = _group(conditions, sums, 0, dispersion, all_rows.alone[0])
+    tail = (1 - level) / (2 * max(len(listed), 1))
+    low, high = excess_limits(sums.others[:, listed], sums.events[:, listed], tail)
+    groups = [
+        replace(
+            _group(conditions, sums, i, dispersion, alone), adjusted=float(adjusted),
+            low=float(a / sums.w[i]), high=float(b / sums.w[i]),
+        )
+        for i, alone, adjusted, a, b in zip(
+            listed, family.alone, family.adjusted, low, high, strict=True
+        )
+    ]  # fmt: skip
+    groups.sort(key=lambda group: -abs(group.z))
+    return Groups(overall, tuple(groups), dispersion, flips)
+
+
+def _families(
+    sums: _Totals, listed: list[int], dispersion: float, drawn: Iterable[DrawnGroups]
+) -> tuple[StepDown, StepDown, int]:
+    """Test of all rows, tests of groups, and number of replicates with at least the dispersion."""
+    members = ([0], listed)
+    families = [StepDown(_scores(sums, i, sums.d[i], dispersion)) for i in members]
+    above = 0
+    for part in drawn:
+        scale = _dispersion(sums, part.deltas[:, 0], *part.squares.T)
+        above += int((scale >= dispersion * (1 - 1e-9)).sum())
+        for i, family in zip(members, families, strict=True):
+            family.add(_scores(sums, i, part.deltas[:, i], scale[:, None]))
+    return families[0], families[1], above
+
+
+def _flips(sums: _Totals, dispersion: float) -> float:
+    """Solution ε of Σw²(pr + e(1 − 4pr)) = dispersion·Σw²pr, e = ε(1 − ε)."""
+    spread = float(sums.spread[0])
+    slope = float(sums.w2[0]) - 4 * spread
+    e = min(0.25, (dispersion - 1) * spread / slope) if slope > 0 else 0.25
+    return (1 - math.sqrt(1 - 4 * e)) / 2
+
+
+class _Totals(NamedTuple):
+    """Number of rows, Σ of w, w², wp, wy, wδ, w²δ, w²δ², w²p(1 − p) (G,), and arrays of a state."""
+
+    n: Floats
+    w: Floats
+    w2: Floats
+    p: Floats
+    y: Floats
+    d: Floats
+    w2d: Floats
+    w2d2: Floats
+    spread: Floats
+    thirds: Floats
+    others: Floats
+    events: Floats
+
+
+def _totals(state: GroupState) -> _Totals:
+    n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
+    others, events = state.sums[3:, 0], state.sums[3:, 1]
+    w2d = others[2] + others[3] - events[3] - events[4]
+    return _Totals(
+        n, w, w2, p, state.sums[1, 1], others[0] - events[1], w2d, others[2] + events[4], spread,
+        state.thirds, others, events,
+    )  # fmt: skip
+
+
+def _listed(conditions: list[tuple[Where, ...]], sums: _Totals, min_rows: float) -> list[int]:
+    """Numbers of the groups that are tested."""
+    rows = dict(zip(conditions, sums.n.tolist(), strict=True))
+    listed = []
+    for i, (where, w, w2) in enumerate(zip(conditions, sums.w, sums.w2, strict=True)):
+        repeated = len(where) > 1 and any(rows[(alone,)] == sums.n[i] for alone in where)
+        if where and w > 0 and w * w / w2 >= min_rows * (1 - 1e-9) and not repeated:
+            listed.append(i)
+    return listed
+
+
+def _dispersion(sums: _Totals, d: Any, w2d: Any, w2d2: Any) -> Any:
+    """Dispersion from Σ of wδ, w²δ and w²δ² over all rows, observed or of replicates."""
+    spread = sums.spread[0]
+    if not spread > 1e-300:  # every prediction is certain, or nearly certain
+        return np.ones(np.shape(d))
+    return np.maximum(1.0, _around_mean(d / sums.w[0], w2d, w2d2, sums.w2[0]) / spread)
+
+
+def _around_mean(gap: Any, w2d: Any, w2d2: Any, w2: Any) -> Any:
+    """Σw²(δ − δ̄)²."""
+    return np.maximum(w2d2 - 2 * gap * w2d + gap * gap * w2, 0.0)
+
+
+def _scores(sums: _Totals, groups: list[int], d: Floats, dispersion: Any) -> Floats:
+    """Approximate p-value of Σwδ (…, groups) under calibration; see `Group.p_value`."""
+    spread, (rare, frequent) = sums.spread[groups], sums.thirds[:, groups]
+    certain = ~(spread > 0)
+    safe = np.where(certain, 1.0, spread)
+    # skewness of calibrated labels at any dispersion: otherwise observed scores would be small more
+    # often than those of replicates, which cannot be small where few events are expected
+    skewness = np.maximum(np.where(d < 0, rare, -frequent) / safe / np.sqrt(safe), 0.0)
+    tail = upper_tail(np.abs(d) / np.sqrt(safe * dispersion) - skewness / 2, skewness)
+    return np.where(certain, (d == 0).astype(np.float64), np.minimum(1.0, 2 * tail))
+
+
+def _group(
+    conditions: list[tuple[Where, ...]], sums: _Totals, i: int, dispersion: Any, p_value: float
+) -> Group:
+    w, w2, spread = float(sums.w[i]), float(sums.w2[i]), float(sums.spread[i])
+    mean_p, f, gap = (float(column[i]) / w for column in (sums.p, sums.y, sums.d))
+    # includes one row of either label, of weight Σw²/Σw, at the mean prediction
+    around = float(_around_mean(gap, sums.w2d[i], sums.w2d2[i], w2))
+    squares = around + (w2 / w) ** 2 * (f * f + (1 - f) ** 2)
+    null = math.sqrt(max(spread, 0.0)) / w
+    if null > 0:
+        z = -gap / (null * math.sqrt(dispersion))
+    else:  # every prediction is certain
+        z = 0.0 if gap == 0 else math.copysign(math.inf, -gap)
+    return Group(
+        conditions[i], int(sums.n[i]), w * w / w2, mean_p, f, -gap, math.sqrt(squares) / w, null,
+        z, float(p_value),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- replicates
+
+
+def tested_groups(
+    session: Session,
+    names: tuple[str, ...],
+    statistic: GroupSums,
+    replicates: int,
+    seed: int,
+    min_rows: float,
+    level: float,
+) -> Groups:
+    """`group_biases` from passes over the rows, with a limited number of replicates per pass.
+
+    A state of one pass takes at most 32 MB, or less under a memory limit.
+    """
+    null = DrawnLabels(seed)
+    size = sum(array.nbytes for array in statistic.zero_drawn(2, 1))
+    max_replicates, limit = _STATE_BYTES // size, session.execution.limit
+    if limit is not None:
+        alive = session.blocks.bit_length() + 3  # states of one worker at a time
+        max_replicates = min(
+            max_replicates, (limit - engine.resident_bytes()) // (4 * alive * size)
+        )
+    step = max(2, max_replicates // 2 * 2)
+
+    def draw(drawn: GroupSums) -> Iterator[DrawnGroups]:
+        for first in range(0, replicates, step):
+            part = Replicates(drawn, null, first, min(replicates, first + step))
+            yield DrawnGroups(*session.scan([part], covariates=names).groups[None][part])
+
+    state = session.scan([statistic], covariates=names).groups[None][statistic]
+    return group_biases(statistic, state, draw, min_rows, level)

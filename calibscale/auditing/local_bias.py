@@ -1,0 +1,264 @@
+"""Map of local calibration bias: size and sign of the bias at each point."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from calibscale.auditing.smoother import Direct, Measured, Points, Strengths, choose
+from calibscale.data.rows import Floats, problems
+from calibscale.data.source import ArraySource
+from calibscale.errors import OptionError
+from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.kernel_sums.bandwidths import local_kernel
+from calibscale.kernel_sums.product_kernel import DataProfile, ProductKernel
+from calibscale.limits.excess import excess_deviate, excess_limits
+from calibscale.results.bias_results import BiasMap
+from calibscale.session import Session, SessionOptions, verb
+from calibscale.statistics.statistic import PassResult, Statistic
+
+METHODS = ("auto", "spectral", "direct")
+NOTIONS = ("positive", "top_label")
+CONFIDENCE = 0.95  # of the interval of each point
+
+_PRECISION = 100  # minimum ratio of Σw²κ² to its error: effective rows are exact to one percent
+_ROUNDING = 1e-9  # two equal rows count as two
+
+
+@verb
+def local_bias(
+    source: Any,
+    covariates: str | Sequence[str] | SKCE,
+    *,
+    at: Any = "rows",
+    points: int = 25,
+    min_rows: float = 10,
+    method: str = "auto",
+    series_tolerance: float = 1e-12,
+    **options: Unpack[SessionOptions],
+) -> BiasMap:
+    """Estimate the bias Σ_i w_i (y_i − f_i) κ_i / Σ_i w_i κ_i, κ_i = k(f_i, f') l(x_i, x').
+
+    Local calibration bias at points (f', x') [VF, eq. 7]; with ``prediction_kernel="none"``, k = 1,
+    the estimate of Luo et al. (2022).  The sum includes a row at the point itself.
+
+    Parameters
+    ----------
+    source, **options
+        See `evaluate`.
+    covariates : sequence of str, or KLCE
+        Names of the columns x; or a `KLCE` with its covariates, bandwidths, kernels
+        (``prediction_kernel="none"`` is k = 1), and notion (``positive`` or ``top_label``; default:
+        ``positive`` for two classes).
+    at : {"rows", "grid"} or (predictions (m,), covariates (m, d))
+        Points of the map: every valid labelled row, a grid, or the given points; predictions may
+        be None if k = 1.
+    points : int
+        Number of values on each axis of the grid: predictions from 0 to 1, covariates between the
+        1st and the 99th percentile of 1,000 rows, or all their values if these are no more.
+    min_rows : float
+        Effective rows, at least 2, below which a point is masked.
+    method : {"auto", "spectral", "direct"}
+        ``spectral``: a Fourier series, in one pass, for Gaussian kernels; ``direct``: sums over
+        all rows for every point; ``auto``: ``direct`` for few rows and points, else ``spectral``
+        where there is a series.
+    series_tolerance : float
+        The error of Σwκ is below series_tolerance·Σw.
+
+    Returns
+    -------
+    BiasMap
+
+    Raises
+    ------
+    InvalidDataError
+        At the first invalid row.
+    OptionError, StoreError
+        If a setting does not suit the data, or the source cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> from calibscale import local_bias
+    >>> source = calibscale.from_arrays(
+    ...     probabilities=np.full(40, 0.7), labels=np.ones(40, int), binary=True
+    ... )
+    >>> bias_map = local_bias(source, (), at=([0.7], None))
+    >>> columns = bias_map.bias, bias_map.low, bias_map.high, bias_map.z
+    >>> [float(column[0].round(2)) for column in columns]
+    [0.3, 0.21, 0.3, 3.98]
+    """
+    started = time.perf_counter()
+    with Session.open(source, **options) as session:
+        data, profile = session.source, session.profile
+        local = local_settings(covariates, data)
+        names, notion = local.covariates, str(local.notion)
+        _check(notion, data.classes, method, at, points, series_tolerance, min_rows)
+        kernel, notes = local_kernel(
+            profile, notion, names, local.categorical, local.prediction_kernel,
+            local.prediction_bandwidth, local.covariate_kernel, local.covariate_bandwidth,
+        )  # fmt: skip
+        where = None
+        if not isinstance(at, str):
+            where = given_points(at, names, kernel)
+        elif at == "grid":
+            where = grid_points(profile, notion, kernel, names, points)
+        plan, reason = choose(profile, notion, kernel, names, method, series_tolerance, where)
+        notes.append(reason)
+
+        def read(*statistics: Statistic) -> PassResult:
+            return session.scan(statistics, covariates=names)
+
+        direct = Direct(notion, kernel, tuple(data.covariate(name) for name in names))
+        measured = (plan or direct).measure(read, where, Strengths(notion))
+    continuous = (name for name in names if name not in local.categorical)
+    parameters: dict[str, Any] = {
+        "covariates": list(names),
+        "categorical": list(local.categorical),
+        "notion": notion,
+        "prediction_kernel": local.prediction_kernel,
+        "prediction_bandwidth": kernel.prediction_bandwidth,
+        "covariate_kernel": local.covariate_kernel,
+        "covariate_bandwidth": dict(zip(continuous, kernel.bandwidths, strict=True)),
+        "at": at if isinstance(at, str) else "given",
+        "min_rows": min_rows,
+        "method": "direct" if plan is None else "spectral",
+    }
+    if parameters["at"] == "grid":
+        parameters["points"] = points
+    if plan is not None:
+        parameters |= {"series_tolerance": series_tolerance, "modes": plan.modes.series.modes}
+    return BiasMap(
+        covariates=names, predictions=measured.points.predictions,
+        values=measured.points.covariates, index=measured.points.rows,
+        **_map_columns(measured, min_rows), notes=tuple(notes),
+        **session.outcome(measured.counts, started, **parameters),
+    )  # fmt: skip
+
+
+def local_settings(covariates: str | Sequence[str] | SKCE, source: ArraySource) -> SKCE:
+    """KLCE on covariates, with the default notion and the categorical covariates of a source."""
+    local = KLCE.on(covariates)
+    return replace(
+        local,
+        notion=local.notion or ("positive" if source.classes == 2 else "top_label"),
+        categorical=source.categorical(local.covariates, local.categorical),
+    )
+
+
+def _check(
+    notion: str, classes: int, method: str, at: Any, points: int, tolerance: float, min_rows: float
+) -> None:
+    if notion not in NOTIONS:
+        raise OptionError(f"notion of a map must be {' or '.join(NOTIONS)}, not {notion!r}")
+    problems(notion, classes)
+    if method not in METHODS:
+        raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if isinstance(at, str) and at not in ("rows", "grid"):
+        raise OptionError(f"at must be rows, grid or (predictions, covariates), not {at!r}")
+    if not 1e-14 <= tolerance <= 0.1:
+        raise OptionError(f"series_tolerance must be in 1e-14..0.1, not {tolerance}")
+    if points < 2:
+        raise OptionError(f"points must be at least 2, not {points}")
+    if not 2 <= min_rows < np.inf:
+        raise OptionError(f"min_rows must be at least 2, not {min_rows}")
+
+
+class Effective(NamedTuple):
+    """Σwκ (1 where too inexact), effective rows, and whether the point is masked, each (m,)."""
+
+    weights: Floats
+    rows: Floats
+    masked: Any
+
+
+def effective(weights: Floats, squares: Floats, errors: Any, min_rows: float) -> Effective:
+    """Effective rows near each point from Σwκ and Σw²κ², and the `errors` of these sums."""
+    exact = (weights > errors[0]) & (squares > _PRECISION * errors[1])
+    one = np.where(exact, weights, 1.0)
+    rows = np.where(exact, one * (one / np.where(exact, squares, 1.0)), 0.0)
+    return Effective(one, rows, ~(rows >= min_rows * (1 - _ROUNDING)))
+
+
+def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
+    """Bias, standard error, low, high, z, effective rows, and mask."""
+    first, second = (np.maximum(sums, 0.0) for sums in (measured.first, measured.second[:6]))
+    others, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
+    both = second[:3] + second[3:]
+    squares, spread = both[0] + 2 * both[1] + both[2], np.maximum(both[1], measured.errors[1])
+    weights, rows, masked = effective(first.sum(0), squares, measured.errors, min_rows)
+    excess = events[1] - others[0]  # Σwκ(y − f)
+    mean = excess / weights
+    # Σw²κ²(δ − δ̄)², expanded
+    residuals = others[2] + others[3] - events[3] - events[4]
+    around = others[2] + events[4] + mean * (2 * residuals + mean * squares)
+    variance = np.maximum(around * (rows / np.maximum(rows - 1, 1.0)), spread)
+    low, high = (limit / weights for limit in excess_limits(others, events, (1 - CONFIDENCE) / 2))
+    z = excess_deviate(excess, spread, measured.second[6] * (squares / weights))
+    columns = {
+        "bias": mean, "standard_error": np.sqrt(variance) / weights, "low": low, "high": high,
+        "z": z,
+    }  # fmt: skip
+    shown = {name: np.where(masked, np.nan, column) for name, column in columns.items()}
+    return {**shown, "effective_rows": rows, "masked": masked}
+
+
+MAX_POINTS = 10**7
+
+
+def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Points:
+    """Points from the argument `at` of `local_bias`, validated."""
+    try:
+        predictions, covariates = at
+    except (TypeError, ValueError):
+        raise OptionError("at must be rows, grid or (predictions, covariates)") from None
+    if predictions is None and covariates is None:
+        raise OptionError("at has neither predictions nor covariates")
+    d = len(names)
+    if covariates is None:
+        covariates = np.empty((np.size(predictions), 0))
+    x = np.array(covariates, np.float64)
+    x = x.reshape(-1, 1) if x.ndim == 1 and d == 1 else x
+    if x.ndim != 2 or x.shape[1] != d:
+        raise OptionError(f"the points' covariates must be (m, {d}), not of shape {x.shape}")
+    constant = kernel.prediction == "none"
+    if predictions is None and not constant:
+        raise OptionError("the points need predictions unless prediction_kernel is 'none'")
+    p = np.full(len(x), np.nan) if predictions is None else np.array(predictions, np.float64)
+    if p.shape != (len(x),):
+        raise OptionError(f"{len(x)} points need {len(x)} predictions, not {p.shape}")
+    if not (np.isfinite(x).all() and (constant or np.isfinite(p).all())):
+        raise OptionError("points to evaluate at must be finite")
+    return Points(p, x)
+
+
+def grid_points(
+    setup: DataProfile, notion: str, kernel: ProductKernel, names: tuple[str, ...], points: int
+) -> Points:
+    """All combinations of the values of the axes; predictions vary slowest."""
+    columns = setup.columns(names)
+    sample = setup.sample(notion).covariates
+    constant = kernel.prediction == "none"
+    axes: list[Any] = [np.array([np.nan]) if constant else np.linspace(0.0, 1.0, points)]
+    for column in columns.values():
+        levels = column.levels
+        if levels is not None and (column.position in kernel.categorical or len(levels) <= points):
+            axes.append(np.array(levels))
+            continue
+        values = sample[:, column.position]
+        values = values[np.isfinite(values)]
+        low, high = np.percentile(values, [1, 99]) if len(values) else (column.low, column.high)
+        axes.append(np.unique(np.linspace(low, high, points)))
+    count = math.prod(len(axis) for axis in axes)
+    if count > MAX_POINTS:
+        raise OptionError(
+            f"the grid has {count:.3g} points, above {MAX_POINTS:.0e}: use fewer per axis than "
+            f"points={points}, or fewer covariates"
+        )
+    p, *x = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
+    return Points(p, np.column_stack(x) if x else np.empty((count, 0)))

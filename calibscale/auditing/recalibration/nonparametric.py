@@ -1,0 +1,269 @@
+"""Recalibration by isotonic regression, and by subtraction of local bias."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Unpack
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from calibscale.auditing.local_bias import effective
+from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
+from calibscale.auditing.smoother import Points, Spectral, Strengths
+from calibscale.data.rows import Chunk, Floats
+from calibscale.errors import OptionError
+from calibscale.estimators.skce import KLCE
+from calibscale.kernel_sums.bandwidths import local_kernel
+from calibscale.kernel_sums.fourier_series import NoSeries
+from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.session import Session, SessionOptions
+from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
+from calibscale.statistics.statistic import PassResult, Statistic
+
+HISTOGRAM = FineHistogram("positive")
+
+
+class ScoreCells(NamedTuple):
+    """Cells of a fine histogram with positive weight, in increasing order of p; each (c,).
+
+    Attributes
+    ----------
+    weight, weight2 :
+        Σw and Σw².
+    mean :
+        Mean of p, non-decreasing.
+    frequency :
+        Frequency of y = 1.
+    """
+
+    weight: Floats
+    weight2: Floats
+    mean: Floats
+    frequency: Floats
+
+    @staticmethod
+    def of(state: BinState) -> ScoreCells:
+        """Cells of the state of a `FineHistogram` of notion positive."""
+        _, weight, weight2, p, delta = state.sums[:, state.sums[1] > 0]
+        # round, because the rounding errors of sums would add steps
+        frequency = np.clip(np.round((p - delta) / weight, 12), 0.0, 1.0)
+        # rounding may raise a mean above the next
+        mean = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
+        return ScoreCells(weight, weight2, mean, frequency)
+
+
+@dataclass(frozen=True)
+class Isotonic(Recalibrator):
+    """Non-decreasing function of p nearest to y in mean square (Zadrozny & Elkan 2002).
+
+    For two classes, in one pass: rows are counted in the 2^16 cells of `FineHistogram`, and each
+    cell is one point at its mean p.  The width of a cell is at most 2^−11, and at most 2^−9 of the
+    distance to the nearer of 0 and 1.  The function is linear between the steps, and constant
+    beyond the rows.  It may be exactly 0 or 1, which costs an infinite log loss where wrong.
+    """
+
+    name: ClassVar[str] = "isotonic"
+
+    def _fit(self, setup: DataProfile, read: Read) -> IsotonicFit:
+        result = read(HISTOGRAM)
+        cells = ScoreCells.of(result.groups[None][HISTOGRAM])
+        knots, values, count = steps(cells.mean, cells.frequency, cells.weight)
+        notes: tuple[str, ...] = ()
+        if count == 1:
+            notes = (f"one step: every row becomes {values[0]:.6g}",)
+        return IsotonicFit(
+            knots=knots, values=values, steps=count, method=self, classes=setup.classes,
+            counts=result.counts, passes=1, notes=notes,
+        )  # fmt: skip
+
+
+def steps(mean: Floats, frequency: Floats, weight: Floats) -> tuple[Floats, Floats, int]:
+    """Knots, values and number of steps of isotonic regression of frequencies (c,) on means (c,).
+
+    The knots are the first and the last mean of each step.
+    """
+    fitted = isotonic_regression(frequency, weights=weight)
+    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
+    knots = np.unique(np.concatenate([starts, ends]))
+    return mean[knots], fitted.x[knots], len(starts)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IsotonicFit(FittedRecalibrator):
+    """Piecewise linear function p' with `values` at `knots`, the first and last p of each step."""
+
+    knots: Floats
+    values: Floats
+    steps: int
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        resolution = float(np.diff(fine_borders()).max())
+        ends = {"lowest": float(self.values[0]), "highest": float(self.values[-1])}
+        return {"steps": self.steps, **ends, "resolution": resolution}
+
+    def probabilities(self, chunk: Chunk) -> Floats:
+        p = np.interp(chunk.event("positive").p, self.knots, self.values)
+        return np.column_stack([1.0 - p, p])
+
+
+# ---------------------------------------------------------------- Local bias
+
+
+_MIN_ROWS = 2  # effective rows that a correction needs
+_STRENGTHS = Strengths("positive", limits=False)
+
+
+@dataclass(frozen=True)
+class LocalBias(Recalibrator):
+    """p' = p + LCB(p, x), within [0, 1]: "correct the model's output" [VF, §3.3, eq. 7].
+
+    For two classes.  The map is computed in one pass, as a Fourier series whose length does not
+    depend on the number of rows, so kernels are Gaussian and there are at most three continuous
+    dimensions, including the prediction.  Where the map is masked, p' = p.  p' may be exactly 0 or
+    1, which costs an infinite log loss where wrong.
+
+    Parameters
+    ----------
+    covariates, prediction_bandwidth, covariate_bandwidth, categorical
+        See `KLCE`.
+    prediction_kernel : {"gaussian", "none"}
+        ``none``: the bias does not depend on p (Luo et al. 2022).
+    tolerance : float
+        Tolerance of the series: the error of Σwκ is below tolerance·Σw.
+    """
+
+    covariates: tuple[str, ...] = ()
+    prediction_bandwidth: float | None = None
+    covariate_bandwidth: float | Mapping[str, float] | None = field(default=None, hash=False)
+    categorical: tuple[str, ...] = ()
+    prediction_kernel: str = "gaussian"
+    tolerance: float = 1e-9
+    name: ClassVar[str] = "local_bias"
+
+    def __post_init__(self) -> None:
+        for option in ("covariates", "categorical"):
+            names = getattr(self, option)
+            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        if isinstance(self.covariate_bandwidth, Mapping):
+            object.__setattr__(self, "covariate_bandwidth", dict(self.covariate_bandwidth))
+        if self.prediction_kernel not in ("gaussian", "none"):
+            raise OptionError(
+                f"prediction_kernel must be gaussian or none, not {self.prediction_kernel!r}"
+            )
+        KLCE(  # validates the shared settings
+            self.covariates, self.prediction_bandwidth, self.covariate_bandwidth,
+            self.categorical, self.prediction_kernel, tolerance=self.tolerance,
+        )  # fmt: skip
+
+    def _fit(self, setup: DataProfile, read: Read) -> LocalBiasFit:
+        kernel, notes = local_kernel(
+            setup, "positive", self.covariates, self.categorical, self.prediction_kernel,
+            self.prediction_bandwidth, "gaussian", self.covariate_bandwidth,
+        )  # fmt: skip
+        try:
+            plan = Spectral.fitting(
+                setup, "positive", kernel, self.covariates, self.tolerance, None
+            )
+        except NoSeries as error:
+            raise OptionError(
+                f"local_bias: there is no short Fourier series of the map ({error.reason}); use "
+                "fewer continuous covariates, or wider bandwidths"
+            ) from error
+        statistics = plan.statistics(_STRENGTHS)
+        result = read(*statistics, covariates=self.covariates)
+        continuous = [name for name in self.covariates if name not in self.categorical]
+        return LocalBiasFit(
+            plan=plan, result=result, prediction_bandwidth=kernel.prediction_bandwidth,
+            bandwidths=dict(zip(continuous, kernel.bandwidths, strict=True)), method=self,
+            classes=setup.classes, counts=result.counts, passes=1, notes=tuple(notes),
+        )  # fmt: skip
+
+
+class Correction(NamedTuple):
+    """Bias added to each p (c,), and whether the row is unchanged: the map is masked (c,)."""
+
+    bias: Floats
+    unchanged: Any
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalBiasFit(FittedRecalibrator):
+    """Fourier modes of a map of local calibration bias."""
+
+    method: LocalBias
+    plan: Spectral
+    result: PassResult
+    prediction_bandwidth: float
+    bandwidths: dict[str, float]
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        return self.method.covariates
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        constant = self.method.prediction_kernel == "none"
+        return {
+            "prediction_bandwidth": None if constant else self.prediction_bandwidth,
+            "covariate_bandwidth": self.bandwidths,
+            "modes": self.plan.modes.series.modes * self.plan.modes.combinations,
+        }
+
+    def correction(self, p: Floats, covariates: Floats) -> Correction:
+        """Bias at predictions (c,) and covariates (c, d), 0 where the map is masked.
+
+        The map is masked where fewer than two effective rows are near, or a covariate is not
+        finite.
+        """
+        bias, unchanged = np.zeros(len(p)), np.ones(len(p), bool)
+        here = np.flatnonzero(np.isfinite(covariates).all(axis=1))
+        points = Points(p[here], covariates[here])
+        measured = self.plan.measure(lambda *statistics: self.result, points, _STRENGTHS)
+        (residuals, weights), (squares,) = measured.first, measured.second
+        weights, _, masked = effective(weights, squares, measured.errors, _MIN_ROWS)
+        bias[here[~masked]] = -(residuals / weights)[~masked]
+        unchanged[here] = masked
+        return Correction(bias, unchanged)
+
+    def probabilities(self, chunk: Chunk) -> Floats:
+        p, rest = chunk.event("positive")[:2]
+        x = np.empty((len(p), 0)) if chunk.covariates is None else chunk.covariates
+        bias = self.correction(p, x).bias
+        return np.clip(np.column_stack([rest - bias, p + bias]), 0.0, 1.0)
+
+    def uncorrected(self, source: Any, **options: Unpack[SessionOptions]) -> tuple[int, int]:
+        """Number of labelled rows of a source, and of those whose p is unchanged; one pass."""
+        with Session.open(source, **options) as session:
+            positions = tuple(session.source.covariate(name) for name in self.covariates)
+            statistic = _Unchanged(self, positions)
+            result = session.scan([statistic], covariates=self.covariates)
+        return result.counts.used, int(result.groups[None][statistic].rows)
+
+
+class _UnchangedState(NamedTuple):
+    """Number of rows whose p is unchanged, a 0-d array."""
+
+    rows: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Unchanged(Statistic):
+    """Count of the rows at which a map is masked."""
+
+    fitted: LocalBiasFit
+    positions: tuple[int, ...]
+    large_chunks: ClassVar[bool] = True
+
+    def zero(self, classes: int) -> _UnchangedState:
+        return _UnchangedState(np.zeros(()))
+
+    def accumulate(self, state: _UnchangedState, chunk: Chunk) -> _UnchangedState:
+        x = np.empty((len(chunk), 0))
+        if self.positions:
+            assert chunk.covariates is not None
+            x = chunk.covariates[:, self.positions]
+        state.rows[...] += self.fitted.correction(chunk.event("positive").p, x).unchanged.sum()
+        return state

@@ -1,0 +1,330 @@
+"""Base class of recalibration methods, and sources with recalibrated predictions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+
+from calibscale.data.derived_sources import DerivedSource, left_out
+from calibscale.data.rows import Block, Chunk, Floats, RowCounts, chunks
+from calibscale.data.source import ArraySource
+from calibscale.data.store import as_source
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.nulls import Null
+from calibscale.kernel_sums.product_kernel import DataProfile, NotionRows
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.results import as_json
+from calibscale.session import Session, SessionOptions, verb
+from calibscale.statistics.statistic import PassResult
+
+Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
+
+
+@dataclass(frozen=True)
+class Recalibrator(ABC):
+    """Method of recalibration; its fields are its settings."""
+
+    name: ClassVar[str]
+    two_classes: ClassVar[bool] = True
+
+    @classmethod
+    def check_classes(cls, classes: int) -> None:
+        """Raise an OptionError if the method is not for this number of classes."""
+        if cls.two_classes and classes != 2:
+            raise OptionError(
+                f"{cls.name} is for two classes; there are {classes}. Temperature is for any number"
+            )
+
+    @verb
+    def fit(self, source: Any, **options: Unpack[SessionOptions]) -> FittedRecalibrator:
+        """Fit to the labelled rows of a source in a few passes.
+
+        Parameters
+        ----------
+        source, **options
+            See `calibscale.evaluate`; also part of a source by `part_of`.
+
+        Returns
+        -------
+        FittedRecalibrator
+
+        Raises
+        ------
+        InvalidDataError
+            At the first invalid row.
+        OptionError
+            If the method or a setting does not suit the data, or the data do not determine the fit.
+        StoreError
+            If the source cannot be read.
+        """
+        with Session.open(source, **options) as session:
+            data = session.source
+            self.check_classes(data.classes)
+
+            def read(*statistics: Any, covariates: tuple[str, ...] = ()) -> PassResult:
+                result = session.scan(statistics, covariates=covariates)
+                if not result.counts.used:
+                    raise OptionError(
+                        f"{data.name}: there is no labelled row with a positive weight to fit to"
+                    )
+                return result
+
+            fitted = self._fit(session.profile, read)
+        counts = fitted.counts
+        counts = counts._replace(unlabelled=counts.unlabelled - left_out(data))
+        return replace(
+            fitted, counts=counts, source=data.describe(), tolerance=session.rules.tolerance
+        )
+
+    @abstractmethod
+    def _fit(self, setup: DataProfile, read: Read) -> FittedRecalibrator:
+        """Fit by one or more passes."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedRecalibrator(ABC):
+    """Fitted recalibration, small enough to be sent to workers.
+
+    Attributes
+    ----------
+    method : Recalibrator
+    classes : int
+        Number of classes K.
+    counts : RowCounts
+        Number of rows of the fit, of rows not yet labelled, and of dropped rows by reason.
+    passes : int
+        Number of passes over the rows.
+    notes : tuple of str
+    source : dict
+        Description of the source of the fit.
+    tolerance : float
+        Allowed deviation from 1 of the sum of a row to be recalibrated.
+    """
+
+    method: Recalibrator
+    classes: int
+    counts: RowCounts
+    passes: int
+    notes: tuple[str, ...] = ()
+    source: dict[str, Any] | None = None
+    tolerance: float = 1e-4
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """Names of the covariates that a row's probabilities depend on."""
+        return ()
+
+    @property
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Fitted parameters, as JSON values."""
+
+    @abstractmethod
+    def probabilities(self, chunk: Chunk) -> Floats:
+        """Recalibrated probabilities of valid rows (c, K).
+
+        Columns of the covariates of the chunk are those of `covariates`.
+        """
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Method, settings and fitted parameters, as JSON values."""
+        settings, parameters = asdict(self.method), self.parameters
+        return as_json({"method": self.method.name, "settings": settings, "parameters": parameters})
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object: `summary`, counts of the rows of the fit, and notes."""
+        return as_json(
+            {
+                **self.summary,
+                "n": self.counts.used,
+                "n_unlabelled": self.counts.unlabelled,
+                "n_dropped": sum(self.counts.dropped.values()),
+                "dropped": self.counts.dropped,
+                "passes": self.passes,
+                "source": self.source,
+                "notes": list(self.notes),
+            }
+        )
+
+
+# ---------------------------------------------------------------- Refits
+
+
+DRAWN = 2**21  # numbers of replicates in memory at once: 16 MB
+
+
+@dataclass(frozen=True)
+class Refits(Null):
+    """Null whose replicates have the predictions of a refitted method.
+
+    Replicate b of a row is (m_b(p), y*_b), with y*_b drawn from the recalibrated prediction (see
+    `refits_of` for isotonic regression) and m_b refitted to labels of the fitting rows drawn in the
+    same way.  A draw depends on (seed, row, replicate) only, and a refit on (seed, replicate) and
+    the fitting rows only.
+
+    Attributes
+    ----------
+    note : str or None
+        Limitation of the p-value.
+    max_replicates : int
+    columns : int
+        Number of columns of `carried`.
+    """
+
+    note: str | None = field(default=None, compare=False)
+    max_replicates: int = 0
+    columns: ClassVar[int] = 1
+    name: ClassVar[str] = "refit"
+    moves: ClassVar[bool] = True
+
+    def unsupported(self, estimator: BoundEstimator) -> str | None:
+        local = estimator.covariates and estimator.centred_null
+        return None if local else "null='refit' is only for klce with at least one covariate"
+
+    @abstractmethod
+    def carried(self, chunk: Chunk, q: Floats) -> Floats:
+        """Columns (c, columns) of a chunk that refits read as the last covariates.
+
+        The chunk is not recalibrated; `q` (c, K) are its recalibrated probabilities.
+        """
+
+    @abstractmethod
+    def _versions(
+        self, notion: str, carried: Floats, p: Floats, first: int, last: int
+    ) -> tuple[Floats, Floats]:
+        """Probabilities that events are drawn with (c,), and predictions of the refits (B, c)."""
+
+    def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
+        """Rows of replicates first..last−1, one replicate after another."""
+        carried = rows.covariates[:, -self.columns :]
+        step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
+        for low in range(first, last, step):
+            high = min(last, low + step)
+            base, refitted = self._versions(notion, carried, rows.points[:, 0], low, high)
+            delta = np.empty((high - low, len(rows)))
+            kernel_draws.events(np.uint64(self.seed), rows.rows, base, low, delta)
+            delta += refitted - base
+            for p, d in zip(refitted, delta, strict=True):
+                yield self._row(notion, rows, p, d)
+
+    def _row(self, notion: str, rows: NotionRows, p: Floats, delta: Floats) -> NotionRows:
+        labels, weights, covariates, numbers = rows[2:]
+        return NotionRows(p[:, None], delta[:, None], labels, weights, covariates, numbers)
+
+
+# ---------------------------------------------------------------- Recalibrated sources
+
+
+@dataclass(frozen=True, eq=False)
+class _Recalibrated(DerivedSource):
+    """Probabilities (rows, K) of a recalibrated model.
+
+    With `refits`, their columns follow the covariates.
+    """
+
+    fitted: FittedRecalibrator = field(kw_only=True)
+    refits: Refits | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        carried = 0 if self.refits is None else self.refits.columns
+        return self.before.row_bytes + 8 * (self.classes + carried)
+
+    def describe(self) -> dict[str, Any]:
+        description = self.before.describe()
+        steps = [*description.get("recalibrated", []), self.fitted.summary]
+        changes = {"name": self.name, "kind": self.kind, "binary": False, "recalibrated": steps}
+        return {**description, **changes}
+
+    def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
+        for block in self.before.sample(count, seed):
+            yield self._changed(block)
+
+    @property
+    def _reads_covariates(self) -> bool:
+        return bool(self.fitted.covariates)
+
+    def _changed(self, block: Block) -> Block:
+        n, x = len(block.labels), None
+        if self.fitted.covariates:
+            assert block.covariates is not None
+            x = block.covariates[:, [self.covariate(name) for name in self.fitted.covariates]]
+        # rows of invalid predictions are unchanged: the reader detects and names them
+        values = np.array(block.values, np.float64).reshape(n, -1)
+        if values.shape[1] == 1:
+            values = np.hstack([1.0 - values, values])
+        rules = replace(self.before.rules("drop", self.fitted.tolerance), large_chunks=True)
+        plain = Block(0, block.values, np.zeros(n, np.int64), None, x)
+        carried = np.zeros((n, 0 if self.refits is None else self.refits.columns))
+        for chunk, _ in chunks(plain, rules):
+            if len(chunk):
+                values[chunk.rows] = self.fitted.probabilities(chunk)
+                if self.refits is not None:
+                    carried[chunk.rows] = self.refits.carried(chunk, values[chunk.rows])
+        block = block._replace(values=values)
+        if self.refits is None or block.covariates is None:
+            return block
+        return block._replace(covariates=np.hstack([block.covariates, carried]))
+
+
+def recalibrated(
+    source: Any, fitted: FittedRecalibrator, refits: Refits | None = None
+) -> ArraySource:
+    """Return a source with the recalibrated predictions of `source`.
+
+    Labels, weights, covariates and row numbers are those of `source`; predictions are
+    probabilities (rows, K) in float64, with two columns for a binary source.  They are computed
+    when read, one block at a time.  Invalid predictions (not finite, or further from the simplex
+    than the tolerance of the fit) are unchanged, and remain invalid to a reader whose tolerance is
+    not larger.
+
+    Parameters
+    ----------
+    source : path, URL, LogitStore or ArraySource
+    fitted : FittedRecalibrator
+        Result of `Recalibrator.fit`.
+    refits : Refits, optional
+        Result of `refits_of`, for tests that account for the noise of the fit.
+
+    Returns
+    -------
+    ArraySource
+        Source whose `describe` lists the recalibration.
+
+    Raises
+    ------
+    OptionError
+        If the source has another number of classes, or lacks a covariate.
+    StoreError
+        If the source cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> from calibscale.auditing.recalibration import TemperatureScaling, part_of, recalibrated
+    >>> from calibscale.data.derived_sources import HoldOut
+    >>> logits = np.tile([2.0, 0.0], (1000, 1))
+    >>> labels = (np.random.default_rng(0).random(1000) < 0.3).astype(int)
+    >>> data, half = calibscale.from_arrays(logits=logits, labels=labels), HoldOut(0.5)
+    >>> fitted = TemperatureScaling().fit(part_of(data, half))
+    >>> rest = recalibrated(part_of(data, half, held=False), fitted)
+    >>> calibscale.evaluate(rest, [calibscale.ECE()])["ece"].value < 0.1
+    True
+    """
+    data = as_source(source)
+    if data.classes != fitted.classes:
+        raise OptionError(
+            f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
+        )
+    for name in fitted.covariates:
+        data.covariate(name)
+    name = f"{data.name}, recalibrated by {fitted.method.name}"
+    return _Recalibrated.of(
+        data, kind="probabilities", binary=False, name=name, fitted=fitted, refits=refits
+    )

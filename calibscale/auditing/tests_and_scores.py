@@ -1,0 +1,282 @@
+"""Tests of local calibration, and scores: of a model, its recalibrations, and another model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.auditing.recalibration import (
+    METHODS,
+    LocalBias,
+    Recalibrator,
+    Refits,
+    part_of,
+    recalibrated,
+    refits_of,
+)
+from calibscale.data.derived_sources import HoldOut, predicted
+from calibscale.data.store import as_source
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.binned import ECE
+from calibscale.estimators.scores import NLL, Brier
+from calibscale.estimators.skce import KCE, SKCE
+from calibscale.inference.calibration_test import calibration_test
+from calibscale.inference.intervals import Parts, estimate_of, parts_of
+from calibscale.inference.multiple_testing import holm
+from calibscale.inference.nulls import Null
+from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.ranking.model_estimates import distinct_names
+from calibscale.results import POPULATION, THIS_N, Estimate, name_of
+from calibscale.results.audit_results import (
+    Against,
+    CovariateTest,
+    LocalTests,
+    PairedDifference,
+    Scores,
+)
+from calibscale.results.inference_results import CalibrationTests, TestResult
+from calibscale.session import Run, Session
+from calibscale.statistics.statistic import States
+
+
+def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:
+    """KLCE on all covariates, KCE, and KLCE on each covariate if there are several."""
+    bandwidth = joint.covariate_bandwidth
+    own = ("covariates", "covariate_bandwidth", "covariate_kernel", "categorical")
+    names = [f.name for f in fields(joint) if f.init and f.name not in own]
+
+    def alone(name: str) -> SKCE:
+        width = bandwidth
+        if isinstance(bandwidth, Mapping):
+            width = {n: b for n, b in bandwidth.items() if n == name}
+        categorical = (name,) if name in joint.categorical else ()
+        return replace(
+            joint, covariates=(name,), covariate_bandwidth=width, categorical=categorical
+        )
+
+    each = [alone(name) for name in joint.covariates] if len(joint.covariates) > 1 else []
+    return (joint, KCE(**{name: getattr(joint, name) for name in names}), *each)
+
+
+def frozen(estimators: tuple[SKCE, ...], tests: LocalTests) -> tuple[SKCE, ...]:
+    """Estimators with the bandwidths of the tests, for other predictions of the same rows."""
+    results = [tests.joint, tests.plain, *(one.test for one in tests.each)]
+    return tuple(
+        replace(
+            estimator,
+            prediction_bandwidth=result.parameters["prediction_bandwidth"],
+            covariate_bandwidth=result.parameters["covariate_bandwidth"] or None,
+            bandwidth_share=None,
+        )
+        for estimator, result in zip(estimators, results, strict=False)
+    )
+
+
+def local_tests(
+    session: Session, estimators: tuple[SKCE, ...], replicates: int, seed: int
+) -> tuple[LocalTests, CalibrationTests]:
+    """All tests, from the same passes."""
+    tests = calibration_test(session, estimators, replicates=replicates, seed=seed)
+    joint, plain, *each = (replace(t, statistic=name_of(t.statistic)) for t in tests.results)
+    names = estimators[0].covariates
+    each = each or [joint]
+    adjusted = holm([one.p_value for one in each])
+    return LocalTests(joint, plain, tuple(map(CovariateTest, names, each, adjusted))), tests
+
+
+# ---------------------------------------------------------------- Scores
+
+
+GROUPED_BYTES = 2**28  # of the states of all groups of rows that an interval leaves out
+_PART_SEED = 0x5EED  # draws parts other than those of the rows that choose bandwidths
+
+
+def scores(
+    name: str,
+    session: Session,
+    estimator: SKCE,
+    replicates: int,
+    seed: int,
+    tested: TestResult | None = None,
+    null: str | Null = "labels",
+) -> Scores:
+    """Scores of the tested rows; `tested` is the test if it has been run."""
+    requested = [ECE(notion=estimator.notion or "top_label"), Brier(), NLL(), estimator]
+    run = session.run(requested)
+    scored = run.fitting[:3]
+    states = run.scan(s for e in scored for s in e.needs).groups[None]
+    ece, brier, loss = (e.finalize(*(states[s] for s in e.needs)) for e in scored)
+    if tested is None:
+        tested = calibration_test(
+            session, estimator, null=null, replicates=replicates, seed=seed
+        ).results[0]
+    return Scores(name, brier.n, ece.value, brier.value, loss.value, tested)
+
+
+# ---------------------------------------------------------------- recalibration
+
+
+def methods_named(
+    names: Sequence[str], classes: int, estimator: SKCE
+) -> tuple[tuple[Recalibrator, ...], list[str]]:
+    """Methods of the requested names, with the settings of the test, and notes.
+
+    ``all`` requests every method for this number of classes; a note names the others.
+    """
+    suitable = [n for n, method in METHODS.items() if classes == 2 or not method.two_classes]
+    unsuitable = [n for n in METHODS if n not in suitable]
+    requested: list[str] = []
+    for name in names:
+        if name != "all" and name not in METHODS:
+            raise OptionError(f"recalibrate must be one of {', '.join(METHODS)}, all; not {name!r}")
+        if name in METHODS:
+            METHODS[name].check_classes(classes)
+        requested += suitable if name == "all" else [name]
+    local = LocalBias(
+        estimator.covariates, estimator.prediction_bandwidth, estimator.covariate_bandwidth,
+        estimator.categorical,
+    )  # fmt: skip
+    methods = tuple(
+        local if name == "local_bias" else METHODS[name]() for name in dict.fromkeys(requested)
+    )
+    if "all" not in names or not unsuitable:
+        return methods, []
+    return methods, [
+        f"recalibrated by {', '.join(suitable)}; {', '.join(unsuitable)} left out: they are for "
+        f"two classes, and there are {classes}"
+    ]
+
+
+def recalibrations(
+    session: Session,
+    methods: Iterable[Recalibrator],
+    estimator: SKCE,
+    hold_out: float,
+    replicates: int,
+    seed: int,
+) -> tuple[Scores, ...]:
+    """Scores on held-out rows, before and after each method, fitted to the other rows.
+
+    The null of a test after recalibration refits the method; see `refits_of`.
+    """
+    parts = HoldOut(hold_out, seed ^ _PART_SEED)
+    fitting, rest = (session.on(part_of(session.source, parts, held)) for held in (False, True))
+    results = [scores("before", rest, estimator, replicates, seed)]
+    for method in methods:
+        try:
+            fit = method.fit(fitting)
+        except OptionError as error:  # the rows do not determine the fit
+            results.append(Scores(method.name, reason=str(error)))
+            continue
+        refits = refits_of(fit, fitting, estimator.notion or "top_label", replicates, seed)
+        model = session.on(recalibrated(rest.source, fit, refits))
+        after = scores(method.name, model, estimator, replicates, seed, null=refits or "labels")
+        results.append(replace(after, fitted=fit.to_dict(), note=_note(refits, after)))
+    return tuple(results)
+
+
+def _note(refits: Refits | None, after: Scores) -> str | None:
+    """Limitation of the p-value after recalibration."""
+    if refits is None:
+        return (
+            "the p-value is too small, because replicates do not refit this method, which leaves "
+            "out the noise of the fit"
+        )
+    if after.test is not None and after.test.parameters.get("method") == "features":
+        return "the features of a replicate are those of the fitted, not the refitted, predictions"
+    return refits.note
+
+
+# ---------------------------------------------------------------- another model
+
+
+def against(
+    session: Session,
+    other: Any,
+    estimators: tuple[SKCE, ...],
+    tests: LocalTests,
+    replicates: int,
+    seed: int,
+    level: float,
+) -> Against:
+    """Tests of another model, and paired differences of scores.
+
+    `estimators` are those of `tests`, the tests of the first model, with the bandwidths used.
+    """
+    second = session.on(predicted(as_source(other), session.source))
+    joint, names = estimators[0], distinct_names([session.source.name, second.source.name])
+    second_tests, _ = local_tests(second, estimators, replicates, seed)
+    compared: list[Estimator] = [
+        ECE(notion=joint.notion or "top_label"), Brier(), *estimators[:2],
+    ]  # fmt: skip
+    jackknife = Jackknife(level=level, seed=seed)
+    values = [_values(one.run(compared), jackknife) for one in (session, second)]
+    return Against(
+        name=names[1],
+        tests=second_tests,
+        first=scores(names[0], session, joint, replicates, seed, tests.joint),
+        second=scores(names[1], second, joint, replicates, seed, second_tests.joint),
+        differences=tuple(
+            _difference(estimator, a, b, jackknife)
+            for estimator, a, b in zip(compared, *values, strict=True)
+        ),
+    )
+
+
+_Value = tuple[Estimate, Parts | None]
+
+
+def _values(run: Run, design: Resampling) -> list[_Value]:
+    """Estimates from one pass, with leave-group-out values where their states are small."""
+    grouped = [_grouped(e, design, run) for e in run.fitting]
+    needed = (s for g, e in zip(grouped, run.fitting, strict=True) for s in g or e.needs)
+    states = run.scan(needed).groups[None]
+    with engine.one_thread():
+        return [
+            _value(e, g, design, run, states) for g, e in zip(grouped, run.fitting, strict=True)
+        ]
+
+
+def _grouped(estimator: BoundEstimator, design: Resampling, run: Run) -> tuple[Any, ...]:
+    """Statistics by group; none if their states are too large."""
+    needed = design.needs(estimator)
+    zeros = (s.statistic.zero(run.source.classes) for s in needed)
+    size = sum(array.nbytes for zero in zeros for array in zero)
+    return needed if design.groups * size <= GROUPED_BYTES else ()
+
+
+def _value(
+    estimator: BoundEstimator,
+    grouped: tuple[Any, ...],
+    design: Resampling,
+    run: Run,
+    states: States,
+) -> _Value:
+    pairs = run.pairs() if estimator.pairwise else None
+    estimate = estimate_of(estimator, states, grouped, pairs)
+    if estimate.value is None or not (grouped or pairs is not None):
+        return estimate, None
+    return estimate, parts_of(estimator, design, states, pairs, estimate.value)
+
+
+def _difference(estimator: Estimator, a: _Value, b: _Value, design: Resampling) -> PairedDifference:
+    (first, first_parts), (second, second_parts) = a, b
+    if first.value is None or second.value is None:
+        reason = first.reason or second.reason
+        return PairedDifference(estimator.name, first.value, second.value, None, None, reason)
+    interval, reason = None, None
+    if first_parts is None or second_parts is None:
+        reason = "the states of parts of the rows are too large, or give no estimate"
+    elif first_parts.left_out.shape != second_parts.left_out.shape or first.n != second.n:
+        reason = "some rows are valid for one of the models only"
+    else:
+        covers = POPULATION if estimator.unbiased else THIS_N
+        interval = (second_parts - first_parts).interval(design, covers)
+        reason = None if interval else "the estimate of a part of the rows is undefined"
+    gap = float(np.subtract(second.value, first.value))
+    return PairedDifference(estimator.name, first.value, second.value, gap, interval, reason)

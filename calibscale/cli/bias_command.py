@@ -1,0 +1,174 @@
+"""``calibscale bias``."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.cli.options import (
+    RADIAL,
+    Command,
+    check_outputs,
+    columns,
+    json_option,
+    local_estimator,
+    local_options,
+    notion_option,
+    open_session,
+    quiet_option,
+    source_options,
+    write_json,
+    wrote,
+)
+from calibscale.engine.atomic_files import replacing
+
+if TYPE_CHECKING:
+    from calibscale.results.bias_results import BiasMap
+
+
+@click.command(cls=Command, short_help="Map the local bias of the predictions.")
+@click.argument("store", required=False)
+@click.option(
+    "--covariates", metavar="A,B", help="Names of the covariates of the map, comma-separated."
+)
+@click.option(
+    "--at", type=click.Choice(["rows", "grid"]), default="rows", show_default=True,
+    help="Points of the map: every row, or a grid of predictions and covariates.",
+)  # fmt: skip
+@click.option(
+    "--points", default=25, show_default=True, help="Number of values on each axis of the grid."
+)
+@local_options
+@click.option(
+    "--prediction-kernel", type=click.Choice([*RADIAL, "linear+gaussian", "none"]),
+    default="gaussian", show_default=True,
+    help="Kernel on predictions; none weights all predictions equally.",
+)  # fmt: skip
+@click.option(
+    "--covariate-kernel", type=click.Choice(RADIAL), default="gaussian", show_default=True,
+    help="Kernel on covariates.",
+)  # fmt: skip
+@notion_option
+@click.option(
+    "--min-rows", type=float, default=10, show_default=True,
+    help="Effective number of rows near a point below which the point is masked.",
+)  # fmt: skip
+@click.option(
+    "--method", type=click.Choice(["auto", "spectral", "direct"]), default="auto",
+    show_default=True,
+    help="Algorithm: spectral is a Fourier series in one pass, direct visits every row for every "
+    "point.",
+)  # fmt: skip
+@click.option(
+    "--series-tolerance", type=float, default=1e-12, show_default=True,
+    help="Error tolerance of the Fourier series.",
+)  # fmt: skip
+@click.option(
+    "--output", "-o", metavar="MAP.csv", help="Path of the map as CSV; - for standard output."
+)
+@json_option
+@click.option(
+    "--top", default=20, show_default=True,
+    help="Number of points in the table, which is printed without --output and --json.",
+)  # fmt: skip
+@source_options
+@quiet_option
+def bias(
+    store: str | None,
+    covariates: str | None,
+    output: str | None,
+    json_path: str | None,
+    top: int,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Map where, and in which direction, the predictions of STORE are biased.
+
+    The bias near a point is the weighted mean of y - f over rows with similar predictions and
+    covariates; it is positive where predictions are too low.  Points with few rows near them are
+    masked.  The table lists the points whose bias is least likely under calibration.
+    """
+    check_outputs({"--output": output, "--json": json_path})
+    names = columns(covariates)
+    from calibscale.auditing.local_bias import local_bias
+
+    local = local_estimator(names, options)
+    with open_session(store, options, "mapping", quiet=quiet) as session:
+        result = local_bias(session, local, **options)
+    if output is None and json_path is None and not quiet:
+        _print(result, top)
+    if output is not None:
+        _write_csv(result, output)
+        wrote(output)
+    write_json(json_path, result.to_dict() if json_path is not None else {})
+
+
+def _write_csv(result: BiasMap, path: str) -> None:
+    """Write the points as CSV; ``-`` is standard output."""
+
+    def write(file: Any) -> None:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(result.header)
+        writer.writerows((*row[:-1], int(row[-1])) for row in result.rows())
+
+    if path == "-":
+        write(sys.stdout)
+        return
+    with replacing(path) as file:
+        write(codecs.getwriter("utf-8")(file))
+
+
+def _print(result: BiasMap, count: int) -> None:
+    """Print the points whose bias is the most standard errors from 0."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from calibscale.auditing.local_bias import CONFIDENCE
+    from calibscale.formatting import SIGN, level, plural
+    from calibscale.output.text.tables import escape, left_out, show, terminal
+
+    console = terminal()
+    source, masked = result.source, int(result.masked.sum())
+    console.print(
+        Text(
+            f"{source['name']}: {plural(result.n, 'row')}, bias at "
+            f"{plural(len(result), 'point')}, {result.seconds:.2f} s",
+            style="bold",
+        )
+    )
+    for line in left_out(result.n_unlabelled, result.dropped):
+        console.print(line)
+    for note in result.notes:
+        console.print(Text(note, style="dim"))
+    table = Table(box=None, pad_edge=False)
+    index = () if result.index is None else ("row",)
+    estimates = ("bias", f"{100 * CONFIDENCE:g} % interval", "rows near", "z")
+    for name in (*index, "prediction", *result.covariates, *estimates):
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for i in result.most_biased(count):
+        values = zip(result.covariates, result.values[i], strict=True)
+        shown = [result.predictions[i], *(level(result.source, *value) for value in values)]
+        cells = [escape(x) if isinstance(x, str) else "" if x != x else f"{x:.4g}" for x in shown]
+        table.add_row(
+            *([str(result.index[i])] if result.index is not None else []),
+            *cells,
+            f"{result.bias[i]:+.4f}",
+            f"{result.low[i]:+.3f} … {result.high[i]:+.3f}",
+            f"{result.effective_rows[i]:,.0f}",
+            f"{result.z[i]:+.1f}",
+        )
+    show(console, table)
+    are = "is" if masked == 1 else "are"
+    console.print(
+        Text(
+            f"bias is the {SIGN}, near the point; intervals and z are of each point alone, and "
+            "the largest z of many points is not a test; "
+            f"{plural(masked, 'point')} with fewer than {result.parameters['min_rows']:g} "
+            f"effective rows {are} masked",
+            style="dim",
+        )
+    )

@@ -1,0 +1,167 @@
+"""``calibscale select``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.cli.options import (
+    SHARE,
+    Command,
+    check_outputs,
+    json_option,
+    number,
+    open_session,
+    pairs,
+    quiet_option,
+    source_options,
+    write_json,
+    wrote,
+)
+
+if TYPE_CHECKING:
+    from calibscale.selection.families import Family
+
+_NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature")
+_NOTIONS = ("top_label", "canonical", "class_wise", "positive")
+
+
+@click.command(cls=Command, short_help="Select the estimator with the smallest validated risk.")
+@click.argument("store", required=False)
+@click.option(
+    "--notion", type=click.Choice(_NOTIONS), default="top_label", show_default=True,
+    help="Notion of calibration whose error is estimated.",
+)  # fmt: skip
+@click.option(
+    "--estimators", metavar="A,B",
+    help=f"Names of the candidates, comma-separated: {', '.join(_NAMES)}.  [default: all but "
+    "bins_debiased and kde_loo; without binning for the canonical notion]",
+)  # fmt: skip
+@click.option(
+    "--folds", type=click.IntRange(2), default=5, show_default=True,
+    help="Number of folds of the cross-validation.",
+)  # fmt: skip
+@click.option(
+    "--test-fraction", type=SHARE, default=0.2, show_default=True,
+    help="Share of the rows held out for testing.",
+)  # fmt: skip
+@click.option(
+    "--split", metavar="FOLDS.npy",
+    help="Path of the fold of each row (instead of --folds): integers, −1 for the test part, "
+    "0..k−1 for the folds.",
+)  # fmt: skip
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed of the split and of random samples."
+)
+@click.option(
+    "--grid", "grids", multiple=True, metavar="NAME=A,B",
+    help="Hyperparameter grid of an estimator (repeatable): numbers of bins; bandwidths h of kde; "
+    "reg of kkr and ukkr.  [default: the published grids]",
+)  # fmt: skip
+@click.option(
+    "--kernel", type=click.Choice(["gaussian", "laplacian"]), default="gaussian",
+    show_default=True, help="Kernel of kkr and ukkr.",
+)  # fmt: skip
+@click.option(
+    "--bandwidth", type=float, default=2**-0.5, show_default="1/√2",
+    help="Kernel bandwidth of kkr and ukkr.",
+)  # fmt: skip
+@click.option(
+    "--features", type=click.Choice(["landmarks", "random"]), default="landmarks",
+    show_default=True, help="Features that approximate the kernel of kkr and ukkr.",
+)  # fmt: skip
+@click.option("--rank", default=1000, show_default=True, help="Maximum number of features.")
+@click.option(
+    "--subset-rows", default=20_000, show_default=True,
+    help="Number of rows kept in memory for landmarks, canonical kde and standard errors.",
+)  # fmt: skip
+@click.option("--nested", is_flag=True, help="Run nested cross-validation.")
+@json_option
+@click.option(
+    "--plot", "plot_path", metavar="PATH",
+    help="Path of a plot of risks and estimates (png, svg, pdf).",
+)  # fmt: skip
+@source_options
+@quiet_option
+def select(
+    store: str | None,
+    notion: str,
+    estimators: str | None,
+    split: str | None,
+    grids: tuple[str, ...],
+    json_path: str | None,
+    plot_path: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Select the estimator with the smallest validated risk for STORE, and estimate with it.
+
+    Every estimator is fitted with every hyperparameter on all folds but one and validated on the
+    remaining fold; the best one estimates the squared calibration error on rows that were used for
+    neither [Gruber & Bach 2025].
+    """
+    check_outputs({"--json": json_path, "--plot": plot_path})
+    if plot_path is not None:
+        from calibscale.output.plots.pictures import check_format
+
+        check_format(plot_path)
+    from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
+    from calibscale.selection import KernelFeatures
+    from calibscale.selection.selection_pipeline import select as run
+
+    kernel = {"gaussian": Gaussian, "laplacian": Laplacian}[options.pop("kernel")]
+    features = KernelFeatures(
+        options.pop("features"), kernel(options.pop("bandwidth")), options.pop("rank")
+    )
+    if split is not None:
+        options["folds"] = _folds(split)
+    families = _families(estimators, grids, notion)
+    with open_session(store, options, "selecting", "steps", quiet) as session:
+        result = run(session, notion, families, features=features, **options)
+    if json_path != "-" and not quiet:
+        from calibscale.output.text import print_result
+
+        print_result(result)
+    if plot_path is not None:
+        from calibscale.output.plots.pictures import save_picture
+
+        save_picture(result, plot_path)
+        wrote(plot_path)
+    write_json(json_path, result.to_dict())
+
+
+def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
+    from calibscale.selection.selection_pipeline import FAMILIES, default_families
+
+    grid_of = {name: _grid(name, text) for name, text in pairs(grids, "--grid")}
+    chosen = default_families(notion)
+    if names is not None:
+        chosen = tuple(name.strip() for name in names.split(","))
+    for name in (*chosen, *grid_of):
+        if name not in FAMILIES:
+            raise click.BadParameter(
+                f"there is no {name!r}; available: {', '.join(_NAMES)}", param_hint="--estimators"
+            )
+    for name in grid_of:
+        if name not in chosen or name == "temperature":
+            raise click.BadParameter(
+                f"{name} is not a selected estimator with a grid", param_hint="--grid"
+            )
+    return [
+        FAMILIES[name](grid=grid_of[name]) if name in grid_of else FAMILIES[name]()  # type: ignore[call-arg]
+        for name in chosen
+    ]
+
+
+def _grid(name: str, text: str) -> tuple[float, ...]:
+    return tuple(number(value, f"--grid {name}") for value in text.split(","))
+
+
+def _folds(path: str) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path} cannot be read: {error}", param_hint="--split") from error

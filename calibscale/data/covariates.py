@@ -1,0 +1,331 @@
+"""Covariates: their values, groups, ranges and quantiles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data.rows import DROP_REMEDY, Floats, Ints, place_of
+from calibscale.data.source import ArraySource
+from calibscale.errors import InvalidDataError, OptionError
+from calibscale.results.audit_results import Where
+
+MAX_LEVELS = 64
+_QUIET = np.errstate(over="ignore", invalid="ignore")
+_FIRST_VALUES = 1000  # checked first for many distinct values
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """Summary of one covariate over all rows with finite covariates.
+
+    Attributes
+    ----------
+    name : str
+    position : int
+        Position among the source's covariates.
+    mean, deviation, low, high : float
+    levels : tuple of float, or None
+        Sorted distinct values; None if there are more than 64.
+    rows : int
+        Number of rows summarised.
+    """
+
+    name: str
+    position: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+    levels: tuple[float, ...] | None
+    rows: int = 0
+
+
+class _State(NamedTuple):
+    """n; mean, Σ(x − mean)², low, high (d,); distinct values of each column, None if many."""
+
+    n: int
+    mean: Floats
+    squares: Floats
+    low: Floats
+    high: Floats
+    levels: list[Floats | None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """Task of one pass over the covariates alone."""
+
+    source: ArraySource
+    positions: tuple[int, ...]
+    on_invalid: str
+    block_rows: int
+    blocks: int
+
+    @property
+    def state_bytes(self) -> int:
+        return 8 * len(self.positions) * (MAX_LEVELS + 4)
+
+    @property
+    def block_bytes(self) -> int:
+        return 3 * 8 * self.block_rows * len(self.source.covariate_names)
+
+    @property
+    def shared(self) -> None:
+        return None
+
+    def joined(self, shared: None) -> _Task:
+        return self
+
+    def part(self, first: int, last: int) -> _Task:
+        if not self.source.in_memory:
+            return self
+        start, stop = first * self.block_rows, min(last * self.block_rows, self.source.rows)
+        return replace(self, source=self.source.part(start, stop, covariates=True))
+
+    @_QUIET  # `summarise` reports overflows at the end
+    def state(self, block: int) -> _State:
+        start = block * self.block_rows - self.source.first_row
+        stop = min(start + self.block_rows, self.source.rows)
+        x = self.source.read_covariates(start, stop)[:, self.positions].astype(np.float64)
+        finite = np.isfinite(x).all(axis=1)
+        if not finite.all():
+            if self.on_invalid == "raise":
+                raise self._complaint(x, finite, start)
+            x = x[finite]
+        if not len(x):
+            d = len(self.positions)
+            none: list[Floats | None] = [np.empty(0)] * d
+            return _State(
+                0, np.zeros(d), np.zeros(d), np.full(d, np.inf), np.full(d, -np.inf), none
+            )
+        mean = x.mean(axis=0)
+        return _State(
+            len(x), mean, ((x - mean) ** 2).sum(axis=0), x.min(axis=0), x.max(axis=0),
+            [_few(column) for column in x.T],
+        )  # fmt: skip
+
+    def _complaint(self, x: Floats, finite: Any, start: int) -> InvalidDataError:
+        i = int(np.argmin(finite))
+        row = self.source.first_row + start + i
+        d = int(np.argmin(np.isfinite(x[i])))
+        name = self.source.covariate_names[self.positions[d]]
+        return InvalidDataError(
+            f"{place_of(row, self.source.name, self.source.chunk_rows)}: "
+            f"its covariate {name!r} is {x[i, d]}. {DROP_REMEDY}",
+            row,
+        )
+
+    @_QUIET
+    def merge(self, a: _State, b: _State) -> _State:
+        if a.n == 0 or b.n == 0:
+            return b if a.n == 0 else a
+        n = a.n + b.n
+        step = b.mean - a.mean
+        return _State(
+            n,
+            a.mean + step * (b.n / n),
+            a.squares + b.squares + step * step * (a.n * b.n / n),
+            np.minimum(a.low, b.low),
+            np.maximum(a.high, b.high),
+            [
+                None if x is None or y is None else _few(np.concatenate([x, y]))
+                for x, y in zip(a.levels, b.levels, strict=True)
+            ],
+        )
+
+
+def _few(values: Floats) -> Floats | None:
+    """Sorted distinct values, or None if there are many."""
+    if len(np.unique(values[:_FIRST_VALUES])) > MAX_LEVELS:
+        return None
+    levels = np.unique(values)
+    return None if len(levels) > MAX_LEVELS else levels
+
+
+def summarise(
+    source: ArraySource,
+    names: tuple[str, ...],
+    on_invalid: str = "raise",
+    scheduler: Any = None,
+) -> dict[str, ColumnSummary]:
+    """Read the covariates once; return their summaries by name.
+
+    Raises
+    ------
+    OptionError
+        If a covariate does not exist or is named twice.
+    InvalidDataError
+        If a value is NaN or infinite and `on_invalid` is "raise", no row is left, or values
+        exceed 1e154.
+    """
+    if len(set(names)) != len(names):
+        raise OptionError(f"a covariate is named twice: {', '.join(names)}")
+    positions = tuple(source.covariate(name) for name in names)
+    size = source.block_rows
+    task = _Task(source, positions, on_invalid, size, -(-source.rows // size))
+    total: _State = engine.fold(task, scheduler)
+    if not total.n:
+        raise InvalidDataError(f"{source.name}: no row has finite covariates {', '.join(names)}")
+    deviation = np.sqrt(total.squares / total.n)
+    for name, finite, low, high in zip(
+        names, np.isfinite(deviation), total.low, total.high, strict=True
+    ):
+        if not finite:
+            raise InvalidDataError(
+                f"the values of the covariate {name!r}, {low:.3g} to {high:.3g}, are too large for "
+                "distances between them: rescale it"
+            )
+    columns = {}
+    for i, name in enumerate(names):
+        levels = total.levels[i]
+        categories = (
+            None if levels is None else tuple(source.level(name, value) for value in levels)
+        )
+        columns[name] = ColumnSummary(
+            name, positions[i], float(total.mean[i]), float(deviation[i]), float(total.low[i]),
+            float(total.high[i]), categories, total.n,
+        )  # fmt: skip
+    return columns
+
+
+# ---------------------------------------------------------------- Ranges
+
+
+MAX_GROUPED_LEVELS = 10  # a continuous covariate with at most so many values is grouped by value
+PARTS = 5  # default number of ranges of a column with more than MAX_LEVELS values
+_SAMPLE = 1000  # rows from which the ranges are estimated
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A covariate cut into parts: its `levels`, or the intervals between inner `edges`."""
+
+    name: str
+    position: int
+    levels: tuple[float, ...] | None = None
+    edges: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.edges) + 1 if self.levels is None else len(self.levels)
+
+    def codes(self, column: Floats) -> Ints:
+        """Number of the part of each value (c,)."""
+        return np.searchsorted(np.array(self.edges if self.levels is None else self.levels), column)
+
+    def where(self, part: int) -> Where:
+        """Condition that defines a part."""
+        if self.levels is not None:
+            return Where(self.name, value=self.levels[part])
+        ends = (None, *self.edges, None)
+        return Where(self.name, above=ends[part], up_to=ends[part + 1])
+
+
+def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int) -> Axis:
+    """Cut a covariate at its levels if they are few, else at rounded quantiles of a sample."""
+    if column.levels is not None and (categorical or len(column.levels) <= MAX_GROUPED_LEVELS):
+        return Axis(column.name, column.position, column.levels)
+    sample = sample[np.isfinite(sample)]
+    if not len(sample):
+        return Axis(column.name, column.position)
+    cuts = np.unique(np.quantile(sample, np.arange(1, bins) / bins))
+    gaps = np.diff(cuts)
+    # heavy tails: gaps between quantiles may be far below the deviation
+    scales = [column.deviation, *10 * gaps[gaps > 1e-9 * np.abs(cuts).max()]]
+    digits = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
+    edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
+    inside = sorted(edge for edge in edges if column.low <= edge < column.high)
+    return Axis(column.name, column.position, None, tuple(inside))
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """Covariates (n, d) with one more column: the part of an axis that contains the row."""
+
+    array: Any
+    axis: Axis
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.array.shape[0], self[:0].shape[1]
+
+    @property
+    def dtype(self) -> Any:
+        return np.dtype(np.float64)
+
+    def __getitem__(self, rows: slice) -> Floats:
+        columns = self.array[rows]
+        if hasattr(columns, "compute"):  # dask and xarray
+            columns = columns.compute(scheduler="synchronous")
+        x = np.asarray(columns, np.float64).reshape(len(columns), -1)
+        column = x[:, self.axis.position]
+        parts = np.where(np.isfinite(column), self.axis.codes(column), np.nan)
+        return np.column_stack([x, parts])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("dask", "variable"):  # attributes that mark an array of this process
+            return getattr(self.array, name)
+        raise AttributeError(name)
+
+
+def grouped(
+    source: ArraySource, text: str, on_invalid: str = "raise", scheduler: Any = None
+) -> tuple[ArraySource, str]:
+    """Cut a covariate into ranges to group by, if requested or needed.
+
+    Parameters
+    ----------
+    text : str
+        Name of a covariate, or ``NAME:N`` to cut it into N ranges with about equally many rows.  A
+        covariate that is not categorical and has more than 64 values is cut into 5.
+
+    Returns
+    -------
+    source : ArraySource
+        With an added categorical covariate ``NAME:N`` if the covariate was cut.
+    name : str
+        Name of the covariate to group by.
+
+    Raises
+    ------
+    OptionError
+        If there is no such covariate, or it is categorical and N is given.
+    """
+    name, count = _parsed(source, text)
+    if name in source.categories:
+        if count is not None:
+            raise OptionError(f"{name!r} is categorical and has no ranges: group by {name}")
+        return source, name
+    column = summarise(source, (name,), on_invalid, scheduler)[name]
+    if count is None and column.levels is not None:
+        return source, name
+    sample = np.concatenate(
+        [np.asarray(b.covariates, np.float64)[:, column.position] for b in source.sample(_SAMPLE)]
+    )
+    axis = axis_of(column, False, sample, count or PARTS)
+    if axis.levels is not None or len(axis) < 2:
+        return source, name
+    cut = f"{name}:{len(axis)}"
+    names = tuple(str(axis.where(part)) for part in range(len(axis)))
+    source = replace(
+        source,
+        covariates=_Cut(source.covariates, axis),
+        covariate_names=(*source.covariate_names, cut),
+        categories={**source.categories, cut: names},
+    )
+    return source, cut
+
+
+def _parsed(source: ArraySource, text: str) -> tuple[str, int | None]:
+    """Name of the covariate, and number of ranges if given."""
+    name, _, count = text.rpartition(":")
+    if text in source.covariate_names or name not in source.covariate_names:
+        source.covariate(text)
+        return text, None
+    if not (count.isdecimal() and 2 <= int(count) <= MAX_LEVELS):
+        raise OptionError(f"NAME:N cuts into 2 to {MAX_LEVELS} ranges, not {count!r}")
+    return name, int(count)

@@ -1,0 +1,340 @@
+"""Sources made of other sources: parts of the rows, folds, changed predictions or labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.data.rows import Block, Chunk, Ints
+from calibscale.data.source import ArraySource
+from calibscale.data.store import as_source
+from calibscale.errors import InvalidDataError, OptionError
+from calibscale.kernels import random_draws
+
+TEST = -1
+
+
+@dataclass(frozen=True)
+class Split:
+    """Folds of row numbers: −1 is the test part, 0..k−1 are the folds of the cross-validation.
+
+    Folds are drawn by a counter hash of the row number, and so do not depend on blocks or chunks;
+    or they are `given`, one integer for each row of the source.
+
+    Parameters
+    ----------
+    folds : int
+        k ≥ 2.
+    test_fraction : float
+        Expected share of rows in the test part, in (0, 1).
+    seed : int
+    given : (n,) integers, optional
+        Folds to use instead of a draw.
+    outer : int, optional
+        In nested cross-validation, the fold used as the test part; the test part itself is left
+        out.
+    """
+
+    folds: int = 5
+    test_fraction: float = 0.2
+    seed: int = 0
+    given: NDArray[Any] | None = field(default=None, compare=False)
+    outer: int | None = None
+    first_row: int = 0
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise OptionError(f"folds must be at least 2, not {self.folds}")
+        if not 0 < self.test_fraction < 1:
+            raise OptionError(f"test_fraction must be in (0, 1), not {self.test_fraction}")
+        if not 0 <= self.seed < 2**64:
+            raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
+
+    @property
+    def k(self) -> int:
+        """Number of folds of the cross-validation, without the outer fold of a nested run."""
+        return self.folds - (self.outer is not None)
+
+    def of(self, rows: Ints) -> Ints:
+        """Fold of each row (c,); −2 for rows that a nested run leaves out."""
+        if self.given is not None:
+            fold = self.given[rows - self.first_row].astype(np.int64)
+        else:
+            u = np.empty(len(rows))
+            random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.SPLIT), rows, u)
+            fold = np.floor((u - self.test_fraction) / (1 - self.test_fraction) * self.folds)
+            fold = np.clip(fold, TEST, self.folds - 1).astype(np.int64)
+        if self.outer is None:
+            return fold
+        nested = np.where(fold > self.outer, fold - 1, fold)
+        return np.where(fold == self.outer, TEST, np.where(fold == TEST, TEST - 1, nested))
+
+    def part(self, start: int, stop: int) -> Split:
+        """Split of rows start..stop−1 alone, to be sent to a worker."""
+        if self.given is None:
+            return self
+        return replace(self, given=self.given[start:stop], first_row=start)
+
+
+def given_split(folds: Any, rows: int, seed: int = 0) -> Split:
+    """Split described by an array of one fold −1..k−1 per row, none of them empty."""
+    given = np.asarray(folds)
+    if given.shape != (rows,) or given.dtype.kind not in "iu":
+        raise OptionError(
+            f"folds must be {rows} integers, one per row (−1: test), not {given.dtype} of shape "
+            f"{given.shape}"
+        )
+    low, high = int(given.min()), int(given.max())
+    if low < TEST or high >= 1000:
+        raise OptionError(f"folds must be −1 (test) or 0..k−1, k ≤ 1000, not {low}..{high}")
+    counts = np.zeros(max(high + 2, 3), np.int64)
+    for start in range(0, rows, 2**20):
+        piece = given[start : start + 2**20].astype(np.int64) + 1
+        counts += np.bincount(piece, minlength=len(counts))
+    if not counts.all():
+        empty = int(np.argmin(counts > 0)) - 1
+        what = "the test part (−1)" if empty == TEST else f"fold {empty}"
+        raise OptionError(f"folds: {what} has no rows")
+    return Split(folds=high + 1, seed=seed, given=given)
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Share of rows held out of estimates, drawn by a counter hash of the row numbers.
+
+    Such rows select a kernel, or fit a recalibration, that is then applied to the others.
+    """
+
+    share: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise OptionError(f"a held-out share must be in (0, 1), not {self.share}")
+
+    def holds(self, rows: Ints) -> Any:
+        """Whether each row is held out (c,)."""
+        u = np.empty(len(rows))
+        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.HOLD_OUT), rows, u)
+        return u < self.share
+
+    def some(self, share: float) -> HoldOut:
+        """Subset with the smallest hashes, of about `share` of all rows."""
+        return HoldOut(min(self.share, share), self.seed)
+
+    def rest(self, chunk: Chunk) -> Chunk:
+        """Rows of a chunk that are not held out."""
+        return chunk.take(~self.holds(chunk.rows))
+
+
+# ---------------------------------------------------------------- Changed rows
+
+
+_PIECE = 2**20  # row numbers hashed together
+
+
+@dataclass(frozen=True, eq=False)
+class DerivedSource(ArraySource):
+    """Source that changes the blocks of the source `before`, whose columns it shares."""
+
+    before: ArraySource = field(kw_only=True)
+
+    @property
+    def classes(self) -> int:
+        return self.before.classes
+
+    @property
+    def in_memory(self) -> bool:
+        return self.before.in_memory
+
+    @classmethod
+    def of(cls, before: ArraySource, **changes: Any) -> Self:
+        """Derive a source from another one, with the fields of that one besides `changes`."""
+        same = {each.name: getattr(before, each.name) for each in fields(ArraySource)}
+        return cls(**{**same, **changes}, before=before)
+
+    def part(self, start: int, stop: int, covariates: bool = False) -> Self:
+        before = self.before.part(start, stop, covariates or self._reads_covariates)
+        names = ("values", "labels", "covariates", "weights", "rows", "first_row")
+        return replace(self, before=before, **{name: getattr(before, name) for name in names})
+
+    def read(self, start: int, stop: int, covariates: bool = False) -> Block:
+        """Read rows start..stop−1, changed; covariates only on request."""
+        block = self.before.read(start, stop, covariates or self._reads_covariates)
+        block = self._changed(block)
+        return block if covariates else block._replace(covariates=None)
+
+    @property
+    def _reads_covariates(self) -> bool:
+        return False
+
+    def _changed(self, block: Block) -> Block:
+        """Block with the changes of this source."""
+        raise NotImplementedError
+
+
+# ---------------------------------------------------------------- parts
+
+
+@dataclass(frozen=True, eq=False)
+class _Part(DerivedSource):
+    """Rows that are held out, or the rest; other rows have no label."""
+
+    hold_out: HoldOut = field(kw_only=True)
+    held: bool = field(kw_only=True)
+
+    def describe(self) -> dict[str, Any]:
+        source = self.before.describe()
+        mine = {"share": self.hold_out.share, "seed": self.hold_out.seed, "held": self.held}
+        return {**source, "parts": [*source.get("parts", []), mine]}
+
+    def keeps(self, rows: Ints) -> Any:
+        """Whether each row is in the part (c,)."""
+        return self.hold_out.holds(rows) == self.held
+
+    def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
+        """Sample rows of all parts: choices by a sample never depend on labels."""
+        return self.before.sample(count, seed)
+
+    def _changed(self, block: Block) -> Block:
+        out = ~self.keeps(np.arange(block.start, block.start + len(block.labels)))
+        labels = block.labels
+        if labels.dtype == np.uint64:
+            labels = np.minimum(labels, np.uint64(2**63 - 1))  # stays out of range
+        labels = labels.astype(np.int64)
+        labels[out] = -1
+        # rows of other parts must not be invalid, whatever their values
+        values = _filled(block.values, out, 0.0)
+        if self.kind == "probabilities":  # all on one class: exact in every type
+            values.reshape(len(labels), -1)[out, 0] = 1.0
+        return block._replace(
+            values=values, labels=labels, weights=_filled(block.weights, out, 1.0),
+            covariates=_filled(block.covariates, out, 0.0),
+        )  # fmt: skip
+
+
+def _filled(column: Any, where: Any, value: float) -> Any:
+    """Copy of a column, if any, with some rows replaced."""
+    if column is None:
+        return None
+    column = np.array(column)
+    column[where] = value
+    return column
+
+
+def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
+    """Restrict a source to the rows held out, or to the rest; row numbers do not change.
+
+    The part of a row depends on its number and the seed alone.  Rows of the other part are treated
+    and counted as rows without a label; `left_out` counts them separately.  They are never
+    invalid, except for covariates that an estimator uses: the range of covariates and default
+    bandwidths are computed from all rows.
+
+    Parameters
+    ----------
+    source : path, URL, LogitStore or ArraySource
+    hold_out : HoldOut
+        Use another seed than that of an estimator with ``bandwidth_share=``, which holds out rows
+        by the same draw.
+    held : bool
+        Whether to take the rows held out or the rest.
+
+    Returns
+    -------
+    ArraySource
+
+    Raises
+    ------
+    OptionError, StoreError
+        If the source cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> from calibscale.data.derived_sources import HoldOut
+    >>> from calibscale.auditing.recalibration import left_out, part_of
+    >>> data = calibscale.from_arrays(
+    ...     probabilities=np.full(100, 0.5), labels=np.zeros(100, int), binary=True
+    ... )
+    >>> parts = [part_of(data, HoldOut(0.3), held) for held in (True, False)]
+    >>> sum(left_out(part) for part in parts)
+    100
+    """
+    return _Part.of(as_source(source), hold_out=hold_out, held=held)
+
+
+def left_out(source: ArraySource) -> int:
+    """Number of rows of a source outside the parts to which it was restricted.
+
+    Results count these rows as unlabelled.
+    """
+    parts, before = [], source
+    while isinstance(before, DerivedSource):
+        if isinstance(before, _Part):
+            parts.append(before)
+        before = before.before
+    if not parts:
+        return 0
+    count = 0
+    for low in range(0, source.rows, _PIECE):
+        rows = source.first_row + np.arange(low, min(low + _PIECE, source.rows))
+        count += int((~np.logical_and.reduce([part.keeps(rows) for part in parts])).sum())
+    return count
+
+
+# ---------------------------------------------------------------- predictions of another model
+
+
+@dataclass(frozen=True, eq=False)
+class _Predicted(DerivedSource):
+    """Predictions of one source with the labels, weights and covariates of another, by row."""
+
+    predictions: ArraySource = field(kw_only=True)
+
+    @property
+    def in_memory(self) -> bool:
+        return self.predictions.in_memory or self.before.in_memory
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.predictions.describe(), "weighted": self.before.weights is not None}
+
+    def part(self, start: int, stop: int, covariates: bool = False) -> Self:
+        part = super().part(start, stop, covariates)
+        predictions = self.predictions.part(start, stop)
+        return replace(part, predictions=predictions, values=predictions.values)
+
+    def _changed(self, block: Block) -> Block:
+        start = block.start - self.first_row
+        other = self.predictions.read(start, start + len(block.labels))
+        labelled = (block.labels >= 0) & (other.labels >= 0)
+        differ = np.flatnonzero(labelled & (block.labels != other.labels))
+        if len(differ):
+            row = block.start + int(differ[0])
+            raise InvalidDataError(
+                f"row {row} has label {block.labels[differ[0]]} in {self.before.name}, "
+                f"{other.labels[differ[0]]} in {self.predictions.name}: "
+                "both models need the same rows, in the same order",
+                row,
+            )
+        return block._replace(values=other.values, name=other.name)
+
+
+def predicted(predictions: ArraySource, columns: ArraySource) -> ArraySource:
+    """Source of a second model's predictions for the rows of `columns`.
+
+    The sources must have equal numbers of rows and classes; reading a row that is labelled in both,
+    with different labels, is an error.
+    """
+    if predictions.rows != columns.rows or predictions.classes != columns.classes:
+        raise OptionError(
+            f"{predictions.name} has {predictions.rows:,} rows of {predictions.classes} classes, "
+            f"{columns.name} {columns.rows:,} of {columns.classes}: a comparison needs the same "
+            "rows"
+        )
+    own = ("kind", "values", "binary", "name")
+    changes = {name: getattr(predictions, name) for name in own}
+    return _Predicted.of(columns, predictions=predictions, **changes)

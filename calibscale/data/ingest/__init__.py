@@ -1,0 +1,207 @@
+"""Ingestion of files of predictions into a store, in batches of rows and resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from calibscale.data import input_hints
+from calibscale.data.ingest.columns import Batch, agree, batches, categories_of, filled, layouts_of
+from calibscale.data.ingest.readers import reading
+from calibscale.data.rows import Block, Rules, chunks
+from calibscale.data.store import LogitStore
+from calibscale.errors import InvalidDataError, StoreError
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int | None], None]  # (rows done, number of rows or None if unknown)
+
+_END_BYTES = 2**16  # hashed at each end of a file
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """Result of `ingest`: number of rows in the store, and of rows added by this run."""
+
+    store: str
+    rows: int
+    added: int
+    resumed: bool
+    files: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {**asdict(self), "files": list(self.files)}
+
+
+def ingest(
+    files: Sequence[str | Path],
+    url: str | Path,
+    *,
+    keys: Mapping[str, str] | None = None,
+    binary: bool = False,
+    class_names: Sequence[str] | None = None,
+    dtype: Any = None,
+    provenance: dict | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> IngestReport:
+    """Write files of predictions and labels into a store, in constant memory.
+
+    The same call resumes an interrupted run; after a finished run it does nothing.
+
+    Parameters
+    ----------
+    files : paths of .npz, .safetensors, .parquet, .arrow, .feather, .csv or .npy files
+        Concatenated in this order; .npy files are the columns of one data set.
+    url : path or fsspec URL of the store
+    keys : {role: name}, optional
+        Names of the arrays, columns or .npy files of roles; default: the role itself.  Roles are
+        one of ``logits`` and ``probabilities``, ``labels``, and optionally ``weights``,
+        ``covariates`` (several names are separated by commas) and ``covariate_names`` (npz).
+        For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
+        that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
+    binary : bool
+        Whether the predictions are one column, P(y = 1) or its log-odds.
+    class_names : K names, optional
+        Names of the classes in the order of the columns, to which text labels refer; default: the
+        endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
+    dtype : float16, float32 or float64, optional
+        Type of the stored predictions; default: as in the files, float64 for csv.
+    provenance : JSON object, optional
+        Stored together with names and sizes of the files, keys, time and version.
+    overwrite : bool
+        Whether to replace an existing store, finished or not.
+    progress : callable(rows done, number of rows or None), optional
+        Called after every batch.
+
+    Raises
+    ------
+    OptionError
+        If the files cannot be ingested with these settings: unknown format or role, predictions
+        not declared as logits or probabilities, a missing name, a missing optional library.
+    InvalidDataError
+        If a file is damaged, contains pickled objects or violates a rule; names the file and row.
+    StoreError
+        If the store cannot be written (committed rows are kept), or was written from other files.
+
+    Notes
+    -----
+    An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
+    boolean covariates become numbers, and the store keeps their sorted names.  A warning is logged
+    if `evaluate` would refuse one of the first rows, if logits look like probabilities, or if all
+    labels are −1 or 1.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from calibscale.data.ingest import ingest
+    >>> folder = tempfile.mkdtemp()
+    >>> np.savez(folder + "/day.npz", p=np.full((5, 2), 0.5), y=np.zeros(5, int))
+    >>> keys = {"probabilities": "p", "labels": "y"}
+    >>> ingest([folder + "/day.npz"], folder + "/day.zarr", keys=keys).added
+    5
+    """
+    keys, paths = dict(keys or {}), [Path(file) for file in files]
+    layouts = filled(layouts_of(paths, keys, binary))
+    first, stored = agree(layouts, binary, dtype, class_names)
+    class_names = class_names or first.class_names
+    categories = categories_of(layouts)
+    counts = [layout.rows for layout in layouts if layout.rows is not None]
+    total = sum(counts) if len(counts) == len(layouts) else None
+    marks = [_fingerprint(path) for path in paths]
+    names = {"class_names": None if class_names is None else list(class_names)}
+    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored), **names}
+    store = None if overwrite else _existing(url, note)
+    resumed = store is not None and not store.finished
+    if store is None:
+        origin = {
+            "files": [{"name": mark["name"], "size": mark["size"]} for mark in marks],
+            "keys": keys,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "calibscale": metadata.version("calibscale"),
+        }
+        store = LogitStore.create(
+            url,
+            classes=2 if binary else first.columns,
+            kind=first.kind,
+            binary=binary,
+            dtype=stored,
+            class_names=class_names,
+            covariate_names=first.covariates,
+            categories=categories,
+            weights=first.weights,
+            provenance={"ingest": origin, **(provenance or {})},
+            expected_rows=total,
+            notes={"ingest": note},
+            overwrite=overwrite,
+        )
+    before = store.rows
+    if not store.finished:
+        with store.writer() as writer:
+            before = done = store.rows  # read again under the lock
+            names_of = (class_names or (), categories, store.classes)
+            for batch in batches(layouts, stored, *names_of, done):
+                writer.append(**batch._asdict())
+                if done == 0:
+                    _examine(first.file, batch, Rules(store.kind, store.classes, 1))
+                done += len(batch.labels)
+                if progress is not None:
+                    progress(done, total)
+        if store.rows and store.classes == 2 and input_hints.negatives_lost(store.source.labels):
+            _log.warning(input_hints.ARE_NEGATIVES, url)
+    added = store.rows - before
+    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, paths)))
+
+
+def _examine(file: str, batch: Batch, rules: Rules) -> None:
+    """Warn of rows that `evaluate` refuses, and of logits that look like probabilities."""
+    try:
+        for _ in chunks(Block(0, batch.values, batch.labels, batch.weights, None, file), rules):
+            pass
+    except InvalidDataError as error:
+        _log.warning("%s The store keeps such rows unchanged.", error)
+    if rules.kind == "logits" and input_hints.seem_probabilities(batch.values):
+        _log.warning(input_hints.ARE_PROBABILITIES, file)
+
+
+def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
+    """Store that the same call has created earlier; None if there is no store."""
+    try:
+        store = LogitStore.open(url, unfinished=True)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    if store.notes.get("ingest") != note:
+        if "ingest" in store.notes and not store.finished:
+            raise StoreError(
+                f"{url}: an earlier ingest of other (or changed) files, or with other settings, "
+                "was interrupted; start again with overwrite=True (--overwrite), or choose "
+                "another path"
+            )
+        raise StoreError(
+            f"{url}: this store was written from other files or with other settings; choose "
+            "another path, or replace the store with overwrite=True (--overwrite)"
+        )
+    return store
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with reading(path), open(path, "rb") as file:
+        state = path.stat()
+        digest = hashlib.sha256(file.read(_END_BYTES))
+        file.seek(max(0, state.st_size - _END_BYTES))
+        digest.update(file.read(_END_BYTES))
+    return {
+        "name": path.name,
+        "size": state.st_size,
+        "mtime_ns": state.st_mtime_ns,
+        "sha256_of_ends": digest.hexdigest(),
+    }

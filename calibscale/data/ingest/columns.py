@@ -1,0 +1,389 @@
+"""Roles of the columns of a file, and its rows converted for the store."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.data import input_hints
+from calibscale.data.ingest.readers import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    PICKLES,
+    READERS,
+    InputColumn,
+    InputPart,
+    Reader,
+    pickled,
+    reading,
+)
+from calibscale.data.source import KINDS
+from calibscale.errors import (
+    BinaryError,
+    InvalidDataError,
+    MissingNameError,
+    NoRowsError,
+    OptionError,
+)
+
+_ROLES = (*KINDS, "labels", "covariates", "covariate_names", "weights")
+_MAX_CATEGORIES = 10_000  # of a covariate
+
+
+class Batch(NamedTuple):
+    """Rows in the types of the store."""
+
+    values: NDArray[Any]
+    labels: NDArray[np.int32]
+    covariates: NDArray[np.float64] | None
+    weights: NDArray[np.float64] | None
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """Columns of a file by role; `texts` and `flags` are columns of texts and booleans."""
+
+    file: str
+    reader: Callable[[], Reader]
+    roles: dict[str, tuple[str, ...]]
+    kind: str
+    columns: int
+    dtype: np.dtype
+    class_names: tuple[str, ...] | None
+    covariates: tuple[str, ...]
+    texts: tuple[str, ...]
+    flags: tuple[str, ...]
+    weights: bool
+    rows: int | None
+    step: int
+
+
+def layouts_of(paths: Sequence[Path], keys: dict[str, str], binary: bool) -> list[ColumnLayout]:
+    """Check files, and find the columns of each role."""
+    if not paths:
+        raise OptionError("there are no files to ingest")
+    if unknown := sorted(set(keys) - set(_ROLES)):
+        raise OptionError(f"there is no role {unknown[0]!r}; the roles are: {', '.join(_ROLES)}")
+    for path in paths:
+        if path.suffix.lower() in PICKLES:
+            raise pickled(path)
+        if path.suffix.lower() not in READERS:
+            raise OptionError(f"{path}: the name must end in one of {', '.join(READERS)}")
+        if not path.is_file():
+            raise OptionError(f"{path}: there is no such file")
+        with reading(path), open(path, "rb") as file:
+            head = file.read(1)
+        if not head:
+            raise InvalidDataError(f"{path}: the file is empty")
+        if head == b"\x80" and path.suffix.lower() in (".npy", ".npz"):  # first byte of a pickle
+            raise pickled(path)
+    if any(path.suffix.lower() == ".npy" for path in paths):
+        keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
+        layout = _layout(", ".join(map(str, paths)), partial(READERS[".npy"], paths), keys, binary)
+        if sorted(path.stem for path in paths) != sorted(chain(*layout.roles.values())):
+            raise OptionError(
+                f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
+                "own (--key labels=y.npy); ingest other files separately"
+            )
+        return [layout]
+    readers = [partial(READERS[path.suffix.lower()], path) for path in paths]
+    return [_layout(str(p), read, keys, binary) for p, read in zip(paths, readers, strict=True)]
+
+
+def _layout(
+    file: str, open_reader: Callable[[], Reader], keys: dict[str, str], binary: bool
+) -> ColumnLayout:
+    with reading(file):
+        reader = open_reader()
+        roles = _roles(file, reader, keys, binary)
+        columns = {name: reader.column(name) for name in chain(*roles.values())}
+        heading = roles.pop("covariate_names", None)
+        kind, *_ = roles
+        rows = columns[roles[kind][0]].rows
+        for role, names in roles.items():
+            for name in names:
+                column, what = columns[name], f"{file}: {role} ({name!r})"
+                texts_fit = role == "labels" or (role == "covariates" and not heading)
+                if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
+                    hint = input_hints.of_text(column.dtype) * (role == "covariates")
+                    raise InvalidDataError(
+                        f"{what} must be numbers, not {_type_name(column)}{hint}"
+                    )
+                if len(column.shape) > (role in (kind, "covariates")):
+                    hint = input_hints.of_shape((0, *column.shape)) * (role == "labels")
+                    raise InvalidDataError(f"{what} have too many dimensions{hint}")
+                if column.rows != rows:
+                    raise InvalidDataError(
+                        f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
+                    )
+        covariates = roles.get("covariates", ())
+        texts = tuple(name for name in (*roles["labels"], *covariates) if _is_text(columns[name]))
+        flags = tuple(
+            name for name in covariates
+            if columns[name].dtype.kind == "b" and not (columns[name].shape or heading)
+        )  # fmt: skip
+        if covariates and columns[covariates[0]].shape:
+            covariates = tuple(f"x{i}" for i in range(columns[covariates[0]].shape[0]))
+        if covariates and heading:
+            (part,) = reader.parts({heading[0]: False}, 0, BATCH_ROWS)
+            names, d = tuple(map(str, part.columns[heading[0]])), len(covariates)
+            if len(names) != d:
+                raise OptionError(f"{file}: {d} covariates, but {len(names)} names for them")
+            covariates = names
+        width = {name: math.prod(column.shape) for name, column in columns.items()}
+        return ColumnLayout(
+            file,
+            open_reader,
+            roles,
+            kind,
+            sum(width[name] for name in roles[kind]),
+            np.result_type(*(columns[name].dtype for name in roles[kind])),
+            _class_names(roles[kind], keys.get(kind, kind)),
+            covariates,
+            texts,
+            flags,
+            "weights" in roles,
+            rows,
+            max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, 8 * sum(width.values())))),
+        )
+
+
+def _is_text(column: InputColumn) -> bool:
+    return column.dtype.kind in "OU" and not column.shape
+
+
+def _type_name(column: InputColumn) -> str:
+    return "text" if column.dtype.kind in "OU" else str(column.dtype)
+
+
+def _start(name: str) -> str:
+    """Start of the names of columns with the prefix `name`."""
+    return name if re.search("[^0-9A-Za-z]$", name) else f"{name}_"
+
+
+def _class_names(columns: tuple[str, ...], key: str) -> tuple[str, ...] | None:
+    """Endings of the names of the columns of predictions; None if numbered or empty."""
+    start = _start(key)
+    if not all(name.startswith(start) for name in columns):
+        common = re.match(r".*[^0-9A-Za-z]|", os.path.commonprefix(columns))  # noqa: RUF071
+        start = common[0] if common else ""
+    names = tuple(name.removeprefix(start) for name in columns)
+    numbered = any(re.fullmatch("[A-Za-z]*[0-9]*", name) and name[-1:].isdigit() for name in names)
+    return None if len(names) == 1 or numbered else names
+
+
+def _roles(
+    file: str, reader: Reader, keys: dict[str, str], binary: bool
+) -> dict[str, tuple[str, ...]]:
+    """Columns of each role; the role of the predictions comes first."""
+
+    def columns_of(role: str) -> tuple[str, ...]:
+        name = keys.get(role, role)
+        single = (name,) if name in reader.names else ()
+        several = tuple(name.split(",")) if set(name.split(",")) <= set(reader.names) else ()
+        if role in KINDS and not (single and (binary or reader.column(name).shape)):
+            if not (columns := _numbered(file, reader.names, name)):
+                columns = _with_prefix(reader.names, name, others)
+            return columns or single or several
+        return single or (several if role == "covariates" else ())
+
+    others = set(chain(*(keys.get(r, r).split(",") for r in _ROLES[2:])))
+    listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
+    kinds = [k for k in KINDS if k in keys] or [k for k in KINDS if columns_of(k)]
+    if len(kinds) != 1:
+        raise OptionError(
+            f"{file}: {'both' if kinds else 'neither'} logits {'and' if kinds else 'nor'} "
+            f"probabilities are named; the file has {listed}. Name the predictions with either "
+            "--key logits=NAME or --key probabilities=NAME (keys=)"
+        )
+    roles = {role: columns_of(role) for role in (*kinds, *_ROLES[2:])}
+    for role, names in roles.items():
+        if not names and (role in keys or role in (*kinds, "labels")):
+            key = keys.get(role, role)
+            each = key.split(",") if role in ("covariates", *kinds) else []
+            missing = [name for name in each if name not in reader.names] or [key]
+            what = f"{file}: there is no {', '.join(map(repr, missing))}; the file has {listed}"
+            message = f"{what}. Name the {role} with --key {role}=NAME (keys=)"
+            raise MissingNameError(message, role, what)
+        if double := [name for name in names if reader.names.count(name) > 1]:
+            raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
+    return {role: names for role, names in roles.items() if names}
+
+
+def _numbered(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
+    """Columns ``name_0 … name_{K−1}`` or ``name0 … ``, in this order."""
+    columns: dict[int, str] = {}
+    for column in names:
+        if match := re.fullmatch(f"({re.escape(name)}_?)([0-9]{{1,9}})", column):
+            stem, k = match[1], int(match[2])
+            if columns.setdefault(k, column) != column:
+                raise InvalidDataError(f"{file}: {columns[k]!r} and {column!r} are both column {k}")
+    for k in range(len(columns)):
+        if k not in columns:
+            raise InvalidDataError(f"{file}: the column {stem + str(k)!r} is missing")
+    return tuple(columns[k] for k in range(len(columns)))
+
+
+def _with_prefix(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
+    """Columns with the prefix ``name``, in the order of the file; none if there is only one."""
+    start = _start(name)
+    columns = tuple(n for n in names if n.startswith(start) and n != start and n not in others)
+    return columns if len(columns) > 1 else ()
+
+
+def filled(layouts: Sequence[ColumnLayout]) -> list[ColumnLayout]:
+    """Layouts of files that have rows, or may have some; a NoRowsError if none is left."""
+    nonempty = [layout for layout in layouts if layout.rows != 0]
+    if not nonempty:
+        raise NoRowsError(f"{layouts[0].file}: there are no rows")
+    return nonempty
+
+
+def agree(
+    layouts: Sequence[ColumnLayout], binary: bool, dtype: Any, class_names: Sequence[str] | None
+) -> tuple[ColumnLayout, np.dtype]:
+    """Check that layouts agree; return the first and the type to store."""
+    first = layouts[0]
+    class_names = class_names or first.class_names
+    for layout in layouts:
+        file, kind = layout.file, layout.kind
+        if binary != (layout.columns == 1):
+            what = f"{file}: {layout.columns} columns of {kind}"
+            raise BinaryError(what + ", although binary is declared" * binary, declared=binary)
+        if dtype is None and (layout.dtype.kind != "f" or layout.dtype.itemsize > 8):
+            raise InvalidDataError(
+                f"{file}: {kind} are {layout.dtype}; choose the type to store (dtype=)"
+            )
+        for what in ("kind", "columns", "class_names", "covariates", "texts", "weights"):
+            here, there = getattr(layout, what), getattr(first, what)
+            if here != there:
+                raise InvalidDataError(f"{file}: {what} {here}, but {there} in {first.file}")
+    if class_names is None and first.roles["labels"][0] in first.texts:
+        raise OptionError(
+            f"{first.file}: the labels are text; name the classes in the order of their columns "
+            "with --class-names A,B,… (class_names=)"
+        )
+    try:
+        return first, np.dtype(dtype or np.result_type(*(layout.dtype for layout in layouts)))
+    except TypeError as error:
+        raise OptionError(f"there is no dtype {dtype!r}") from error
+
+
+def categories_of(layouts: Sequence[ColumnLayout]) -> dict[str, tuple[str, ...]]:
+    """Sorted names of the categories of text and boolean covariates; one pass over texts."""
+    first = layouts[0]
+    texts: dict[str, set[str]] = {n: set() for n in first.texts if n in first.covariates}
+    for layout in layouts if texts else ():
+        with reading(layout.file):
+            for part in layout.reader().parts(dict.fromkeys(texts, True), 0, layout.step):
+                for name, values in texts.items():
+                    values.update(filter(None, part.columns[name].tolist()))
+                    if len(values) > _MAX_CATEGORIES:
+                        raise OptionError(
+                            f"{layout.file}: the covariate {name!r} has more than "
+                            f"{_MAX_CATEGORIES:,} different texts; omit it, or merge texts"
+                        )
+    names = {name: tuple(sorted(values)) for name, values in texts.items()}
+    return names | dict.fromkeys(first.flags, ("false", "true"))
+
+
+def batches(
+    layouts: Sequence[ColumnLayout],
+    dtype: np.dtype,
+    class_names: Sequence[str],
+    categories: Mapping[str, Sequence[str]],
+    classes: int,
+    skip: int,
+) -> Iterator[Batch]:
+    """Rows of all files after the first `skip`, in batches."""
+    codes = {name: _numbers_of(names) for name, names in categories.items()}
+    labels = _numbers_of(class_names)
+    for layout in layouts:
+        end, roles = layout.rows or 0, layout.roles
+        optional = {n: r in ("labels", "covariates") for r, names in roles.items() for n in names}
+        with reading(layout.file):
+            for part in layout.reader().parts(optional, skip, layout.step):
+                columns = {
+                    role: np.column_stack(
+                        [
+                            _coded(
+                                layout.file, part, n, labels if role == "labels" else codes.get(n)
+                            )
+                            for n in names
+                        ]
+                    )
+                    for role, names in roles.items()
+                }
+                covariates, weights = columns.get("covariates"), columns.get("weights")
+                batch = Batch(
+                    _cast(layout.file, columns[layout.kind], dtype),
+                    _integers(layout.file, part, columns["labels"][:, 0], classes),
+                    None if covariates is None else covariates.astype(np.float64),
+                    None if weights is None else weights[:, 0].astype(np.float64),
+                )
+                end = part.start + len(batch.labels)
+                if len(batch.labels):
+                    yield batch
+        skip = max(0, skip - end)
+
+
+def _numbers_of(names: Sequence[str]) -> dict[str | None, float]:
+    return {name: float(k) for k, name in enumerate(names)}
+
+
+def _coded(
+    file: str, part: InputPart, name: str, codes: dict[str | None, float] | None
+) -> NDArray[Any]:
+    """Column of a part; texts become the numbers of their names, empty cells NaN."""
+    column = part.columns[name]
+    if codes is None or column.dtype.kind not in "OU":
+        return column
+    numbers = [codes.get(text) if text else math.nan for text in column.tolist()]
+    if None in numbers:
+        i = numbers.index(None)
+        names = ", ".join(map(str, codes))
+        raise InvalidDataError(
+            f"{file}, {_place(part, i)}: {name!r} is {column[i]!r}, which is not a class name; "
+            f"the names are: {names}. Name the classes in the order of their columns with "
+            "--class-names A,B,… (class_names=)",
+            part.start + i,
+        )
+    return np.array(numbers, np.float64)
+
+
+def _place(part: InputPart, i: int) -> str:
+    return f"line {part.lines[i]}" if part.lines else f"row {part.start + i}"
+
+
+def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
+    try:
+        with np.errstate(over="raise"):
+            return values.astype(dtype, copy=False)
+    except FloatingPointError as error:
+        raise InvalidDataError(f"{file}: predictions are too large for {dtype}") from error
+
+
+def _integers(file: str, part: InputPart, labels: NDArray[Any], classes: int) -> NDArray[np.int32]:
+    wrong = (labels < -1) | (labels >= classes)
+    if labels.dtype.kind == "f":
+        labels = np.where(np.isnan(labels), -1, labels)
+        wrong |= labels != np.floor(labels)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise InvalidDataError(
+            f"{file}, {_place(part, i)}: the label is {labels[i]}, not an integer "
+            f"0..{classes - 1} (−1 or empty: not yet known)"
+            + input_hints.of_range(labels, classes),
+            part.start + i,
+        )
+    return labels.astype(np.int32)

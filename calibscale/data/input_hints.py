@@ -1,0 +1,102 @@
+"""Hints for error messages: what invalid data probably are, and the remedy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+ARE_PROBABILITIES = (
+    "%s: every row of the logits is in 0..1 and sums to 1: are these probabilities? If so, pass "
+    "them as probabilities= (ingest --key probabilities=NAME)"
+)
+ARE_NEGATIVES = (
+    "%s: all known labels are 1; −1 means not yet known, and such rows are skipped; for labels "
+    "−1/+1 use 0/1"
+)
+
+_SOME_ROWS, _PIECE = 4096, 2**20
+
+
+def of_text(dtype: np.dtype) -> str:
+    """Hint for a column whose type is not numeric."""
+    if dtype.kind not in "OSUT":
+        return ""
+    return "; categories must be numbers from 0: np.searchsorted(classes, labels)"
+
+
+def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
+    """Hint for labels not of shape (n,); `labels` are given if they are in memory."""
+    if len(shape) != 2 or shape[1] < 2:
+        return of_images(shape, 3)
+    one_hot = "; are they one-hot? take labels.argmax(axis=1)"
+    several = (
+        "; are these several labels per row? Evaluate each separately: probabilities=p[:, k], "
+        "labels=y[:, k], binary=True"
+    )
+    if not isinstance(labels, np.ndarray):
+        return one_hot + several
+    return one_hot if (labels[:_SOME_ROWS].sum(axis=1) == 1).all() else several
+
+
+def of_images(shape: tuple[int, ...], dimensions: int = 4) -> str:
+    """Hint for predictions (n, K, h, w) or labels (n, h, w) of pixels."""
+    return (
+        "; for images, pass pixels as rows: np.moveaxis(predictions, 1, -1).reshape(-1, K) and "
+        "labels.reshape(-1), with label −1 for pixels without one (ignore_index)"
+    ) * (len(shape) >= dimensions)
+
+
+def of_range(labels: Any, classes: int) -> str:
+    """Hint for labels with a value outside 0..K−1."""
+    for ignored in (255, -100):
+        if not -1 <= ignored < classes and (labels == ignored).any():
+            return f"; if {ignored} is an ignore_index, use −1: labels[labels == {ignored}] = -1"
+    labels = labels[labels >= 0]
+    from_one = len(labels) > 0 and labels.min() == 1 and labels.max() == classes
+    return "; counted from 1? subtract 1" * bool(from_one)
+
+
+def of_sums(sums: Any) -> str:
+    """Hint for rows of nonnegative probabilities whose sums (n,) are not 1."""
+    error = float(np.abs(sums - 1).max(initial=0.0))
+    if not 0 < error <= 0.01:
+        return ""
+    enough = 10.0 ** math.ceil(math.log10(2 * error))
+    return (
+        f"; the rows of this chunk sum to 1 within {error:.2g}, as float16 or rounded numbers do: "
+        f"pass tolerance={enough:g} (--tolerance {enough:g})"
+    )
+
+
+def of_probabilities(values: Any, binary: bool) -> str:
+    """Hint for a finite row (K,) with a negative probability or a wrong sum."""
+    total, largest = float(values.sum()), float(values.max())
+    if values.min() >= 0 and ((2 < largest <= 100) if binary else abs(total - 100) <= 1):
+        return "; in percent? divide by 100"
+    if values.min() >= -0.01 and largest <= 1.01 and (binary or values.min() < 0):
+        return "; if this is rounding, clip it to 0..1"
+    if values.min() < 0 or largest > 1:
+        return "; if these are logits, pass them as logits= (ingest --key logits=NAME)"
+    return ""
+
+
+def seem_probabilities(values: Any) -> bool:
+    """Whether each row of logits (n, K) is in 0..1 and sums to 1."""
+    some = np.asarray(values[:_SOME_ROWS])
+    if some.ndim != 2 or some.shape[1] < 2 or not len(some):
+        return False
+    if not ((some >= 0) & (some <= 1)).all():
+        return False
+    return bool((abs(some.sum(axis=1, dtype=np.float64) - 1) <= 1e-3).all())
+
+
+def negatives_lost(labels: Any) -> bool:
+    """Whether all labels (n,) of two classes are 1 or −1, and both occur."""
+    seen: set[int] = set()
+    for start in range(0, labels.shape[0], _PIECE):
+        seen.update(np.unique(labels[start : start + _PIECE]).tolist())
+        if 0 in seen:
+            break
+    return seen == {-1, 1}

@@ -1,0 +1,407 @@
+"""Prediction stores in zarr, and their writer."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import numpy as np
+import zarr
+
+from calibscale.data import input_hints
+from calibscale.data.source import ArraySource, as_numpy
+from calibscale.data.store_group import (
+    FORMAT,
+    StoreColumns,
+    StoreGroup,
+    describe_columns,
+    is_store,
+    lay_out,
+)
+from calibscale.data.zarr_arrays import complaints, is_url, local_path, put_in_place, write_lock
+from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
+
+
+class Writer:
+    """Append rows to a store; a context manager.
+
+    Rows are buffered until they fill a chunk (a shard, in large stores), then written; `close`
+    writes the rest and commits all of them.  If the ``with`` block ends in an exception, or the
+    process crashes, a finished store keeps the rows that it had, and a new one stays unfinished
+    with the rows written so far, to which a later writer can append.
+    """
+
+    def __init__(self, store: StoreGroup) -> None:
+        self._store = store
+        self._parts: list[dict[str, np.ndarray]] = []
+        self._buffered = 0
+        self._notes: dict[str, Any] = {}
+        self._open = True
+        self._lock = None if is_url(store.url) else write_lock(local_path(store.url))
+        try:
+            with complaints(store.url):
+                fresh = StoreGroup.open(store.url)  # another writer may have changed it
+                store._meta, store._group = fresh._meta, fresh._group
+                if store.rows:
+                    store._check_finished()
+                self._rows = store.rows
+                for name in store._names():  # rows that a crash left behind
+                    array = store._array(name)
+                    if array.shape[0] > store.rows:
+                        array.resize((store.rows, *array.shape[1:]))
+                values = store._array(store.kind)
+                self._dtype = values.dtype
+                self._unit = int((values.shards or values.chunks)[0])
+        except BaseException:
+            self._release()
+            raise
+
+    def append(
+        self, values: Any, labels: Any, *, covariates: Any = None, weights: Any = None
+    ) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        values : (r, K), or (r,) if binary
+            Logits or probabilities, according to the kind of the store.
+        labels : (r,) integers
+            −1 where the label is not yet known.
+        covariates : (r, d), or (r,) if there is one covariate
+            Required if the store has covariates, else refused.
+        weights : (r,)
+            Required if the store has weights, else refused.
+
+        Raises
+        ------
+        InvalidDataError
+            If a shape or type does not match the store; no row is added then.
+        """
+        self._check_open()
+        part = fitting(self._store, self._dtype, values, labels, covariates, weights)
+        self._parts.append(part)
+        self._buffered += len(part["labels"])
+        while self._buffered >= self._room():
+            self._write(self._room())
+
+    def note(self, key: str, value: Any) -> None:
+        """Commit a JSON value together with the rows, as ``store.notes[key]``."""
+        self._notes[key] = value
+
+    def commit(self) -> None:
+        """Write and commit all rows appended so far, as a finished store.
+
+        Raises
+        ------
+        StoreError
+            If the rows cannot be written.  Rows committed before are safe; the writer is closed,
+            and rows appended since must be appended again with a new writer.
+        """
+        self._check_open()
+        self._write(self._buffered, finish=True)
+
+    def close(self) -> None:
+        """Commit and release the store; a second call does nothing."""
+        if not self._open:
+            return
+        try:
+            self.commit()
+        finally:
+            self._release()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"{self._store.url}: the writer is closed; open a new one")
+
+    def _release(self) -> None:
+        self._open = False
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif self._open:
+            try:
+                if not self._store.finished:  # a later writer appends to these rows
+                    with suppress(StoreError):
+                        self._write(self._buffered)
+            finally:
+                self._release()
+
+    def _room(self) -> int:
+        """Number of rows up to the next chunk or shard boundary."""
+        return self._unit - self._rows % self._unit
+
+    def _write(self, count: int, finish: bool = False) -> None:
+        """Write rows; commit them if they finish the store or it is unfinished."""
+        store, start = self._store, self._rows
+        try:
+            with complaints(store.url):
+                for name, column in self._take(count).items():
+                    array = store._array(name)
+                    if array.shape[0] < start + count:
+                        array.resize((start + count, *array.shape[1:]))
+                    array[start : start + count] = column
+                if finish or not store.finished:
+                    store._commit(start + count, self._notes, finish)
+        except StoreError as error:
+            self._release()  # so that close does not try again
+            raise StoreError(f"{error}; the {store.rows} rows committed before are safe") from error
+        except BaseException:
+            self._release()
+            raise
+        self._rows = start + count
+
+    def _take(self, count: int) -> dict[str, np.ndarray]:
+        if not self._parts:
+            return {}
+        columns = {name: [part[name] for part in self._parts] for name in self._parts[0]}
+        joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+        self._parts = [{name: column[count:] for name, column in joined.items()}]
+        self._buffered -= count
+        if not self._buffered:
+            self._parts = []
+        return {name: column[:count] for name, column in joined.items()}
+
+
+def fitting(
+    store: StoreGroup, dtype: Any, values: Any, labels: Any, covariates: Any, weights: Any
+) -> dict[str, np.ndarray]:
+    """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
+    width = 1 if store.binary else store.classes
+    values = as_numpy(values, store.kind)
+    values = values.reshape(-1, 1) if store.binary and values.ndim == 1 else values
+    labels = as_numpy(labels)
+    if values.ndim != 2 or values.shape[1] != width or values.dtype.kind not in "fiu":
+        raise InvalidDataError(
+            f"{store.kind} must be (rows, {width}) numbers, not {values.dtype} {values.shape}"
+            + input_hints.of_images(values.shape)
+        )
+    if labels.shape != values.shape[:1] or labels.dtype.kind not in "iu":
+        raise InvalidDataError(
+            f"labels must be {len(values)} integers, not {labels.dtype} {labels.shape}"
+            + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
+        )
+    outside = (labels < -1) | (labels >= store.classes)
+    if outside.any():
+        i = int(np.argmax(outside))
+        raise InvalidDataError(
+            f"row {i} of those appended has the label {labels[i]}, outside "
+            f"0..{store.classes - 1} (−1: not yet known)"
+            + input_hints.of_range(labels, store.classes),
+            i,
+        )
+    with np.errstate(over="ignore"):  # reported below, with the row
+        part = {store.kind: values.astype(dtype), "labels": labels}
+    lost = np.isfinite(values) & ~np.isfinite(part[store.kind])
+    if lost.any():
+        i = int(np.argmax(lost.any(axis=1)))
+        raise InvalidDataError(
+            f"row {i} of those appended has {values[i][lost[i]][0]:g}, too large for {dtype}", i
+        )
+    n, d = len(values), len(store.covariate_names)
+    for name, column, shape, expected in (
+        ("covariates", covariates, (n, d), d > 0),
+        ("weights", weights, (n,), store.has_weights),
+    ):
+        if (column is not None) != expected:
+            raise InvalidDataError(f"the store has {'' if expected else 'no '}{name}")
+        if column is None:
+            continue
+        column = as_numpy(column)
+        if column.ndim == 1 and (*column.shape, 1) == shape:
+            column = column[:, None]
+        if column.shape != shape:
+            raise InvalidDataError(f"{name} must be of shape {shape}, not {column.shape}")
+        if column.dtype.kind not in "fiub":
+            raise InvalidDataError(f"{name} must be numbers, not {column.dtype}")
+        part[name] = column
+    return {name: np.array(column) for name, column in part.items()}
+
+
+# ---------------------------------------------------------------- Stores
+
+
+class LogitStore(StoreGroup):
+    """Predictions and labels of one classifier on disk, as a zarr v3 group.
+
+    The attribute ``rows`` is the commit: rows beyond it, left by a crash, are ignored, and the
+    next writer removes them.  A new store is unfinished until its first `Writer` commits or
+    closes without an error; an unfinished store cannot be evaluated.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from calibscale import LogitStore
+    >>> store = LogitStore.create(tempfile.mkdtemp() + "/logits.zarr", classes=3)
+    >>> with store.writer() as writer:
+    ...     writer.append(np.zeros((2, 3), np.float32), np.array([0, 2]))
+    >>> store.rows
+    2
+    """
+
+    @classmethod
+    def create(
+        cls,
+        url: str | Path,
+        *,
+        provenance: dict[str, Any] | None = None,
+        expected_rows: int | None = None,
+        notes: dict[str, Any] | None = None,
+        overwrite: bool = False,
+        **columns: Unpack[StoreColumns],
+    ) -> LogitStore:
+        """Create an empty store; a local one appears at its path in one step.
+
+        Parameters
+        ----------
+        url : path or fsspec URL
+        provenance : JSON object, optional
+            Origin of the predictions: model, version, command …
+        expected_rows : int, optional
+            Number of rows to come; a store above a gigabyte puts several chunks into one file
+            (sharding).
+        notes : JSON object, optional
+            See `Writer.note`.
+        overwrite : bool
+            Whether to replace an existing store; anything else is never removed.
+        classes : int
+            K, at least 2.
+        kind : {"logits", "probabilities"}
+        binary : bool
+            Whether to store one column, P(y = 1) or its log-odds; K is then 2.
+        dtype : float16, float32 or float64
+        covariate_names : sequence of str
+            Names of the covariate columns.
+        categories : {covariate: names}, optional
+            Names of the values 0, 1, … of categorical covariates.
+        weights : bool
+            Whether rows carry importance weights (see `from_arrays`).
+        class_names : K names, optional
+
+        Raises
+        ------
+        OptionError
+            If a setting is impossible.
+        StoreError
+            If the path already exists, if another writer has opened the store to be replaced, or
+            if the path cannot be written.
+        """
+        try:
+            json.dumps([provenance, notes], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"dtype, provenance, notes and names: {error}") from error
+        described, dtype = describe_columns(**columns)
+        meta = {
+            "format": FORMAT,
+            **described,
+            "provenance": provenance or {},
+            "notes": notes or {},
+            "rows": 0,
+            "finished": False,
+        }
+        fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
+        with complaints(url):
+            if not is_url(url):
+                put_in_place(local_path(url), fill, overwrite and is_store(url))
+            else:
+                if overwrite and is_store(url):
+                    zarr.open_group(str(url), mode="w", zarr_format=3)
+                try:
+                    fill(str(url))
+                except (FileExistsError, zarr.errors.ContainsGroupError) as error:
+                    raise StoreError(f"{url}: already exists") from error
+        return cls.open(url)
+
+    @property
+    def source(self) -> ArraySource:
+        """The committed rows as a source.
+
+        Raises
+        ------
+        InvalidDataError
+            If there are no rows.
+        StoreError
+            If the store is unfinished; see `open`.
+        """
+        self._check_finished()
+        if self.rows == 0:
+            raise NoRowsError(f"{self.url}: the store is empty; append rows first")
+        return ArraySource(
+            kind=self.kind,
+            values=self._column(self.kind),
+            labels=self._column("labels"),
+            covariates=self._column("covariates") if self.covariate_names else None,
+            covariate_names=self.covariate_names,
+            class_names=self.class_names,
+            categories=self.categories,
+            weights=self._column("weights") if self.has_weights else None,
+            binary=self.binary,
+            rows=self.rows,
+            name=self.url,
+        )
+
+    def info(self) -> dict[str, Any]:
+        """JSON object that ``calibscale info`` shows."""
+        values = self._array(self.kind)
+        return {
+            "store": self.url,
+            "format": int(self._meta["format"]),
+            "kind": self.kind,
+            "rows": self.rows,
+            **({} if self.finished else {"unfinished": self._remedy()}),
+            "classes": self.classes,
+            "binary": self.binary,
+            "dtype": str(values.dtype),
+            "chunk_rows": int(values.chunks[0]),
+            "shard_rows": None if values.shards is None else int(values.shards[0]),
+            "stored_bytes": sum(int(self._array(n).nbytes_stored()) for n in self._names()),
+            "covariates": list(self.covariate_names),
+            "categories": {name: list(names) for name, names in self.categories.items()},
+            "weights": self.has_weights,
+            "class_names": self._meta["class_names"],
+            "provenance": self.provenance,
+        }
+
+    def writer(self) -> Writer:
+        """Open the store for appending; one writer at a time.
+
+        Raises
+        ------
+        StoreError
+            If another writer has opened the store, an earlier one left rows and did not finish
+            (see `open`), or the store cannot be written.
+        """
+        return Writer(self)
+
+
+def as_source(source: Any) -> ArraySource:
+    """Convert any object that `evaluate` accepts to a source.
+
+    Raises
+    ------
+    OptionError
+        If it is not a path, a store or a source.
+    """
+    if isinstance(source, ArraySource):
+        return source
+    if isinstance(source, LogitStore):
+        return source.source
+    if isinstance(source, str | Path):
+        return LogitStore.open(source).source
+    raise OptionError(
+        f"a source is a path, a LogitStore or from_arrays(…), not {type(source).__name__}"
+    )

@@ -1,0 +1,341 @@
+"""The zarr group of a prediction store: its layout and its commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Required, Self, TypedDict
+
+import numpy as np
+import zarr
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from calibscale.data.source import KINDS, ArraySource
+from calibscale.data.zarr_arrays import (
+    DirectArray,
+    complaints,
+    is_direct,
+    is_url,
+    local_path,
+    refuse_objects,
+    zarr_address,
+)
+from calibscale.errors import OptionError, StoreError
+
+FORMAT = 1
+KEY = "calibscale"  # attribute of the group that holds all metadata of the store
+LARGE = 2**30  # bytes of predictions above which chunks share files
+SHARD_CHUNKS = 4
+_NO_LABEL = -2  # fill value of labels: marks rows of a missing chunk
+
+
+class StoreColumns(TypedDict, total=False):
+    """Columns of a store, as described in `LogitStore.create`."""
+
+    classes: Required[int]
+    kind: str
+    binary: bool
+    dtype: Any
+    covariate_names: Sequence[str]
+    categories: Mapping[str, Sequence[str]] | None
+    weights: bool
+    class_names: Sequence[str] | None
+
+
+def describe_columns(
+    classes: int, kind: str = "logits", binary: bool = False, dtype: Any = np.float32,
+    covariate_names: Sequence[str] = (), categories: Mapping[str, Sequence[str]] | None = None,
+    weights: bool = False, class_names: Sequence[str] | None = None,
+) -> tuple[dict[str, Any], np.dtype]:  # fmt: skip
+    """Check the columns of a new store; return their attributes and the type of predictions."""
+    try:
+        dtype = np.dtype(dtype)
+        levels = {name: list(names) for name, names in (categories or {}).items()}
+        json.dumps([class_names, levels], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"dtype, provenance, notes and names: {error}") from error
+    if isinstance(covariate_names, str) or isinstance(class_names, str):
+        raise OptionError("names must be a list of strings, not one string")
+    if kind not in KINDS:
+        raise OptionError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    if dtype not in (np.float16, np.float32, np.float64):
+        raise OptionError(f"dtype must be float16, float32 or float64, not {dtype}")
+    if classes < 2 or (binary and classes != 2):
+        raise OptionError(f"{classes} classes are invalid{' with binary' * binary}")
+    if class_names is not None and len(class_names) != classes:
+        raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
+    if unknown := sorted(set(levels) - set(covariate_names)):
+        raise OptionError(f"categories: there is no covariate {unknown[0]!r}")
+    if len(set(covariate_names)) != len(covariate_names):
+        raise OptionError(f"covariate names repeat: {list(covariate_names)}")
+    return {
+        "kind": kind,
+        "binary": binary,
+        "classes": classes,
+        "class_names": list(class_names) if class_names is not None else None,
+        "covariate_names": list(covariate_names),
+        "categories": levels,
+        "weights": weights,
+    }, dtype
+
+
+def lay_out(address: str, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
+    """Create the group and its empty arrays."""
+    kind, d = meta["kind"], len(meta["covariate_names"])
+    columns = 1 if meta["binary"] else meta["classes"]
+    empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta["binary"])
+    chunk = empty.block_rows
+    sharded = expected_rows * columns * dtype.itemsize > LARGE
+    group = zarr.open_group(address, mode="w-", zarr_format=3)
+
+    def add(name: str, width: int | None, dtype: Any, missing: Any) -> None:
+        tail = () if width is None else (width,)
+        group.create_array(
+            name,
+            shape=(0, *tail),
+            chunks=(chunk, *tail),
+            shards=(chunk * SHARD_CHUNKS, *tail) if sharded else None,
+            dtype=dtype,
+            fill_value=missing,
+            # bit-shuffling compresses the little redundancy of logits at memory speed; the
+            # checksum turns a flipped bit into an error
+            compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
+            dimension_names=("row", "column")[: 1 + len(tail)],
+        )
+
+    add(kind, columns, dtype, np.nan)
+    add("labels", None, np.int32, _NO_LABEL)
+    if d:
+        add("covariates", d, np.float64, np.nan)
+    if meta["weights"]:
+        add("weights", None, np.float64, np.nan)
+    group.attrs[KEY] = meta  # last: a group without it is not a store
+
+
+def is_store(url: str | Path) -> bool:
+    """Whether there is a prediction store at a path or URL."""
+    try:
+        return KEY in zarr.open_group(zarr_address(url), mode="r").attrs
+    except (FileNotFoundError, zarr.errors.GroupNotFoundError):
+        return False
+
+
+def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
+    """Raise `StoreError` unless the attribute describes a store that this version can read."""
+    written = meta.get("format")
+    if isinstance(written, int) and written > FORMAT:
+        raise StoreError(
+            f"{url}: written in format {written} by a newer calibscale; this version reads up to "
+            f"format {FORMAT}: upgrade calibscale"
+        )
+    rows, classes = meta.get("rows"), meta.get("classes")
+    names, labels = meta.get("covariate_names"), meta.get("class_names")
+    valid = {
+        "format": written == FORMAT,
+        "kind": meta.get("kind") in KINDS,
+        "rows": type(rows) is int and rows >= 0,
+        "classes": type(classes) is int and classes >= 2,
+        "binary": isinstance(meta.get("binary"), bool),
+        "weights": isinstance(meta.get("weights"), bool),
+        "covariate_names": _are_names(names),
+        "class_names": labels is None or (_are_names(labels) and len(labels) == classes),
+        "categories": _are_categories(meta.get("categories", {}), names),
+        "provenance": isinstance(meta.get("provenance"), dict),
+        "notes": isinstance(meta.get("notes"), dict),
+        "finished": isinstance(meta.get("finished", True), bool),
+    }
+    for key, ok in valid.items():
+        if not ok:
+            raise StoreError(
+                f"{url}: its attribute {key!r} is damaged: {meta.get(key, 'missing')!r}"
+            )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _are_categories(value: Any, covariates: Any) -> bool:
+    return isinstance(value, dict) and all(
+        key in covariates and _are_names(names) for key, names in value.items()
+    )
+
+
+# ---------------------------------------------------------------- Group
+
+
+# errors of zarr where the path is that of an array
+_ARRAY = (zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError, FileExistsError)
+
+
+class StoreGroup:
+    """The zarr group of a store: what `LogitStore` and its `Writer` share."""
+
+    def __init__(self, url: str, group: zarr.Group) -> None:
+        self.url = url if is_url(url) else str(local_path(url))
+        self._group = group
+        self._meta: dict[str, Any] = dict(group.attrs[KEY])  # type: ignore[arg-type]
+        self._unfinished = False
+
+    @classmethod
+    def open(cls, url: str | Path, *, unfinished: bool = False) -> Self:
+        """Open an existing store.
+
+        Parameters
+        ----------
+        url : path or fsspec URL
+        unfinished : bool
+            Whether to accept a store whose writer did not finish: `source` then has the rows
+            committed so far, and `writer` appends to them.
+
+        Raises
+        ------
+        StoreError
+            If there is no store, if it is damaged, or if a newer calibscale wrote it.
+        """
+        with complaints(url):
+            try:
+                group = zarr.open_group(zarr_address(url), mode="r+")
+            except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
+                if not is_url(url) and local_path(url).is_file():
+                    raise StoreError(
+                        f"{url}: this is a file, not a prediction store; convert it first: "
+                        f"calibscale ingest {url} {Path(url).with_suffix('.zarr')} "
+                        "--key probabilities=NAME --key labels=NAME"
+                    ) from error
+                raise StoreError(
+                    f"{url}: there is no prediction store (pass zarr arrays not written by "
+                    "calibscale by name: --logits or --probabilities, and --labels)"
+                ) from error
+            meta = group.attrs.get(KEY)
+            if not isinstance(meta, dict):
+                raise StoreError(
+                    f"{url}: a zarr group, but not a prediction store (its creation may have been "
+                    "interrupted); pass its arrays by name: --logits or --probabilities, and "
+                    "--labels"
+                )
+            check_meta(url, meta)
+            store = cls(str(url), group)
+            store._unfinished = unfinished
+            store._check()
+        return store
+
+    @property
+    def rows(self) -> int:
+        """Number of committed rows."""
+        return int(self._meta["rows"])
+
+    @property
+    def kind(self) -> str:
+        """``logits`` or ``probabilities``."""
+        return str(self._meta["kind"])
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return int(self._meta["classes"])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the stored predictions."""
+        return np.dtype(self._array(self.kind).dtype)
+
+    @property
+    def binary(self) -> bool:
+        """Whether the predictions are one column."""
+        return bool(self._meta["binary"])
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        names = self._meta["class_names"]
+        return None if names is None else tuple(names)
+
+    @property
+    def covariate_names(self) -> tuple[str, ...]:
+        return tuple(self._meta["covariate_names"])
+
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """Names of the values 0, 1, … of each categorical covariate."""
+        return {name: tuple(names) for name, names in self._meta.get("categories", {}).items()}
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Origin of the predictions, as passed to `LogitStore.create`."""
+        return dict(self._meta["provenance"])
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """JSON values that writers committed together with rows (see `Writer.note`)."""
+        return dict(self._meta["notes"])
+
+    @property
+    def has_weights(self) -> bool:
+        return bool(self._meta["weights"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether a writer has closed without an error, so that the rows are complete."""
+        return bool(self._meta.get("finished", True))
+
+    def _check_finished(self) -> None:
+        if not (self.finished or self._unfinished):
+            raise StoreError(
+                f"{self.url}: writing did not finish; the store has {self.rows:,} rows. "
+                + self._remedy()
+            )
+
+    def _remedy(self) -> str:
+        """What to do with an unfinished store."""
+        for key, command in (("ingest", "ingest"), ("simulated", "simulate")):
+            if key in self.provenance:
+                return (
+                    f"Run the same `calibscale {command}` again to resume, or start again with "
+                    "--overwrite"
+                )
+        return (
+            "Start again with LogitStore.create(…, overwrite=True), or append to those rows with "
+            "LogitStore.open(…, unfinished=True).writer()"
+        )
+
+    def _names(self) -> list[str]:
+        names = [self.kind, "labels"]
+        names += ["covariates"] * bool(self.covariate_names) + ["weights"] * self.has_weights
+        return names
+
+    def _column(self, name: str) -> zarr.Array | DirectArray:
+        array = self._array(name)
+        if is_url(self.url) or not is_direct(array):
+            return array
+        return DirectArray(local_path(self.url) / name, array)
+
+    def _array(self, name: str) -> zarr.Array:
+        return self._group[name]  # type: ignore[return-value]
+
+    def _check(self) -> None:
+        for name in self._names():
+            if not is_url(self.url):
+                root = local_path(self.url).resolve()
+                if not (root / name).resolve().is_relative_to(root):
+                    raise StoreError(f"{self.url}: its array {name!r} is outside the store")
+            if name not in self._group:
+                raise StoreError(f"{self.url}: its array {name!r} is missing")
+            array = self._group[name]
+            if not isinstance(array, zarr.Array):
+                raise StoreError(f"{self.url}: {name} is not an array")
+            refuse_objects(array, f"{self.url}/{name}")
+            widths = {self.kind: (1 if self.binary else self.classes,)}
+            widths["covariates"] = (len(self.covariate_names),)
+            if array.shape[1:] != widths.get(name, ()):
+                raise StoreError(f"{self.url}: {name} has shape {array.shape}, unlike the store's")
+            if array.shape[0] < self.rows:
+                raise StoreError(
+                    f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"
+                )
+
+    def _commit(self, rows: int, notes: dict[str, Any], finished: bool) -> None:
+        notes = {**self.notes, **notes}
+        meta = {**self._meta, "rows": rows, "notes": notes, "finished": finished}
+        self._group.attrs[KEY] = meta  # one file, replaced at once
+        self._meta = meta

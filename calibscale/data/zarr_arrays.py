@@ -1,0 +1,259 @@
+"""Zarr arrays: their paths, also of arrays not written by calibscale, and reading by chunks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
+from filelock import FileLock, Timeout
+from numcodecs import blosc
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
+
+from calibscale.data.source import ArraySource, from_arrays
+from calibscale.engine.atomic_files import aside_of, remove_leftovers
+from calibscale.errors import InvalidDataError, OptionError, StoreError
+
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+
+
+def is_url(address: str | Path) -> bool:
+    """Whether an address is opened by fsspec; ``file://`` is a local path."""
+    return "://" in str(address) and not str(address).startswith("file://")
+
+
+def local_path(path: str | Path) -> Path:
+    """Absolute path of a local address."""
+    return Path(str(path).removeprefix("file://")).absolute()
+
+
+def zarr_address(url: str | Path) -> str:
+    """Address in the form that zarr takes."""
+    return str(url) if is_url(url) else str(local_path(url))
+
+
+def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> None:
+    """Fill a temporary folder and rename it: a crash leaves the old store or the new one."""
+    empty = place.is_dir() and not any(place.iterdir())
+    old = place.exists() and not empty
+    if old and not replace:
+        raise StoreError(
+            f"{place}: already exists (overwriting replaces prediction stores and nothing else)"
+        )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = aside_of(place, "new")
+    try:
+        fill(str(aside))
+        if old:
+            with write_lock(place):
+                _exchange(aside, place)
+        else:
+            aside.rename(place)
+        remove_leftovers(place)
+    finally:
+        for _ in range(2):  # again where the disk failed to remove a file
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(aside: Path, place: Path) -> None:
+    """Exchange two folders, in one step if the system can."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
+    names = os.fsencode(aside), os.fsencode(place)
+    if swap is not None and swap(_HERE, names[0], _HERE, names[1], _EXCHANGE) == 0:
+        return
+    away = aside.with_suffix(".old")
+    place.rename(away)
+    try:
+        aside.rename(place)
+    except BaseException:
+        away.rename(place)
+        raise
+    away.rename(aside)
+
+
+def write_lock(place: Path) -> FileLock:
+    """Acquire the lock of a local store; a StoreError if another process holds it."""
+    lock = FileLock(place / ".writer.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise StoreError(f"{place}: locked by another writer") from error
+    except OSError as error:
+        raise StoreError(f"{place}: {error}") from error
+    return lock
+
+
+@contextmanager
+def complaints(url: str | Path) -> Iterator[None]:
+    """Convert errors of zarr and the file system to a `StoreError` that names the store."""
+    try:
+        yield
+    except (StoreError, OptionError, InvalidDataError):
+        raise
+    except Exception as error:
+        raise StoreError(f"{url}: {error or type(error).__name__}") from error
+
+
+# ---------------------------------------------------------------- Arrays not written by calibscale
+
+
+# errors of zarr where the path is that of a group, or of nothing that zarr wrote
+_NO_ARRAY = (zarr.errors.ArrayNotFoundError, zarr.errors.NodeTypeValidationError)
+
+
+def open_arrays(
+    *,
+    store: str | Path | None = None,
+    logits: str | Path | None = None,
+    probabilities: str | Path | None = None,
+    labels: str | Path,
+    covariates: str | Path | None = None,
+    covariate_names: Sequence[str] | None = None,
+    weights: str | Path | None = None,
+    binary: bool = False,
+) -> ArraySource:
+    """Open zarr arrays (v2 or v3) by their paths or URLs, or by names inside `store`.
+
+    Raises
+    ------
+    StoreError
+        If an array cannot be opened or holds objects, or a name points outside `store`.
+    InvalidDataError, OptionError
+        As `calibscale.from_arrays`.
+    """
+
+    def opened(path: str | Path | None) -> Any:
+        if path is None:
+            return None
+        return _open_array(path if store is None else _inside(store, path))
+
+    return from_arrays(
+        logits=opened(logits),
+        probabilities=opened(probabilities),
+        labels=opened(labels),
+        covariates=opened(covariates),
+        covariate_names=covariate_names,
+        weights=opened(weights),
+        binary=binary,
+        name=str(store or logits or probabilities),
+    )
+
+
+def _inside(store: str | Path, name: str | Path) -> str:
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts or "://" in str(name):
+        raise StoreError(f"{name}: the path leaves the store {store}")
+    if is_url(store):
+        return f"{str(store).rstrip('/')}/{parts}"
+    root = local_path(store).resolve()
+    if not (root / parts).resolve().is_relative_to(root):
+        raise StoreError(f"{name}: the path leaves the store {store}")
+    return str(root / parts)
+
+
+def _open_array(path: str | Path) -> zarr.Array:
+    with complaints(path):
+        try:
+            array = zarr.open_array(zarr_address(path), mode="r")
+        except (FileNotFoundError, zarr.errors.ContainsGroupError, *_NO_ARRAY) as error:
+            raise StoreError(f"{path}: there is no zarr array") from error
+    refuse_objects(array, str(path))
+    return array
+
+
+def refuse_objects(array: zarr.Array, name: str) -> None:
+    """Raise for arrays that do not hold numbers, and for chunks changed by transformers."""
+    transformers = getattr(array.metadata, "storage_transformers", ())
+    if transformers:
+        names = ", ".join(str(each.get("name", each)) for each in transformers)
+        raise StoreError(
+            f"{name}: its chunks are stored by storage transformers ({names}), which calibscale "
+            "cannot decode; write the array again without them"
+        )
+    described = repr(array.metadata).lower()
+    if np.dtype(array.dtype).kind not in "iufb" or "pickle" in described:
+        raise StoreError(
+            f"{name}: object arrays and pickle codecs are refused because reading them may run "
+            "code from the file; store plain numbers"
+        )
+
+
+# ---------------------------------------------------------------- Reading by chunks
+
+
+_CHECKSUM_BYTES = 4
+_SHORTEST = 16 + _CHECKSUM_BYTES  # the header of Blosc
+
+
+class DirectArray:
+    """Rows of a local, unsharded array in the layout of `lay_out`; equal to what zarr reads."""
+
+    def __init__(self, folder: Path, array: zarr.Array) -> None:
+        self._folder = folder
+        self._fill = array.fill_value
+        self.shape: tuple[int, ...] = array.shape
+        self.chunks: tuple[int, ...] = array.chunks
+        self.dtype = np.dtype(array.dtype)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(self.shape[0])
+        size = self.chunks[0]
+        parts = []
+        for chunk in range(start // size, -(-stop // size)):
+            first = chunk * size
+            part = self._chunk(chunk)
+            parts.append(part[max(start - first, 0) : stop - first])
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty((0, *self.shape[1:]), self.dtype)
+
+    def _chunk(self, chunk: int) -> np.ndarray:
+        decoded = np.empty(self.chunks, self.dtype)
+        name = "/".join(str(index) for index in ("c", chunk, *(0 for _ in self.shape[1:])))
+        try:
+            stored = np.frombuffer(_content(self._folder / name), np.uint8)
+        except FileNotFoundError:
+            decoded[...] = self._fill
+            return decoded
+        if len(stored) < _SHORTEST:
+            raise ValueError(f"chunk file {name} is truncated: it has {len(stored)} bytes")
+        body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
+        if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
+            raise ValueError(f"the checksum of chunk file {name} does not match its content")
+        if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:  # of the Blosc header
+            raise ValueError(f"chunk file {name} has the wrong number of rows")
+        blosc.decompress(body, decoded)
+        return decoded
+
+
+def _content(path: Path) -> bytes:
+    """Content of a regular file; a pipe is refused, not waited for."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        return file.read()
+
+
+def is_direct(array: zarr.Array) -> bool:
+    """Whether an array has the layout that `DirectArray` reads."""
+    metadata: Any = array.metadata
+    codecs: Any = getattr(metadata, "codecs", ())
+    encoding = getattr(metadata, "chunk_key_encoding", None)
+    return (
+        [type(codec) for codec in codecs] == [BytesCodec, BloscCodec, Crc32cCodec]
+        and np.dtype(array.dtype).isnative
+        and getattr(codecs[0].endian, "value", codecs[0].endian) in (None, sys.byteorder)
+        and getattr(encoding, "name", None) == "default"
+        and getattr(encoding, "separator", None) == "/"
+        and array.chunks[1:] == array.shape[1:]
+    )

@@ -1,0 +1,283 @@
+"""Folds over blocks of rows in block order, on threads or on Dask, to the same bits."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calibscale.engine import dask_backend, dask_connection
+from calibscale.engine.dask_connection import Connection, available_cpus, parse_bytes
+from calibscale.engine.merge_tree import (
+    Checkpoint,
+    Outcomes,
+    Progress,
+    Runs,
+    Task,
+    merged,
+    one_thread,
+    parts_on_threads,
+    run_blocks,
+    run_length,
+)
+from calibscale.errors import OptionError
+
+
+class NoRoomError(OptionError):
+    """The memory limit cannot hold one block."""
+
+
+def fold(
+    task: Task,
+    scheduler: Any = None,
+    memory_limit: int | str | None = None,
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Any:
+    """Compute the merged state of all blocks.
+
+    Parameters
+    ----------
+    task : Task
+    scheduler : str, path, distributed.Client or None
+        ``"serial"``, ``"threads"``, ``"threads:N"``, ``"local:N"`` (Dask worker processes on this
+        machine), the address or scheduler file of a cluster, or a client.  None: the active
+        client if there is one, else threads.  In a task of a Dask worker, None means the calling
+        thread alone, because the task has one slot; with a client, the task leaves its slot.
+    memory_limit : int or str, optional
+        Bytes, or a string such as ``"2GB"``: maximum memory of the process (with ``local:N``, of
+        all worker processes together).
+    progress : callable, optional
+        Called with the number of finished blocks and of all blocks.
+    checkpoint : Checkpoint, optional
+        File to which a `PairTask` writes finished work, and from which it resumes.
+
+    Raises
+    ------
+    OptionError
+        If the scheduler is unknown, the checkpoint belongs to other work, the memory limit cannot
+        hold one block, or a machine of the cluster has other versions.
+    StoreError
+        If a worker cannot see a path of the source.
+    ClusterError
+        If the cluster has no workers, or its scheduler is lost.
+    """
+    limit = parse_bytes(memory_limit)
+    report = progress or (lambda done, total: None)
+    kind, argument = _parse_scheduler(scheduler)
+    if kind == "threads":
+        threads = argument or available_cpus()
+        if hasattr(task, "threaded"):
+            _within_memory(task, 1, limit)
+            return _fold_here(task, threads, report, checkpoint)
+        return _fold_threads(task, _within_memory(task, threads, limit), report)
+    with dask_backend.connect(kind, argument, limit) as opened:
+        if opened.worker_limit is not None:
+            _within_memory(task, 1, opened.worker_limit, " of a worker")
+        return dask_backend.fold(task, opened, report, checkpoint)
+
+
+@contextmanager
+def open_scheduler(scheduler: Any = None, memory_limit: int | str | None = None) -> Iterator[Any]:
+    """Open a scheduler for several folds: start worker processes, or connect, once.
+
+    While it is open BLAS has one thread, so that computations between folds have the same bits too.
+    """
+    kind, argument = _parse_scheduler(scheduler)
+    with one_thread():
+        if kind == "threads":
+            yield scheduler
+            return
+        with dask_backend.connect(kind, argument, parse_bytes(memory_limit)) as opened:
+            yield opened
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Options of folds: scheduler and size of blocks, memory limit, and progress callback.
+
+    Attributes
+    ----------
+    scheduler, memory_limit, progress
+        See `fold`.
+    block_rows : int or None
+        Number of rows of a block; None: that of the source.
+    name : str or None
+        Name of the requested scheduler, for results.
+    """
+
+    scheduler: Any = None
+    memory_limit: int | str | None = None
+    progress: Progress | None = None
+    block_rows: int | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.block_rows is not None and self.block_rows < 1:
+            raise OptionError(f"block_rows must be at least 1, not {self.block_rows}")
+
+    @contextmanager
+    def opened(self) -> Iterator[Execution]:
+        """Open the scheduler for several folds; see `open_scheduler`."""
+        named = "auto" if self.scheduler is None else type(self.scheduler).__name__
+        name = self.scheduler if isinstance(self.scheduler, str) else named
+        with open_scheduler(self.scheduler, self.memory_limit) as scheduler:
+            yield replace(self, scheduler=scheduler, name=self.name or name)
+
+    @property
+    def limit(self) -> int | None:
+        """Memory limit in bytes, of each worker process if there are any."""
+        return getattr(self.scheduler, "worker_limit", None) or parse_bytes(self.memory_limit)
+
+    def fold(self, task: Task, checkpoint: Checkpoint | None = None) -> Any:
+        """Fold a task; see `fold`."""
+        return fold(task, self.scheduler, self.memory_limit, self.progress, checkpoint)
+
+    def describe(self) -> dict[str, Any]:
+        """JSON object for the parameters of results."""
+        return {"scheduler": self.name, "memory_limit": parse_bytes(self.memory_limit)}
+
+
+class Stages:
+    """Progress of several folds reported as one, in hundredths of a fold."""
+
+    def __init__(self, progress: Progress | None, count: int) -> None:
+        self._progress, self._count, self._done = progress, count, 0
+
+    def next(self) -> Progress | None:
+        """Callback of the next fold."""
+        first, report = 100 * self._done, self._progress
+        self._done += 1
+        self._count = max(self._count, self._done)
+        last = 100 * self._count
+        if report is None:
+            return None
+        return lambda done, total: report(first + 100 * done // max(total, 1), last)
+
+
+def workers(scheduler: Any = None) -> int:
+    """Number of blocks that a scheduler executes at a time."""
+    kind, argument = _parse_scheduler(scheduler)
+    if kind in ("threads", "local"):
+        return argument or available_cpus()
+    with dask_backend.connect(kind, argument, None) as opened:
+        return opened.threads
+
+
+def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = None) -> bool:
+    """Whether the memory limit, if any, holds one block for each worker."""
+    limit = parse_bytes(memory_limit)
+    kind, argument = _parse_scheduler(scheduler)
+    if kind == "threads":
+        count = min(argument or available_cpus(), task.blocks)
+    else:
+        count = 1
+        limit = argument.worker_limit if kind == "connection" else None
+    try:
+        return _within_memory(task, count, limit) == count
+    except NoRoomError:
+        return False
+
+
+def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
+    if scheduler is None:
+        if dask_connection.in_task():
+            return "threads", 1
+        client = dask_connection.active_client()
+        return ("threads", None) if client is None else ("client", client)
+    if isinstance(scheduler, Connection):
+        return "connection", scheduler
+    if not isinstance(scheduler, str | Path):
+        return "client", scheduler
+    text = str(scheduler)
+    word, _, count = text.partition(":")
+    if text == "serial":
+        return "threads", 1
+    if word in ("threads", "local") and (not count or count.isdigit()):
+        number = int(count) if count else None
+        if number == 0:
+            raise OptionError(f"scheduler {text!r}: at least one worker is needed")
+        return word, number
+    if "://" in text:
+        return "address", text
+    if Path(text).is_file():
+        return "file", text
+    raise OptionError(
+        f"unknown scheduler {text!r}: use serial, threads[:N], local:N, an address such as "
+        "tcp://host:8786, or the path of a scheduler file"
+    )
+
+
+def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "") -> int:
+    workers = min(workers, task.blocks)
+    if limit is None:
+        return workers
+    depth = task.blocks.bit_length() + 1
+    used = resident_bytes()
+    peak = 0
+    while workers > 0:
+        peak = used + workers * (task.block_bytes + task.state_bytes) + depth * task.state_bytes
+        if peak <= limit:
+            return workers
+        workers -= 1
+    enough = math.ceil(1.1 * peak / 1e7) * 10  # MB, with a margin as the process still grows
+    text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
+    text += f" (is {limit}GB meant?)" if limit < 1000 else ""
+    raise NoRoomError(
+        f"memory limit{whose} {text}, below the required {enough} MB, cannot hold one block: the "
+        f"process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its "
+        f"states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
+    )
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process in bytes (its peak where only that is available)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _fold_here(task: Any, threads: int, report: Progress, checkpoint: Checkpoint | None) -> Any:
+    """Fold long blocks one after another; the parts of a block run on several threads."""
+
+    def execute(runs: Runs, stopped: Callable[[], bool]) -> Outcomes:
+        with one_thread(), parts_on_threads(threads) as run_parts:
+            inside = task.threaded(run_parts)
+            for block in runs:
+                yield block, inside.state(block), None
+
+    return merged(task, 1, execute, report, checkpoint)
+
+
+def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
+    def execute(runs: Runs, stopped: Callable[[], bool]) -> Outcomes:
+        todo = iter(runs.items())
+        pending: dict[Future, int] = {}
+        with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
+            try:
+                while True:
+                    while len(pending) <= workers and not stopped() and (item := next(todo, None)):
+                        run, blocks = item
+                        pending[pool.submit(run_blocks, task, *blocks)] = run
+                    if not pending:
+                        break
+                    for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                        error = future.exception()
+                        state = None if error else future.result()
+                        yield pending.pop(future), state, error
+            except BaseException:  # an interrupt: finish the running blocks, start no others
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    return merged(task, run_length(task, workers), execute, report)

@@ -1,0 +1,160 @@
+"""Files that are written completely or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import platform
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from calibscale.errors import OptionError, StoreError
+
+_ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in every store and ledger
+_NAME_BYTES = 200  # longest name used in temporary names; file systems take 255
+_DAY = 86_400.0  # seconds
+
+
+def write_whole(path: str | Path, data: bytes) -> None:
+    """Write a file by `replacing`."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """Context with a temporary file that replaces `path` at the end, in one step.
+
+    An interruption leaves the old file.  Missing folders are created, links keep their target, and
+    a pipe or a device is written to directly.  Temporary files of killed writers are removed.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be written; names the path.
+    """
+    try:
+        place = _real(path)
+        if os.path.exists(path) and not place.is_file():  # /dev/stdout has no real path
+            with open(path, "wb") as file:
+                yield file
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        aside = aside_of(place)
+        try:
+            with open(aside, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, place)
+        finally:
+            with suppress(OSError):
+                aside.unlink()
+        _flush(place.parent)
+        remove_leftovers(place)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def refuse_overwriting(output: str | Path, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise an OptionError for an output that is, or is inside, an input, a store or a ledger."""
+    place = Path(os.path.realpath(output))
+    for path in inputs:
+        real = Path(os.path.realpath(path))
+        if place == real or (place.exists() and real.exists() and place.samefile(real)):
+            raise OptionError(f"{output} is also read, as {path}: write it elsewhere")
+        if real in place.parents:
+            raise OptionError(f"{output} is inside {path}, which is read: write it elsewhere")
+    for folder in place.parents:
+        if any((folder / name).is_file() for name in _ZARR):
+            raise OptionError(f"{output} is inside {folder}, a store or a ledger: write elsewhere")
+
+
+def _real(path: str | Path) -> Path:
+    try:
+        place = Path(os.path.realpath(path))
+        if os.path.islink(place):  # a cycle of links
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return place
+    except ValueError as error:  # a NUL character
+        raise StoreError(f"{path}: cannot be written: {error}") from error
+
+
+def aside_of(place: Path, ending: str = "tmp") -> Path:
+    """Unique temporary path beside a file; its name identifies the process."""
+    owner = f"{_process_space()}.{os.getpid()}.{secrets.token_hex(4)}"
+    return place.with_name(f".{_short(place.name)}.{owner}.{ending}")
+
+
+def _short(name: str) -> str:
+    """Name short enough to be extended; a long one is cut and ends in its digest."""
+    data = os.fsencode(name)
+    if len(data) <= _NAME_BYTES:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[: _NAME_BYTES - 17].decode(errors='ignore')}-{digest}"
+
+
+def remove_leftovers(place: Path) -> None:
+    """Remove temporary files of killed writers of a path, ``.NAME.SPACE.PID.TOKEN.tmp``.
+
+    A file of this machine is removed once its process has ended.  A process of another machine,
+    container or boot (SPACE differs) cannot be checked: its file is removed when it is a day older
+    than the path, and so is ``.NAME.PID.tmp`` or ``.new`` unless a process here has that id.
+    Files that cannot be removed are left, and so are folders beside a file.
+    """
+    name = re.compile(
+        rf"\.{re.escape(_short(place.name))}\."
+        r"(?:([0-9a-f]{8})\.)?([0-9]{1,10})(?(1)\.[0-9a-f]{8})\.(?:tmp|new)"
+    )
+    here = _process_space()
+    with suppress(OSError):
+        now = place.stat().st_mtime  # by the clock of the file system
+        for match in filter(None, map(name.fullmatch, os.listdir(place.parent))):
+            other, space = place.with_name(match[0]), match[1]
+            with suppress(OSError):
+                if space in (here, None) and _runs(int(match[2])):
+                    continue
+                if space != here and now - other.lstat().st_mtime <= _DAY:
+                    continue
+                if place.is_dir():
+                    shutil.rmtree(other, ignore_errors=True)
+                else:
+                    other.unlink()
+
+
+def _process_space() -> str:
+    """Name of the namespace of process ids; a new one at each call if unknown."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return secrets.token_hex(4)
+    return hashlib.sha256(repr((platform.node(), boot, namespace)).encode()).hexdigest()[:8]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process with this id exists, or may exist."""
+    if os.name != "posix":  # signal 0 would end the process
+        return True
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
+
+
+def _flush(folder: Path) -> None:
+    """Flush a rename to disk, on file systems where folders can be flushed."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

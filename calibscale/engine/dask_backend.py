@@ -1,0 +1,381 @@
+"""Folds on Dask: worker processes of this machine, or a running cluster.
+
+Before any work is sent, all machines must have the same versions of the packages that numbers
+depend on; a worker checks that it sees the same content at the paths in a task.  Zarr reads a
+missing chunk file as one that was never written: a machine that cannot see a store would silently
+read it as empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import logging
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from calibscale.engine.dask_connection import (
+    Connection,
+    address_in,
+    address_of,
+    cancel,
+    client_of,
+    dask_works,
+    is_lost,
+    leave_slot,
+    no_workers,
+    reaching,
+    scheduler_lost,
+    started_processes,
+    usable,
+    worker_threads,
+    worker_timeout,
+)
+from calibscale.engine.merge_tree import (
+    LONGEST_REMOTE_RUN,
+    Checkpoint,
+    Outcomes,
+    Progress,
+    Runs,
+    Task,
+    merged,
+    run_blocks,
+    run_length,
+)
+from calibscale.errors import CalibscaleError, ClusterError, OptionError, StoreError
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 2.0  # time without a result after which the cluster is checked
+
+
+@contextmanager
+def connect(kind: str, argument: Any, limit: int | None) -> Iterator[Connection]:
+    """Open the Dask connection of a parsed scheduler; `kind` is the meaning of `argument`."""
+    if kind == "connection":
+        yield argument
+        return
+    with dask_works():
+        import distributed  # noqa: F401
+    leave_slot()
+    local = kind == "local"
+    with started_processes(argument, limit) if local else connected(kind, argument) as opened:
+        yield opened
+
+
+@contextmanager
+def connected(kind: str, argument: Any) -> Iterator[Connection]:
+    """Connect a client, the address in a scheduler file, or an address, once it is ready."""
+    if kind == "client":
+        _make_ready(usable(argument))
+        yield Connection(argument)
+        return
+    with client_of(address_in(argument) if kind == "file" else argument) as client:
+        _make_ready(client)
+        yield Connection(client)
+
+
+def _make_ready(client: Any) -> None:
+    """Wait for a first worker, and check the versions of all machines."""
+    where = address_of(client)
+    with reaching(where):
+        if not worker_threads(client):
+            _await_worker(client, where)
+        check_worker_versions(client)
+
+
+def _await_worker(client: Any, where: str) -> None:
+    """Wait for the first worker, which a batch system may start late."""
+    seconds = worker_timeout()
+    _log.warning("no worker at %s yet, waiting up to %.0f s", where, seconds)
+    # a task, because some clusters start workers on demand
+    probe = client.submit(os.getpid, pure=False)
+    try:
+        probe.result(timeout=seconds)
+    except Exception as error:
+        if is_lost(client):
+            raise scheduler_lost(where) from error
+        raise no_workers(where) from error
+    finally:
+        cancel(client, [probe])
+
+
+def check_worker_versions(client: Any) -> None:
+    """Refuse a cluster whose versions may give other numbers, or cannot read our tasks."""
+    reported = client.get_versions(packages=list(PACKAGES))
+    machines = {"the scheduler": reported["scheduler"]}
+    machines |= {f"worker {address}": there for address, there in reported["workers"].items()}
+    mine, theirs = versions(), {}
+    for machine, there in machines.items():
+        installed = there["packages"]
+        python = minor(installed["python"])
+        theirs[machine] = {name: installed.get(name) for name in mine} | {"python": python}
+    check_versions(theirs, mine)
+
+
+# ---------------------------------------------------------------- Checks
+
+
+PACKAGES = ("calibscale", "numpy", "scipy", "numba", "finufft", "zarr")  # numbers depend on them
+
+_NAMED = 5  # maximum number of differences in an error
+_METADATA = ("zarr.json", ".zarray", ".zgroup")  # identify a folder of arrays
+_IN_MEMORY = "memory"  # protocol of fsspec's file system inside one process
+
+Versions = Mapping[str, str | None]  # by name of package, or python; None: not installed
+
+
+@cache
+def versions() -> Versions:
+    """Versions in this process."""
+
+    def installed(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    return {name: installed(name) for name in PACKAGES} | {"python": minor(sys.version)}
+
+
+def minor(python: str) -> str:
+    """Shorten ``"3.11.2.final.0"`` to ``"3.11"``."""
+    return ".".join(python.split(".")[:2])
+
+
+def check_versions(machines: Mapping[str, Versions], mine: Versions) -> None:
+    """Raise an OptionError that names machines with other versions, with both versions."""
+    wrong = [
+        f"{machine} has {f'{name} {there[name]}' if there[name] else f'no {name}'}, "
+        f"not {here or 'none'}"
+        for machine, there in machines.items()
+        for name, here in mine.items()
+        if there[name] != here
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - _NAMED} more" * (len(wrong) > _NAMED)
+        raise OptionError(
+            f"versions differ: {'; '.join(wrong[:_NAMED])}{more}. Install the same "
+            "versions on every machine of the cluster"
+        )
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Conditions that a worker checks before it runs a fold.
+
+    Attributes
+    ----------
+    fold : str
+        Name of the fold; a worker checks once for each fold.
+    versions : tuple of (package, version)
+    places : tuple of (path, identity of its content)
+    """
+
+    fold: str
+    versions: tuple[tuple[str, str | None], ...]
+    places: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, fold: str, sent: Any) -> Terms:
+        """Collect the versions of this process and the existing paths in `sent`."""
+        seen = {
+            path: state for path in _Paths.within(sent) if (state := _identity(path)) is not None
+        }
+        return cls(fold, tuple(versions().items()), tuple(sorted(seen.items())))
+
+
+@lru_cache(maxsize=256)
+def check_terms(terms: Terms, worker: str) -> None:
+    """Refuse work on a worker with other versions, or that sees something else at a path."""
+    check_versions({worker: versions()}, dict(terms.versions))
+    for path, expected in terms.places:
+        identity = _identity(path)
+        if identity != expected:
+            how = "does not see" if identity is None else "sees something else at"
+            raise StoreError(
+                f"{worker} {how} {path}: workers must see the path of a store. Put it on a file "
+                "system that all machines share, or pass a URL"
+            )
+
+
+def _identity(path: str) -> str | None:
+    """Identity of the content of a path; None if it does not exist."""
+    for name in _METADATA:
+        with suppress(OSError):
+            return hashlib.sha256(Path(path, name).read_bytes()).hexdigest()[:16]
+    return "other" if Path(path).exists() else None
+
+
+class _Paths(pickle.Pickler):
+    """Collect the paths in an object to be sent."""
+
+    def __init__(self) -> None:
+        # out of band: the content of arrays is not copied
+        super().__init__(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
+        self.paths: set[str] = set()
+
+    @classmethod
+    def within(cls, sent: Any) -> set[str]:
+        pickler = cls()
+        with suppress(pickle.PicklingError, AttributeError, TypeError):  # Dask has others
+            pickler.dump(sent)
+        return pickler.paths
+
+    def persistent_id(self, obj: Any) -> None:
+        if isinstance(obj, Path):
+            self.paths.add(str(obj))
+        elif _IN_MEMORY in _protocols(obj):
+            raise StoreError(
+                "workers must see the store, and memory:// is visible to this process alone. Use "
+                "a path on a file system that all machines share, or another URL"
+            )
+
+
+def _protocols(obj: Any) -> tuple[str, ...]:
+    """Protocols of an fsspec file system; none for other objects."""
+    if "fsspec" not in sys.modules:
+        return ()
+    from fsspec import AbstractFileSystem
+
+    if not isinstance(obj, AbstractFileSystem):
+        return ()
+    return (obj.protocol,) if isinstance(obj.protocol, str) else tuple(obj.protocol)
+
+
+# ---------------------------------------------------------------- Folds
+
+
+def _hold(shared: Any) -> Any:
+    return shared
+
+
+def _run_remote(part: Task, shared: Any, first: int, last: int, terms: Terms) -> Any:
+    from distributed import get_worker
+
+    check_terms(terms, f"worker {get_worker().address}")
+    return run_blocks(part.joined(shared), first, last)
+
+
+class _Work:
+    """Runs of one fold on the workers; twice as many as they execute at a time are in flight."""
+
+    def __init__(self, task: Task, client: Any, where: str, threads: int) -> None:
+        self._task = task
+        self._client = client
+        self._where = where
+        self._window = 2 * threads
+        self._token = os.urandom(6).hex()
+        self._finished: SimpleQueue[Any] = SimpleQueue()
+        self._running: dict[str, tuple[int, Any]] = {}
+        self._terms: Terms | None = None
+        self._idle_since: float | None = None  # time since which there are no workers
+        # a task, not scattered data: Dask computes it again if its worker is lost
+        self._shared = client.submit(
+            _hold, task.shared, key=f"calibscale-{self._token}", pure=False
+        )
+
+    def outcomes(self, runs: Runs, stopped: Callable[[], bool]) -> Outcomes:
+        """Yield run, state and failure in the order of completion."""
+        left = iter(runs.items())
+        for run, blocks in islice(left, self._window):
+            self._send(run, *blocks)
+        while self._running:
+            run, future = self._next()
+            yield run, *self._outcome(future)
+            if not stopped() and (following := next(left, None)):
+                self._send(following[0], *following[1])
+
+    def abandon(self) -> None:
+        """Cancel the runs that are still in flight."""
+        cancel(self._client, [self._shared, *(future for _, future in self._running.values())])
+
+    def _explained(self, error: Exception) -> Exception:
+        """Error of a failed run, as ours if the cluster caused it."""
+        from distributed.scheduler import KilledWorker, NoValidWorkerError
+
+        if isinstance(error, CalibscaleError):
+            return error
+        if isinstance(error, NoValidWorkerError):
+            return no_workers(self._where)
+        if isinstance(error, KilledWorker):
+            return CalibscaleError(
+                f"{error.allowed_failures + 1} workers of {self._where} died on the same blocks; "
+                "see their logs: the usual cause is too little memory"
+            )
+        with suppress(ClusterError), reaching(self._where):
+            check_worker_versions(self._client)  # of workers that joined later
+        return error
+
+    def _send(self, run: int, first: int, last: int) -> None:
+        part = self._task.part(first, last)
+        if self._terms is None:
+            self._terms = Terms.of(self._token, (part, self._task.shared))
+        key = f"calibscale-{self._token}-{first}-{last}"
+        with reaching(self._where):
+            future = self._client.submit(
+                _run_remote, part, self._shared, first, last, self._terms, key=key, pure=False
+            )
+        self._running[key] = (run, future)
+        future.add_done_callback(self._finished.put)
+
+    def _next(self) -> tuple[int, Any]:
+        while True:
+            try:
+                future = self._finished.get(timeout=_POLL_SECONDS)
+            except Empty:
+                self._check_cluster()
+            else:
+                self._idle_since = None
+                return self._running.pop(future.key)
+
+    def _outcome(self, future: Any) -> tuple[Any, Exception | None]:
+        """Fetch a state; Dask computes it again if its worker is lost meanwhile."""
+        pending = asyncio.run_coroutine_threadsafe(
+            self._client.gather([future], asynchronous=True), self._client.loop.asyncio_loop
+        )
+        while not wait([pending], _POLL_SECONDS).done:
+            self._check_cluster()
+        try:
+            return pending.result()[0], None
+        except Exception as error:
+            if future.status != "error":  # the run succeeded; its result did not arrive
+                raise scheduler_lost(self._where) from error
+            return None, self._explained(error)
+
+    def _check_cluster(self) -> None:
+        """Raise if the scheduler is lost, or has been without workers for too long."""
+        if is_lost(self._client):
+            raise scheduler_lost(self._where)
+        with reaching(self._where):
+            threads = worker_threads(self._client)
+        now = time.monotonic()
+        self._idle_since = None if threads else self._idle_since or now
+        if self._idle_since is not None and now - self._idle_since > worker_timeout():
+            raise no_workers(self._where)
+
+
+def fold(task: Task, opened: Connection, report: Progress, checkpoint: Checkpoint | None) -> Any:
+    """Compute the merged state of all blocks on the workers of a connection."""
+    where = address_of(opened.client)
+    with reaching(where):
+        threads = opened.threads
+        work = _Work(task, opened.client, where, threads)
+    try:
+        length = run_length(task, threads, LONGEST_REMOTE_RUN)
+        return merged(task, length, work.outcomes, report, checkpoint)
+    finally:
+        work.abandon()

@@ -1,0 +1,339 @@
+"""Connections to Dask schedulers and to worker processes of this machine.
+
+No wait is without limit: missing workers and a lost scheduler are errors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+from calibscale.errors import CalibscaleError, ClusterError, OptionError
+
+_WORKER_TIMEOUT = "60s"  # where Dask's configuration has none
+_CLOSE_TIMEOUT = 5.0  # seconds for closing a client
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A Dask client, and the memory limit in bytes of each worker that we started."""
+
+    client: Any
+    worker_limit: int | None = None
+
+    @property
+    def threads(self) -> int:
+        """Number of blocks that the workers execute at a time."""
+        return worker_threads(self.client) or 1
+
+
+@contextmanager
+def dask_works() -> Iterator[None]:
+    """Context of an import of Dask, which inspects the machine and may fail."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:  # raised by psutil
+        raise CalibscaleError(f"Dask does not work here ({error}): is /proc mounted?") from error
+
+
+@contextmanager
+def client_of(address: str) -> Iterator[Any]:
+    """Client of the scheduler at an address."""
+    from distributed import Client
+    from distributed.comm.registry import get_backend
+
+    try:
+        get_backend(address.partition("://")[0])  # a client takes a minute to fail
+        client = Client(address, set_as_default=False)  # a failing one would stay default
+    except ValueError as error:
+        page = address.startswith(("http://", "https://"))
+        raise OptionError(
+            f"{address} is not the address of a Dask scheduler: {error}"
+            + "; http:// addresses are dashboards, use one such as tcp://host:8786" * page
+        ) from error
+    except OSError as error:
+        raise ClusterError(f"no Dask scheduler answers at {address}: {error}") from error
+    try:
+        yield client
+    finally:
+        # our error reports a lost scheduler, and the scheduler may hang
+        hushed = _hushed("client") if is_lost(client) else nullcontext()
+        with hushed, suppress(TimeoutError):
+            client.close(timeout=_CLOSE_TIMEOUT)
+
+
+@contextmanager
+def _hushed(what: str) -> Iterator[None]:
+    """Silence a log of Dask where our error reports the failure."""
+    log = logging.getLogger(f"distributed.{what}")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def address_in(path: str) -> str:
+    """Address in a scheduler file, which may still be being written."""
+    for left in reversed(range(5)):
+        try:
+            return str(json.loads(Path(path).read_text())["address"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if not left:
+                raise OptionError(
+                    f"{path} is not a scheduler file, as dask scheduler --scheduler-file writes"
+                ) from error
+            time.sleep(0.1)
+    raise AssertionError
+
+
+def usable(client: Any) -> Any:
+    """Check that a client is one of Dask and not asynchronous."""
+    from distributed import Client
+
+    if not isinstance(client, Client):
+        raise OptionError(
+            f"a scheduler is a string, a path or a distributed.Client, not {type(client).__name__}"
+        )
+    if client.asynchronous:
+        raise OptionError(
+            "the Dask client is asynchronous, and this call would block its event loop: call from "
+            "another thread, as with `await asyncio.to_thread(...)`, or pass scheduler='threads'"
+        )
+    return client
+
+
+def in_task() -> bool:
+    """Whether the caller runs in a task of a Dask worker."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def leave_slot() -> None:
+    """In a task of a Dask worker, free its slot, which our own work may need."""
+    if in_task():
+        from distributed import secede
+
+        with suppress(KeyError, AttributeError):  # left already, or no slot
+            secede()
+
+
+def active_client() -> Any:
+    """Client of the active Dask cluster, if any; does not import distributed."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def address_of(client: Any) -> str:
+    return str(getattr(client.scheduler, "address", None) or "its address")
+
+
+def worker_timeout() -> float:
+    """Maximum seconds without workers, or without an answer of the scheduler."""
+    import dask
+    from dask.utils import parse_timedelta
+
+    timeout = dask.config.get("distributed.scheduler.no-workers-timeout", None)
+    return float(parse_timedelta(timeout or _WORKER_TIMEOUT))
+
+
+def worker_threads(client: Any) -> int:
+    """Present number of threads of all workers."""
+    threads = client.sync(client.scheduler.ncores, workers=None, callback_timeout=worker_timeout())
+    return sum(threads.values())
+
+
+def is_lost(client: Any) -> bool:
+    return client.status != "running"
+
+
+def scheduler_lost(where: str) -> ClusterError:
+    return ClusterError(
+        f"the Dask scheduler at {where} was lost or does not answer; run again when it is back "
+        "(sums over pairs resume from their checkpoint, if any)"
+    )
+
+
+def no_workers(where: str) -> ClusterError:
+    return ClusterError(
+        f"the Dask scheduler at {where} had no worker for {worker_timeout():.0f} s: start "
+        "workers, check why their jobs wait, or allow more time "
+        "(DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=10min)"
+    )
+
+
+@contextmanager
+def reaching(where: str) -> Iterator[None]:
+    """Convert Dask's errors of an unreachable scheduler to ours."""
+    from distributed.client import ClosedClientError
+
+    try:
+        yield
+    except (OSError, ClosedClientError) as error:
+        raise scheduler_lost(where) from error
+
+
+def cancel(client: Any, futures: list[Any]) -> None:
+    """Cancel futures, unless the scheduler is lost."""
+    if not is_lost(client):
+        with suppress(Exception):
+            client.cancel(futures)
+
+
+_ENDING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+@contextmanager
+def started_processes(workers: int | None, limit: int | None) -> Iterator[Connection]:
+    """Start worker processes on this machine, which share a memory limit."""
+    from distributed import Client
+
+    if multiprocessing.current_process().daemon:
+        raise OptionError(
+            "scheduler local:N: this process is a daemon, such as a Dask worker, and cannot start "
+            "processes; pass scheduler='threads:N' or the client of the cluster"
+        )
+    workers = workers or available_cpus()
+    share = None if limit is None else limit // workers
+    with ExitStack() as stack:
+        with _undisturbed(), _blocked():
+            cluster = stack.enter_context(_started(workers, share))
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+            client.run(_leave_quietly)
+        stack.push(_quiet_end)
+        yield Connection(client, share)
+
+
+def _started(workers: int, share: int | None) -> Any:
+    from distributed import LocalCluster
+
+    try:
+        with _hushed("nanny"):
+            return LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                scheduler_kwargs={"dashboard_address": ":0"},  # avoids a warning if 8787 is taken
+                memory_limit=share or 0,
+            )
+    except (OSError, RuntimeError) as error:  # no /dev/shm, no memory, too many processes
+        raise CalibscaleError(
+            f"worker processes cannot be started ({_first(error)}); pass scheduler='threads', or "
+            "check free memory and /dev/shm"
+        ) from error
+
+
+def _first(error: BaseException) -> BaseException:
+    """First error of a chain."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Delay signals until the end: Dask cannot close a partly started cluster."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda which, _: received.append(which))
+        for number in _ENDING
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Block termination signals in threads started inside, and in their processes.
+
+    A terminal or a batch system signals every process of a group; this process then ends them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # its start unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _leave_quietly() -> None:
+    """In a worker, silence the log of a lost scheduler and of cancelled work, and ignore SIGINT."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    words = ("during heartbeat", "ended with CancelledError")
+    for name in ("distributed.worker", "distributed.worker.state_machine"):
+        logging.getLogger(name).addFilter(
+            lambda record: not any(word in record.getMessage() for word in words)
+        )
+
+
+def _quiet_end(kind: Any, *_: Any) -> None:
+    """After an interrupt, silence the log of workers that have to be killed."""
+    if kind is not None and not issubclass(kind, Exception):
+        logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
+
+
+def available_cpus() -> int:
+    """Number of processors that this process may use, by affinity mask and container quota."""
+    try:
+        from dask.system import cpu_count
+
+        return max(1, int(cpu_count()))
+    except Exception:  # raised by psutil where there is no /proc
+        return os.cpu_count() or 1
+
+
+def parse_bytes(size: int | str | None) -> int | None:
+    """Number of bytes in ``1500000000``, ``"1.5GB"`` or ``"800 MiB"``; else an OptionError."""
+    if size is None or isinstance(size, int):
+        return size
+    with dask_works():
+        from dask.utils import parse_bytes as parse
+
+    try:
+        return int(parse(size))
+    except (ValueError, OverflowError) as error:
+        raise OptionError(f"memory limit {size!r} is not a size such as 2GB") from error

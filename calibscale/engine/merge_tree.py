@@ -1,0 +1,413 @@
+"""A tree that merges states of blocks in a fixed order, and the checkpoints of its states."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from calibscale.engine.atomic_files import replacing
+from calibscale.errors import OptionError, StoreError
+
+Arrays = dict[str, NDArray[Any]]
+Nodes = dict[tuple[int, int], Arrays]  # (level, index): state of blocks from index·2^level on
+
+_FORMAT = 1
+
+
+@dataclass
+class Checkpoint:
+    """File of the nodes of a merge tree, replaced in one step.
+
+    Parameters
+    ----------
+    path : Path
+    identity : dict
+        JSON values that identify data and parameters; a file with other values is refused.
+    every : float
+        Minimum seconds between two writes.
+    """
+
+    path: Path
+    identity: dict[str, Any]
+    every: float = 2.0
+    _last: float = field(default_factory=time.monotonic)
+
+    def load(self) -> Nodes:
+        """Read the nodes that an earlier run of the same work has finished.
+
+        Raises
+        ------
+        OptionError
+            If the file belongs to other data or other parameters.
+        StoreError
+            If the file cannot be read.
+        """
+        nodes: Nodes = {}
+        try:
+            if not self.path.exists():
+                return {}
+            with np.load(self.path, allow_pickle=False) as file:
+                identity = json.loads(str(file["identity"]))
+                for key in file.files:
+                    if key != "identity":
+                        level, index, name = key.split("|")
+                        nodes.setdefault((int(level), int(index)), {})[name] = file[key]
+        except Exception as error:  # zipfile and NumPy raise many types over damaged files
+            raise StoreError(
+                f"the checkpoint {self.path} cannot be read ({error}); remove it to start again"
+            ) from error
+        mine = self._identity()
+        if identity != mine:
+            old, new = _flat(identity), _flat(mine)
+            changed = sorted(key for key in old.keys() | new if old.get(key) != new.get(key))
+            raise OptionError(
+                f"the checkpoint {self.path} belongs to other data or parameters "
+                f"({', '.join(changed)}); choose another folder, or remove it"
+            )
+        return nodes
+
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() - self._last >= self.every
+
+    def save(self, nodes: Nodes) -> None:
+        """Write the nodes; an interrupted write leaves the old file."""
+        arrays: dict[str, Any] = {
+            f"{level}|{index}|{name}": array
+            for (level, index), state in nodes.items()
+            for name, array in state.items()
+        }
+        started = time.monotonic()
+        with replacing(self.path) as file:
+            np.savez(file, identity=np.array(json.dumps(self._identity())), **arrays)
+        self._last = time.monotonic()
+        self.every = max(self.every, 50 * (self._last - started))  # at most 2 % of the time
+
+    def _identity(self) -> dict[str, Any]:
+        identity = {"format": _FORMAT, **self.identity}
+        return json.loads(json.dumps(identity, default=lambda scalar: scalar.item()))
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Flatten nested dicts, joining names by dots."""
+    if not isinstance(value, dict):
+        return {name: value}
+    items: dict[str, Any] = {}
+    for key, item in value.items():
+        items |= _flat(item, f"{name}.{key}" if name else key)
+    return items
+
+
+def digest(*arrays: NDArray[Any]) -> str:
+    """Short hash of arrays, for identities."""
+    sha256 = hashlib.sha256()
+    for array in arrays:
+        sha256.update(np.ascontiguousarray(array).tobytes())
+    return sha256.hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- Tree
+
+
+Progress = Callable[[int, int], None]  # (blocks done, blocks in all)
+
+LONGEST_RUN, LONGEST_REMOTE_RUN = 16, 128  # blocks in a run; remote states cost a transfer
+
+
+class Task(Protocol):
+    """Work for the engine: states of blocks, and the merge of two neighbours."""
+
+    @property
+    def blocks(self) -> int: ...
+
+    @property
+    def block_bytes(self) -> int:
+        """Peak bytes while one block is computed."""
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    def state(self, block: int) -> Any: ...
+
+    def merge(self, a: Any, b: Any) -> Any: ...
+
+    def part(self, first: int, last: int) -> Task:
+        """The task of blocks first..last−1, without `shared`, to be sent to a worker."""
+
+    @property
+    def shared(self) -> Any:
+        """Data that all parts need: sent once."""
+
+    def joined(self, shared: Any) -> Task:
+        """A received part with its `shared` data."""
+
+
+class PairTask(Task, Protocol):
+    """A task of long blocks, whose parts can run on threads, and which can be checkpointed."""
+
+    def threaded(self, run_parts: RunParts) -> PairTask:
+        """The task computing one block at a time, its parts by `run_parts`."""
+
+    def pack(self, state: Any) -> dict[str, Any]:
+        """Convert a state to named arrays."""
+
+    def unpack(self, arrays: dict[str, Any]) -> Any: ...
+
+
+class _OneThread:
+    """Limit of BLAS to one thread while any thread of the process is inside.
+
+    The limit of BLAS is global to the process: the first thread to enter sets it, the last one to
+    leave restores it.  The limit of OpenMP, which some builds of BLAS use, is local to each thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: _Numbers = []
+        self._own = threading.local()  # per thread: nesting depth, and its OpenMP limit
+
+    def enter(self) -> None:
+        depth = getattr(self._own, "depth", 0)
+        if not depth:
+            self._own.before = _limited(_of_threads())
+        self._own.depth = depth + 1
+        with self._lock:
+            if not self._inside:
+                self._before = _limited(_of_process())
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                _restore(self._before)
+        self._own.depth -= 1
+        if not self._own.depth:
+            _restore(self._own.before)
+
+    def unlock(self) -> None:
+        """Replace the lock in a forked process, as another thread may have held it."""
+        self._lock = threading.Lock()
+
+
+_Numbers = list[tuple[Any, int]]  # libraries and their numbers of threads
+
+_ONE_THREAD = _OneThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ONE_THREAD.unlock)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Context in which BLAS has one thread, so that bits do not depend on the number of cores."""
+    _ONE_THREAD.enter()
+    try:
+        yield
+    finally:
+        _ONE_THREAD.leave()
+
+
+def _limited(libraries: list[Any]) -> _Numbers:
+    """Set libraries to one thread; return their previous numbers."""
+    before = [(library, library.get_num_threads()) for library in libraries]
+    for library in libraries:
+        _set(library, 1)
+    return before
+
+
+def _restore(before: _Numbers) -> None:
+    for library, threads in before:
+        if threads is not None:
+            _set(library, threads)
+
+
+def _set(library: Any, threads: int) -> None:
+    """Set the number of threads, bypassing threadpoolctl's check of the calling thread."""
+    getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
+
+
+def _of_threads() -> list[Any]:
+    """Libraries whose limit is local to each thread."""
+    return [library for library in _libraries() if _obeys_openmp(library)]
+
+
+def _of_process() -> list[Any]:
+    """Libraries whose limit is global to the process."""
+    return [library for library in _libraries() if not _obeys_openmp(library)]
+
+
+def _obeys_openmp(library: Any) -> bool:
+    return "openmp" in (library.user_api, getattr(library, "threading_layer", None))
+
+
+@cache
+def _libraries() -> list[Any]:
+    """Loaded libraries, with those of SciPy; searched once, as it takes milliseconds."""
+    import scipy.linalg  # noqa: F401
+
+    return list(ThreadpoolController().lib_controllers)
+
+
+RunParts = Callable[[Callable[[slice], object], int], None]
+
+
+def in_one_part(work: Callable[[slice], object], units: int) -> None:
+    """Call `work` for the slice of all units."""
+    work(slice(0, units))
+
+
+@contextmanager
+def parts_on_threads(threads: int) -> Iterator[RunParts]:
+    """Context with a function that calls `work` for slices of independent units on threads."""
+    if threads == 1:
+        yield in_one_part
+        return
+    with ThreadPoolExecutor(threads) as pool:
+
+        def run_parts(work: Callable[[slice], object], units: int) -> None:
+            size = max(1, units // (8 * threads))  # short parts end at about the same time
+            futures = [
+                pool.submit(_alone, work, slice(start, start + size))
+                for start in range(0, units, size)
+            ]
+            try:
+                for future in futures:
+                    future.result()
+            finally:  # after an error or an interrupt
+                for future in futures:
+                    future.cancel()
+
+        yield run_parts
+
+
+def _alone(work: Callable[[slice], object], units: slice) -> None:
+    with one_thread():
+        work(units)
+
+
+def run_blocks(task: Task, first: int, last: int) -> Any:
+    """Compute the merged state of blocks first..last−1; O(log) states are in memory."""
+    with one_thread():
+        return _subtree(task, first, last)
+
+
+def _subtree(task: Task, first: int, last: int) -> Any:
+    if last - first == 1:
+        return task.state(first)
+    middle = first + (1 << (last - first - 1).bit_length() - 1)
+    left = _subtree(task, first, middle)
+    return task.merge(left, _subtree(task, middle, last))
+
+
+def run_length(task: Task, workers: int, longest: int = LONGEST_RUN) -> int:
+    """Number of blocks in a run: 1 for long blocks, else a power of two, 12 runs per worker."""
+    length = 1
+    longest = 1 if hasattr(task, "threaded") else longest
+    while length < longest and task.blocks // (2 * length) >= 12 * workers:
+        length *= 2
+    return length
+
+
+class Tree:
+    """Merge tree of the states of runs, which may arrive in any order.
+
+    With a checkpoint, each run is one block, as in a `PairTask`.
+    """
+
+    def __init__(self, task: Any, length: int, checkpoint: Checkpoint | None = None) -> None:
+        self._task = task
+        self._runs = -(-task.blocks // length)
+        self._waiting: dict[tuple[int, int], Any] = {}
+        self._checkpoint = checkpoint
+        if checkpoint is not None:
+            for node, arrays in checkpoint.load().items():
+                self._waiting[node] = task.unpack(arrays)
+
+    def todo(self) -> list[int]:
+        """Runs that are not in the tree yet."""
+        done: set[int] = set()
+        for level, index in self._waiting:
+            done.update(range(index << level, min((index + 1) << level, self._runs)))
+        return [run for run in range(self._runs) if run not in done]
+
+    def add(self, run: int, state: Any) -> None:
+        """Add the state of a run, and merge it with its neighbours."""
+        level = 0
+        while (1 << level) < self._runs:
+            sibling = run ^ 1
+            if (sibling << level) < self._runs:  # else the last node has no sibling
+                other = self._waiting.pop((level, sibling), None)
+                if other is None:
+                    break
+                pair = (other, state) if sibling < run else (state, other)
+                state = self._task.merge(*pair)
+            level, run = level + 1, run >> 1
+        self._waiting[level, run] = state
+        if self._checkpoint is not None and self._checkpoint.due():
+            self.save()
+
+    def save(self) -> None:
+        """Write the tree to the checkpoint, if there is one."""
+        if self._checkpoint is None:
+            return
+        self._checkpoint.save({n: self._task.pack(state) for n, state in self._waiting.items()})
+
+    def result(self) -> Any:
+        """The state of all blocks."""
+        (state,) = self._waiting.values()
+        return state
+
+
+Runs = dict[int, tuple[int, int]]  # by number: first block, and last block + 1
+# numbers, states and failures of runs, in the order in which they end
+Outcomes = Generator[tuple[int, Any, BaseException | None], None, None]
+
+
+def merged(
+    task: Task,
+    length: int,
+    execute: Callable[[Runs, Callable[[], bool]], Outcomes],
+    report: Progress,
+    checkpoint: Checkpoint | None = None,
+) -> Any:
+    """Compute the merged state of all blocks.
+
+    `execute` gets the runs to do and a function that says when to start no more of them.
+    """
+    tree = Tree(task, length, checkpoint)
+    runs = {run: (run * length, min((run + 1) * length, task.blocks)) for run in tree.todo()}
+    done = task.blocks - sum(last - first for first, last in runs.values())
+    failures: dict[int, Exception] = {}
+    report(done, task.blocks)
+    try:
+        with closing(execute(runs, lambda: bool(failures))) as outcomes:
+            for run, state, error in outcomes:
+                try:
+                    if error is not None:
+                        raise error
+                    tree.add(run, state)
+                except Exception as failure:
+                    failures[run] = failure  # not raised: earlier runs may fail too
+                    continue
+                done += runs[run][1] - runs[run][0]
+                report(done, task.blocks)
+    finally:
+        tree.save()
+    if failures:  # the error names the first bad row
+        raise failures[min(failures)]
+    return tree.result()

@@ -1,0 +1,411 @@
+"""Conditional kernel calibration errors: CKCE, its centred form, and the CMMD family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
+
+from calibscale.data.rows import Floats
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator, Estimator, PairWork, no_replicates
+from calibscale.kernel_sums.landmarks import solve
+from calibscale.kernel_sums.pair_tasks import PairSum
+from calibscale.kernel_sums.product_kernel import (
+    DataProfile,
+    FeatureMap,
+    ProductKernel,
+    RandomFourier,
+)
+from calibscale.results import Approximation, Estimate
+from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation
+from calibscale.statistics.statistic import Statistic
+
+if TYPE_CHECKING:
+    from calibscale.kernel_sums.pair_sums import Pairs
+
+_ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
+
+
+@dataclass(frozen=True)
+class CMMD(Estimator):
+    """Conditional MMD of level s: ‖C (S + λnI)⁻¹ (S/n)^{s/2}‖²_F (arXiv 2605.02260).
+
+    The error is squared, in units of the label kernel.  Level 0 compares conditional mean
+    operators (`CKCE`); level 1 is the mean squared distance of the conditional embeddings, which
+    weighs predictions by frequency; level 2 tends to `JKCEBiased` as λ → 0.  A large value means
+    that labels do not follow the vectors of probabilities; noise biases it upwards.  One pass,
+    O(m²) per row for m features, and O(m³) once.
+
+    Parameters
+    ----------
+    features : FeatureMap
+        Features of the kernel on predictions.
+    ridge : float, optional
+        λ.  Default n^(−1/4); give λ to compare values of different n.  With weights n in λn is Σw,
+        and in n^(−1/4) it is (Σw)²/Σw².
+    level : float
+        s ≥ 0.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> points = cs.OneHot(((0.8, 0.2), (1 - 0.7, 0.7)))
+    >>> round(cs.evaluate(data, [cs.CMMD(points, ridge=0.0)])["cmmd"].value, 4)
+    0.13
+    """
+
+    features: FeatureMap = field(default_factory=RandomFourier)
+    ridge: float | None = None
+    level: float = 1.0
+    name: ClassVar[str] = "cmmd"
+    testable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.ridge is not None and not 0 <= self.ridge < np.inf:
+            raise OptionError(f"ridge must be at least 0 and finite, not {self.ridge}")
+        if not 0 <= self.level < np.inf:
+            raise OptionError(f"level must be at least 0 and finite, not {self.level}")
+        if self.ridge == 0 and self.level < 2 and isinstance(self.features, RandomFourier):
+            raise OptionError(
+                "ridge=0 needs features of few predictions (OneHot); with random frequencies the "
+                "value would consist of rounding errors: give a positive ridge"
+            )
+
+    def bind(self, setup: DataProfile) -> BoundEstimator:
+        return replace(self, features=self.features.resolve(setup))
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (Moments(self.features),)
+
+    def frozen(self, *states: Any) -> Self:
+        if self.ridge is not None:
+            return self
+        return replace(self, ridge=float((states[0].weight ** 2 / states[0].weight2) ** -0.25))
+
+    def value(self, *states: Any) -> float:
+        moments = states[0]
+        if not moments.weight > 0:
+            return float("nan")
+        return float(self._values(states, moments.C[None])[0])
+
+    def _values(self, states: Sequence[Any], C: Floats) -> Floats:
+        """Values (B,) with each of C (B, K, m) instead of that of the states."""
+        ridge = self.frozen(*states).ridge
+        assert ridge is not None
+        return _cmmd(states[0], C, ridge, self.level)
+
+    def shared(self, setups: Sequence[DataProfile]) -> Self:
+        return replace(self, features=self.features.resolve(*setups))
+
+    def population(self, rows: int) -> Estimator:
+        return self if self.ridge is not None else replace(self, ridge=rows**-0.25)
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        drawn = sums[0]
+        assert drawn is not None
+        return self._values(states, drawn[0]).tolist()
+
+    def finalize(self, *states: Any) -> Estimate:
+        estimate = self.bare(*states)
+        if estimate.value is None:
+            return estimate
+        moments, *noise = states
+        error = approximation(self.features, moments, self.frozen(*states).value, *noise)
+        return replace(estimate, approximation=error)
+
+    def bare(self, *states: Any) -> Estimate:
+        moments = states[0]
+        parameters = {**self.features.parameters, "level": self.level, "ridge": self.ridge}
+        if not moments.weight > 0:
+            return Estimate(
+                self.name, "canonical", None, True, parameters=parameters,
+                reason="no rows with a label and a positive weight",
+            )  # fmt: skip
+        frozen = self.frozen(*states)
+        return Estimate(
+            self.name,
+            "canonical",
+            frozen.value(*states),
+            True,
+            parameters={**parameters, "ridge": frozen.ridge},
+            n=int(moments.n),
+        )
+
+
+def _cmmd(moments: MomentState, C: Floats, ridge: float, level: float) -> Floats:
+    """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹ for each of C (B, K, m), (B,)."""
+    n, S = float(moments.weight), moments.S
+    B, K, m = C.shape
+    W = _inverse(moments, ridge)(C.reshape(B * K, m).T)
+    if level == 0:
+        terms = np.einsum("ij,ij->j", W, W)
+    elif level == 1:
+        terms = np.einsum("ij,ij->j", W, S @ W) / n
+    elif level == 2:
+        half = S @ W
+        terms = np.einsum("ij,ij->j", half, half) / n**2
+    else:
+        sigma, U = eigh(S)
+        terms = np.maximum(sigma / n, 0.0) ** level @ (U.T @ W) ** 2
+    return terms.reshape(B, K).sum(axis=1)
+
+
+def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
+    """Function that multiplies columns by (S + λnI)⁻¹, or the pseudo-inverse if singular."""
+    n, S = float(moments.weight), moments.S
+    threshold = len(S) * np.finfo(float).eps
+    try:
+        factor = cho_factor(S + ridge * n * np.eye(len(S)), overwrite_a=True, check_finite=False)
+        if (np.diag(factor[0]) ** 2 > threshold * np.trace(S)).all():
+            return lambda columns: cho_solve(factor, columns, check_finite=False)
+    except LinAlgError:
+        pass
+    sigma, U = eigh(S)
+    damped = np.where(sigma > threshold * sigma[-1], sigma + ridge * n, np.inf)
+    return lambda columns: U @ ((U.T @ columns) / damped[:, None])
+
+
+@dataclass(frozen=True)
+class CKCECentred(CMMD):
+    """`CKCE` without the noise of labels: ‖CA‖²_F − tr(AᵀMA), A = (S + λnI)⁻¹ [MS, eq. 5, App. B].
+
+    M = Σ w²|δ|²φφᵀ, so that the second term is the part of the first due to pairs of a row with
+    itself.  A depends on the predictions only, so the value has mean 0 under strong calibration, at
+    every n and for models of any sharpness, whereas the mean of CKCE is tr(AᵀMA), which differs
+    between models.  The error is squared, and may be negative at calibration; a large value means
+    that labels do not follow the vectors of probabilities.  Use it to rank models, at one λ.  One
+    pass, at twice the cost of CKCE.
+
+    M is computed from the observed |δ|², as the expectation 1 − |q|² under calibration would rank
+    underconfident models before calibrated ones.  Replicates of a test share the observed M, so
+    that its p-value is that of CKCE.
+
+    Parameters
+    ----------
+    features : FeatureMap
+        Features of the kernel on predictions.
+    ridge : float, optional
+        λ; see `CMMD`.
+
+    Examples
+    --------
+    At calibration, CKCE consists of the noise of the labels:
+
+    >>> import numpy as np, calibscale
+    >>> rng = np.random.default_rng(0)
+    >>> q = rng.dirichlet([1.0, 1.0, 1.0], 2000)
+    >>> y = (q.cumsum(axis=1) < rng.random((2000, 1))).sum(axis=1)
+    >>> source = calibscale.from_arrays(probabilities=q, labels=y)
+    >>> result = calibscale.evaluate(source, [calibscale.CKCE(), calibscale.CKCECentred()])
+    >>> result["ckce_centred"].value < result["ckce"].value
+    True
+    """
+
+    level: float = field(default=0.0, init=False)
+    name: ClassVar[str] = "ckce_centred"
+    by_default: ClassVar[bool] = False
+    unbiased: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (Moments(self.features), NoiseMoments(self.features))
+
+    def _values(self, states: Sequence[Any], C: Floats) -> Floats:
+        moments, noise = states
+        ridge = self.frozen(moments).ridge
+        assert ridge is not None
+        A = _inverse(moments, ridge)(np.eye(len(moments.S)))
+        W = C @ A
+        return np.einsum("bij,bij->b", W, W) - float(np.vdot(noise.M, A @ A))
+
+
+@dataclass(frozen=True)
+class CKCE(CMMD):
+    """Conditional kernel calibration error ‖C (S + λnI)⁻¹‖²_F [MS, eq. 5, App. B].
+
+    The error is squared, in units of the label kernel; it is `CMMD` of level 0.  A large value
+    means that labels do not follow the vectors of probabilities, at frequent and at rare
+    predictions alike, so that it does not change with the distribution of predictions.  Label noise
+    biases it upwards, more so for less sharp models: use `CKCECentred` to rank models.  Defaults
+    are those of the paper: 100 random Fourier frequencies for the kernel pᵀq + Gaussian,
+    λ = n^(−1/4).  One pass, O(m²) per row for m features; ``exact`` takes a few passes over pairs.
+
+    Parameters
+    ----------
+    features : FeatureMap
+        Features of the kernel on predictions; method="exact" uses only their bandwidth.
+    ridge : float, optional
+        λ; see `CMMD`.
+    method : {"features", "exact"}
+        ``exact``: tr(WᵀKW) with W = (K + λnI)⁻¹Δ by block conjugate gradients on the kernel matrix
+        of all rows, which is never stored; each product with it takes a pass over all pairs.
+    conditional_on : str, optional
+        Name of a covariate a, for the kernel k(p, q)·1{a = a'}: calibration in each group [MS,
+        §3.3].  Requires method="exact".
+    tolerance : float
+        Relative residual at which the iteration ends.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> points = cs.OneHot(((0.8, 0.2), (1 - 0.7, 0.7)))
+    >>> round(cs.evaluate(data, [cs.CKCE(points, ridge=0.0)])["ckce"].value, 4)
+    0.26
+    """
+
+    level: float = field(default=0.0, init=False)
+    method: str = "features"
+    conditional_on: str | None = None
+    tolerance: float = 1e-10
+    bound_fields: ClassVar[tuple[str, ...]] = ("product",)
+    name: ClassVar[str] = "ckce"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method not in ("features", "exact"):
+            raise OptionError(f"method must be features or exact, not {self.method!r}")
+        if not 1e-14 <= self.tolerance < 1:
+            raise OptionError(f"tolerance must be in 1e-14..1, not {self.tolerance}")
+        if self.method == "features":
+            if self.conditional_on is not None:
+                raise OptionError("conditional_on needs method='exact'")
+        elif not isinstance(self.features, RandomFourier):
+            raise OptionError("method='exact' requires the kernel linear+gaussian")
+
+    def bind(self, setup: DataProfile) -> BoundEstimator:
+        features = self.features.resolve(setup)
+        if self.method == "features":
+            return replace(self, features=features)
+        assert isinstance(features, RandomFourier)
+        assert features.bandwidth is not None
+        categorical: tuple[int, ...] = ()
+        levels: tuple[tuple[float, ...], ...] = ()
+        if self.conditional_on is not None:
+            column = setup.columns((self.conditional_on,))[self.conditional_on]
+            if column.levels is None:
+                raise OptionError(
+                    f"{self.conditional_on!r} has more than 64 values: too many groups"
+                )
+            categorical, levels = (column.position,), (column.levels,)
+        kernel = ProductKernel(
+            "linear+gaussian", features.bandwidth, categorical=categorical, levels=levels
+        )
+        return ExactCKCE(self, kernel)
+
+
+@dataclass(frozen=True)
+class ExactCKCE(BoundEstimator):
+    """CKCE of data by conjugate gradients on the kernel matrix of all rows.
+
+    Parameters
+    ----------
+    settings : CKCE
+    product : ProductKernel
+        Kernel with its bandwidth, times the indicator of equal groups.
+    """
+
+    settings: CKCE
+    product: ProductKernel
+    name: ClassVar[str] = "ckce"
+    testable: ClassVar[bool] = True
+    pairwise: ClassVar[bool] = True
+    needs: ClassVar[tuple[Statistic, ...]] = ()
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        name = self.settings.conditional_on
+        return () if name is None else (name,)
+
+    def for_test(self, setup: DataProfile) -> BoundEstimator:
+        raise no_replicates(self.name, self.settings.method)
+
+    def pair_work(self, rows: int, classes: int) -> PairWork:
+        return PairWork(
+            PairSum(self.product, kernel_sums=True), self.settings.method, rows * (rows - 1) // 2,
+            _ITERATIONS, classes,
+        )  # fmt: skip
+
+    def finalize(self, *states: Any) -> Estimate:
+        raise NotImplementedError(self.name)
+
+    def solve(self, pairs: Pairs) -> Estimate:
+        settings = self.settings
+        parameters: dict[str, Any] = {
+            "kernel": "linear+gaussian", "bandwidth": self.product.prediction_bandwidth,
+            "method": settings.method, "within": settings.conditional_on, "level": settings.level,
+        }  # fmt: skip
+        with pairs.panels(self.product, "canonical") as panels:
+            parts = [panels[index].rows for index in range(len(panels))]
+            roots = [np.sqrt(rows.weights)[:, None] for rows in parts]
+            weights = np.concatenate(roots) ** 2
+            delta = np.concatenate([rows.delta for rows in parts]) * np.concatenate(roots)
+            del parts
+            total = float(weights.sum())
+            if not total > 0:
+                return Estimate(
+                    self.name, "canonical", None, True,
+                    parameters={**parameters, "ridge": settings.ridge},
+                    reason="no rows with a label and a positive weight",
+                )  # fmt: skip
+            ridge = settings.ridge
+            if ridge is None:
+                ridge = float((total**2 / float(np.sum(weights**2))) ** -0.25)
+            cuts = np.cumsum([len(root) for root in roots])[:-1]
+
+            name = pairs.name("ckce")
+
+            def product(V: Floats, count: int) -> Floats:
+                parts = [root * v for root, v in zip(roots, np.split(V, cuts), strict=True)]
+                pairs.discard(f"{name}-{count}")  # its iteration is in the checkpoint
+                sums = pairs.product(panels, parts, f"{name}-{count + 1}")
+                KV = np.concatenate([root * s for root, s in zip(roots, sums, strict=True)])
+                return KV + ridge * total * V
+
+            work = {
+                "ckce": [
+                    self.product.prediction_bandwidth,
+                    ridge,
+                    settings.conditional_on,
+                    settings.tolerance,
+                ]
+            }
+            solution = solve(
+                product, delta, settings.tolerance, checkpoint=pairs.checkpoint(name, work)
+            )
+        W = solution.X
+        KW = delta - ridge * total * W - solution.residual
+        value = float(np.vdot(W, KW))
+        # the error of W is A⁻¹r with ‖A⁻¹‖ ≤ 1/λn; first order of tr(WᵀKW)
+        deviation = float(np.linalg.norm(solution.residual)) / (ridge * total)
+        error = 2 * float(np.linalg.norm(KW)) * deviation
+        details = {
+            "iterations": solution.iterations,
+            "relative_residual": solution.relative_residual,
+        }
+        parameters |= {"ridge": ridge, "tolerance": settings.tolerance}
+        if not solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
+            return Estimate(
+                self.name, "canonical", None, True, parameters=parameters, details=details,
+                n=len(delta),
+                reason=f"the iteration stopped at a relative residual of "
+                f"{solution.relative_residual:.2g}; raise the ridge or the bandwidth",
+            )  # fmt: skip
+        return Estimate(
+            self.name,
+            "canonical",
+            value,
+            True,
+            approximation=Approximation("conjugate_gradients", error),
+            parameters=parameters,
+            details=details,
+            n=len(delta),
+        )

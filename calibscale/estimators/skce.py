@@ -1,0 +1,291 @@
+"""Squared kernel calibration error, without covariates (KCE) and with them (KLCE)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from calibscale.data.derived_sources import HoldOut
+from calibscale.data.rows import problems
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.skce_methods import (
+    BoundSKCE,
+    check_settings,
+    choose_method,
+    largest_term,
+    too_few,
+)
+from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful
+from calibscale.kernel_sums.product_kernel import (
+    PREDICTION_KERNELS,
+    RADIAL,
+    DataProfile,
+    ProductKernel,
+    pooled_distance,
+)
+from calibscale.results import Estimate
+from calibscale.statistics.fourier_modes import Modes
+from calibscale.statistics.statistic import Statistic
+
+
+@dataclass(frozen=True)
+class SKCE(Estimator):
+    """Squared kernel calibration error Σ_{i≠j} ⟨δ_i, δ_j⟩ κ_ij / (n(n−1)) (Widmann et al. 2019).
+
+    κ is a kernel on predictions, times one on covariates if there are any.  `KLCE`, where the
+    parameters are described, `KCE` and `JKCE` are its forms in the literature, with their names and
+    defaults.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> skce = cs.SKCE(prediction_kernel="laplace", prediction_bandwidth=0.01, method="tiles")
+    >>> round(cs.evaluate(data, [skce])["skce"].value, 4)
+    0.0296
+    """
+
+    covariates: tuple[str, ...] = ()
+    prediction_bandwidth: float | None = None
+    covariate_bandwidth: float | Mapping[str, float] | None = field(default=None, hash=False)
+    categorical: tuple[str, ...] = ()
+    prediction_kernel: str = "gaussian"
+    covariate_kernel: str = "gaussian"
+    notion: str | None = None
+    method: str = "auto"
+    tolerance: float = 1e-12
+    normalization: str = "pairs"
+    precision: str = "float64"
+    n_features: int = 1000
+    seed: int = 0
+    bandwidth_share: float | None = None
+    name: ClassVar[str] = "skce"
+    by_default: ClassVar[bool] = False
+    testable: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+    centred_null: ClassVar[bool] = True
+    adds_diagonal: ClassVar[bool] = False
+    bound_fields: ClassVar[tuple[str, ...]] = ("product", "statistic", "notes")
+
+    def __post_init__(self) -> None:
+        for option in ("covariates", "categorical"):
+            names = getattr(self, option)
+            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        check_settings(
+            self,
+            method=("auto", "spectral", "tiles", "features", "nystrom"),
+            normalization=("pairs", "kernel_sum"),
+            prediction_kernel=PREDICTION_KERNELS,
+            covariate_kernel=RADIAL,
+        )
+        if len(set(self.covariates)) != len(self.covariates):
+            raise OptionError(f"a covariate is named twice: {', '.join(self.covariates)}")
+        unknown = [name for name in self.categorical if name not in self.covariates]
+        if unknown:
+            raise OptionError(f"categorical {', '.join(unknown)} is not among the covariates")
+        if not 1e-14 <= self.tolerance <= 0.1:
+            raise OptionError(f"tolerance must be in 1e-14..0.1, not {self.tolerance}")
+        if self.n_features < 2:
+            raise OptionError(f"n_features must be at least 2, not {self.n_features}")
+
+    @classmethod
+    def on(cls, covariates: str | Sequence[str] | SKCE) -> SKCE:
+        """SKCE on covariates of these names; an SKCE is returned as it is."""
+        return covariates if isinstance(covariates, SKCE) else cls(covariates)  # type: ignore[arg-type]
+
+    # ---------------------------------------------------------------- settings from the data
+
+    def notion_for(self, classes: int) -> str:
+        return self.notion or ("positive" if classes == 2 else "canonical")
+
+    def bind(self, setup: DataProfile) -> BoundSKCE:
+        notion = self.notion_for(setup.classes)
+        problems(notion, setup.classes)
+        levelled = setup.source.categorical(self.covariates, self.categorical)
+        named = replace(self, notion=notion, categorical=levelled)
+        kernel, notes = named._kernel(setup, self.prediction_bandwidth)
+        if self.bandwidth_share is not None:
+            kernel = most_powerful(setup, notion, kernel, HoldOut(self.bandwidth_share, self.seed))
+        method, statistic, reason = choose_method(named, setup, kernel)
+        return BoundSKCE(replace(named, method=method), kernel, statistic, (*notes, reason))
+
+    def _kernel(
+        self, setup: DataProfile, bandwidth: float | None
+    ) -> tuple[ProductKernel, list[str]]:
+        assert self.notion is not None
+        return local_kernel(
+            setup, self.notion, self.covariates, self.categorical, self.prediction_kernel,
+            bandwidth, self.covariate_kernel, self.covariate_bandwidth,
+        )  # fmt: skip
+
+    def with_parts(self, **parts: Any) -> BoundSKCE:
+        return BoundSKCE(self, **parts)
+
+    def settled(self, bound: BoundEstimator) -> Estimator:
+        assert isinstance(bound, BoundSKCE)
+        return replace(
+            bound.settings,
+            prediction_bandwidth=bound.product.prediction_bandwidth,
+            covariate_bandwidth=bound.covariate_bandwidths or None,
+            method=self.method,
+            bandwidth_share=None,
+        )
+
+    def shared(self, setups: Sequence[DataProfile]) -> Self:
+        if self.bandwidth_share is not None:
+            raise OptionError(
+                "bandwidths chosen by power would differ between models: set them, or use the "
+                "defaults"
+            )
+        notion = self.notion_for(setups[0].classes)
+        bandwidth = self.prediction_bandwidth
+        if bandwidth is None:
+            bandwidth = pooled_distance([setup.sample(notion).points for setup in setups])
+        named = replace(self, notion=notion)
+        kernels = [named._kernel(setup, bandwidth)[0] for setup in setups]
+        names = [name for name in self.covariates if name not in self.categorical]
+        chosen = np.median([kernel.bandwidths for kernel in kernels], axis=0)
+        common = replace(
+            named,
+            prediction_bandwidth=bandwidth,
+            covariate_bandwidth=dict(zip(names, chosen.tolist(), strict=True)),
+        )
+        if common.method == "auto":  # the method of the largest model for all
+            largest = max(setups, key=lambda setup: setup.rows)
+            common = replace(common, method=common.bind(largest).settings.method)
+        return common
+
+    def mergeable(self, classes: int) -> Self:
+        """Return the estimator of the top label by default: only scalar notions have a series."""
+        return self if self.notion or classes == 2 else replace(self, notion="top_label")
+
+    @property
+    def largest_term(self) -> float | None:
+        return largest_term(self.notion, self.prediction_kernel)
+
+    def undefined(self, state: Any) -> str | None:
+        return too_few(state)
+
+    def parameters(self, kernel: ProductKernel, statistic: Statistic | None) -> dict[str, Any]:
+        """Settings as written to results."""
+        names = [name for name in self.covariates if name not in self.categorical]
+        parameters: dict[str, Any] = {
+            "covariates": list(self.covariates),
+            "categorical": list(self.categorical),
+            "prediction_kernel": self.prediction_kernel,
+            "prediction_bandwidth": kernel.prediction_bandwidth,
+            "covariate_kernel": self.covariate_kernel,
+            "covariate_bandwidth": dict(zip(names, kernel.bandwidths, strict=True)),
+            "normalization": self.normalization,
+            "method": self.method,
+        }
+        if self.bandwidth_share is not None:
+            parameters["choose"] = {"share": self.bandwidth_share, "seed": self.seed}
+        if isinstance(statistic, Modes):
+            more: dict[str, Any] = {"tolerance": self.tolerance, "modes": statistic.series.modes}
+        elif statistic is None:
+            more = {"precision": self.precision}
+        else:
+            more = {"n_features": self.n_features, "seed": self.seed}
+        return parameters | more
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        raise TypeError(f"{self.name} has statistics only once it is bound to data")
+
+    def finalize(self, *states: Any) -> Estimate:
+        raise TypeError(f"{self.name} has a value only once it is bound to data")
+
+
+@dataclass(frozen=True)
+class KLCE(SKCE):
+    """KLCE² = Σ_{i≠j} ⟨δ_i, δ_j⟩ k(f_i, f_j) l(x_i, x_j) / (n(n−1)) [VF, eq. 4].
+
+    The error is squared, in units of the kernels; it is unbiased, and may be negative at
+    calibration.  Its expectation is 0 if the model is calibrated for every value of the covariates
+    together with the prediction; a large value means that it is wrong for some of them.  Use it
+    where rows differ in known ways; it has less power than `KCE` against errors that do not depend
+    on the covariates, and against any error with many of them.  With weights n(n−1) is
+    (Σw)² − Σw².  Cost: one pass, or all pairs with ``tiles``.
+
+    Parameters
+    ----------
+    covariates : tuple of str
+        Names of the columns x; if empty, l = 1 (the KCE).
+    prediction_bandwidth : float, optional
+        Bandwidth of k.  Default: median of the positive distances between 1,000 predictions.
+    covariate_bandwidth : float or mapping of names, optional
+        Bandwidths of l in the units of each column.  Default: the column's standard deviation times
+        the median distance of the standardised continuous columns.
+    categorical : tuple of str
+        Covariates with the kernel 1{x = x'}.
+    prediction_kernel, covariate_kernel : str
+        gaussian, laplace, matern32 or matern52; for predictions also linear+gaussian.
+    notion : str, optional
+        Default: ``positive``, P(class 1), for two classes, and ``canonical`` for more [VF, §3.2].
+    method : {"auto", "spectral", "tiles", "features", "nystrom"}
+        ``spectral``: Fourier series, one pass, to `tolerance`.  ``tiles``: all pairs, exact.
+        ``features``: random Fourier features, one pass.  ``nystrom``: landmarks, one pass, and a
+        correction from a sample of rows.  ``auto``: the first that is exact and fast.
+    tolerance : float
+        Relative tolerance of the series.
+    normalization : {"pairs", "kernel_sum"}
+        ``kernel_sum`` divides by (n−1) ΣK/n instead of n(n−1), as KiTE does.
+    precision : {"float64", "float32"}
+        Precision of a pair with ``tiles``.
+    n_features : int
+        Number of random frequencies or landmarks.
+    seed : int
+        Seed of features, landmarks, and held-out rows.
+    bandwidth_share : float, optional
+        Share of rows on which bandwidths are chosen, as multiples of the given or default ones, by
+        the power of the test; these rows are excluded from the estimate.
+
+    Examples
+    --------
+    Predictions of 0.5 that are right on average, but wrong in both groups:
+
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(
+    ...     probabilities=[0.5] * 100, labels=[0, 1] * 50, binary=True,
+    ...     covariates=[[0.0], [1.0]] * 50, covariate_names=["group"],
+    ... )
+    >>> klce = cs.KLCE(("group",), categorical=("group",))
+    >>> [round(e.value, 4) for e in cs.evaluate(data, [cs.KCE(), klce])]
+    [-0.0025, 0.1237]
+    """
+
+    name: ClassVar[str] = "klce"
+
+
+@dataclass(frozen=True)
+class KCE(SKCE):
+    """Squared kernel calibration error Σ_{i≠j} ⟨δ_i, δ_j⟩ k(f_i, f_j) / (n(n−1)).
+
+    This is `KLCE` with l = 1 (Widmann et al. 2019); see there for units, parameters and cost.  A
+    large value means that predictions are wrong at some level; use it to test calibration without
+    choosing bins.  It misses errors of groups that cancel.  For two classes ⟨δ, δ'⟩ of vectors is
+    twice (p − y)(p' − y'), so that with the same kernel the notion ``positive`` is half of
+    ``canonical``, and of the SKCE of CalibrationErrors.jl.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, [cs.KCE(prediction_bandwidth=0.01)])["kce"].value, 4)
+    0.0296
+    """
+
+    name: ClassVar[str] = "kce"
+    fixed: ClassVar[tuple[str, ...]] = (
+        *("covariates", "categorical", "covariate_bandwidth", "covariate_kernel"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.covariates:
+            raise OptionError("kce has no covariates; klce does")

@@ -1,0 +1,339 @@
+"""Squared kernel calibration error of data, by one pass or by sums over pairs of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from scipy.special import stdtrit
+
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
+from calibscale.kernel_sums.fourier_series import NoSeries
+from calibscale.kernel_sums.pair_sums import sampled_mean
+from calibscale.kernel_sums.pair_tasks import PairState, PairSum
+from calibscale.kernel_sums.product_kernel import DataProfile, ProductKernel
+from calibscale.kernel_sums.tile_layout import panel_cuts
+from calibscale.results import EXACT, Approximation, Estimate
+from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
+from calibscale.statistics.nystrom_map import nystrom_statistic
+from calibscale.statistics.statistic import PairStatistic, Statistic
+
+if TYPE_CHECKING:
+    from calibscale.kernel_sums.pair_sums import Pairs
+
+_FEW_ROWS = 3000  # all pairs take milliseconds
+_SOME_ROWS = 50_000  # all pairs take seconds
+TOO_FEW = "an unbiased estimate needs two rows with labels and positive weights"
+_COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cover 90 % only
+
+
+def choose_method(
+    settings: Any, setup: DataProfile, kernel: ProductKernel
+) -> tuple[str, PairStatistic | None, str]:
+    """Method of an `SKCE`, the statistic that it needs (None for all pairs), and the reason.
+
+    ``auto`` is the first method that is exact and fast.
+    """
+    notion, method = settings.notion, settings.method
+
+    def spectral() -> Modes:
+        return spectral_statistic(setup, notion, kernel, settings.covariates, settings.tolerance)
+
+    def landmarks() -> PairStatistic:
+        return nystrom_statistic(setup, notion, kernel, settings.n_features, settings.seed)
+
+    def features() -> PairStatistic:
+        if settings.normalization == "kernel_sum":
+            raise OptionError("normalization='kernel_sum' needs method='spectral' or 'tiles'")
+        if kernel.linear:
+            raise OptionError("the kernel linear+gaussian needs method='tiles'")
+        if method == "nystrom":
+            return landmarks()
+        check_size(setup, notion, kernel, 2 * settings.n_features)
+        return LocalFeatures(kernel, notion, settings.n_features, settings.seed)
+
+    if method != "auto":
+        statistic = {"tiles": lambda: None, "spectral": spectral}.get(method, features)
+        return method, statistic(), f"{method}: as requested"
+    if setup.rows <= _FEW_ROWS:
+        return "tiles", None, f"tiles: every pair of {setup.rows} rows is quick"
+    try:
+        modes = spectral()
+        return "spectral", modes, f"spectral: a Fourier series of {modes.series.modes} modes"
+    except NoSeries as error:
+        reason = str(error)
+    if setup.rows <= _SOME_ROWS or kernel.linear or settings.normalization == "kernel_sum":
+        return "tiles", None, f"tiles: {reason}"
+    try:
+        return "nystrom", landmarks(), f"nystrom: {reason}"
+    except OptionError:
+        return "features", features(), f"features: {reason}"
+
+
+def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
+    """Check the settings that all forms of the SKCE have, and those with the given choices.
+
+    The notion may also be the default of the class.
+
+    Raises
+    ------
+    OptionError
+        If a setting is impossible.
+    """
+    for option, allowed in (*choices.items(), ("precision", ("float64", "float32"))):
+        value = getattr(settings, option)
+        if value not in allowed:
+            raise OptionError(f"{option} must be one of {', '.join(allowed)}, not {value!r}")
+    if settings.notion not in (type(settings).notion, "canonical", "top_label", "positive"):
+        raise OptionError(
+            f"notion must be canonical, top_label or positive, not {settings.notion!r}"
+        )
+    if not 0 <= settings.seed < 2**64:
+        raise OptionError(f"seed must be in 0..2^64−1, not {settings.seed}")
+
+
+def largest_term(notion: str | None, kernel: str) -> float:
+    """Bound of |⟨δ_i, δ_j⟩ κ_ij|."""
+    return (2.0 if notion == "canonical" else 1.0) * (2.0 if kernel == "linear+gaussian" else 1.0)
+
+
+def too_few(state: Any) -> str | None:
+    """Reason why fewer than two rows of positive weight have no unbiased estimate."""
+    return None if state.weight**2 > state.weight2 * (1 + 1e-12) else TOO_FEW
+
+
+@dataclass(frozen=True)
+class BoundSKCE(BoundEstimator):
+    """SKCE of data.
+
+    Parameters
+    ----------
+    settings : SKCE or JKCE
+        With the notion, the categorical covariates and the method of the data.
+    product : ProductKernel
+        Kernel k·l with its bandwidths.
+    statistic : PairStatistic, optional
+        Statistic that the method needs; None for pairs.
+    notes : tuple of str
+        Notes on the covariates, and the reason for the method.
+    """
+
+    settings: Any
+    product: ProductKernel
+    statistic: PairStatistic | None = field(default=None, repr=False, compare=False)
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    testable: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.settings.name
+
+    @property
+    def notion(self) -> str:  # type: ignore[override]
+        return self.settings.notion
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return self.settings.unbiased
+
+    @property
+    def centred_null(self) -> bool:  # type: ignore[override]
+        return self.settings.centred_null
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        return self.settings.covariates
+
+    @property
+    def covariate_bandwidths(self) -> dict[str, float]:
+        """Bandwidth of each continuous covariate."""
+        settings = self.settings
+        names = [name for name in settings.covariates if name not in settings.categorical]
+        return dict(zip(names, self.product.bandwidths, strict=True))
+
+    def for_test(self, setup: DataProfile) -> BoundEstimator:
+        if self.settings.method in ("blocks", "pairs"):
+            raise no_replicates(self.name, self.settings.method)
+        if self.settings.method == "nystrom":
+            return replace(self.settings, method="features").bind(setup)
+        # replicates are in float64, and ties would be missed
+        return replace(self, settings=replace(self.settings, precision="float64"))
+
+    def open_ended(self) -> BoundSKCE:
+        """Return the estimator for values of covariates beyond those of the data it is bound to.
+
+        The box of a Fourier series is widened, and rows outside it are moved to its edge; unseen
+        values of a categorical covariate form one more category.
+        """
+        if not isinstance(self.statistic, Modes | LocalFeatures):
+            raise OptionError(
+                f"{self.name} with method={self.settings.method!r} has no mergeable state; use "
+                "method='spectral' or 'features'"
+            )
+        return replace(
+            self, product=self.product.open_ended(), statistic=self.statistic.open_ended()
+        )
+
+    @property
+    def largest_term(self) -> float | None:
+        return self.settings.largest_term
+
+    @property
+    def sum_scaled(self) -> bool:
+        return self.settings.normalization == "pairs"
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return () if self.statistic is None else (self.statistic,)
+
+    def undefined(self, state: Any) -> str | None:
+        return self.settings.undefined(state)
+
+    def _scale(self, state: Any, kernel_sum: float) -> float:
+        """Divisor of the sum over i ≠ j."""
+        if self.sum_scaled:
+            return float(state.weight**2 - state.weight2)
+        if not state.weight > 0:
+            return 0.0
+        # n(n−1) · ΣK/n²
+        return float(state.weight**2 - state.weight2) * kernel_sum / float(state.weight) ** 2
+
+    def _estimate(
+        self,
+        value: float | None,
+        n: Any,
+        error: Approximation = EXACT,
+        reason: str | None = None,
+        **details: Any,
+    ) -> Estimate:
+        if self.notes:
+            details["notes"] = [] if reason else list(self.notes)
+        parameters = self.settings.parameters(self.product, self.statistic)
+        return Estimate(
+            self.name, self.notion, value, True, error, parameters, details, int(n), reason
+        )
+
+    # ---------------------------------------------------------------- one pass
+
+    def finalize(self, *states: Any) -> Estimate:
+        (state,) = states
+        reason = self.undefined(state)
+        if reason:
+            return self._estimate(None, state.n, reason=reason)
+        assert self.statistic is not None
+        total, error = self.statistic.pair_total(state)
+        scale = self._scale(state, self._kernel_sum(state))
+        approximation = Approximation(self.statistic.approximation, error / scale)
+        return self._estimate(total / scale, state.n, approximation)
+
+    def value(self, *states: Any) -> float:
+        (state,) = states
+        if self.undefined(state):
+            return float("nan")
+        assert self.statistic is not None
+        total, _ = self.statistic.pair_total(state)
+        return total / self._scale(state, self._kernel_sum(state))
+
+    def _kernel_sum(self, state: Any) -> float:
+        """Σ w_i w_j κ_ij over all pairs if needed, else 0."""
+        if self.sum_scaled:
+            return 0.0
+        assert isinstance(self.statistic, Modes)
+        return self.statistic.quadratic(state.weights)
+
+    @property
+    def is_quadratic(self) -> bool:
+        return isinstance(self.statistic, Modes) and self.sum_scaled
+
+    def quadratic(self, *states: Any) -> Quadratic:
+        (state,) = states
+        assert isinstance(self.statistic, Modes)
+        squares = float(state.squares)
+        vector = self.statistic.vector(state.residuals)
+        return Quadratic(vector, squares, squares, float(state.weight) ** 2)
+
+    # ---------------------------------------------------------------- pairs of rows
+
+    @property
+    def pairwise(self) -> bool:
+        return self.statistic is None
+
+    @property
+    def rows_left_out(self) -> bool:
+        return self.settings.method == "tiles"
+
+    @property
+    def pair_sum(self) -> PairSum | None:
+        if self.statistic is not None:
+            return None
+        settings = self.settings
+        block = settings.block if settings.method == "blocks" else None
+        return PairSum(
+            self.product, self.notion, settings.precision, not self.sum_scaled, block=block
+        )
+
+    def pair_work(self, rows: int, classes: int) -> PairWork | None:
+        if self.pair_sum is None:
+            return None
+        settings, count = self.settings, rows * (rows - 1) // 2
+        if settings.method == "pairs":
+            count = settings.n_pairs
+        elif settings.method == "blocks":
+            count = rows // settings.block * (settings.block * (settings.block - 1) // 2)
+        return PairWork(self.pair_sum, settings.method, count)
+
+    def from_sums(self, all_pairs: float, diagonal: float, state: PairState) -> float:
+        if not self.unbiased:
+            return float(all_pairs / state.weight**2)
+        kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
+        return (all_pairs - diagonal) / self._scale(state, kernel_sum)
+
+    def solve(self, pairs: Pairs) -> Estimate:
+        if self.settings.method == "pairs":
+            return self._from_sample(pairs)
+        assert self.pair_sum is not None
+        state = pairs.sum(self.pair_sum)
+        reason = self.undefined(state)
+        if self.pair_sum.block is not None and not reason and not state.blocks:
+            reason = "no block has two rows with positive weights"
+        if reason:
+            return self._estimate(None, state.n, reason=reason)
+        if self.pair_sum.block is not None:
+            return self._from_blocks(pairs, state)
+        own = float(state.diagonal) if self.settings.adds_diagonal else 0.0
+        value = self.from_sums(float(2 * state.pairs) + own, own, state)
+        error = EXACT
+        if self.settings.precision == "float32":
+            rounding = 2 * state.rounding
+            if not self.sum_scaled:
+                kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
+                total = abs(float(2 * state.pairs))
+                rounding += total * 2 * state.kernel_rounding / kernel_sum
+            error = Approximation("float32", self.from_sums(rounding, 0.0, state))
+        return self._estimate(value, state.n, error)
+
+    def _from_blocks(self, pairs: Pairs, state: PairState) -> Estimate:
+        """Mean of the unbiased estimates of the blocks."""
+        count, block = int(state.blocks), self.settings.block
+        mean = float(state.mean) / count
+        spread = max(float(state.mean2) / count - mean * mean, 0.0)
+        error = float(np.sqrt(spread / (count - 1))) if count > 1 else None
+        panels = panel_cuts(pairs.source.rows, pairs.source.classes, block)
+        if len(panels) == 1 and round(int(state.n) / block) <= 1:  # one block contains all pairs
+            approximate = EXACT
+        elif error is None:
+            approximate = Approximation("blocks", None)
+        else:  # 2.5 standard errors, or more for few blocks
+            approximate = Approximation("blocks", float(stdtrit(count - 1, _COVERED)) * error)
+        return self._estimate(mean, state.n, approximate, blocks=count, standard_error=error)
+
+    def _from_sample(self, pairs: Pairs) -> Estimate:
+        """Mean over randomly drawn pairs."""
+        settings = self.settings
+        sample = sampled_mean(pairs, self.product, self.notion, settings.n_pairs, settings.seed)
+        if sample is None:
+            return self._estimate(None, 0, reason=TOO_FEW)
+        error = Approximation("sampled_pairs", sample.error)
+        return self._estimate(sample.mean, sample.rows, error, pairs=sample.pairs)

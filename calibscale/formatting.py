@@ -1,0 +1,281 @@
+"""Numbers, names and terms formatted for people."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+SIGN = "mean of y − p, above 0 predictions are too low"  # sign of a bias
+GAP_SIGN = "confidence_gap: mean prediction minus frequency, above 0 predictions are too high"
+MAX_NAME = 60  # characters of a name in a sentence; tables show the full name
+_HIDDEN = (  # control characters of terminals, and characters that change the text direction
+    *range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F,
+    *range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
+)  # fmt: skip
+_ESCAPED = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in _HIDDEN}
+_RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+NOTIONS = {
+    "top_label": "top label",
+    "class_wise": "class by class",
+    "canonical": "all classes",
+    "positive": "positive class",
+}
+
+TERMS = {
+    "calibrated": "of the rows with a prediction of 0.8, 80 % come true",
+    "interval": "confidence interval: it covers the true value with the stated probability",
+    "expectation": "an interval marked “at this n” covers the expectation of a biased estimate, "
+    "not the value of the population",
+    "root": "the square root of a squared error, in the units of a probability",
+    "approximation": "the error of a faster computation, not of sampling",
+    "window": "a range of days, with the same results as one pass over all of their rows",
+    "threshold": "a limit set in advance in the job file",
+    "p-value": "the probability of a value at least as large by chance alone; ≤ marks the smallest "
+    "p-value of this number of replicates",
+    "adjusted": "a p-value corrected for the number of tests (by Holm, or for groups by Westfall "
+    "and Young)",
+    "critical": "a calibrated model stays below this value in 95 % of cases",
+    "evidence": "E is the gain of a bet against calibration: if the model is calibrated, the "
+    "probability that E ever reaches 20 is at most 5 %, at any number of looks",
+    "drift": "change of the error since the baseline",
+    "band": "range of a bin's frequency if the model were calibrated; red points lie outside",
+    "rank": "position in the order of models, with its probability",
+    "risk": "distance of an estimator from the true error, up to a constant; smaller is better",
+    "map": f"{SIGN}; here near a point",
+    "unlabelled": "rows whose label is not known yet; they are used once it is",
+    "power": "the probability that the test detects the bias",
+}
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Number with four digits and thousands separators; a dash if there is no value."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if isinstance(value, int) or (value == round(value) and abs(value) < 1e15):
+        return f"{int(value):,}".replace("-", "−")
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}".replace("-", "−") if abs(value) < 1e15 else _power(value, digits)
+    return _power(value, digits) if abs(value) < 1e-4 else _plain(value, digits)
+
+
+def _plain(value: float, digits: int) -> str:
+    """Number in positional notation; trailing zeros are kept as significant digits."""
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}".replace("-", "−")
+
+
+def _power(value: float, digits: int) -> str:
+    """Number with mantissa and exponent, without leading zeros of the exponent."""
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa}e{int(exponent)}".replace("-", "−")
+
+
+def count(value: int | float | None) -> str:
+    """Whole number with thousands separators."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def signed(value: float | None, digits: int = 4) -> str:
+    """Difference with its sign."""
+    text = number(value, digits)
+    return f"+{text}" if value is not None and value > 0 else text
+
+
+def span(low: float | None, high: float | None, digits: int = 3) -> str:
+    """Interval as text."""
+    if low is None or high is None:
+        return "–"
+    return f"{number(low, digits)}\u00a0…\u00a0{number(high, digits)}"  # on one line
+
+
+def p_value(value: float | None, least: bool = False) -> str:
+    """P-value with three digits; ≤ precedes the smallest possible one."""
+    if value is None:
+        return "–"
+    return f"≤ {value:.3g}" if least else f"{value:.3g}"
+
+
+def p_is(value: float | None, least: bool = False) -> str:
+    """P-value for use within a sentence."""
+    text = p_value(value, least)
+    return f"p {text}" if text.startswith("≤") else f"p = {text}"
+
+
+def probability(p: float | None) -> str:
+    """Probability with two digits, never shown as 0 or 1."""
+    if p is None:
+        return "–"
+    return "> 0.99" if p > 0.99 else "< 0.01" if p < 0.01 else f"{p:.2f}"
+
+
+def given(value: float | None, digits: int = 6) -> str:
+    """Setting or threshold, as the user wrote it."""
+    return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.4g} %"
+
+
+def points(difference: float) -> str:
+    """Size of a difference of probabilities in percentage points."""
+    size = 100 * abs(difference)
+    return f"{size:.1f} points" if size >= 1 else f"{size:.2g} points"
+
+
+def evidence(log: float | None) -> str:
+    """Value of E from its natural logarithm."""
+    if log is None:
+        return "–"
+    if not -9 < log < 11:
+        return _power_of_ten(log / math.log(10))
+    value = math.exp(log)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _power_of_ten(exponent: float) -> str:
+    """Power of ten with two digits, also beyond the range of floating-point numbers."""
+    power = math.floor(exponent)
+    mantissa = f"{10 ** (exponent - power):.1f}"
+    if mantissa == "10.0":
+        mantissa, power = "1.0", power + 1
+    return f"{mantissa}e{power}".replace("-", "−")
+
+
+def ten(exponent: float) -> str:
+    """Power of ten."""
+    if -3 <= exponent <= 4:
+        return f"{10**exponent:,g}"
+    return f"10{f'{exponent:.0f}'.translate(_RAISED)}"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if value < 120:
+        return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h" if value < 172_800 else f"{value / 86400:.0f} days"
+
+
+def plural(many: int, what: str) -> str:
+    """Count with a noun in singular or plural."""
+    return f"{many:,} {what}{'s' * (many != 1)}"
+
+
+def joined(names: list[str], max_names: int = 6) -> str:
+    """Names joined by commas and “and”; at most `max_names` of them."""
+    if len(names) > max_names:
+        return f"{', '.join(names[:max_names])} and {len(names) - max_names:,} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def short(text: str, length: int = MAX_NAME) -> str:
+    """Text truncated to a length."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def base(name: str) -> str:
+    """Last part of a path or URL."""
+    return name.rstrip("/").rsplit("/", 1)[-1].removesuffix(".zarr") or name
+
+
+def notion(name: str | None) -> str:
+    return NOTIONS.get(name or "", name or "–")
+
+
+def label(estimate: dict[str, Any]) -> str:
+    """Name of an estimator, with its notion if ambiguous."""
+    name = str(estimate["estimator"])
+    if estimate.get("notion") in (None, "top_label") or name in ("accuracy", "brier", "nll"):
+        return name
+    return f"{name}, {notion(estimate['notion'])}"
+
+
+def group(column: str | None, value: float | str | None) -> str:
+    """Group as its condition; “all rows” without a group."""
+    if value is None:
+        return "all rows"
+    shown = f"{value:.10g}" if isinstance(value, int | float) else value
+    return f"{column or 'group'}\u00a0=\u00a0{shown}"
+
+
+def level(source: dict[str, Any] | None, covariate: str | None, value: Any) -> Any:
+    """Value of a covariate, or the name of its category if the source has names."""
+    names = ((source or {}).get("categories") or {}).get(covariate, ())
+    has_name = isinstance(value, int | float) and value in range(len(names))
+    return names[int(value)] if has_name else value
+
+
+def window(name: str | None) -> str:
+    """Name of a window in words."""
+    text = name or "–"
+    first, _, last = text.partition("/")
+    if last:
+        return f"{day(first)} to {day(last)}"
+    if text[-1] == "d" and text[:-1].isdecimal():
+        return plural(int(text[:-1]), "day")
+    return {"all": "all days", "day": "the day"}.get(text, text)
+
+
+def day(text: str) -> str:
+    """Date 2026-10-18 as “18 Oct 2026”; 2026-10-18T06 with the part of the day."""
+    date, _, part = text.partition("T")
+    try:
+        year, month, number_ = date.split("-")
+        shown = f"{int(number_)} {_MONTHS[int(month) - 1]} {int(year)}"
+        return f"{shown}, {part}" if part else shown
+    except (ValueError, IndexError):
+        return text
+
+
+def day_short(text: str) -> str:
+    """Day without its year."""
+    return day(text.partition("T")[0]).rsplit(" ", 1)[0]
+
+
+def fitted(parameters: dict[str, Any] | None) -> str:
+    """Fitted parameters of a temperature or a logistic function; empty for other methods."""
+    names = {"temperature": "T", "slope": "slope", "intercept": "intercept"}
+    return ", ".join(
+        f"{names[key]} = {value:.4g}" for key, value in (parameters or {}).items()
+        if key in names and isinstance(value, int | float)
+    ).replace("-", "−")  # fmt: skip
+
+
+def plain(value: Any) -> str:
+    """Setting of any type as text."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, list):
+        return ", ".join(map(plain, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {plain(item)}" for key, item in value.items()) or "none"
+    return str(value)
+
+
+def printable(text: str) -> str:
+    """Text with control and direction characters escaped, safe to print on a terminal.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return text.translate(_ESCAPED)
+
+
+def one_line(text: str) -> str:
+    """Text as by `printable`, with line ends and tabs escaped as well.
+
+    >>> one_line("a\\nb")
+    'a\\\\nb'
+    """
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")

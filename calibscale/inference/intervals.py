@@ -1,0 +1,339 @@
+"""Confidence intervals of estimates, from states with and without groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from calibscale.data.rows import Floats
+from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.nulls import DrawnLabels
+from calibscale.inference.resampling import (
+    REPLICATES,
+    Bootstrap,
+    Jackknife,
+    Resampling,
+    SquaredNorm,
+    drawn_sums,
+    events_of,
+    norm_of,
+    norm_p_values,
+    total,
+)
+from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernel_sums.product_kernel import NotionRows
+from calibscale.limits.inversion import Limits, Noise, noise_of_gram
+from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
+from calibscale.statistics.statistic import States, Statistic
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Value of an estimator, and its values with rows left out or resampled.
+
+    The difference of two `Parts` of the same rows is that of the difference of the estimates.
+
+    Attributes
+    ----------
+    value : float
+    left_out : (parts,)
+        Value with each group, or each row of positive weight, left out; NaN for a group without
+        rows, or where the value of the remaining rows is undefined.
+    resampled : (resamples,)
+        Value of each resample of the groups; empty for the jackknife.
+    form : SquaredNorm, optional
+        Squared norm of a sum over pairs, which gives tighter limits than the jackknife.
+    least_error : float
+        Lower bound of the standard error: the standard deviation of the estimate over labels
+        drawn from the predictions; 0 if none were drawn.
+    """
+
+    value: float
+    left_out: Floats
+    resampled: Floats
+    form: SquaredNorm | None = None
+    least_error: float = 0.0
+
+    def __sub__(self, other: Parts) -> Parts:
+        return Parts(
+            self.value - other.value,
+            self.left_out - other.left_out,
+            self.resampled - other.resampled,
+        )
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the jackknife."""
+        values = self.left_out[np.isfinite(self.left_out)]
+        G = len(values)
+        if G < 2:
+            return float("nan")
+        return float(np.sqrt((G - 1) / G * np.sum((values - values.mean()) ** 2)))
+
+    def interval(self, request: Resampling, covers: str) -> Interval | None:
+        """Interval that covers the quantity `covers`; None where it is undefined."""
+        error = max(self.standard_error, self.least_error)
+        count = int(np.isfinite(self.left_out).sum())
+        if not np.isfinite(self.value) or not np.isfinite(self.standard_error):
+            return None
+        if isinstance(request, Jackknife) or not len(self.resampled):
+            half = float(stdtrit(count - 1, 0.5 + request.level / 2)) * error
+            low, high, method = self.value - half, self.value + half, "jackknife"
+        else:
+            tails = [0.5 - request.level / 2, 0.5 + request.level / 2]
+            spread = self.resampled - np.nanmean(
+                self.resampled
+            )  # their bias is not that of the data
+            deviation = float(np.nanstd(spread))
+            if deviation > 0:  # few groups, and squares of noise, understate the value's
+                spread *= error / deviation
+            else:
+                spread = error * ndtri((np.arange(len(spread)) + 0.5) / len(spread))
+            low, high = (self.value + np.nanquantile(spread, tails)).tolist()
+            method = "bootstrap"
+        return Interval(low, high, request.level, method, count, error, covers)
+
+
+def parts_of(
+    estimator: BoundEstimator,
+    request: Resampling,
+    states: States,
+    pairs: Pairs | None,
+    value: float,
+) -> Parts | None:
+    """Values with rows left out or resampled; None if the statistics do not determine them.
+
+    `states` contains the states of `Resampling.needs`.
+    """
+    if not np.isfinite(value):
+        return None
+    if estimator.pairwise:
+        if pairs is None or not estimator.rows_left_out:
+            return None
+        return _rows_left_out(estimator, request, pairs, value)
+    needed = request.needs(estimator)
+    if not needed:
+        return None
+    fixed = estimator.frozen(*(total(states[s]) for s in needed))
+    left_out = np.full(request.groups, np.nan)
+    for g in range(request.groups):
+        if any(np.any(field[g]) for s in needed for field in states[s]):
+            left_out[g] = fixed.value(*(total(states[s], skip=g) for s in needed))
+    resampled: list[float] = []
+    if isinstance(request, Bootstrap):
+        rng = np.random.default_rng(request.seed)
+        even = np.full(request.groups, 1 / request.groups)
+        for counts in rng.multinomial(request.groups, even, request.resamples).astype(np.float64):
+            with np.errstate(invalid="ignore"):  # 0·∞ where an infinite log loss is drawn 0 times
+                drawn = [s.statistic.weighted_total(states[s], counts) for s in needed]
+            resampled.append(fixed.value(*drawn))
+    return Parts(value, left_out, np.array(resampled))
+
+
+def _rows_left_out(
+    estimator: BoundEstimator, request: Resampling, pairs: Pairs, value: float
+) -> Parts:
+    """Values without each row of a sum over pairs, from the row's sum over all others."""
+    spec = estimator.pair_sum
+    assert spec is not None
+    state = pairs.sum(spec)
+    with pairs.panels(spec.kernel, spec.notion) as panels:
+        parts = [panels[index].rows for index in range(len(panels))]
+        rows = NotionRows.join(parts)
+        w = rows.weights
+        drawn = _drawn_residuals(rows, request.seed)
+        vectors = np.hstack([rows.delta * w[:, None], w[:, None], drawn * w[:, None]])
+        cuts = np.cumsum([len(part) for part in parts])[:-1]
+        name = pairs.name("rows")
+        sums = np.concatenate(pairs.product(panels, np.split(vectors, cuts), name))
+    e = rows.delta.shape[1]
+    by_row = np.einsum("ij,ij->i", vectors[:, :e], sums[:, :e])
+    kernels = w * sums[:, e]
+    kappa = spec.kernel.diagonal(rows)
+    squares = w * w * np.einsum("ij,ij->i", rows.delta, rows.delta)
+    own, own_kernel = squares * kappa, w * w * kappa
+    all_pairs, diagonal, kernel_sum = by_row.sum(), own.sum(), kernels.sum()
+    left_out = np.full(len(rows), np.nan)
+    for i in range(len(rows)):
+        rest = state._replace(
+            weight=state.weight - w[i],
+            weight2=state.weight2 - w[i] ** 2,
+            kernel_pairs=np.zeros(()),
+            kernel_diagonal=kernel_sum - 2 * kernels[i] + own_kernel[i],
+        )
+        if not estimator.undefined(rest):
+            left_out[i] = estimator.from_sums(
+                float(all_pairs - 2 * by_row[i] + own[i]), float(diagonal - own[i]), rest
+            )
+    form = None
+    if estimator.sum_scaled:
+        shape = (len(rows), -1, e)
+        first, second = (x[:, e + 1 :].reshape(shape) for x in (vectors, sums))
+        gram = np.einsum("iae,ibe->ab", first, second, optimize=True)
+        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(
+            max(all_pairs, 1e-300)
+        )
+        calibrated = noise_of_gram(gram, along)
+        # noise of the observed rows; tr Σ² as if it had the shape of a calibrated model's noise
+        square = (
+            calibrated.square * (diagonal / calibrated.trace) ** 2 if calibrated.trace > 0 else 0.0
+        )
+        observed = Noise(
+            float(diagonal), float(square), float(by_row @ by_row / max(all_pairs, 1e-300))
+        )
+        scale = float(state.weight) ** 2
+        sums_of_events = _event_sums(rows)
+        form = SquaredNorm(
+            float(all_pairs), float(diagonal), float(squares.sum()), scale, calibrated, observed,
+            sums_of_events, *norm_p_values(np.diag(gram), all_pairs),
+        )  # fmt: skip
+    return Parts(value, left_out[w > 0], np.empty(0), form)
+
+
+def _drawn_residuals(rows: NotionRows, seed: int) -> Floats:
+    """Residuals of drawn labels (n, B·e), replicate by replicate."""
+    null, e = DrawnLabels(seed), rows.delta.shape[1]
+    if e == 1:
+        p, delta = rows.points[:, 0], rows.delta[:, 0]
+        return null.scalars("", rows.rows, p, delta, 0, REPLICATES[1]).T
+    count = int(np.clip(400 // e, *REPLICATES))
+    return np.hstack(list(null.vectors(rows.rows, rows.points, rows.delta, 0, count)))
+
+
+def _event_sums(rows: NotionRows) -> Floats:
+    """Sums of `EventSums` of a scalar prediction or of the top label."""
+    top = rows.points.argmax(axis=1)[:, None]
+    p, delta = (np.take_along_axis(x, top, 1)[:, 0] for x in (rows.points, rows.delta))
+    w, happened = rows.weights, p - delta > 0.5
+    a, b = w * p, w * (1.0 - p)
+    columns = np.array([w, w * w, a, b, a * a, a * b, b * b])
+    return np.column_stack([columns[:, ~happened].sum(axis=1), columns[:, happened].sum(axis=1)])
+
+
+# ---------------------------------------------------------------- Intervals
+
+
+def estimate_of(
+    estimator: BoundEstimator,
+    states: States,
+    grouped: Iterable[Statistic] = (),
+    pairs: Pairs | None = None,
+) -> Estimate:
+    """Estimate from sums over pairs, or from states of all rows or of the groups of rows."""
+    if estimator.pairwise:
+        assert pairs is not None
+        return estimator.solve(pairs)
+    merged = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
+    return estimator.finalize(*merged)
+
+
+def interval_statistics(
+    estimator: BoundEstimator, request: Resampling, classes: int
+) -> tuple[Statistic, ...]:
+    """Statistics that an interval needs; empty if the estimator's own are enough."""
+    if has_limits(estimator):
+        return ()
+    grouped = request.needs(estimator)
+    events = (events_of(estimator),) if estimator.is_quadratic else ()
+    return (*grouped, *drawn_sums(estimator, request, classes), *events) if grouped else ()
+
+
+def has_limits(estimator: BoundEstimator) -> bool:
+    """Whether the estimator has limits of its own, or no interval at all."""
+    return type(estimator).limits is not BoundEstimator.limits or estimator.no_interval is not None
+
+
+def with_interval(
+    estimator: BoundEstimator,
+    estimate: Estimate,
+    request: Resampling,
+    states: States,
+    classes: int,
+    pairs: Pairs | None = None,
+    parts: Callable[[], Parts | None] | None = None,
+) -> Estimate:
+    """Return the estimate with its interval, or with a note on why there is none.
+
+    The interval is that of `limits` of the estimator if defined, else that of a squared norm, else
+    the jackknife or bootstrap of `parts` (default: `parts_of`), which is called only then.
+    `states` contains the states of `interval_statistics`, or if these are empty those of `needs`
+    of the estimator.
+    """
+    if estimate.value is None:
+        return estimate
+    if estimator.no_interval is not None:
+        return estimate.with_note(f"no interval: {estimator.no_interval}")
+    interval = _limits_interval(estimator, request, states, classes)
+    if interval is None and not has_limits(estimator):
+        values = parts() if parts else parts_of(estimator, request, states, pairs, estimate.value)
+        if values is not None:
+            interval = _interval_of_parts(estimator, estimate, request, states, values, classes)
+    if interval is not None:  # limits of few rows may exclude the estimate
+        value = max(estimate.value, 0.0) if estimate.squared else estimate.value
+        interval = replace(interval, low=min(interval.low, value), high=max(interval.high, value))
+    result = replace(estimate, interval=interval)
+    if interval is not None and estimate.squared and estimate.value < 0.0 <= interval.low:
+        return result.with_note("negative by chance; the interval is of a square, which is not")
+    return result
+
+
+def _limits_interval(
+    estimator: BoundEstimator, request: Resampling, states: States, classes: int
+) -> Interval | None:
+    """Interval from the states alone, without values of parts of the rows."""
+    if has_limits(estimator):
+        groups = dict(zip(estimator.needs, request.needs(estimator), strict=False))
+        merged = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
+        return _from_limits(estimator, request, estimator.limits(request.level, *merged))
+    if not estimator.is_quadratic:
+        return None
+    form = norm_of(estimator, request, states, classes)
+    limits = None if form is None else form.limits(estimator, request.level)
+    return _from_limits(estimator, request, limits)
+
+
+def _from_limits(
+    estimator: BoundEstimator, request: Resampling, limits: Limits | None
+) -> Interval | None:
+    if limits is None:
+        return None
+    error = (limits.high - limits.low) / (2.0 * float(ndtri(0.5 + request.level / 2)))
+    covers = POPULATION if estimator.unbiased else BOTH
+    return Interval(limits.low, limits.high, request.level, limits.method, 0, error, covers)
+
+
+def _interval_of_parts(
+    estimator: BoundEstimator,
+    estimate: Estimate,
+    request: Resampling,
+    states: States,
+    parts: Parts,
+    classes: int,
+) -> Interval | None:
+    """Interval of a sum over pairs from its squared norm, else by jackknife or bootstrap."""
+    limits = None if parts.form is None else parts.form.limits(estimator, request.level)
+    if limits is not None:
+        return _from_limits(estimator, request, limits)
+    covers = POPULATION if estimator.unbiased else THIS_N
+    error = _calibrated_error(estimator, request, states, classes)
+    interval = replace(parts, least_error=error).interval(request, covers)
+    if interval is None or not estimate.squared:
+        return interval
+    return replace(interval, low=max(interval.low, 0.0), high=max(interval.high, 0.0))
+
+
+def _calibrated_error(
+    estimator: BoundEstimator, request: Resampling, states: States, classes: int
+) -> float:
+    """Standard deviation of the estimate over drawn labels; 0 if none were drawn."""
+    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request, classes)
+    if not (grouped and replicates and all(r in states for r in replicates)):
+        return 0.0
+    totals = [total(states[g]) for g in grouped]
+    by_statistic = {r.statistic: states[r] for r in replicates}
+    sums = [by_statistic.get(s) for s in estimator.needs]
+    values = estimator.frozen(*totals).drawn_values(totals, sums, len(replicates[0]))
+    return float(np.std(np.fromiter(values, float), ddof=1))

@@ -1,0 +1,189 @@
+"""Verdicts on several tests: adjusted p-values, and the sentence that reports them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibscale.data.rows import Floats, Ints
+from calibscale.results import Estimate, Interval, name_of
+
+_TIE = 1e-9  # relative, so that rounding does not decide
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's (1979) adjusted p-values: max over p_(j) ≤ p of min(1, (m − j + 1) p_(j)).
+
+    Rejecting where the adjusted p-value is at most α makes any wrong rejection with probability at
+    most α.  None stays None and is not counted.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    defined = [(p, i) for i, p in enumerate(p_values) if p is not None]
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for j, (p, i) in enumerate(sorted(defined)):
+        largest = max(largest, min(1.0, (len(defined) - j) * p))
+        adjusted[i] = largest
+    return adjusted
+
+
+class StepDown:
+    """Westfall & Young's step-down adjusted p-values, from joint replicates of all tests.
+
+    With the scores of m tests ordered, p_(1) ≤ … ≤ p_(m), and those of B replicates in which every
+    null hypothesis holds, the adjusted p-value of the j-th is
+
+    ``max over i ≤ j of (1 + #{b: min over k ≥ i of p*_b(k) ≤ p_(i)}) / (B + 1)``.
+
+    Rejecting where the adjusted p-value is at most α makes any wrong rejection with probability at
+    most α, also if only some of the hypotheses hold, provided that the scores of these are
+    distributed as in the replicates (subset pivotality).  Unlike Holm's method it exploits
+    dependence between tests, and p-values that cannot be as small as α/m.  Scores need not be
+    p-values, but should have a common scale.  [Westfall & Young, Resampling-Based Multiple Testing
+    (1993), algorithms 2.8 and 4.1; ties count as in Phipson & Smyth (2010)]
+
+    Parameters
+    ----------
+    scores : (m,)
+        Score of each test; small scores are evidence against the null hypothesis.
+
+    Examples
+    --------
+    >>> family = StepDown(np.array([0.2, 0.01]))
+    >>> family.add(np.array([[0.5, 0.6], [0.1, 0.9], [0.3, 0.005]]))
+    >>> family.adjusted.tolist(), family.alone.tolist()
+    ([0.5, 0.5], [0.5, 0.5])
+    """
+
+    def __init__(self, scores: Floats) -> None:
+        self.order = np.argsort(scores, kind="stable")
+        self._sorted = scores[self.order] * (1 + _TIE)
+        self._family, self._alone = (np.zeros(len(scores), np.int64) for _ in range(2))
+        self.replicates = 0
+
+    def add(self, drawn: Floats) -> None:
+        """Add the scores of B replicates (B, m)."""
+        drawn = drawn[:, self.order]
+        self._alone += (drawn <= self._sorted).sum(0)
+        minima = np.minimum.accumulate(drawn[:, ::-1], axis=1)[:, ::-1]
+        self._family += (minima <= self._sorted).sum(0)
+        self.replicates += len(drawn)
+
+    @property
+    def adjusted(self) -> Floats:
+        """Adjusted p-value of each test (m,)."""
+        return self._p_values(np.maximum.accumulate(self._family))
+
+    @property
+    def alone(self) -> Floats:
+        """Unadjusted p-value of each test (m,)."""
+        return self._p_values(self._alone)
+
+    def _p_values(self, counts: Ints) -> Floats:
+        out = np.empty(len(counts))
+        out[self.order] = (1 + counts) / (self.replicates + 1)
+        return out
+
+
+# ---------------------------------------------------------------- Verdicts
+
+
+WIDEST = 0.2  # length of the gap's interval beyond which rows are too few for a verdict
+_ERRORS = ("ece", "tce2_debiased")  # the first with an interval detects errors that cancel
+_MAX_DECIMALS = 9
+
+
+def verdict(
+    estimates: Sequence[Estimate], rows: int, class_names: Sequence[str] | None = None
+) -> str | None:
+    """Summary of whether and how predictions are miscalibrated, from confidence intervals.
+
+    The interval of `confidence_gap` shows whether predictions are too high or too low on average.
+    If it contains 0, the interval of `ece`, or else of `tce2_debiased`, shows errors that cancel.
+
+    Parameters
+    ----------
+    estimates : sequence of Estimate
+    rows : int
+        Number of rows from which the estimates were computed.
+    class_names : sequence of str, optional
+        Names of the classes, to name the event of two classes.
+
+    Returns
+    -------
+    str or None
+        None where none of these estimates has an interval.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import ECE, ConfidenceGap, evaluate, from_arrays
+    >>> q, y = np.tile([0.9, 0.1, 0.0], (400, 1)), np.where(np.arange(400) % 10 < 6, 0, 2)
+    >>> source = from_arrays(probabilities=q, labels=y)
+    >>> estimates = evaluate(source, [ConfidenceGap(), ECE()], interval="jackknife").estimates
+    >>> verdict(estimates, 400)
+    'Overconfident by 30.0 points: the 95 % interval of the gap, 25.2 to 35.0 points, excludes 0.'
+    """
+    by_name = {name_of(e.estimator): e for e in reversed(estimates)}
+    judged = [by_name[name] for name in ("confidence_gap", *_ERRORS) if name in by_name]
+    if judged and rows == 0:
+        return "Nothing to judge: there are no rows with a label and a positive weight."
+    intervals = {name_of(e.estimator): e.interval for e in judged if e.interval is not None}
+    gap = intervals.pop("confidence_gap", None)
+    if gap is not None and not gap.low <= 0.0 <= gap.high:
+        return f"{_direction(by_name['confidence_gap'], class_names)}: {_gap(gap)}, excludes 0."
+    error, interval = next(iter(intervals.items()), ("", None))
+    if interval is not None and interval.low > 0.0:
+        on_average = "" if gap is None else " though right on average"
+        also = "" if gap is None else f", that of the gap, {_points(gap)} points, does not"
+        return f"Miscalibrated{on_average}: {_error(error, interval)}, excludes 0{also}."
+    if gap is not None and gap.high - gap.low > WIDEST:
+        return f"Too few rows to tell ({rows:,}): {_gap(gap)}, is wider than 20."
+    if gap is not None:
+        also = "" if interval is None else f", and so does that of {error}"
+        return f"No miscalibration shown: {_gap(gap)}, includes 0{also}."
+    if interval is not None:
+        return f"No miscalibration shown: {_error(error, interval)}, reaches 0."
+    return None
+
+
+def _direction(gap: Estimate, class_names: Sequence[str] | None) -> str:
+    """Direction and size of the gap."""
+    assert gap.value is not None
+    assert gap.interval is not None
+    size = f"{100 * abs(gap.value):.{_decimals(gap.interval)}f} points"
+    if gap.notion == "positive":
+        event = f"“{class_names[1]}”" if class_names else "the event"
+        return f"Predicts {event} too {'often' if gap.value > 0 else 'rarely'} by {size}"
+    return f"{'Over' if gap.value > 0 else 'Under'}confident by {size}"
+
+
+def _gap(interval: Interval) -> str:
+    return f"the {100 * interval.level:g} % interval of the gap, {_points(interval)} points"
+
+
+def _error(name: str, interval: Interval) -> str:
+    ends = f"{interval.low:.3g} to {interval.high:.3g}"
+    return f"the {100 * interval.level:g} % interval of {name}, {ends}"
+
+
+def _points(interval: Interval) -> str:
+    """Ends of an interval in percentage points, without the unit."""
+    decimals = _decimals(interval)
+    ends = (f"{100 * end:z.{decimals}f}" for end in (interval.low, interval.high))
+    return " to ".join(ends).replace("-", "−")
+
+
+def _decimals(interval: Interval) -> int:
+    """Decimals of percentage points: two digits of the length, one of an end that excludes 0."""
+    sizes = [(interval.high - interval.low) / 10.0]
+    if not interval.low <= 0.0 <= interval.high:
+        sizes.append(min(abs(interval.low), abs(interval.high)))
+    needed = [-math.floor(math.log10(100.0 * size)) for size in sizes if size > 0]
+    return min(max(0, *needed), _MAX_DECIMALS) if needed else 0

@@ -1,0 +1,337 @@
+"""Null distributions of calibration tests: labels or residuals drawn under calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.data.rows import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
+from calibscale.errors import OptionError
+from calibscale.kernel_sums.product_kernel import NotionRows
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.statistics.statistic import Statistic
+
+if TYPE_CHECKING:
+    from calibscale.estimators.base import BoundEstimator
+
+MAX_POOL = 2**27  # residuals in memory: 1 GB
+_DRAWN = 2**21  # draws of a chunk at a time: 16 MB
+
+Labels = NDArray[np.int32]
+
+
+class Pool(NamedTuple):
+    """Row numbers (n,) and residuals (n, e) of all rows, in the order of the rows."""
+
+    rows: Ints
+    delta: Floats
+
+
+@dataclass(frozen=True)
+class PooledResiduals(Statistic):
+    """Residuals of all rows of a notion, from which the nulls residual and permute draw."""
+
+    notion: str
+
+    def zero(self, classes: int) -> Pool:
+        return Pool(np.empty(0, np.int64), np.empty((0, width(self.notion, classes))))
+
+    def accumulate(self, state: Pool, chunk: Chunk) -> Pool:
+        (view,) = views(chunk, self.notion)
+        return self.merge(state, Pool(view.rows, view.delta))
+
+    def merge(self, a: Pool, b: Pool) -> Pool:
+        pool = Pool(*(np.concatenate(pair) for pair in zip(a, b, strict=True)))
+        if pool.delta.size > MAX_POOL:
+            raise OptionError(
+                f"the nulls 'residual' and 'permute' keep all residuals in memory, and there are "
+                f"more than {MAX_POOL:,}; use null='labels'"
+            )
+        return pool
+
+
+@dataclass(frozen=True)
+class Null:
+    """Base class of null distributions; a draw depends only on (seed, row, replicate).
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the draws.
+
+    Attributes
+    ----------
+    name : str
+    draws : bool
+        Whether replicates are drawn.
+    of_labels : bool
+        Whether the replicates are labels drawn from the predictions.
+    moves : bool
+        Whether replicates also have their own predictions, returned by `moved`.
+    centred : bool
+        Whether estimators with `centred_null` are compared with centred replicates.
+    max_replicates : int or None
+        Number of available replicates; None if unlimited.
+    """
+
+    seed: int = 0
+    name: ClassVar[str]
+    draws: ClassVar[bool] = True
+    of_labels: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
+    centred: ClassVar[bool] = False
+
+    @property
+    def max_replicates(self) -> int | None:
+        return None
+
+    def unsupported(self, estimator: BoundEstimator) -> str | None:
+        """Reason why the null does not support an estimator; None if it does."""
+        return None
+
+    def needs(self, notions: Collection[str]) -> tuple[Statistic, ...]:
+        """Statistics of all rows that the draws for these notions are taken from."""
+        return ()
+
+    def with_states(self, states: Mapping[Statistic, Any]) -> Self:
+        """Return the null with the states of `needs`."""
+        return self
+
+    def labels(self, rows: Ints, q: Floats, first: int, last: int) -> Labels:
+        """Drawn labels (B, c)."""
+        out = np.empty((last - first, len(rows)), np.int32)
+        kernel_draws.labels(np.uint64(self.seed), rows, q, first, out)
+        return out
+
+    def scalars(
+        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+    ) -> Floats:
+        """δ* of a scalar notion (B, c), from predictions and residuals (c,)."""
+        raise NotImplementedError(self.name)
+
+    def vectors(
+        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
+    ) -> Iterator[Floats]:
+        """δ* (c, K), replicate by replicate."""
+        raise NotImplementedError(self.name)
+
+    def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
+        """Rows of each replicate, with its predictions and residuals."""
+        raise NotImplementedError(self.name)
+
+
+@dataclass(frozen=True)
+class DrawnLabels(Null):
+    """Labels drawn from the predictions, y* ~ Cat(q): the exact null distribution."""
+
+    name: ClassVar[str] = "labels"
+    of_labels: ClassVar[bool] = True
+
+    def scalars(
+        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+    ) -> Floats:
+        out = np.empty((last - first, len(rows)))
+        kernel_draws.events(np.uint64(self.seed), rows, p, first, out)
+        return out
+
+    def vectors(
+        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
+    ) -> Iterator[Floats]:
+        for drawn in self.labels(rows, q, first, last):
+            residuals = q.copy()
+            residuals[np.arange(len(rows)), drawn] -= 1.0
+            yield residuals
+
+
+@dataclass(frozen=True)
+class RandomSigns(Null):
+    """Residuals with random signs, δ* = ±δ."""
+
+    name: ClassVar[str] = "wild"
+
+    def _signs(self, rows: Ints, first: int, last: int) -> Floats:
+        out = np.empty((last - first, len(rows)))
+        kernel_draws.signs(np.uint64(self.seed), rows, first, out)
+        return out
+
+    def scalars(
+        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+    ) -> Floats:
+        return self._signs(rows, first, last) * delta
+
+    def vectors(
+        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
+    ) -> Iterator[Floats]:
+        for sign in self._signs(rows, first, last):
+            yield delta * sign[:, None]
+
+
+@dataclass(frozen=True)
+class ResampledResiduals(Null):
+    """Residuals drawn from all rows with replacement [VF, Algorithm 1].
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the draws.
+    pools : dict
+        Residuals of all rows by notion.
+    """
+
+    pools: dict[str, Pool] = field(default_factory=dict, compare=False, repr=False)
+    name: ClassVar[str] = "residual"
+
+    def needs(self, notions: Collection[str]) -> tuple[Statistic, ...]:
+        pooled = {n if n in SCALAR_NOTIONS else "canonical" for n in notions}
+        return tuple(map(PooledResiduals, sorted(pooled)))
+
+    def with_states(self, states: Mapping[Statistic, Any]) -> Self:
+        pools = {s.notion: pool for s, pool in states.items() if isinstance(s, PooledResiduals)}
+        return replace(self, pools=pools)
+
+    def _positions(self, pool: Pool, rows: Ints, first: int, last: int) -> Ints:
+        """Position in the pool of the residual drawn for each row (B, c)."""
+        out = np.empty((last - first, len(rows)), np.int64)
+        kernel_draws.resampled(np.uint64(self.seed), rows, first, len(pool.rows), out)
+        return out
+
+    def scalars(
+        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+    ) -> Floats:
+        pool = self.pools[notion]
+        return pool.delta[:, 0][self._positions(pool, rows, first, last)]
+
+    def vectors(
+        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
+    ) -> Iterator[Floats]:
+        pool = self.pools["canonical"]
+        for positions in self._positions(pool, rows, first, last):
+            yield pool.delta[positions]
+
+
+@dataclass(frozen=True)
+class PermutedResiduals(ResampledResiduals):
+    """Permuted residuals (KiTE)."""
+
+    name: ClassVar[str] = "permute"
+    centred: ClassVar[bool] = True
+
+    def _positions(self, pool: Pool, rows: Ints, first: int, last: int) -> Ints:
+        out = np.empty((last - first, len(rows)), np.int64)
+        ranks = np.searchsorted(pool.rows, rows)
+        kernel_draws.permuted(np.uint64(self.seed), ranks, first, len(pool.rows), out)
+        return out
+
+
+@dataclass(frozen=True)
+class HoeffdingBound(Null):
+    """Bound of the p-value by Hoeffding's inequality, without draws."""
+
+    name: ClassVar[str] = "hoeffding"
+    draws: ClassVar[bool] = False
+
+    def unsupported(self, estimator: BoundEstimator) -> str | None:
+        mean = estimator.largest_term is not None
+        return None if mean else "null='hoeffding' is for jkce, kce and klce"
+
+
+NULLS: dict[str, type[Null]] = {
+    kind.name: kind
+    for kind in (DrawnLabels, RandomSigns, ResampledResiduals, PermutedResiduals, HoeffdingBound)
+}
+
+
+@dataclass(frozen=True)
+class Replicates(Statistic):
+    """Label-dependent part of a statistic's state, for replicates of a null.
+
+    A state is a tuple of arrays whose first axis is the replicates; `Statistic.with_drawn`
+    substitutes one of them for the observed part.
+    """
+
+    statistic: Statistic
+    null: Null
+    first: int
+    last: int
+
+    @property
+    def large_chunks(self) -> bool:  # type: ignore[override]
+        return self.statistic.large_chunks
+
+    def size(self, classes: int) -> int:
+        return self.statistic.size(classes)
+
+    def zero(self, classes: int) -> Any:
+        return self.statistic.zero_drawn(classes, self.last - self.first)
+
+    def accumulate(self, state: Any, chunk: Chunk) -> Any:
+        # a statistic with `large_chunks` draws the replicates in parts itself
+        step = len(chunk) if self.large_chunks else max(256, _DRAWN // len(self))
+        for low in range(0, len(chunk), step):
+            part = chunk if step >= len(chunk) else chunk.take(slice(low, low + step))
+            self.statistic.draw(state, part, self)
+        return state
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    # ---------------------------------------------------------------- `Draws`
+
+    @property
+    def of_labels(self) -> bool:
+        return self.null.of_labels
+
+    @property
+    def moves(self) -> bool:
+        return self.null.moves
+
+    def labels(self, chunk: Chunk) -> Labels:
+        """Drawn labels (B, c), cached on the chunk."""
+        key = f"labels drawn with {self.null.seed}: {self.first}..{self.last}"
+        if key not in chunk.views:
+            chunk.views[key] = self.null.labels(chunk.rows, chunk.q, self.first, self.last)
+        return chunk.views[key]
+
+    def scalars(self, notion: str, rows: Ints, p: Floats, delta: Floats) -> Floats:
+        """δ* of a scalar notion (B, c)."""
+        return self.null.scalars(notion, rows, p, delta, self.first, self.last)
+
+    def some_scalars(
+        self, notion: str, rows: Ints, p: Floats, delta: Floats, most: int
+    ) -> Iterator[tuple[slice, Floats]]:
+        """δ* of a scalar notion, at most `most` replicates at a time, with their indices."""
+        for low in range(self.first, self.last, most):
+            high = min(self.last, low + most)
+            indices = slice(low - self.first, high - self.first)
+            yield indices, self.null.scalars(notion, rows, p, delta, low, high)
+
+    def moved(self, notion: str, rows: NotionRows) -> Iterator[tuple[int, NotionRows]]:
+        """Rows of each replicate, of a null that changes predictions."""
+        return enumerate(self.null.moved(notion, rows, self.first, self.last))
+
+    def vectors(self, chunk: Chunk) -> Iterator[tuple[int, Floats]]:
+        """δ* (c, K) of each replicate."""
+        return self.vectors_of(chunk.rows, chunk.q, chunk.delta)
+
+    def vectors_of(self, rows: Ints, q: Floats, delta: Floats) -> Iterator[tuple[int, Floats]]:
+        """δ* (c, K) of each replicate, from predictions and residuals."""
+        return enumerate(self.null.vectors(rows, q, delta, self.first, self.last))
+
+
+def redraws(statistic: Statistic) -> bool:
+    """Whether the statistic depends on the labels."""
+    return type(statistic).draw is not Statistic.draw
+
+
+def replicates_of(
+    estimators: Iterable[BoundEstimator], null: Null | None, first: int, last: int
+) -> dict[Statistic, Replicates]:
+    """Replicates of every statistic that depends on the labels; empty without a null."""
+    if null is None:
+        return {}
+    needed = dict.fromkeys(s for e in estimators for s in e.needs if redraws(s))
+    return {s: Replicates(s, null, first, last) for s in needed}

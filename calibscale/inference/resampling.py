@@ -1,0 +1,321 @@
+"""Jackknife and bootstrap, and limits of squared norms."""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from calibscale.data.rows import Chunk, Floats
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.nulls import DrawnLabels, Replicates, redraws
+from calibscale.kernels import random_draws
+from calibscale.limits.excess import excess_limits
+from calibscale.limits.inversion import FEW, Limits, Noise, noise_of, quadratic_limits
+from calibscale.statistics.score_sums import EventSums
+from calibscale.statistics.statistic import States, Statistic
+
+
+@dataclass(frozen=True)
+class Resampling(ABC):
+    """A request for intervals from groups of rows: `Jackknife` or `Bootstrap`.
+
+    A counter hash of its number assigns each row to a group, so groups do not depend on chunks or
+    workers, and two models of the same rows have the same groups.
+    """
+
+    method: ClassVar[str]
+
+    level: float = 0.95
+    groups: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise OptionError(f"level must be in (0, 1), not {self.level}")
+        if not 2 <= self.groups <= 1000:
+            raise OptionError(f"groups must be in 2..1000, not {self.groups}")
+        if not 0 <= self.seed < 2**64:
+            raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
+
+    def supports(self, statistic: Statistic) -> bool:
+        """Whether the states of a statistic by group give an interval."""
+        return type(statistic).merge is Statistic.merge
+
+    def needs(self, estimator: BoundEstimator) -> tuple[Grouped, ...]:
+        """Grouped statistics of an estimator; empty if its states cannot be split by group."""
+        if estimator.pairwise or not all(map(self.supports, estimator.needs)):
+            return ()
+        return tuple(Grouped(s, self.groups, self.seed) for s in estimator.needs)
+
+
+@dataclass(frozen=True)
+class Jackknife(Resampling):
+    """Request for jackknife intervals: groups of rows are left out one at a time.
+
+    The ends are value ± t·standard error, with t of groups − 1 degrees of freedom; sums over pairs
+    leave out one row at a time.
+
+    Parameters
+    ----------
+    level : float
+        Confidence level.
+    groups : int
+        Number of groups, 2 to 1,000.
+    seed : int
+        Seed of the groups.
+
+    Raises
+    ------
+    OptionError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import Brier, Jackknife, evaluate, from_arrays
+    >>> q, y = np.full(100, 0.5), np.arange(100) % 2
+    >>> source = from_arrays(probabilities=q, labels=y, binary=True)
+    >>> evaluate(source, [Brier()], interval=Jackknife(level=0.9))["brier"].interval.level
+    0.9
+    """
+
+    method: ClassVar[str] = "jackknife"
+
+
+@dataclass(frozen=True)
+class Bootstrap(Resampling):
+    """Request for bootstrap intervals: groups of rows are drawn with replacement.
+
+    The ends are the value plus quantiles of the resamples' deviations from their mean, scaled to
+    the jackknife's standard error.  The number of times a row is drawn multiplies its weight, so
+    that no row is paired with itself.
+
+    Parameters
+    ----------
+    level : float
+        Confidence level.
+    groups : int
+        Number of groups, 2 to 1,000.
+    seed : int
+        Seed of the groups and of the resamples.
+    resamples : int
+        Number of resamples, at least 19.
+
+    Raises
+    ------
+    OptionError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import Bootstrap, Brier, evaluate, from_arrays
+    >>> q, y = np.full(100, 0.5), np.arange(100) % 2
+    >>> source = from_arrays(probabilities=q, labels=y, binary=True)
+    >>> evaluate(source, [Brier()], interval=Bootstrap(resamples=99))["brier"].interval.method
+    'bootstrap'
+    """
+
+    method: ClassVar[str] = "bootstrap"
+
+    resamples: int = 999
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resamples < 19:
+            raise OptionError(f"resamples must be at least 19, not {self.resamples}")
+
+    def supports(self, statistic: Statistic) -> bool:
+        return super().supports(statistic) and bool(statistic.powers)
+
+
+def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling:
+    """Request of the given name; `resamples` applies to the bootstrap only.
+
+    Raises
+    ------
+    OptionError
+        If the name is unknown, or a setting is out of range.
+    """
+    if method not in METHODS:
+        raise OptionError(f"interval must be one of {', '.join(METHODS)}, not {method!r}")
+    if method == Bootstrap.method:
+        settings["resamples"] = resamples
+    return METHODS[method](**settings)
+
+
+METHODS: dict[str, type[Resampling]] = {kind.method: kind for kind in (Jackknife, Bootstrap)}
+
+
+@dataclass(frozen=True)
+class Grouped(Statistic):
+    """States of a statistic by group, with the fields stacked along the first axis."""
+
+    statistic: Statistic
+    groups: int
+    seed: int = 0
+
+    @property
+    def large_chunks(self) -> bool:  # type: ignore[override]
+        return self.statistic.large_chunks
+
+    def size(self, classes: int) -> int:
+        return self.statistic.size(classes)
+
+    def zero(self, classes: int) -> Any:
+        zero = self.statistic.zero(classes)
+        return type(zero)(*(np.zeros((self.groups, *f.shape), f.dtype) for f in zero))
+
+    def accumulate(self, state: Any, chunk: Chunk) -> Any:
+        groups = self.of(chunk.rows)
+        for g in np.unique(groups):
+            part = type(state)(*(field[g, ...] for field in state))
+            self.statistic.accumulate(part, chunk.take(groups == g))
+        return state
+
+    def of(self, rows: Any) -> Any:
+        """Group of each row (c,), from the row numbers."""
+        u = np.empty(len(rows))
+        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.GROUPS), rows, u)
+        return np.minimum((u * self.groups).astype(np.int64), self.groups - 1)
+
+
+def total(state: Any, skip: int | None = None) -> Any:
+    """Merged state of all groups, or of all but `skip`; summed, as a difference loses digits."""
+    fields = (field if skip is None else np.delete(field, skip, axis=0) for field in state)
+    return type(state)(*(np.add.reduce(field, axis=0)[...] for field in fields))
+
+
+# ---------------------------------------------------------------- Squared norms
+
+
+REPLICATES = (10, 100)  # fewest and most draws of labels that estimate the noise at calibration
+_REPLICATE_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class SquaredNorm:
+    """Squared norm |v|² of a sum over rows, and the noise of v.
+
+    Attributes
+    ----------
+    size, own, squares, scale : float
+        |v|², then the fields of `Quadratic` with these names.
+    calibrated, observed : Noise
+        Noise with drawn labels, and with the observed ones.
+    events : (7, 2)
+        Sums of `EventSums`.
+    p_value : float
+        (1 + #{|v*|² ≥ |v|²})/(B + 1) of the B sums v* with drawn labels.
+    least_p_value : float
+        1/(B + 1).
+    """
+
+    size: float
+    own: float
+    squares: float
+    scale: float
+    calibrated: Noise
+    observed: Noise
+    events: Floats
+    p_value: float
+    least_p_value: float
+
+    def limits(self, estimator: BoundEstimator, level: float) -> Limits:
+        """Limits of the population's value; the upper one of a biased estimator adds the noise."""
+        tail = (1.0 - level) / 2.0
+        expected, seen = self._rarer()
+        low, high, method = quadratic_limits(
+            self.size, self.calibrated, self.observed, tail, (expected, seen)
+        )
+        low, high = low / self.scale, high / self.scale
+        if self.p_value > tail >= self.least_p_value:
+            low = 0.0  # the test with drawn labels is exact, a fitted tail is not
+        if min(expected, seen) < FEW and self.squares > 0:
+            # with so few events a Poisson count is more informative than a variance
+            nearest, farthest = self._mean_gaps(tail)
+            directions = 2.0 if estimator.notion == "canonical" else 1.0
+            largest = directions * self.own / self.squares
+            low = min(low, largest * nearest**2) if expected < FEW else low
+            high = max(high, largest * farthest**2) if seen < FEW else high
+        if not estimator.unbiased:
+            high += self.own / self.scale
+        return Limits(low, high, method)
+
+    def _mean_gaps(self, tail: float) -> tuple[float, float]:
+        """Smallest and largest |mean gap| within its limits."""
+        low, high = excess_limits(self.events[2:, 0], self.events[2:, 1], tail)
+        ends = abs(float(low)), abs(float(high))
+        weight = float(self.events[0].sum())
+        return 0.0 if low <= 0.0 <= high else min(ends) / weight, max(ends) / weight
+
+    def _rarer(self) -> tuple[float, float]:
+        """Effective number of rows with the rarer outcome: expected, and observed."""
+        w, w2, p, rest = self.events[:4]
+        counts = (w.sum() / w2.sum()) * np.array([[rest.sum(), w[0]], [p.sum(), w[1]]])
+        expected, seen = counts[counts[:, 1].argmin()]
+        return float(expected), float(seen)
+
+
+def norm_p_values(drawn: Floats, size: float) -> tuple[float, float]:
+    """P-value of a squared norm against those of drawn labels (B,), and the smallest possible."""
+    count = len(drawn) + 1
+    return float(1 + np.sum(drawn >= size * (1 - 1e-9))) / count, 1.0 / count
+
+
+def events_of(estimator: BoundEstimator) -> EventSums:
+    """Event counts of the estimator's notion; of the top label for vectors."""
+    return EventSums("positive" if estimator.notion == "positive" else "top_label")
+
+
+def drawn_sums(
+    estimator: BoundEstimator, request: Resampling, classes: int
+) -> tuple[Replicates, ...]:
+    """Statistics of drawn labels; fewer replicates where the states are large."""
+    drawn = [s for s in estimator.needs if redraws(s)]
+    fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
+    count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *REPLICATES))
+    return tuple(Replicates(s, DrawnLabels(request.seed), 0, count) for s in drawn)
+
+
+def norm_of(
+    estimator: BoundEstimator, request: Resampling, states: States, classes: int
+) -> SquaredNorm | None:
+    """Squared norm from the states of groups and replicates; None if one is missing."""
+    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request, classes)
+    events = events_of(estimator)
+    if not all(s in states for s in (*grouped, *replicates, events)):
+        return None
+    totals = [total(states[g]) for g in grouped]
+    form = estimator.quadratic(*totals)
+    size = float(form.vector @ form.vector)
+    direction = form.vector / np.sqrt(size) if size > 0 else form.vector
+
+    def drawn(b: int) -> Floats:
+        parts = zip(estimator.needs, totals, replicates, strict=True)
+        return estimator.quadratic(*(s.with_drawn(t, states[r], b) for s, t, r in parts)).vector
+
+    vectors = np.array([drawn(b) for b in range(len(replicates[0]))])
+    calibrated = noise_of(vectors, direction)
+    parts = [
+        estimator.quadratic(*(type(states[g])(*(f[k, ...] for f in states[g])) for g in grouped))
+        for k in range(request.groups)
+    ]
+    parts = [part for part in parts if part.scale > 0]
+    G = len(parts)
+    if G < 2:
+        return None
+    # each group is one draw of the deviation of the sum over all rows
+    scaled = np.array([p.vector - np.sqrt(p.scale / form.scale) * form.vector for p in parts])
+    observed = noise_of(scaled * (G / np.sqrt(G - 1.0)), direction)._replace(trace=form.own)
+    # along v it is estimated from few groups: widened as Student's t is
+    tail = (1.0 + request.level) / 2.0
+    wider = float(stdtrit(G - 1, tail) / ndtri(tail)) ** 2
+    observed = observed._replace(along=observed.along * wider)
+    return SquaredNorm(size, form.own, form.squares, form.scale, calibrated, observed,
+                states[events].sums, *norm_p_values(np.sum(vectors**2, axis=1), size))  # fmt: skip

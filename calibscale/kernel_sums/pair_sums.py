@@ -1,0 +1,209 @@
+"""Sums over all pairs of rows, and over sampled ones."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data.rows import Floats, Ints, Rules, chunks, width
+from calibscale.data.source import ArraySource
+from calibscale.engine.merge_tree import Checkpoint, digest
+from calibscale.kernel_sums.pair_tasks import (
+    MatrixProductTask,
+    MovedSumTask,
+    PairState,
+    PairSum,
+    PairSumTask,
+)
+from calibscale.kernel_sums.product_kernel import NotionRows, ProductKernel
+from calibscale.kernel_sums.tile_layout import Panels, TileLayout, forget, panel_cuts
+from calibscale.kernels import random_draws
+
+_PIECE = 65536  # pairs evaluated together
+
+
+class SampledMean(NamedTuple):
+    """Mean of h over drawn pairs, two standard errors, number of valid pairs and of their rows."""
+
+    mean: float
+    error: float
+    pairs: int
+    rows: int
+
+
+def sampled_mean(
+    pairs: Pairs, kernel: ProductKernel, notion: str, count: int, seed: int
+) -> SampledMean | None:
+    """Estimate Σ_{i≠j} w_i w_j ⟨δ_i, δ_j⟩ κ_ij / Σ_{i≠j} w_i w_j from `count` drawn pairs.
+
+    A pair with an omitted row (unlabelled, invalid, of another group) is dropped, which leaves the
+    other pairs uniform.  The error is twice the standard error of the linearised ratio.  The
+    result is None if fewer than two pairs are left.
+    """
+    rows = pairs.source.rows
+    if rows < 2:
+        return None
+    u = np.empty((count, 1, 2))
+    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.PAIRS), np.uint64(0), u)
+    first = (u[:, 0, 0] * rows).astype(np.int64)
+    second = (u[:, 0, 1] * (rows - 1)).astype(np.int64)
+    second += second >= first  # uniform over the other rows
+    numbers, contents = _gather(pairs, notion, np.unique(np.concatenate([first, second])))
+    if len(numbers) < 2:
+        return None
+    i, j = (np.searchsorted(numbers, index) for index in (first, second))
+    valid = (i < len(numbers)) & (j < len(numbers))
+    valid[valid] = (numbers[i[valid]] == first[valid]) & (numbers[j[valid]] == second[valid])
+    i, j = i[valid], j[valid]
+    h, w = np.empty(len(i)), np.empty(len(i))
+    for low in range(0, len(i), _PIECE):
+        part = slice(low, low + _PIECE)
+        a, b = contents.take(i[part]), contents.take(j[part])
+        w[part] = a.weights * b.weights
+        h[part] = np.einsum("ij,ij->i", a.delta, b.delta) * kernel.between(a, b)
+    total = w.sum()
+    if len(i) < 2 or not total > 0:
+        return None
+    mean = float(w @ h / total)
+    error = 2.0 * float(np.sqrt(np.sum((w * (h - mean)) ** 2)) / total)
+    return SampledMean(mean, error, len(i), len(np.unique(np.concatenate([i, j]))))
+
+
+def _gather(pairs: Pairs, notion: str, requested: Ints) -> tuple[Ints, NotionRows]:
+    """Numbers, in order, and contents of the valid ones among the requested rows."""
+    source, size = pairs.source, pairs.source.block_rows
+    numbers: list[Ints] = []
+    parts: list[NotionRows] = []
+    for start in range(0, source.rows, size):
+        stop = min(start + size, source.rows)
+        low, high = np.searchsorted(requested, [start, stop])
+        if low == high:
+            continue
+        covariates = pairs.rules.reads_covariates or pairs.group is not None
+        for chunk, _ in chunks(source.read(start, stop, covariates), pairs.rules):
+            keep = np.isin(chunk.rows, requested[low:high], assume_unique=True)
+            if pairs.group is not None and chunk.covariates is not None:
+                keep &= chunk.covariates[:, pairs.group[0]] == pairs.group[1]
+            chunk = chunk.take(keep)
+            numbers.append(chunk.rows)
+            parts.append(NotionRows.of(chunk, notion))
+    return np.concatenate(numbers), NotionRows.join(parts)
+
+
+# ---------------------------------------------------------------- All pairs
+
+
+class Pairs:
+    """Pair sums of one source, for estimators that need them.
+
+    Parameters
+    ----------
+    source : ArraySource
+    rules : Rules
+    execution : Execution
+    checkpoint : path, optional
+        Folder of checkpoints of finished work.
+    identity : dict
+        Identity of the data that a checkpoint belongs to.
+    group : (position, value), optional
+        Restriction to rows with this value of a covariate.
+    """
+
+    def __init__(
+        self,
+        source: ArraySource,
+        rules: Rules,
+        execution: engine.Execution,
+        *,
+        checkpoint: str | Path | None = None,
+        identity: dict[str, Any] | None = None,
+        group: tuple[int, float] | None = None,
+    ) -> None:
+        self.source = source
+        self.rules = rules
+        self.group = group
+        self.execution = execution
+        limit = execution.limit
+        self._budget = 2**29 if limit is None else max(2**24, limit // 4)
+        self._folder = None if checkpoint is None else Path(checkpoint)
+        self._identity = identity or {}
+        self._sums: dict[PairSum, PairState] = {}
+        self._names: Counter[str] = Counter()
+
+    @contextmanager
+    def panels(
+        self, kernel: ProductKernel, notion: str, precision: str = "float64", multiple: int = 1
+    ) -> Iterator[Panels]:
+        """Panels of the rows for a kernel, cached until the context ends."""
+        layout = TileLayout(kernel, width(notion, self.source.classes), precision)
+        cuts = panel_cuts(self.source.rows, self.source.classes, multiple)
+        token = os.urandom(8).hex()
+        try:
+            yield Panels(
+                self.source, self.rules, notion, layout, cuts, self.group, token, self._budget
+            )
+        finally:
+            forget(token)
+
+    def sum(self, spec: PairSum) -> PairState:
+        """State of a pair sum over all rows; computed once."""
+        if spec not in self._sums:
+            multiple = spec.block or 1
+            with self.panels(spec.tiled, spec.notion, spec.precision, multiple) as panels:
+                task = PairSumTask(panels, spec=spec)
+                checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))
+                state = self.execution.fold(task, checkpoint)
+                self._sums[spec] = state.with_linear_part()
+        return self._sums[spec]
+
+    def product(self, panels: Panels, vectors: list[Floats], name: str) -> list[Floats]:
+        """Product K V, panel by panel (rows, e)."""
+        task = MatrixProductTask(panels, vectors=tuple(vectors))
+        checkpoint = None
+        if self._folder is not None:  # hashing is slow
+            work = {"kernel": asdict(panels.layout.kernel), "vectors": digest(*vectors)}
+            checkpoint = self.checkpoint(name, work)
+        products = self.execution.fold(task, checkpoint)
+        return [products[index] for index in range(len(panels))]
+
+    def moved(
+        self,
+        panels: Panels,
+        versions: Callable[[NotionRows, int, int], Iterator[NotionRows]],
+        count: int,
+    ) -> Iterator[tuple[float, float]]:
+        """Sums over all pairs, and over rows with themselves, of versions of the rows.
+
+        `versions` yields the versions first..last−1; predictions are scalar.
+        """
+        rows = NotionRows.join([panels[index].rows for index in range(len(panels))])
+        task = MovedSumTask(rows, panels.layout.kernel, versions, count)
+        sums = self.execution.fold(task)
+        return (sums[index] for index in range(count))
+
+    def name(self, kind: str) -> str:
+        """File name of the next piece of work of a kind, numbered in the order of the calls."""
+        self._names[kind] += 1
+        return f"{kind}-{self._names[kind] - 1}"
+
+    def discard(self, name: str) -> None:
+        """Remove the checkpoint of a piece of work."""
+        checkpoint = self.checkpoint(name, {})
+        if checkpoint is not None:
+            checkpoint.path.unlink(missing_ok=True)
+
+    def checkpoint(self, name: str, work: dict[str, Any]) -> Checkpoint | None:
+        """Checkpoint of one piece of work, None without a folder."""
+        if self._folder is None:
+            return None
+        suffix = "" if self.group is None else f"-group-{self.group[1]!r}"
+        identity = {**self._identity, "group": self.group, "work": work}
+        return Checkpoint(self._folder / f"{name}{suffix}.npz", identity)

@@ -1,0 +1,192 @@
+"""Measures on [0, π/2] compressed cell by cell, and Beta kernel sums over the compressed points.
+
+A cell stores its points while there are few, and Chebyshev moments once there are many: the
+integral of a function that is smooth on the cell stays the same.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels.elementary import exp
+
+NODES = 16  # points or nodes of a cell; the nodes integrate polynomials of degree < 16 exactly
+GRADED = 6  # halvings of the first and of the last cell towards the end of the interval
+_STEEP = 14.0  # a kernel that falls by more than e^14 across a cell is too steep for its nodes
+_CUT = 45.0  # e^−45 = 3e-20 of the largest term: 10^9 omitted rows still add only rounding
+
+
+@inlined()
+def _cell(theta, edges, width):
+    """Cell that contains theta; all but the graded cells are `width` wide."""
+    last = edges.size - 2
+    c = min(max(int(theta / width) + GRADED, 0), last)
+    while c > 0 and theta < edges[c]:
+        c -= 1
+    while c < last and theta >= edges[c + 1]:
+        c += 1
+    return c
+
+
+@inlined()
+def _keep(theta, first, second, c, counts, points, masses):
+    """Add a point to a cell's list; a list that overflows is marked by −1."""
+    count = counts[c]
+    if count < 0:
+        return
+    for k in range(count):
+        if points[c, k] == theta:
+            masses[c, k, 0] += first
+            masses[c, k, 1] += second
+            return
+    if count == NODES:
+        counts[c] = -1
+        return
+    points[c, count] = theta
+    masses[c, count, 0] = first
+    masses[c, count, 1] = second
+    counts[c] = count + 1
+
+
+@kernel
+def add_points(theta, mass, node, edges, width, moments, counts, points, masses):
+    """Add points with two masses each; a node of another cell is not a point and ends the list.
+
+    axes: theta (rows,); mass (rows, 2); node (rows,), or empty if all are points; edges
+    (cells+1,); moments, masses (cells, NODES, 2); counts (cells,); points (cells, NODES)
+    """
+    for i in range(theta.size):
+        c = _cell(theta[i], edges, width)
+        if node.size > 0 and node[i]:
+            counts[c] = -1
+        _keep(theta[i], mass[i, 0], mass[i, 1], c, counts, points, masses)
+        t = 2.0 * (theta[i] - edges[c]) / (edges[c + 1] - edges[c]) - 1.0
+        before, now = t, 1.0  # T_−1 = T_1, T_0
+        for k in range(NODES):
+            moments[c, k, 0] += mass[i, 0] * now
+            moments[c, k, 1] += mass[i, 1] * now
+            before, now = now, 2.0 * t * now - before
+
+
+@kernel
+def merge_points(counts, points, masses, from_counts, from_points, from_masses):
+    """Add the lists of other cells.
+
+    axes: counts (cells,); points (cells, NODES); masses (cells, NODES, 2)
+    """
+    for c in range(counts.size):
+        if from_counts[c] < 0:
+            counts[c] = -1
+        for k in range(from_counts[c]):
+            _keep(
+                from_points[c, k], from_masses[c, k, 0], from_masses[c, k, 1],
+                c, counts, points, masses,
+            )  # fmt: skip
+
+
+@inlined("contract")
+def _exponent(i, f, bias, a, b):
+    return f[i] * a + (1.0 - f[i]) * b + bias[i]
+
+
+@inlined("reassoc", "contract", "nsz")
+def _window(first, last, top, f, bias, mass, a, b):
+    total = 0.0
+    events = 0.0
+    for i in range(first, last):
+        k = exp(f[i] * a + (1.0 - f[i]) * b + bias[i] - top)
+        total += k * mass[i, 0]
+        events += k * mass[i, 1]
+    return total, events
+
+
+@kernel
+def beta_ratios(logs, f, bias, mass, cell, h, out):
+    """Σ m₁k/Σ m₀k, log k = (f log p + (1 − f) log(1 − p))/h + bias, for each p.
+
+    As a function of f, log k is concave: the terms above the cut-off are neighbours, and bisection
+    finds them.  Far from all points the kernel is too steep for the nodes of the nearest cell, and
+    the ratio is the share of events in that cell.
+
+    axes: logs (rows, 2); f, bias (N,) in the order of f; mass, cell (N, 2) as `take_nodes`
+    returns them; out (rows,)
+    """
+    N = f.size
+    for r in range(out.size):
+        a = logs[r, 0] / h
+        b = logs[r, 1] / h
+        low = 0
+        high = N - 1
+        while low < high:  # the first i whose successor is smaller
+            i = (low + high) // 2
+            if _exponent(i + 1, f, bias, a, b) < _exponent(i, f, bias, a, b):
+                high = i
+            else:
+                low = i + 1
+        peak = low
+        top = _exponent(peak, f, bias, a, b)
+        low = 0
+        high = peak
+        while low < high:
+            i = (low + high) // 2
+            if _exponent(i, f, bias, a, b) < top - _CUT:
+                low = i + 1
+            else:
+                high = i
+        first = low
+        low = peak + 1
+        high = N
+        while low < high:
+            i = (low + high) // 2
+            if _exponent(i, f, bias, a, b) < top - _CUT:
+                high = i
+            else:
+                low = i + 1
+        node = int(cell[peak, 1])
+        if node >= 0:
+            one, other = _exponent(node, f, bias, a, b), _exponent(node + NODES - 1, f, bias, a, b)
+            if abs(one - other) > _STEEP:
+                out[r] = cell[peak, 0]
+                continue
+        total, events = _window(first, low, top, f, bias, mass, a, b)
+        out[r] = min(max(events / total, 0.0), 1.0) if total > 0.0 else cell[peak, 0]
+
+
+@kernel
+def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, cell):
+    """Write the points and nodes of all cells in order, and return their number.
+
+    axes: as in `add_points`; transform (NODES, NODES) from moments to masses of nodes; theta
+    (cells·NODES,), mass (cells·NODES, 2); cell (cells·NODES, 2): share of events in the cell, and
+    index of its first node, −1 if the cell stores points
+    """
+    N = 0
+    for c in range(counts.size):
+        if counts[c] >= 0:
+            order = np.argsort(points[c, : counts[c]])
+            for k in range(counts[c]):
+                theta[N] = points[c, order[k]]
+                mass[N, 0] = masses[c, order[k], 0]
+                mass[N, 1] = masses[c, order[k], 1]
+                cell[N, 0] = moments[c, 0, 1] / moments[c, 0, 0]
+                cell[N, 1] = -1.0
+                N += 1
+            continue
+        middle = 0.5 * (edges[c] + edges[c + 1])
+        half = 0.5 * (edges[c + 1] - edges[c])
+        for k in range(NODES):
+            theta[N] = middle - half * math.cos(math.pi * (k + 0.5) / NODES)
+            first = 0.0
+            second = 0.0
+            for d in range(NODES):
+                first += transform[k, d] * moments[c, d, 0]
+                second += transform[k, d] * moments[c, d, 1]
+            mass[N, 0] = first
+            mass[N, 1] = second
+            cell[N, 0] = moments[c, 0, 1] / moments[c, 0, 0]
+            cell[N, 1] = N - k
+            N += 1
+    return N

@@ -1,0 +1,388 @@
+"""Random numbers, and labels and rows drawn from predictions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels.elementary import exp, sincos
+
+_MASK = np.uint64(0xFFFFFFFF)
+_M0 = np.uint64(0xD2511F53)
+_M1 = np.uint64(0xCD9E8D57)
+_W0 = np.uint64(0x9E3779B9)
+_W1 = np.uint64(0xBB67AE85)
+_32 = np.uint64(32)
+_ROUNDS = 10
+_UNIT = 1.0 / 4503599627370496.0  # 2^-52: with one more bit, (u + ½)·unit could round to 1
+
+
+@inlined()
+def philox(c0, c1, c2, c3, k0, k1):
+    """Four 32-bit words (in uint64) from a counter of four words and a key of two."""
+    for _ in range(_ROUNDS):
+        a = _M0 * c0
+        b = _M1 * c2
+        c0, c1, c2, c3 = (b >> _32) ^ c1 ^ k0, b & _MASK, (a >> _32) ^ c3 ^ k1, a & _MASK
+        k0 = (k0 + _W0) & _MASK
+        k1 = (k1 + _W1) & _MASK
+    return c0, c1, c2, c3
+
+
+@inlined()
+def uniforms(seed, stream, row, index):
+    """Two independent uniforms on (0, 1), never 0 or 1."""
+    a, b, c, d = philox(
+        np.uint64(row) & _MASK,
+        np.uint64(row) >> _32,
+        np.uint64(index) & _MASK,
+        np.uint64(stream) & _MASK,
+        np.uint64(seed) & _MASK,
+        np.uint64(seed) >> _32,
+    )
+    first = np.float64(((a << _32) | b) >> np.uint64(12))
+    second = np.float64(((c << _32) | d) >> np.uint64(12))
+    return (first + 0.5) * _UNIT, (second + 0.5) * _UNIT
+
+
+@kernel
+def uniform_rows(seed, stream, start, out):
+    """Pair of uniforms for each row and index.
+
+    axes: out (rows, count, 2); row i of `out` is row start + i of the stream
+    """
+    rows, count, _ = out.shape
+    for i in range(rows):
+        for j in range(count):
+            u, v = uniforms(seed, stream, start + i, j)
+            out[i, j, 0] = u
+            out[i, j, 1] = v
+
+
+@kernel
+def uniform_at(seed, stream, rows, out):
+    """One uniform for each row number.
+
+    axes: rows, out (rows,)
+    """
+    for i in range(rows.size):
+        out[i], _ = uniforms(seed, stream, rows[i], 0)
+
+
+# Streams: one for each purpose, so that equal seeds do not give equal draws.
+FREQUENCIES = 1
+SAMPLE = 2
+PREDICTIONS = 3
+LABELS = 4
+COVARIATES = 5
+SPLIT = 6
+SUBSET = 7
+LANDMARKS = 8
+PAIRS = 9
+HOLD_OUT = 10
+KEPT = 11
+REPLICATES = 12
+PERMUTATIONS = 13
+GROUPS = 14
+
+
+# ---------------------------------------------------------------- Labels drawn from predictions
+
+
+_FEISTEL_ROUNDS = 8
+_ROWS = 256  # rows whose features stay in cache while all replicates add them
+
+
+@kernel
+def events(seed, rows, p, first, out):
+    """Residuals δ* = p − event of events drawn with probability p.
+
+    axes: rows, p (c,); out (B, c), of replicates from number `first`
+    """
+    B = out.shape[0]
+    for j in range(first // 2, (first + B + 1) // 2):
+        a, b = 2 * j - first, 2 * j + 1 - first
+        for i in range(p.size):
+            u, v = uniforms(seed, REPLICATES, rows[i], j)
+            if a >= 0:
+                out[a, i] = p[i] - 1.0 if u < p[i] else p[i]
+            if b < B:
+                out[b, i] = p[i] - 1.0 if v < p[i] else p[i]
+
+
+@inlined()
+def _class(u, cumulative):
+    """Class whose share of [0, total) contains u·total; never a class of probability 0."""
+    K = cumulative.size
+    x = u * cumulative[K - 1]
+    k = 0
+    if K <= 32:
+        for c in range(K - 1):
+            k += 1 if cumulative[c] <= x else 0
+    else:
+        high = K - 1
+        while k < high:
+            middle = (k + high) // 2
+            if cumulative[middle] <= x:
+                k = middle + 1
+            else:
+                high = middle
+    while k > 0 and cumulative[k] == cumulative[k - 1]:  # rounding may put x at the end
+        k -= 1
+    return k
+
+
+@kernel
+def labels(seed, rows, q, first, out):
+    """Labels drawn from the predictions.
+
+    axes: rows (c,); q (c, K); out (B, c) int32, of replicates from number `first`
+    """
+    B = out.shape[0]
+    K = q.shape[1]
+    cumulative = np.empty(K)
+    for i in range(rows.size):
+        total = 0.0
+        for k in range(K):
+            total += q[i, k]
+            cumulative[k] = total
+        for j in range(first // 2, (first + B + 1) // 2):
+            a, b = 2 * j - first, 2 * j + 1 - first
+            u, v = uniforms(seed, REPLICATES, rows[i], j)
+            if a >= 0:
+                out[a, i] = _class(u, cumulative)
+            if b < B:
+                out[b, i] = _class(v, cumulative)
+
+
+@kernel
+def signs(seed, rows, first, out):
+    """Independent signs ±1 of probability one half.
+
+    axes: rows (c,); out (B, c) float64, of replicates from number `first`
+    """
+    for i in range(rows.size):
+        row = np.uint64(rows[i])
+        block = np.int64(-1)
+        low = np.uint64(0)
+        high = np.uint64(0)
+        for r in range(out.shape[0]):
+            replicate = first + r
+            if replicate // 128 != block:
+                block = replicate // 128
+                a, b, c, d = philox(
+                    row & _MASK, row >> _32, np.uint64(block), np.uint64(REPLICATES),
+                    np.uint64(seed) & _MASK, np.uint64(seed) >> _32,
+                )  # fmt: skip
+                low, high = (a << _32) | b, (c << _32) | d
+            bit = np.uint64(replicate % 64)
+            word = low if replicate % 128 < 64 else high
+            out[r, i] = 1.0 if (word >> bit) & np.uint64(1) else -1.0
+
+
+@kernel
+def resampled(seed, rows, first, n, out):
+    """Positions in 0..n−1 drawn with replacement.
+
+    axes: rows (c,); out (B, c) int64, of replicates from number `first`
+    """
+    B = out.shape[0]
+    for j in range(first // 2, (first + B + 1) // 2):
+        a, b = 2 * j - first, 2 * j + 1 - first
+        for i in range(rows.size):
+            u, v = uniforms(seed, REPLICATES, rows[i], j)
+            if a >= 0:
+                out[a, i] = min(np.int64(u * n), n - 1)
+            if b < B:
+                out[b, i] = min(np.int64(v * n), n - 1)
+
+
+@kernel
+def permuted(seed, ranks, first, n, out):
+    """Images of positions among n under an independent permutation for each replicate.
+
+    The permutation is a Feistel network on the next power of four, at least 256 as smaller ones
+    favour some permutations, iterated until the image is below n (cycle walking).
+
+    axes: ranks (c,) in 0..n−1; out (B, c) int64, of replicates from number `first`
+    """
+    half = 4
+    while (np.int64(1) << (2 * half)) < n:
+        half += 1
+    mask = (np.uint64(1) << np.uint64(half)) - np.uint64(1)
+    shift = np.uint64(half)
+    for r in range(out.shape[0]):
+        for i in range(ranks.size):
+            x = np.uint64(ranks[i])
+            while True:
+                left, right = x >> shift, x & mask
+                for turn in range(_FEISTEL_ROUNDS):
+                    word, _, _, _ = philox(
+                        right, np.uint64(turn), np.uint64(first + r), np.uint64(PERMUTATIONS),
+                        np.uint64(seed) & _MASK, np.uint64(seed) >> _32,
+                    )  # fmt: skip
+                    left, right = right, left ^ (word & mask)
+                x = (left << shift) | right
+                if x < np.uint64(n):
+                    break
+            out[r, i] = np.int64(x)
+
+
+# ---------------------------------------------------------------- sums over drawn labels
+# The sums start from those of the observed labels and are updated for rows whose label differs.
+
+
+@kernel
+def move_features(drawn, labels, phi, out):
+    """out[b, y] += φ and out[b, y*] −= φ for rows whose drawn label y* differs from y.
+
+    axes: drawn (B, c) int32; labels (c,); phi (c, m) with weights; out (B, K, m)
+    """
+    rows, m = phi.shape
+    for start in range(0, rows, _ROWS):
+        stop = min(rows, start + _ROWS)
+        for b in range(drawn.shape[0]):
+            for i in range(start, stop):
+                if drawn[b, i] == labels[i]:
+                    continue
+                old, new, mine = out[b, labels[i]], out[b, drawn[b, i]], phi[i]
+                for j in range(m):
+                    old[j] += mine[j]
+                    new[j] -= mine[j]
+
+
+@kernel
+def label_sums(drawn, q, a, t, out):
+    """out[0, b] += Σ a|δ*|², out[1, b] += Σ t|δ*|², with |q − e_y|² = |q|² + 1 − 2 q_y.
+
+    The square for the largest q_y is computed apart: the formula loses digits where q_y ≈ 1.
+
+    axes: drawn (B, c) int32; q (c, K); a, t (c,); out (2, B)
+    """
+    rows, K = q.shape
+    for i in range(rows):
+        top = 0
+        for k in range(1, K):
+            top = k if q[i, k] > q[i, top] else top
+        others = 0.0
+        for k in range(K):
+            others += q[i, k] * q[i, k] if k != top else 0.0
+        square = 1.0 + others + q[i, top] * q[i, top]
+        at_top = others + (1.0 - q[i, top]) ** 2
+        for b in range(drawn.shape[0]):
+            y = drawn[b, i]
+            d = at_top if y == top else square - 2.0 * q[i, y]
+            out[0, b] += a[i] * d
+            out[1, b] += t[i] * d
+
+
+@kernel
+def move_cells(drawn, labels, cells, weights, out):
+    """out[b, cell, y] += w and out[b, cell, y*] −= w for rows whose drawn label differs from y.
+
+    axes: drawn (B, c) int32; labels, cells, weights (c,); out (B, cells, K)
+    """
+    for b in range(drawn.shape[0]):
+        for i in range(cells.size):
+            if drawn[b, i] != labels[i]:
+                out[b, cells[i], labels[i]] += weights[i]
+                out[b, cells[i], drawn[b, i]] -= weights[i]
+
+
+@kernel
+def move_bins(drawn, labels, bins, weights, out):
+    """out[b, y, bin of q_y] += w, and −= w for y*, for rows whose drawn label y* differs from y.
+
+    axes: drawn (B, c) int32; labels (c,); bins (c, K); weights (c,); out (B, K, bins)
+    """
+    for b in range(drawn.shape[0]):
+        for i in range(weights.size):
+            y, z = labels[i], drawn[b, i]
+            if y != z:
+                out[b, y, bins[i, y]] += weights[i]
+                out[b, z, bins[i, z]] -= weights[i]
+
+
+@kernel
+def add_bins(values, bins, out):
+    """out[b, bin] += Σ values over the rows of the bin.
+
+    axes: values (B, c); bins (c,); out (B, bins)
+    """
+    for b in range(values.shape[0]):
+        for i in range(bins.size):
+            out[b, bins[i]] += values[b, i]
+
+
+# ---------------------------------------------------------------- Simulated rows
+
+
+_ATTEMPT = 256  # attempts are counted in the high bits of the stream
+
+
+@inlined()
+def _log_gamma(seed, row, k, alpha):
+    """log of a Gamma(alpha) variate: Gamma(alpha) = Gamma(alpha + 1)·U^{1/alpha}, never 0.
+
+    Gamma(alpha + 1) by rejection from a cubed normal (Marsaglia & Tsang 2000).
+    """
+    d = alpha + 2.0 / 3.0
+    c = 1.0 / math.sqrt(9.0 * d)
+    stream = PREDICTIONS
+    while True:
+        u, angle = uniforms(seed, stream, row, 2 * k)
+        accept, boost = uniforms(seed, stream, row, 2 * k + 1)
+        _, cosine = sincos(2.0 * math.pi * angle)
+        x = math.sqrt(-2.0 * math.log(u)) * cosine
+        root = 1.0 + c * x
+        if root > 0.0:
+            v = root * root * root
+            if accept < 1.0 - 0.0331 * (x * x) * (x * x):  # mostly true, and needs no logarithm
+                return math.log(d * v) + math.log(boost) / alpha
+            if math.log(accept) < 0.5 * x * x + d * (1.0 - v + math.log(v)):
+                return math.log(d * v) + math.log(boost) / alpha
+        stream += _ATTEMPT
+
+
+@kernel
+def log_gamma_rows(seed, start, alpha, out):
+    """log Gamma(alpha) variates; `label_rows` normalises a row to log P, P ~ Dirichlet(alpha).
+
+    axes: out (rows, K); row i of `out` is row start + i of the simulation
+    """
+    rows, K = out.shape
+    for i in range(rows):
+        for k in range(K):
+            out[i, k] = _log_gamma(seed, start + i, k, alpha)
+
+
+@kernel
+def label_rows(seed, start, logits, labels):
+    """logits ← log P with P = softmax(logits), and y ~ P: the first k with P_0 + … + P_k > U.
+
+    axes: logits (rows, K) float64; labels (rows,)
+    """
+    rows, K = logits.shape
+    e = np.empty(K)
+    for i in range(rows):
+        row = logits[i]
+        largest = row[0]
+        for k in range(1, K):
+            largest = max(largest, row[k])
+        for k in range(K):
+            e[k] = exp(row[k] - largest)
+        total = 0.0
+        for k in range(K):
+            total += e[k]
+        threshold = uniforms(seed, LABELS, start + i, 0)[0] * total
+        y = 0
+        running = e[0]
+        while running <= threshold and y < K - 1:
+            y += 1
+            running += e[y]
+        labels[i] = y
+        shift = largest + math.log(total)
+        for k in range(K):
+            row[k] -= shift

@@ -1,0 +1,290 @@
+"""The record of a day for the ledger, computed from the day's predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data.rows import Floats, RowCounts
+from calibscale.data.source import ArraySource
+from calibscale.errors import InvalidDataError, OptionError
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.inference.calibration_test import CERTAIN, batch_of, count_replicates, trial_of
+from calibscale.inference.e_process import BettingEProcess
+from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
+from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
+from calibscale.monitoring.job.job import Job
+from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
+from calibscale.monitoring.ledger.windows import learned_bets
+from calibscale.results import Estimate
+from calibscale.results.inference_results import TestResult
+from calibscale.session import Run, Session, versions
+from calibscale.statistics.statistic import States, Statistic
+
+_GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Records of a day by group, and the recipe of the ledger, new or existing."""
+
+    recipe: Recipe
+    records: dict[float | None, Record]
+
+
+def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Reading:
+    """Read a day's rows in one pass, or in two if there are groups.
+
+    Raises
+    ------
+    InvalidDataError
+        If rows are invalid, if all of them were dropped as invalid, or if the classes or
+        covariates differ from those of the ledger.
+    """
+    requested: Iterable[Estimator] = ()
+    if ledger is None:
+        requested = [e.mergeable(session.source.classes) for e in job.built_estimators()]
+    else:
+        _check_same(session.source, ledger.recipe)
+    run = session.run(requested)
+    recipe = _new_recipe(job, run) if ledger is None else _with_tests(job, ledger.recipe)
+    groups = () if recipe.group_by is None else (recipe.group_by,)
+    run = replace(run, chosen=recipe.estimators, also_finite=groups)
+    return _Reader(job, run, day, ledger, recipe).read()
+
+
+def _new_recipe(job: Job, run: Run) -> Recipe:
+    """Recipe of a new ledger, before the first day's rows fix bandwidths, λ and edges."""
+    estimators = tuple(e.open_ended() for e in run.fitting)
+    for e in estimators:
+        for s in e.needs:
+            if type(s).merge is not Statistic.merge:
+                raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
+    column = None if job.group_by is None else run.source.covariate(job.group_by)
+    notions: tuple[str, ...] = ()
+    if job.alarms is not None:
+        default = "positive" if run.source.classes == 2 else "top_label"
+        notions = job.alarms.notions or (default,)
+    recipe = Recipe(
+        classes=run.source.classes,
+        estimators=estimators,
+        wagers=tuple(BettingEProcess(notion, column=column) for notion in notions),
+        covariates=run.source.covariate_names,
+        group_by=job.group_by,
+        seed=job.seed,
+        parted=parted(estimators, run.source.classes),
+    )
+    return replace(_with_tests(job, recipe), keep=job.test is not None and job.test.keep)
+
+
+def _with_tests(job: Job, recipe: Recipe) -> Recipe:
+    """Recipe with the job's tests, which may change if the ledger keeps no replicates."""
+    if recipe.keep:
+        return recipe
+    if job.test is None:
+        return replace(recipe, tested=(), replicates=0)
+    tested = tuple(job.test.statistics or ())
+    return replace(recipe, tested=tested, replicates=job.test.replicates)
+
+
+def _check_same(source: ArraySource, recipe: Recipe) -> None:
+    if source.classes != recipe.classes:
+        raise InvalidDataError(
+            f"{source.name}: {source.classes} classes, but the ledger has {recipe.classes}"
+        )
+    if source.covariate_names != recipe.covariates:
+        names, expected = ", ".join(source.covariate_names), ", ".join(recipe.covariates)
+        raise InvalidDataError(
+            f"{source.name}: the covariates are {names or 'none'}, but the ledger has "
+            f"{expected or 'none'}, in that order"
+        )
+
+
+@dataclass
+class _Reader:
+    """The passes over the rows of a day, and the records made from them."""
+
+    job: Job
+    run: Run
+    day: str
+    ledger: Ledger | None
+    recipe: Recipe
+
+    def read(self) -> Reading:
+        resampling = Jackknife(level=self.job.confidence)
+        needed: dict[Statistic, Statistic] = {s: s for s in self.recipe.statistics}
+        needed.update(self._by_part())
+        intervals: list[Statistic] = []
+        if self._state_bytes() * resampling.groups <= _GROUPED_BYTES:
+            for e in self.recipe.estimators:
+                intervals += interval_statistics(e, resampling, self.recipe.classes)
+            needed.update({g.statistic: g for g in intervals if isinstance(g, Grouped)})
+        wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
+        batch = self._batch()
+        drawn = self.recipe.replicated(self.day, batch)
+        overall = () if self.recipe.group_by else wagers  # wagers on all rows together
+        passed = self.run.scan([*needed.values(), *intervals, *drawn.values(), *overall, CERTAIN])
+        if not passed.counts.used:
+            self._refuse_invalid(passed.counts)
+            empty = empty_record(self.recipe, wagers)
+            empty.info.update(self._facts(passed.counts))
+            return Reading(self.recipe, {None: empty})
+        states = passed.groups[None]
+        merged = _merged(needed, states)
+        certain = int(states[CERTAIN][0][0])
+        with engine.one_thread():
+            self.recipe = replace(self.recipe, estimators=tuple(_frozen(self.recipe, merged)))
+            estimates = [
+                self._estimate(e, resampling, states, merged) for e in self.recipe.estimators
+            ]
+        tests = self._tests(merged | states, batch, certain)
+        vectors = self._vectors(needed, states, merged)
+        if overall:
+            vectors["wagers"] = self.recipe.pack(states[w] for w in overall)
+        if drawn and self.recipe.keep:
+            vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
+        info = {
+            **self._facts(passed.counts),
+            "bets": _learned(wagers),
+            "certain": certain,
+            "estimates": [_brief(e) for e in estimates],
+            "tests": [test.to_dict() for test in tests],
+        }
+        records: dict[float | None, Record] = {None: Record(passed.counts.used, vectors, info)}
+        if self.recipe.group_by:
+            records |= self._groups(wagers)
+        return Reading(self.recipe, records)
+
+    def _by_part(self) -> dict[Statistic, Statistic]:
+        """Grouped statistics for the parts of a day's rows that the ledger keeps."""
+        return {s: Grouped(s, PARTS) for s in self.recipe.parted}
+
+    def _vectors(
+        self, needed: dict[Statistic, Statistic], states: States, merged: States
+    ) -> dict[str, Floats]:
+        """Vectors by section for the day's rows, or for a group of them."""
+        recipe = self.recipe
+        vectors = {"states": recipe.pack(merged[s] for s in recipe.statistics)}
+        if recipe.parted:
+            vectors["parts"] = recipe.pack(gathered(s, states[needed[s]]) for s in recipe.parted)
+        return vectors
+
+    def _refuse_invalid(self, counts: RowCounts) -> None:
+        """Raise an error if a day has rows but none of them is valid."""
+        if counts.dropped and not counts.unlabelled:
+            causes = (f"{n:,} {cause.replace('_', ' ')}" for cause, n in counts.dropped.items())
+            raise InvalidDataError(
+                f"{self.run.source.name}: all {sum(counts.dropped.values()):,} rows are invalid "
+                f"({', '.join(causes)}); on_invalid = 'raise' names the first"
+            )
+
+    def _facts(self, counts: RowCounts) -> dict[str, Any]:
+        return {
+            "n_unlabelled": counts.unlabelled,
+            "dropped": counts.dropped,
+            "source": self.run.source.describe(),
+            "versions": versions(),
+        }
+
+    def _state_bytes(self) -> int:
+        classes = self.recipe.classes
+        zeros = [s.zero(classes) for s in self.recipe.statistics]
+        return sum(field.nbytes for zero in zeros for field in zero)
+
+    def _estimate(
+        self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
+    ) -> Estimate:
+        estimate = e.finalize(*(merged[s] for s in e.needs))
+        if not (has_limits(e) or all(g in states for g in resampling.needs(e))):
+            return estimate
+        return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)
+
+    def _batch(self) -> int:
+        """Number of replicates that a pass draws: all of them if the ledger keeps them."""
+        recipe = self.recipe
+        if recipe.keep or not recipe.replicated():
+            return recipe.replicates
+        return min(recipe.replicates, batch_of(replace(self.run, chosen=tuple(recipe.under_test))))
+
+    def _tests(self, states: States, batch: int, certain: int) -> list[TestResult]:
+        if not batch:
+            return []
+        null = self.recipe.null(self.day)
+        with engine.one_thread():
+            trials = [trial_of(e, None, states) for e in self.recipe.under_test]
+        count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
+        return [trial.result(null.name, null.seed, certain) for trial in trials]
+
+    def _groups(self, wagers: tuple[BettingEProcess, ...]) -> dict[float | None, Record]:
+        """Records of the groups from a second pass, without intervals and replicates."""
+        recipe = self.recipe
+        run = replace(self.run, group_by=recipe.group_by)
+        needed: dict[Statistic, Statistic] = {s: s for s in recipe.statistics}
+        needed.update(self._by_part())
+        passed = run.scan([*needed.values(), *wagers])
+        records: dict[float | None, Record] = {}
+        for group, states in passed.groups.items():
+            if group is None:
+                continue
+            merged = _merged(needed, states)
+            vectors = self._vectors(needed, states, merged)
+            if wagers:
+                vectors["wagers"] = recipe.pack(states[w] for w in wagers)
+            with engine.one_thread():
+                estimates = [
+                    _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
+                ]
+            records[group] = Record(passed.group_counts[group], vectors, {"estimates": estimates})
+        return records
+
+
+def bets_of(
+    job: Job, recipe: Recipe, ledger: Ledger | None, day: str
+) -> tuple[BettingEProcess, ...]:
+    """Bets of a day: those of its existing record, or bets learned from earlier days."""
+    if ledger is None or job.alarms is None:
+        return recipe.wagers
+    for entry in ledger.day(day, job.model)[:1]:
+        if entry.group is None and entry.info["bets"]:
+            return tuple(
+                replace(w, learned=tuple((group, tuple(shifts)) for group, shifts in learned))
+                for w, learned in zip(recipe.wagers, entry.info["bets"], strict=True)
+            )
+    return learned_bets(ledger, day, job.model, job.alarms.learn_days)
+
+
+def _learned(wagers: tuple[BettingEProcess, ...]) -> list[list[Any]]:
+    return [[[group, list(shifts)] for group, shifts in w.learned] for w in wagers]
+
+
+def empty_record(recipe: Recipe, wagers: tuple[BettingEProcess, ...]) -> Record:
+    """Record of a day without labelled valid rows."""
+    info = {
+        "n_unlabelled": 0, "dropped": {}, "certain": 0, "source": None, "tests": [],
+        "versions": versions(), "bets": _learned(wagers),
+        "estimates": [[None] * 4 for _ in recipe.estimators],
+    }  # fmt: skip
+    return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)
+
+
+def _merged(needed: dict[Statistic, Statistic], states: States) -> States:
+    return {s: states[g] if g is s else total(states[g]) for s, g in needed.items()}
+
+
+def _frozen(recipe: Recipe, states: States) -> Iterable[BoundEstimator]:
+    return (e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
+
+
+def _brief(estimate: Estimate) -> list[float | str | None]:
+    """Value, ends of the interval, standard error and method; None for those that are missing."""
+    value, interval = estimate.value, estimate.interval
+    if value is None or not np.isfinite(value):
+        return [None, None, None, None]
+    if interval is None:
+        return [value, None, None, None]
+    return [value, interval.low, interval.high, interval.standard_error, interval.method]

@@ -1,0 +1,203 @@
+"""The predictions of a day: their location, a mark that tells changes, and a source of rows."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from calibscale.data.ingest import ingest
+from calibscale.data.source import ArraySource
+from calibscale.data.store import as_source
+from calibscale.data.zarr_arrays import is_url, local_path, open_arrays
+from calibscale.errors import BinaryError, MissingNameError, NoRowsError, OptionError, StoreError
+from calibscale.estimators.registry import hint
+from calibscale.monitoring.job.job import Job
+from calibscale.monitoring.job.job_reader import named_covariates
+from calibscale.monitoring.job.toml_lines import Where, of_file
+
+_FILES = (".parquet", ".npz", ".npy", ".csv", ".safetensors")
+_FLAGS = ("false", "true")  # categories with the same numbers on all days
+_CHANGES = ("mtime", "LastModified", "last_modified", "ETag", "etag", "updated", "created")
+
+
+def place(job: Job, day: str) -> str:
+    """Path or URL of a day's predictions."""
+    return str(job.place(job.source.path, day))
+
+
+def mark(job: Job, day: str) -> str | None:
+    """Hash of the names, sizes and times of a day's files, and of the settings that read them.
+
+    None for URLs whose file system reports no times: their days are always read again.
+
+    Raises
+    ------
+    StoreError
+        If there are no predictions.
+    """
+    where = place(job, day)
+    files = _remote_files(where) if is_url(where) else _local_files(job, where)
+    if files is None:
+        return None
+    if not files:
+        raise StoreError(f"{where}: there are no predictions for {day}")
+    settings = job.to_dict()
+    del settings["source"]["path"]  # replaced by the names of the files
+    test = settings["test"] or {}
+    how = [settings["source"], None if test.get("keep") else test]
+    return hashlib.sha256(repr([how, sorted(files)]).encode()).hexdigest()
+
+
+@contextmanager
+def opened(
+    job: Job, day: str, ledger: Path, progress: Callable[..., None] | None = None
+) -> Iterator[ArraySource | None]:
+    """Open the predictions of a day as a source; None if they have no rows.
+
+    Files are first ingested into a store next to the ledger, which is deleted at the end; an
+    interrupted ingest is resumed.
+    """
+    with ExitStack() as stack:
+        try:
+            source = _source(job, day, ledger, stack, progress)
+        except NoRowsError:
+            source = None
+        except BinaryError as error:
+            remedy = "; set binary = true if it is P(y = 1) or its log-odds" * (not error.declared)
+            _complain(job, ("source", "binary"), error.what + remedy)
+        yield source
+
+
+def _source(
+    job: Job, day: str, ledger: Path, stack: ExitStack, progress: Callable[..., None] | None
+) -> ArraySource:
+    where, columns = place(job, day), job.source.columns
+    if job.source.format == "store":
+        return as_source(where)
+    assert columns is not None
+    if job.source.format == "files":
+        copy = _copy(job, day, ledger, progress)
+        stack.callback(_remove, copy)
+        return as_source(copy)
+    return open_arrays(
+        store=where, logits=columns.logits, probabilities=columns.probabilities,
+        labels=columns.labels, covariates=_one(columns.covariates),
+        covariate_names=columns.covariate_names, weights=columns.weights,
+        binary=job.source.binary,
+    )  # fmt: skip
+
+
+def _one(names: Any) -> str | None:
+    return names if names is None or isinstance(names, str) else names[0]
+
+
+def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None) -> Path:
+    """Ingest the files of a day; the path of the store."""
+    where, columns = place(job, day), job.source.columns
+    assert columns is not None
+    if is_url(where):
+        raise OptionError(f"{where}: files must be local; only zarr data may be at a URL")
+    files = [Path(name) for name in _expanded(where)]
+    if not files:
+        raise StoreError(f"{where}: there are no predictions for {day}")
+    roles = ("logits", "probabilities", "labels", "covariates", "weights")
+    names = {role: getattr(columns, role) for role in roles}
+    keys = {
+        role: name if isinstance(name, str) else ",".join(name)
+        for role, name in names.items()
+        if name
+    }
+    folder = ledger.with_name(f".{ledger.name}.ingest")
+    begin = f"{quote(job.model, safe='')}-{day}-"
+    copy = folder / f"{begin}{str(mark(job, day))[:16]}.zarr"
+    for other in folder.glob(f"{glob.escape(begin)}*"):
+        if other != copy:  # its files have changed since
+            shutil.rmtree(other, ignore_errors=True)
+    try:
+        ingest(files, copy, keys=keys, binary=job.source.binary, progress=progress)
+    except MissingNameError as error:
+        _complain(job, ("source", "columns", error.role), error.what)
+    return copy
+
+
+def _complain(job: Job, where: Where, what: str) -> None:
+    problems = of_file(job.file)
+    problems.add(where, what)
+    problems.complain()
+
+
+def check_covariates(job: Job, source: ArraySource) -> None:
+    """Check that the source has the covariates that the job names, as numbers.
+
+    Raises
+    ------
+    OptionError
+        If covariates are missing or are text; the message has a line for each of them.
+    """
+    problems, available = of_file(job.file), source.covariate_names
+    for where, name in named_covariates(job):
+        if source.categories.get(name, _FLAGS) != _FLAGS:
+            problems.add(
+                where,
+                f"{name!r} of {source.name} is text, whose numeric codes differ from day to day: "
+                "write numbers that have the same meaning every day",
+            )
+        if name not in available:
+            problems.add(where, f"{source.name} has no {name!r}; {hint(name, available)}")
+    problems.complain()
+
+
+def _remove(copy: Path) -> None:
+    """Delete a copy; a killed process leaves it complete, or under another name."""
+    removed = copy.with_suffix(".gone")
+    shutil.rmtree(removed, ignore_errors=True)
+    with suppress(OSError):
+        copy.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+def _expanded(where: str) -> list[str]:
+    """Files of a path, a glob pattern, or a folder, in order."""
+    if Path(where).is_dir():
+        names = [str(p) for p in sorted(Path(where).rglob("*")) if p.suffix in _FILES]
+    else:
+        names = sorted(glob.glob(where, recursive=True))
+    return [name for name in names if Path(name).is_file()]
+
+
+def _local_files(job: Job, where: str) -> list[Any]:
+    if job.source.format == "files":
+        paths = [Path(name) for name in _expanded(where)]
+    else:
+        root = local_path(where)
+        paths = [p for p in root.rglob("*") if p.is_file() and not p.name.startswith(".")]
+    files = []
+    for path in paths:
+        state = path.stat()
+        name = os.path.relpath(path, job.file.parent)  # a job may be moved with its data
+        files.append((name, state.st_size, state.st_mtime_ns))
+    return files
+
+
+def _remote_files(where: str) -> list[Any] | None:
+    try:
+        from fsspec.core import url_to_fs
+
+        filesystem, root = url_to_fs(where)
+        listing = filesystem.find(root, detail=True)
+    except Exception:  # any error is raised again when the source is opened
+        return None
+    files = []
+    for name, info in listing.items():
+        changes = [str(info[key]) for key in _CHANGES if info.get(key) is not None]
+        if not changes:
+            return None
+        files.append((name, info.get("size"), *changes))
+    return files or None

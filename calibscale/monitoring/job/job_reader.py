@@ -1,0 +1,430 @@
+"""Jobs read from TOML files, and the checks of their values."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path, PurePath
+from typing import Any, get_args, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from calibscale.data.rows import SCALAR_NOTIONS
+from calibscale.data.zarr_arrays import is_url
+from calibscale.errors import OptionError
+from calibscale.estimators.base import Estimator
+from calibscale.estimators.registry import ESTIMATORS, hint
+from calibscale.monitoring.job import toml_lines
+from calibscale.monitoring.job.job import Job, Threshold
+from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml, shown
+
+_HISTORY = (".csv", ".parquet")
+
+
+def checked(job: Job, problems: Problems) -> Job:
+    """Job with defaults that depend on other keys; adds conflicts between keys to `problems`."""
+    _source(job, problems)
+    _estimators(job, problems)
+    names = [table.get("name") for table in job.estimators]
+    job = _defaults(job, names)
+    _columns(job, problems)
+    _tests(job, names, problems)
+    _drift(job, problems)
+    first: dict[Threshold, int] = {}
+    for index, threshold in enumerate(job.thresholds):
+        sound = not problems.under("thresholds", index)
+        _threshold(job, names, index, threshold, problems)
+        if first.setdefault(threshold, index) != index and sound:
+            problems.add(("thresholds", index), f"repeats thresholds[{first[threshold]}]")
+    _ranking(job, names, problems)
+    _report(job, problems)
+    _paths(job, problems)
+    return job
+
+
+def _defaults(job: Job, names: list[str | None]) -> Job:
+    """Job with default windows (the first one) and default tests (all testable estimators)."""
+    first = job.windows[0]
+    test, drift, ranking = job.test, job.drift, job.ranking
+    if test is not None and test.statistics is None:
+        testable = tuple(n for n in names if n and n in ESTIMATORS and ESTIMATORS[n].testable)
+        test = replace(test, statistics=testable)
+    if drift is not None:
+        several = next((name for name in job.windows if name != "day"), first)
+        drift = replace(drift, window=drift.window or several)
+    if ranking is not None:
+        ranking = replace(ranking, window=ranking.window or first)
+    thresholds = []
+    for t in job.thresholds:
+        usual = drift.window if t.drift is not None and drift is not None else first
+        bound = t.bound or ("value" if t.estimator is not None else None)
+        thresholds.append(replace(t, window=t.window or usual, bound=bound))
+    return replace(job, test=test, drift=drift, ranking=ranking, thresholds=tuple(thresholds))
+
+
+# ---------------------------------------------------------------- source
+
+
+def _source(job: Job, problems: Problems) -> None:
+    if problems.under("source"):
+        return
+    source, columns = job.source, job.source.columns
+    if "{date}" not in source.path:
+        what = "every day would read the same data; put {date} where the path contains the day"
+        problems.add(("source", "path"), what)
+    if source.format == "store":
+        for key, present in (("columns", columns is not None), ("binary", source.binary)):
+            if present:
+                problems.add(("source", key), "only for other formats; a store records it itself")
+        return
+    if columns is None:
+        problems.add(
+            ("source",),
+            f"format '{source.format}' needs [source.columns] with labels, and logits or "
+            "probabilities",
+        )
+        return
+    where: Where = ("source", "columns")
+    if source.format == "files" and is_url(source.path):
+        problems.add(("source", "path"), "files must be local; only zarr data may be at a URL")
+    if (columns.logits is None) == (columns.probabilities is None):
+        problems.add(where, "give exactly one of logits and probabilities")
+    if source.format == "zarr":
+        if isinstance(columns.covariates, tuple):
+            what = "must name one array for format 'zarr'; covariate_names names its columns"
+            problems.add((*where, "covariates"), what)
+        elif columns.covariate_names is not None and columns.covariates is None:
+            problems.add((*where, "covariate_names"), "there are no covariates")
+    elif columns.covariate_names is not None:
+        problems.add((*where, "covariate_names"), "only for format 'zarr'; use covariates = [...]")
+
+
+def _columns(job: Job, problems: Problems) -> None:
+    """Check covariates that other tables name, if the job lists the covariates of the source."""
+    columns = job.source.columns
+    if problems.under("source") or job.source.format == "store" or columns is None:
+        return
+    available: tuple[str, ...]
+    if isinstance(columns.covariates, tuple):
+        available = columns.covariates
+    elif columns.covariate_names:
+        available = columns.covariate_names
+    elif columns.covariates is not None or job.source.format == "files":
+        return  # only the data have the names
+    else:
+        available = ()
+    named = [each for each in named_covariates(job) if not problems.under(*each[0][:2])]
+    for where, name in named:
+        if name not in available:
+            what = f"{shown(name)} is not among the covariates; {hint(name, available)}"
+            problems.add(where, what)
+
+
+def named_covariates(job: Job) -> list[tuple[Where, str]]:
+    """Covariates that tables other than the source name, with their keys."""
+    named: list[tuple[Where, str]] = [(("group_by",), job.group_by)] if job.group_by else []
+    named += [(("report", "map", i), name) for i, name in enumerate(job.report.map)]
+    for i, table in enumerate(job.estimators):
+        named += [(("estimators", i, "covariates"), name) for name in table.get("covariates") or ()]
+    return named
+
+
+# ---------------------------------------------------------------- what is judged
+
+
+def _estimators(job: Job, problems: Problems) -> None:
+    if not job.estimators and not problems.under("estimators"):
+        problems.add(("estimators",), "name at least one")
+    seen: dict[str, int] = {}
+    for index, table in enumerate(job.estimators):
+        name = table.get("name")
+        if isinstance(name, str) and seen.setdefault(name, index) != index:
+            problems.add(("estimators", index), f"{shown(name)} is listed twice")
+
+
+def _listed(where: Where, name: str, names: Iterable[str | None], problems: Problems) -> bool:
+    """Whether the job has an estimator; if not, adds a problem."""
+    valid = [n for n in names if n is not None and n in ESTIMATORS]
+    if name in valid:
+        return True
+    if valid == list(names) != []:  # else it may be the one that is misspelt in `estimators`
+        problems.add(where, f"{shown(name)} is not among `estimators`; {hint(name, valid)}")
+    return False
+
+
+def _tests(job: Job, names: list[str | None], problems: Problems) -> None:
+    if job.test is None or problems.under("test"):
+        return
+    if not job.test.statistics and not problems.under("estimators"):
+        problems.add(("test",), "none of `estimators` can be tested")
+    for index, name in enumerate(job.test.statistics or ()):
+        where: Where = ("test", "statistics", index)
+        if _listed(where, name, names, problems) and not ESTIMATORS[name].testable:
+            problems.add(where, f"{name} is not a calibration error and cannot be tested")
+
+
+def _drift(job: Job, problems: Problems) -> None:
+    if job.drift is None or problems.under("drift") or problems.under("windows"):
+        return
+    drift = job.drift
+    if drift.window == "all":
+        problems.add(("drift", "window"), "'all' leaves no days for the baseline")
+    elif drift.window == "day":
+        what = "one day is too short: drift is compared with the variation between days"
+        problems.add(("drift", "window"), what)
+    elif "/" in drift.baseline and "/" in str(drift.window):
+        (first, last), (a, b) = (text.split("/") for text in (str(drift.window), drift.baseline))
+        if max(first, a) <= min(last, b):
+            problems.add(("drift", "baseline"), f"shares days with the window {drift.window}")
+
+
+def _threshold(
+    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
+) -> None:
+    where: Where = ("thresholds", index)
+    if problems.under(*where):
+        return
+    kinds = [k for k in ("estimator", "test", "drift") if getattr(t, k) is not None]
+    if len(kinds) != 1:
+        problems.add(where, "give exactly one of estimator, test and drift")
+        return
+    (kind,) = kinds
+    {"estimator": _of_value, "test": _of_test, "drift": _of_drift}[kind](
+        job, names, index, t, problems
+    )
+    if (t.above is None) == (t.below is None):
+        problems.add(where, "give exactly one of above and below")
+    elif kind != "estimator":
+        if t.above is not None:
+            problems.add((*where, "above"), "a p-value needs `below` instead")
+        elif not 0 < t.below <= 1:  # type: ignore[operator]
+            problems.add((*where, "below"), f"a p-value limit must be in (0, 1], not {t.below}")
+    if kind != "estimator" and t.bound is not None:
+        problems.add((*where, "bound"), "only for a threshold of an estimator")
+    if kind != "drift" and t.window not in job.windows and not problems.under("windows"):
+        what = f"{shown(t.window)} is not among `windows`; {hint(t.window, job.windows)}"
+        problems.add((*where, "window"), what)
+    if t.group is not None and job.group_by is None and not problems.under("group_by"):
+        problems.add((*where, "group"), "needs `group_by`, the covariate whose values are groups")
+
+
+def _of_value(
+    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
+) -> None:
+    where: Where = ("thresholds", index)
+    _listed((*where, "estimator"), str(t.estimator), names, problems)
+    kind = ESTIMATORS.get(str(t.estimator))
+    limited = kind is not None and kind.limits is not Estimator.limits
+    if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
+        what = f"{t.estimator} has no interval for groups of a single day: use a longer window"
+        problems.add((*where, "bound"), what)
+
+
+def _of_test(
+    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
+) -> None:
+    where: Where = ("thresholds", index)
+    if t.group is not None:
+        problems.add((*where, "group"), "tests use all rows, not groups")
+    if problems.under("test"):
+        return
+    if job.test is None:
+        problems.add((*where, "test"), "needs [test]")
+        return
+    statistics = job.test.statistics or ()
+    if t.test not in statistics:
+        what = f"{shown(t.test)} is not among the statistics of [test]; {hint(t.test, statistics)}"
+        problems.add((*where, "test"), what)
+    if t.window != "day" and not job.test.keep:
+        what = f"p-values of {shown(t.window)} need `keep = true` in [test], or window = 'day'"
+        problems.add((*where, "window"), what)
+    if t.below is not None and 0 < t.below <= 1 and t.below * (job.test.replicates + 1) <= 1:
+        smallest, enough = 1 / (job.test.replicates + 1), math.floor(1 / t.below)
+        what = (
+            f"cannot be breached: the smallest p-value of {job.test.replicates} replicates is "
+            f"{smallest:.3g}; set `replicates = {enough}` in [test]"
+        )
+        problems.add((*where, "below"), what)
+
+
+def _of_drift(
+    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
+) -> None:
+    where: Where = ("thresholds", index)
+    _listed((*where, "drift"), str(t.drift), names, problems)
+    if problems.under("drift"):
+        return
+    if job.drift is None:
+        problems.add((*where, "drift"), "needs [drift]")
+    elif t.window != job.drift.window:
+        what = f"must be the window of [drift], {shown(job.drift.window)}"
+        problems.add((*where, "window"), what)
+
+
+def _ranking(job: Job, names: list[str | None], problems: Problems) -> None:
+    if job.ranking is not None and not problems.under("ranking"):
+        _listed(("ranking", "by"), job.ranking.by, names, problems)
+
+
+def _report(job: Job, problems: Problems) -> None:
+    notion = job.report.reliability
+    if notion is None or problems.under("estimators"):
+        return
+    notions = {getattr(e, "notion", None) for e in job.built_estimators() if hasattr(e, "edges")}
+    if None in notions:  # the default, which depends on the number of classes
+        notions |= set(SCALAR_NOTIONS)
+    if notion not in notions & set(SCALAR_NOTIONS):
+        what = f"none of `estimators` has bins of the notion {shown(notion)}"
+        problems.add(("report", "reliability"), what)
+
+
+# ---------------------------------------------------------------- paths
+
+
+def _paths(job: Job, problems: Problems) -> None:
+    if is_url(job.ledger):
+        problems.add(("ledger",), "a ledger is a local folder, not a URL")
+    if "{date}" in job.ledger or "{model}" in job.ledger:
+        problems.add(("ledger",), "one ledger has all days and models: remove {date} and {model}")
+    outputs = {f.name: getattr(job.outputs, f.name) for f in fields(job.outputs)}
+    paths = {name: path for name, path in outputs.items() if path is not None}
+    for name, path in paths.items():
+        if is_url(path):
+            problems.add(("outputs", name), "must be a local file, not a URL")
+        elif path.endswith("/"):
+            problems.add(("outputs", name), "must be a file, not a folder")
+    for a, b in combinations(paths, 2):
+        if PurePath(paths[a]) == PurePath(paths[b]):
+            problems.add(("outputs", b), f"is also the file of outputs.{a}")
+    history = paths.get("history")
+    if history is not None and PurePath(history).suffix.lower() not in _HISTORY:
+        problems.add(("outputs", "history"), f"must end in {' or '.join(_HISTORY)}")
+
+
+# ---------------------------------------------------------------- Reading
+
+
+def read_job(path: str | Path) -> Job:
+    """Job of a TOML file.
+
+    Raises
+    ------
+    OptionError
+        If the file cannot be read or is invalid; the message has a line for each problem, with
+        file, line number and key.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise OptionError(f"{path}: the job file cannot be read: {error.strerror}") from error
+    tables, text = parsed_toml(str(path), data)
+    problems = Problems(str(path), text)
+    _short_forms(tables, Path(path))
+    job = _validated(tables, problems)
+    estimators = tuple(
+        toml_lines.resolved(table, index, job.seed, problems)
+        for index, table in enumerate(job.estimators)
+    )
+    job = checked(replace(job, estimators=estimators), problems)
+    problems.complain()
+    object.__setattr__(job, "file", Path(path).absolute())
+    return job
+
+
+def _short_forms(tables: dict[str, Any], path: Path) -> None:
+    """Expand the short forms that a job file may use."""
+    tables.setdefault("name", path.stem)
+    if isinstance(tables.get("estimators"), list):
+        tables["estimators"] = [
+            {"name": e} if isinstance(e, str) else e for e in tables["estimators"]
+        ]
+    if tables.get("alarms") is False:
+        tables["alarms"] = None
+    elif tables.get("alarms") is True:
+        del tables["alarms"]
+
+
+_ADAPTER = TypeAdapter(Job)
+
+
+_STAND_INS: dict[Any, Any] = {"source": {"path": "{date}"}, "estimators": []}
+
+
+_KINDS = {
+    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
+    "finite_number": "a finite number", "string_type": "a string", "bool_type": "true or false",
+    "tuple_type": "a list", "dataclass_type": "a table", "dict_type": "a name or a table",
+}  # fmt: skip
+
+
+_SWITCHES = (("alarms", "enabled"), ("alarms", "disabled"))
+
+
+def _validated(tables: dict[str, Any], problems: Problems) -> Job:
+    """Job without its invalid keys, which are added to `problems`."""
+    rest = json.loads(json.dumps(tables, default=str))  # TOML dates become strings
+    while True:
+        try:
+            # in JSON mode a list is accepted for a tuple, but a number is never a string
+            return _ADAPTER.validate_json(json.dumps(rest))
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        for each in errors:
+            where: Where = each["loc"]
+            if not problems.under(*where):
+                problems.add(where, partial(_message, where, each))
+        for each in errors:
+            _drop(rest, each["loc"])
+
+
+def _drop(rest: dict[str, Any], where: tuple[Any, ...]) -> None:
+    """Remove an invalid key, or the table or list in which a key is missing or invalid."""
+    table: Any = rest
+    if len(where) == 1 and where[0] in _STAND_INS:
+        table[where[0]] = _STAND_INS[where[0]]
+        return
+    for key in where[:-1]:
+        table = table[key] if isinstance(table, list) or key in table else {}
+    if isinstance(table, dict) and where[-1] in table:
+        del table[where[-1]]
+    elif len(where) > 1:
+        _drop(rest, where[:-1])
+
+
+def _message(where: Where, error: Any) -> str:
+    """Message that says what is wrong with a key and what is allowed."""
+    kind, value = error["type"], error["input"]
+    if kind == "unexpected_keyword_argument" and where in _SWITCHES:
+        return "unknown key; instead of [alarms], write `alarms = false` above the first table"
+    if kind == "unexpected_keyword_argument":
+        return f"unknown key; {hint(where[-1], _keys(where[:-1]))}"
+    if kind == "missing":
+        return "missing"
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind in ("too_short", "string_too_short"):
+        return f"must have a length of at least {error['ctx']['min_length']}, not {shown(value)}"
+    if kind in _KINDS:
+        return f"must be {_KINDS[kind]}, not {shown(value)}"
+    return f"{re.sub(r'^[A-Z][a-z]+ should', 'must', error['msg'])}, not {shown(value)}"
+
+
+def _keys(where: Where) -> list[str]:
+    """Keys that a table may have."""
+    table: Any = Job
+    for key in where:
+        if isinstance(key, str):
+            table = next(kind for kind in _parts(get_type_hints(table)[key]) if is_dataclass(kind))
+    return [f.name for f in fields(table) if f.init]
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """An annotation and the types it consists of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)

@@ -1,0 +1,380 @@
+"""TOML with line numbers, and the estimators of a job."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from calibscale.errors import OptionError
+from calibscale.estimators.base import Estimator
+from calibscale.estimators.registry import ESTIMATORS, Setting, build, hint, parse, settings_of
+from calibscale.monitoring.ledger.recipe import current_name, stored_name
+
+Where = tuple[str | int, ...]  # ("thresholds", 1, "window")
+
+_MAX_DEPTH = 20  # of nested tables and lists
+_LISTED = 20  # problems that an error lists
+_MAX_DIGITS = 19  # of whole numbers, as in TOML
+_TOO_LARGE = 10**30  # a smaller number is refused by the check of its key
+
+_TEXT = r'"""(?:[^\\]|\\.)*?"{3,5}|' r"'''.*?'{3,5}|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'"
+_BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
+_KEY = re.compile(rf"\s*(?:({_TEXT})|([A-Za-z0-9_-]+))[ \t]*(\.)?", re.DOTALL)
+_SCALAR = re.compile(rf"(?:{_TEXT})|[^,\]}}\n#]+", re.DOTALL)
+
+
+class TooDeepError(ValueError):
+    """Tables and lists are nested too deeply."""
+
+    def __init__(self, where: Where, line: int) -> None:
+        super().__init__(f"tables and lists may be nested at most {_MAX_DEPTH} deep")
+        self.where, self.line = where, line
+
+
+class Positions:
+    """Line numbers of the keys of valid TOML, collected in a single pass.
+
+    Raises
+    ------
+    TooDeepError
+        If tables and lists are nested too deeply.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = self._counted = 0
+        self._line = 1
+        self._lines: dict[Where, int] = {(): 1}
+        self._tables: dict[Where, int] = {}  # number of tables of each [[list of tables]]
+        table: Where = ()
+        while self._skip():
+            if text[self._at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+
+    def line(self, where: Where) -> int:
+        """Line of a key, counted from 1; for a missing key, the line of its table."""
+        return next(
+            self._lines[where[:depth]]
+            for depth in range(len(where), -1, -1)
+            if where[:depth] in self._lines
+        )
+
+    def _skip(self) -> bool:
+        """Advance past blanks and comments; whether any text is left."""
+        self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]
+        return self._at < len(self._text)
+
+    def _note(self, where: Where) -> None:
+        self._line += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        if len(where) > _MAX_DEPTH:
+            raise TooDeepError(where[:3], self._line)
+        for depth in range(len(where), 0, -1):
+            if self._lines.setdefault(where[:depth], self._line) != self._line:
+                break
+
+    def _keys(self) -> list[str]:
+        keys = []
+        while True:
+            match = _KEY.match(self._text, self._at)
+            assert match is not None
+            self._at = match.end()
+            quoted = match[1]
+            keys.append(tomllib.loads(f"k = {quoted}")["k"] if quoted else match[2])
+            if not match[3]:
+                return keys
+
+    def _header(self) -> Where:
+        many = self._text.startswith("[[", self._at)
+        begin = self._at
+        self._at += 1 + many
+        keys = self._keys()
+        self._at, end = begin, self._text.index("]", self._at) + 1 + many
+        where: Where = ()
+        for number, key in enumerate(keys, 1):
+            where = (*where, key)
+            if many and number == len(keys):
+                self._tables[where] = self._tables.get(where, 0) + 1
+            if where in self._tables:
+                where = (*where, self._tables[where] - 1)
+        self._note(where)
+        self._at = end
+        return where
+
+    def _pair(self, table: Where) -> None:
+        begin = self._at
+        where = (*table, *self._keys())
+        end, self._at = self._at, begin
+        self._note(where)
+        self._at = self._text.index("=", end) + 1
+        self._value(where)
+
+    def _value(self, where: Where) -> None:
+        self._skip()
+        opening = self._text[self._at]
+        if opening not in "[{":
+            self._at = _SCALAR.match(self._text, self._at).end()  # type: ignore[union-attr]
+            return
+        self._at += 1
+        number = 0
+        while self._skip() and self._text[self._at] not in "]}":
+            if self._text[self._at] == ",":
+                self._at += 1
+            elif opening == "{":
+                self._pair(where)
+            else:
+                self._note((*where, number))
+                self._value((*where, number))
+                number += 1
+        self._at += 1
+
+
+class Problems:
+    """Problems of a file, collected so that one error reports all of them."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file = file
+        self._text = text
+        self._messages: dict[Where, list[str | Callable[[], str]]] = {}
+        self._under: set[Where] = set()  # keys with problems, and the tables that contain them
+
+    def add(self, where: Where, what: str | Callable[[], str]) -> None:
+        """Add a message about a key, or a function that makes the message if it is listed."""
+        self._messages.setdefault(where, []).append(what)
+        self._under.update(where[:depth] for depth in range(len(where) + 1))
+
+    def under(self, *where: str | int) -> bool:
+        """Whether a key, or a key of its table, has a problem."""
+        return where in self._under
+
+    def complain(self) -> None:
+        """Raise an error if there are problems.
+
+        Raises
+        ------
+        OptionError
+            With a line for each problem.
+        """
+        if self._messages:
+            raise OptionError("\n".join(self.lines()))
+
+    def lines(self) -> list[str]:
+        """A line for each problem in the order of the file; after the first 20, their number."""
+        positions = Positions(self._text)
+        ordered = sorted(
+            (
+                (positions.line(where), at, where, what)
+                for at, (where, messages) in enumerate(self._messages.items())
+                for what in dict.fromkeys(messages)
+            ),
+            key=lambda problem: problem[:2],
+        )
+        lines = []
+        for line, _, where, what in ordered[:_LISTED]:
+            name = dotted(where)
+            message = what if isinstance(what, str) else what()
+            lines.append(f"{self._file}:{line}: {name}{': ' * bool(name)}{message}")
+        if len(ordered) > len(lines):
+            first, more = ordered[len(lines)][0], len(ordered) - len(lines)
+            lines.append(f"{self._file}:{first}: and {more:,} more")
+        return lines
+
+
+def of_file(file: Path) -> Problems:
+    """An empty list of problems of a file that was read before."""
+    text = parsed_toml(str(file), file.read_bytes())[1] if file.is_file() else ""
+    return Problems(str(file), text)
+
+
+def parsed_toml(file: str, data: bytes) -> tuple[dict[str, Any], str]:
+    """Tables of a TOML file, and its text.
+
+    Raises
+    ------
+    OptionError
+        If the file is not TOML; names the line.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise OptionError(f"{file}:{line}: the file is not UTF-8") from error
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # as some editors write
+    try:
+        tables = tomllib.loads(text)
+        Positions(text)
+    except TooDeepError as error:
+        raise OptionError(f"{file}:{error.line}: {dotted(error.where)}: {error}") from error
+    except RecursionError as error:
+        raise _too_deep(file, text) from error
+    except ValueError as error:
+        raise _no_toml(file, text, str(error)) from error
+    for where, value in _numbers(tables):
+        if abs(value) >= _TOO_LARGE:
+            line = Positions(text).line(where)
+            raise OptionError(f"{file}:{line}: {dotted(where)}: {_TOO_LONG}")
+    return tables, text
+
+
+_TOO_LONG = f"a whole number has at most {_MAX_DIGITS} digits"
+
+
+def _numbers(tables: Any, where: Where = ()) -> Iterator[tuple[Where, int]]:
+    """Whole numbers of a file, with their keys."""
+    items = tables.items() if isinstance(tables, dict) else enumerate(tables)
+    for key, value in items:
+        if isinstance(value, dict | list):
+            yield from _numbers(value, (*where, key))
+        elif isinstance(value, int):
+            yield (*where, key), value
+
+
+def _too_deep(file: str, text: str) -> OptionError:
+    try:
+        Positions(text)
+    except TooDeepError as error:
+        return OptionError(f"{file}:{error.line}: {dotted(error.where)}: {error}")
+    except (AssertionError, LookupError, ValueError, AttributeError):  # invalid TOML before that
+        pass
+    return OptionError(f"{file}: {TooDeepError((), 1)}")
+
+
+def _no_toml(file: str, text: str, what: str) -> OptionError:
+    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", what)
+    if place is None:
+        number = re.search(r"^[^\n#]*?\d[\d_]{4000,}", text, re.MULTILINE)  # beyond Python's limit
+        if number is None:
+            return OptionError(f"{file}: {what}")
+        line = text.count("\n", 0, number.start()) + 1
+        name = number[0].partition("=")[0].strip() if "=" in number[0] else ""
+        return OptionError(f"{file}:{line}: {name[:60]}{': ' * bool(name)}{_TOO_LONG}")
+    line = int(place[1] or text.rstrip("\n").count("\n") + 1)
+    at = text.split("\n")[line - 1][int(place[2] or 0) - 1 :] if place[2] else ""
+    return OptionError(f"{file}:{line}: {what[: place.start()]}{_likely(what, at)}")
+
+
+def _likely(what: str, at: str) -> str:
+    """Hint at a likely mistake; `at` is the text from the position of the error."""
+    if what.startswith("Invalid statement") and at.startswith("{"):
+        return ": a job is TOML, not JSON"
+    if not what.startswith("Invalid value") or not re.match(r"[^\W\d]|[/~.]/?[^\W\d]", at):
+        return ""
+    small = re.match(r"(True|False)\b", at)
+    return f" (write {small[1].lower()})" if small else " (text needs quotes)"
+
+
+def dotted(where: Where) -> str:
+    """A key in dotted form, such as ``thresholds[1].window``."""
+    text = ""
+    for key in where:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
+            text += "." * bool(text) + (key if bare else json.dumps(key))
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value of the file as text, truncated if long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# ---------------------------------------------------------------- Estimators
+
+
+MAX_COUNT = 1_000_000  # bins, replicates, …: larger numbers exhaust memory or time
+_MAX_FEATURES = 10_000  # their moments are a square matrix of twice that size
+
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+_OF_PAIRS = ("block", "n_pairs", "precision", "conditional_on")
+_METHODS = ("spectral", "features")  # with sums that merge; only kce and klce have the first
+_WITH_PAIRS = ("auto", "tiles", "exact", "blocks", "pairs", "nystrom")
+_NO_PAIRS = "visits pairs of rows, but a ledger needs sums that merge"
+
+
+def allowed(name: str) -> dict[str, Setting]:
+    """Settings of an estimator by their names in job files."""
+    hidden = {*_OF_PAIRS}
+    if name.startswith("jkce"):
+        hidden.add("notion")  # others than canonical need pairs
+    settings = {k: s for k, s in settings_of(name).items() if k not in hidden}
+    if "method" in settings:
+        usual = "spectral" if name in ("kce", "klce") else "features"
+        settings["method"] = Setting("str", usual)
+    return {stored_name(key): setting for key, setting in settings.items()}
+
+
+def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -> dict[str, Any]:
+    """Table of an estimator with its defaults; adds what is wrong with it to `problems`."""
+    where = ("estimators", index)
+    name, given = table.get("name"), {k: v for k, v in table.items() if k != "name"}
+    if isinstance(name, str) and not given and not name.isidentifier():
+        try:
+            name, settings = parse(name)
+        except OptionError as error:
+            problems.add(where, str(error))
+            return table
+        given = {stored_name(key): value for key, value in settings.items()}
+    if not isinstance(name, str) or name not in ESTIMATORS:
+        what = "name: missing" if name is None else f"there is no estimator {shown(name)}"
+        problems.add(where, f"{what}; {hint(name, ESTIMATORS)}")
+        return table
+    permitted = allowed(name)
+    settings = {key: setting.default for key, setting in permitted.items()}
+    if "seed" in settings:
+        settings["seed"] = seed
+    for key, value in given.items():
+        if key not in permitted:
+            if key in map(stored_name, set(settings_of(name)) & set(_OF_PAIRS)):
+                problems.add((*where, key), f"belongs to a method that {_NO_PAIRS}")
+            else:
+                problems.add((*where, key), f"{name} has no such setting; {hint(key, permitted)}")
+            continue
+        try:
+            settings[key] = permitted[key].checked(value)
+        except OptionError as error:
+            problems.add((*where, key), str(error))
+            continue
+        limit = _MAX_FEATURES if key == "features" else MAX_COUNT
+        if permitted[key].annotation == "int" and key != "seed" and settings[key] > limit:
+            problems.add((*where, key), f"must be at most {limit:,}, not {shown(value)}")
+    _method(name, settings, index, problems)
+    if not problems.under(*where):
+        _check(name, settings, index, problems)
+    return {"name": name, **settings}
+
+
+def _method(name: str, settings: dict[str, Any], index: int, problems: Problems) -> None:
+    methods = _METHODS if name in ("kce", "klce") else _METHODS[1:]
+    method = settings.get("method", "features")
+    if method not in methods:
+        pairs = method in _WITH_PAIRS
+        what = f"{method!r} {_NO_PAIRS}" if pairs else f"unknown method {shown(method)}"
+        problems.add(("estimators", index, "method"), f"{what}; use {' or '.join(methods)}")
+
+
+def _check(name: str, settings: dict[str, Any], index: int, problems: Problems) -> None:
+    if name == "klce" and not settings["covariates"]:
+        what = "klce needs covariates = [...]; without covariates, use kce"
+        problems.add(("estimators", index), what)
+        return
+    try:
+        built(name, settings)
+    except OptionError as error:
+        problems.add(("estimators", index), f"{name}: {error}")
+
+
+def built(name: str, settings: dict[str, Any]) -> Estimator:
+    """Estimator of a resolved table; defaults that depend on the data stay open."""
+    return build(name, {current_name(key): value for key, value in settings.items()})

@@ -1,0 +1,294 @@
+"""Evidence against calibration over the days, and its alarms."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibscale.data.rows import Floats
+from calibscale.engine.atomic_files import write_whole
+from calibscale.errors import OptionError, StoreError
+from calibscale.inference.e_process import STRENGTHS, advance, no_evidence, places, shares
+from calibscale.monitoring.ledger.days import Ledger
+from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
+from calibscale.monitoring.ledger.window_sums import load, place, store
+
+BLOCK = 16  # nights
+_SECTION = "wagers"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of e-values: log E after each day, and its weight among all processes."""
+
+    notion: str
+    group: float | None
+    log_evidence: Floats
+    weight: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Calendar days, the processes over these days, and messages about damaged records."""
+
+    days: list[str]
+    processes: list[Process]
+    damaged: list[str]
+
+
+def first_nights(ledger: Ledger, model: str, start: str) -> dict[float, int]:
+    """First night of each group of a model, counted from `start`, by the days in the ledger."""
+    nights: dict[float, int] = {}
+    for group in ledger.groups(model):
+        entries = ledger.select(start, None, model, group)
+        if entries:
+            nights[group] = _night(entries[0], date.fromisoformat(start))
+    return nights
+
+
+def evidence(
+    ledger: Ledger,
+    model: str,
+    start: str,
+    weights: Mapping[float, float] | None = None,
+    nights: int | None = None,
+) -> Evidence:
+    """Processes of all notions and groups since `start`, or over the last `nights` only.
+
+    Days without rows have the factor 1, so that a day that comes late, or in another order, changes
+    neither the bets nor the restarts of other days.  If there are groups, the processes are those
+    of groups, with the given weights (default: weights of new groups), without one for all rows.
+    """
+    recipe, first = ledger.recipe, date.fromisoformat(start)
+    entries = {
+        group: ledger.select(start, None, model, group) for group in (None, *ledger.groups(model))
+    }
+    if not any(entries.values()) or not recipe.wagers:
+        return Evidence([], [], [])
+    count = 1 + max(_night(some[-1], first) for some in entries.values() if some)
+    shown = range(0 if nights is None else max(0, count - nights), count)
+    share_of: Mapping[float | None, float] = {None: 1.0}
+    if recipe.group_by is not None:
+        first_of = first_nights(ledger, model, start)
+        weights = shares(places({}, first_of)) if weights is None else weights
+        share_of = {group: weight for group, weight in weights.items() if group in first_of}
+    processes: list[Process] = []
+    damaged: list[str] = []
+    for group, weight in sorted(share_of.items(), key=_by_group):
+        walk = _Walk(ledger, model, group, first, entries[group])
+        logs = walk.over(shown)
+        damaged += walk.damaged
+        share = weight / len(recipe.wagers)
+        for wagers, log in zip(recipe.wagers, logs, strict=True):
+            processes.append(Process(wagers.notion, group, log, share))
+    days = [(first + timedelta(night)).isoformat() for night in shown]
+    return Evidence(days, processes, damaged)
+
+
+def _night(entry: Entry, first: date) -> int:
+    return (date.fromisoformat(entry.date) - first).days
+
+
+def _by_group(weighted: tuple[float | None, float]) -> float:
+    return -np.inf if weighted[0] is None else weighted[0]
+
+
+class _Walk:
+    """Processes of a group, computed by blocks of nights."""
+
+    def __init__(
+        self, ledger: Ledger, model: str, group: float | None, first: date,
+        entries: Sequence[Entry],
+    ) -> None:  # fmt: skip
+        self.ledger, self.recipe = ledger, ledger.recipe
+        self.model, self.group, self.first = model, group, first
+        self.damaged: list[str] = []
+        self.bets = [len(w.bets) + len(STRENGTHS) for w in self.recipe.wagers]
+        self._entries: dict[int, list[Entry]] = {}  # by block
+        for entry in entries:
+            if _SECTION in entry.sections:
+                self._entries.setdefault(_night(entry, first) // BLOCK, []).append(entry)
+
+    def over(self, shown: range) -> list[Floats]:
+        """log E of each notion after each night of a range that ends with the last night."""
+        begin, now = shown.start // BLOCK, (shown.stop - 1) // BLOCK
+        names = self._names(now)
+        blocks = {}
+        for block in range(begin, now):
+            loaded = self._load(block, names[block])
+            if loaded is None:
+                break
+            blocks[block] = loaded
+        after = begin + len(blocks)  # the first block to compute, if the one before it is stored
+        state = blocks.get(after - 1)
+        while state is None and after > 0:
+            after -= 1
+            state = self._load(after - 1, names[after - 1]) if after else None
+        running = state[0] if state is not None else [no_evidence(k) for k in self.bets]
+        for block in range(after, now + 1):
+            last = min(BLOCK, shown.stop - block * BLOCK)
+            running, logs = self._block(block, last, running)
+            blocks[block] = running, logs
+            if block < now and self.ledger.writable and not self.damaged:
+                parts = [*running, *logs]
+                store(self._place(block, names[block]), np.concatenate(parts))
+        joined = [
+            np.concatenate([blocks[block][1][k] for block in range(begin, now + 1)])
+            for k in range(len(self.bets))
+        ]
+        return [log[shown.start - begin * BLOCK :] for log in joined]
+
+    def _names(self, blocks: int) -> list[str]:
+        """Hash of all records up to the end of each block."""
+        records, names = hashlib.sha256(), []
+        for block in range(blocks):
+            for entry in self._entries.get(block, ()):
+                records.update(f"{entry.day} {entry.revision}\n".encode())
+            names.append(records.hexdigest())
+        return names
+
+    def _place(self, block: int, name: str) -> Path:
+        what = f"evidence-{self.first.isoformat()}-{block}"
+        return place(self.ledger, self.model, self.group, what, name)
+
+    def _load(self, block: int, name: str) -> tuple[list[Floats], list[Floats]] | None:
+        size = sum(self.bets) + BLOCK * len(self.bets)
+        vector = load(self._place(block, name), size)
+        if vector is None:
+            return None
+        ends = np.cumsum([*self.bets, *[BLOCK] * len(self.bets)])[:-1]
+        parts = np.split(vector, ends)
+        return parts[: len(self.bets)], parts[len(self.bets) :]
+
+    def _block(
+        self, block: int, nights: int, running: list[Floats]
+    ) -> tuple[list[Floats], list[Floats]]:
+        """Running state after a block, and log E after each of its nights."""
+        increments = [np.zeros((nights, k)) for k in self.bets]
+        for entry in self._entries.get(block, ()):
+            try:
+                states = self.recipe.unpack(_SECTION, self.ledger.read(entry, _SECTION))
+            except StoreError as error:
+                self.damaged.append(str(error))
+                continue
+            for total, state in zip(increments, states, strict=True):
+                total[_night(entry, self.first) - block * BLOCK] += state.logs
+        advanced = [
+            advance(start, increment, block * BLOCK)
+            for start, increment in zip(running, increments, strict=True)
+        ]
+        return [state for _, state in advanced], [log for log, _ in advanced]
+
+
+# ---------------------------------------------------------------- Alarms
+
+
+_NAME = "alarms.json"
+
+
+class AlarmBook:
+    """Alarms of a ledger, first days of the evidence of models, and places of their groups.
+
+    The weights of groups follow from their places.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._path = ledger.path / _NAME
+        try:
+            book = json.loads(self._path.read_text())
+            self._starts: dict[str, str] = dict(book["starts"])
+            self._raised: list[dict[str, Any]] = list(book["raised"])
+            _check(self._starts, self._raised, book.get("groups", ()))
+            self._places = {
+                (str(each["model"]), each["since"]): {
+                    float(group): int(place) for group, place in each["places"]
+                }
+                for each in book.get("groups", ())
+            }
+        except FileNotFoundError:
+            self._starts, self._raised, self._places = {}, [], {}
+        except (OSError, OptionError, *DAMAGE) as error:
+            raise StoreError(
+                f"{self._path}: the alarms raised so far cannot be read: "
+                f"{error or type(error).__name__}. Restore the file, or delete it to forget "
+                "past alarms"
+            ) from error
+        self._changed = False
+
+    def start(self, model: str, first: str) -> str:
+        """First day of the evidence of a model; set to `first` by the first call."""
+        if model not in self._starts:
+            self._starts[model] = first
+            self._changed = True
+        return self._starts[model]
+
+    def since(self, reached: bool, day: str, **process: Any) -> str | None:
+        """Day on which a process raised an alarm: a recorded day, or `day` if reached."""
+        for alarm in self._raised:
+            if alarm == {**process, "day": alarm["day"]}:
+                return str(alarm["day"])
+        if not reached:
+            return None
+        self._raised.append({**process, "day": day})
+        self._changed = True
+        return day
+
+    def places(self, model: str, since: str | None, first: Mapping[float, int]) -> dict[float, int]:
+        """Places of groups: recorded ones, and the next free ones for new groups.
+
+        `first` has the first night of each group, by the days that are in the ledger now.
+        """
+        recorded = self._places.get((model, since), {})
+        updated = places(recorded, first)
+        if updated != recorded:
+            self._places[model, since] = updated
+            self._changed = True
+        return updated
+
+    def save(self) -> None:
+        """Write changes; call within `writing`."""
+        if self._changed:
+            groups = [
+                {"model": model, "since": since, "places": [*map(list, by_group.items())]}
+                for (model, since), by_group in self._places.items()
+            ]
+            book = {"starts": self._starts, "raised": self._raised, "groups": groups}
+            write_whole(self._path, json.dumps(book, indent=1).encode())
+            self._changed = False
+
+
+_KINDS: dict[str, Any] = {
+    "model": str, "since": str | None, "level": float, "notion": str | None,
+    "group": float | int | None, "day": str,
+}  # fmt: skip
+
+
+def _check(starts: dict[str, str], raised: list[Any], groups: Any) -> None:
+    """Raise an error that names an invalid alarm or first day of a model."""
+    for model, day in starts.items():
+        _check_day(day, f"the first day of {model}")
+    for number, alarm in enumerate(raised, 1):
+        where = f"alarm {number}"
+        if not isinstance(alarm, dict) or alarm.keys() != _KINDS.keys():
+            raise ValueError(f"{where} is {alarm!r}")
+        for name, kind in _KINDS.items():
+            if not isinstance(alarm[name], kind):
+                raise ValueError(f"{where} has the {name} {alarm[name]!r}")
+        _check_day(alarm["day"], where)
+    for each in groups:
+        if each["since"] is not None:
+            _check_day(each["since"], f"the groups of {each['model']}")
+
+
+def _check_day(day: Any, where: str) -> None:
+    try:
+        check_key(day)
+    except OptionError as error:
+        raise ValueError(f"{where}: {error}") from error

@@ -1,0 +1,278 @@
+"""The index of a ledger: a log with one line for each time that a day is written.
+
+A line is ``CHECKSUM HEAD<tab>FACTS<tab>FACTS…``: a CRC-32C of the rest of the line, the entries of
+the day as JSON, and information about each of them, which is parsed on demand.  The end of the line
+commits the day, so that a night writes one line regardless of the age of the ledger.  Text after
+the last line end was left by a killed writer and is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from calibscale.engine.atomic_files import write_whole
+from calibscale.errors import OptionError, StoreError
+
+SLOTS = 2**24  # more than any ledger needs, so that its arrays never change their shape
+INDEX = "index.log"
+_STALE_LINES = 64  # allowed beyond one stale line per day
+_KEY = re.compile(r"\d{4}-\d{2}-\d{2}(T([01]\d|2[0-3])(:[0-5]\d)?)?")
+_NAMED = re.compile(rb'"day": "([^"\\]{1,20})", "model": ("(?:[^"\\]|\\.)*")')
+_REMEDY = "Run that day again; other days can be used"
+
+Key = tuple[str, str]  # day and model
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Record of a day and a model version, for a group or for all rows.
+
+    Attributes
+    ----------
+    day : str
+        Key of the day: a date such as 2026-11-21, or a part of a day such as 2026-11-21T06.
+    sections : tuple of str
+        Names of the vectors of the record.
+    revision : int
+        Revision of the ledger at which the record was written.
+    """
+
+    day: str
+    model: str
+    slot: int
+    group: float | None = None
+    n: int = 0
+    sections: tuple[str, ...] = ("states",)
+    revision: int = 0
+    facts: bytes = field(default=b"{}", compare=False, repr=False)
+
+    @property
+    def date(self) -> str:
+        """Date of the key."""
+        return self.day[:10]
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """Information about the record from the run that wrote it."""
+        return json.loads(self.facts)
+
+
+_Line = tuple[Key, tuple[Entry, ...], int]  # with the revision
+
+
+@dataclass
+class Index:
+    """Contents of the log of a ledger.
+
+    Attributes
+    ----------
+    days : dict
+        Entries by day and model.
+    revision : int
+        Number of the last change.
+    damaged : dict
+        Error messages by damaged line.
+    size : int
+        Bytes of the log up to its last line end.
+    lines : int
+        Number of lines, including those that later lines replaced.
+    """
+
+    days: dict[Key, tuple[Entry, ...]] = field(default_factory=dict)
+    revision: int = 0
+    damaged: dict[bytes, str] = field(default_factory=dict)
+    size: int = 0
+    lines: int = 0
+
+    def put(self, key: Key, entries: tuple[Entry, ...], revision: int) -> None:
+        """Replace the entries and damaged lines of a day."""
+        self.lines += 1
+        self.revision = max(self.revision, revision)
+        self.days.pop(key, None)
+        if entries:
+            self.days[key] = entries
+        self.damaged = {line: what for line, what in self.damaged.items() if _key_of(line) != key}
+
+    def spoil(self, line: bytes, message: str) -> None:
+        """Add a damaged line, and drop earlier entries of the day that it names."""
+        self.lines += 1
+        self.damaged[line] = message
+        key = _key_of(line)
+        if key is not None:
+            self.days.pop(key, None)
+
+    def refuse_shared_slots(self, path: Path) -> None:
+        """Keep a slot that several days name for the last one, and mark the others as damaged."""
+        owner: dict[int, Key] = {}
+        for key, entries in sorted(self.days.items(), key=lambda item: item[1][0].revision):
+            for entry in entries:
+                lost = owner.get(entry.slot)
+                owner[entry.slot] = key
+                if lost is not None and lost in self.days:
+                    what = f"{path}: the record of {lost[0]} ({lost[1]}) is damaged"
+                    line = _head(lost, 0, ())
+                    self.spoil(line, f"{what}: {key[0]} ({key[1]}) uses its slot. {_REMEDY}")
+
+    @property
+    def worn(self) -> bool:
+        """Whether most lines of the log were replaced."""
+        return self.lines > 2 * len(self.days) + _STALE_LINES
+
+
+def check_key(day: str) -> None:
+    """Raise an error unless the text is a date such as 2026-11-21, or a part of a day."""
+    try:
+        if _KEY.fullmatch(day) and date.fromisoformat(day[:10]):
+            return
+    except (ValueError, TypeError):
+        pass
+    raise OptionError(f"a day must be a date such as 2026-11-21, or 2026-11-21T06, not {day!r}")
+
+
+def _head(key: Key, revision: int, entries: Iterable[Entry]) -> bytes:
+    records = [[e.slot, e.group, e.n, list(e.sections)] for e in entries]
+    head = {"day": key[0], "model": key[1], "revision": revision, "records": records}
+    return json.dumps(head, allow_nan=False).encode()
+
+
+def line_of(key: Key, revision: int, entries: Iterable[Entry]) -> bytes:
+    """Line of a day; a line without entries removes the day."""
+    entries = tuple(entries)
+    body = b"\t".join([_head(key, revision, entries), *(e.facts for e in entries)])
+    return b"%08x %s\n" % (google_crc32c.value(body), body)
+
+
+def _key_of(line: bytes) -> Key | None:
+    """Day and model that a damaged line seems to name."""
+    match = _NAMED.search(line)
+    try:
+        return None if match is None else (match[1].decode(), str(json.loads(match[2])))
+    except ValueError:
+        return None
+
+
+def _parsed(line: bytes) -> _Line:
+    """Contents of a line without its end; raises an error of `DAMAGE` if it is damaged."""
+    body = line[9:]
+    if line[:9] != b"%08x " % google_crc32c.value(body):
+        raise ValueError("its checksum does not match")
+    text, *facts = body.split(b"\t")
+    head = json.loads(text)
+    return _checked(head["day"], head["model"], head["revision"], head["records"], facts)
+
+
+def _checked(day: Any, model: Any, revision: Any, records: Any, facts: Iterable[bytes]) -> _Line:
+    check_key(day)
+    if type(model) is not str or type(revision) is not int:
+        raise ValueError(f"model {model!r} or revision {revision!r} has the wrong type")
+    entries = []
+    for (slot, group, n, sections), own in zip(records, facts, strict=True):
+        typed = (type(slot), type(n)) == (int, int) and isinstance(group, float | int | None)
+        if not typed or not 0 <= slot < SLOTS or not all(type(s) is str for s in sections):
+            raise ValueError(f"{[slot, group, n, sections]} is not a record")
+        entries.append(Entry(day, model, slot, group, n, tuple(sections), revision, own))
+    return (day, model), tuple(entries), revision
+
+
+DAMAGE = (OptionError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def read_index(path: Path) -> tuple[Index, tuple[int, ...]]:
+    """Index of a ledger's folder, and the identity of its file.
+
+    Raises
+    ------
+    StoreError
+        If the index cannot be read.
+    """
+    place, index = path / INDEX, Index()
+    try:
+        with open(place, "rb") as file:
+            seen = identity(file.fileno())
+            log = file.read()
+    except OSError as error:
+        raise StoreError(
+            f"{path}: its index is damaged: {error.strerror or error} ({place.name}). Restore the "
+            "file from a backup, or use another ledger and run its days again"
+        ) from error
+    lines = log.split(b"\n")[:-1]  # text after the last line end was left by a killed writer
+    for number, line in enumerate(lines, 1):
+        index.size += len(line) + 1
+        try:
+            index.put(*_parsed(line))
+        except DAMAGE as error:
+            index.spoil(line, _message(f"{place}: line {number}", _key_of(line), error))
+    index.refuse_shared_slots(path)
+    return index, seen
+
+
+def _message(where: str, key: Key | None, error: Exception) -> str:
+    whose = "an unknown day" if key is None else f"{key[0]} ({key[1]})"
+    remedy = _REMEDY if key is not None else "Run the missing days again"
+    return f"{where}, the record of {whose}, is damaged: {error or type(error).__name__}. {remedy}"
+
+
+def rewrite(path: Path, index: Index) -> None:
+    """Replace the log by one with only the current and the damaged lines."""
+    write_whole(path / INDEX, b"".join(_lines(index)))
+
+
+def _lines(index: Index) -> Iterator[bytes]:
+    yield from (line + b"\n" for line in index.damaged)
+    ordered = sorted(index.days.items(), key=lambda item: item[1][0].revision)
+    for key, entries in ordered:
+        yield line_of(key, entries[0].revision, entries)
+    if not ordered or ordered[-1][1][0].revision < index.revision:  # the last change removed a day
+        yield line_of(_NO_DAY, index.revision, ())
+
+
+_NO_DAY = ("0001-01-01", "")
+
+
+def append(path: Path, index: Index, line: bytes) -> None:
+    """Commit a line: either all of it is written or the log is unchanged.
+
+    Raises
+    ------
+    StoreError
+        If the line cannot be written.
+    """
+    place = path / INDEX
+    try:
+        with open(place, "r+b", buffering=0) as file:
+            try:
+                file.truncate(index.size)  # drop an incomplete line of a killed writer
+                file.seek(index.size)
+                written = file.write(line)
+                if written != len(line):
+                    raise OSError(f"{written} of {len(line)} bytes were written")
+                os.fsync(file.fileno())
+            except BaseException:
+                with suppress(OSError):
+                    file.truncate(index.size)
+                    os.fsync(file.fileno())
+                raise
+    except OSError as error:
+        raise StoreError(f"{place}: cannot be written: {error.strerror or error}") from error
+
+
+def identity(index: Path | int) -> tuple[int, ...]:
+    """Inode, time and size of the index file, which change with every write."""
+    state = os.stat(index)
+    return state.st_ino, state.st_mtime_ns, state.st_size
+
+
+def facts_of(info: Mapping[str, Any]) -> bytes:
+    """Information about an entry in the form of its line."""
+    return json.dumps(info, allow_nan=False).encode()

@@ -1,0 +1,337 @@
+"""Parts of a day that a ledger keeps, and the recipe that they are made by."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from calibscale.data.derived_sources import HoldOut
+from calibscale.data.rows import Floats
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator
+from calibscale.estimators.registry import ESTIMATORS
+from calibscale.inference import e_process
+from calibscale.inference.intervals import Parts, has_limits
+from calibscale.inference.nulls import DrawnLabels, Replicates, replicates_of
+from calibscale.inference.resampling import Resampling
+from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
+from calibscale.kernel_sums.product_kernel import OneHot, ProductKernel, RandomFourier
+from calibscale.results import Interval
+from calibscale.statistics.statistic import States, Statistic
+
+SECTION = "parts"
+PARTS = 5  # of a day's rows
+STRATA = 8  # maximum number of runs of days whose parts are left out
+_LARGEST = 2**22  # bytes of the parts of a statistic
+
+
+class Strata(NamedTuple):
+    """Parts of each run of days by statistic, and its share of the rows."""
+
+    parts: list[dict[Statistic, tuple[Any, ...]]]
+    shares: list[float]
+
+
+def parted(estimators: Iterable[BoundEstimator], classes: int) -> tuple[Statistic, ...]:
+    """Statistics whose parts are kept: those of estimators without closed-form limits.
+
+    Estimators with too large parts are left out; their jackknife groups rows by day.
+    """
+    statistics: dict[Statistic, None] = {}
+    for e in estimators:
+        sizes = (field.nbytes for s in e.needs for field in zero_parts(s, classes))
+        if not has_limits(e) and sum(sizes) <= _LARGEST:
+            statistics.update(dict.fromkeys(e.needs))
+    return tuple(statistics)
+
+
+def _names(statistic: Statistic, state: Any) -> list[str]:
+    return [name for name in state._fields if name not in statistic.shared]
+
+
+def zero_parts(statistic: Statistic, classes: int) -> tuple[Any, ...]:
+    """Fields of the parts before any rows."""
+    zero = statistic.zero(classes)
+    fields = (getattr(zero, name) for name in _names(statistic, zero))
+    return tuple(np.zeros((PARTS, *field.shape), field.dtype) for field in fields)
+
+
+def gathered(statistic: Statistic, groups: Any) -> tuple[Any, ...]:
+    """Fields of the parts from a state by group, with a multiple of `PARTS` groups."""
+    fields = (getattr(groups, name) for name in _names(statistic, groups))
+    return tuple(f.reshape(-1, PARTS, *f.shape[1:]).sum(axis=0) for f in fields)
+
+
+def _without(e: BoundEstimator, states: States, parts: Any, g: int) -> list[Any]:
+    """States that an estimator needs, for all rows except a part of them."""
+    reduced, rest = [], 1.0
+    for s in e.needs:
+        state = states[s]
+        fields = dict(zip(_names(s, state), parts[s], strict=True))
+        if "weight" in fields:
+            rest = 1.0 - float(fields["weight"][g] / state.weight)
+        less = {name: getattr(state, name) - field[g] for name, field in fields.items()}
+        reduced.append(state._replace(**less))
+    return [
+        state._replace(**{name: getattr(state, name) * rest for name in s.shared})
+        for s, state in zip(e.needs, reduced, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class PartsOfDays(Parts):
+    """Values of an estimate without parts of days, and the interval that follows from them.
+
+    Attributes
+    ----------
+    error : float
+        Standard error of the stratified jackknife.
+    freedom : int
+        Degrees of freedom: the number of parts minus the number of strata.
+    """
+
+    error: float = 0.0
+    freedom: int = 0
+
+    @property
+    def standard_error(self) -> float:
+        return self.error if self.freedom else float("nan")
+
+    def interval(self, resampling: Resampling, covers: str) -> Interval | None:
+        """Interval value ± t·SE; None if it is not defined."""
+        if not np.isfinite(self.value) or not self.freedom:
+            return None
+        half = float(stdtrit(self.freedom, 0.5 + resampling.level / 2)) * self.error
+        low, high, count = self.value - half, self.value + half, len(self.left_out)
+        return Interval(low, high, resampling.level, "jackknife", count, self.error, covers)
+
+
+def parts_of_days(estimator: BoundEstimator, value: float, states: States, strata: Strata) -> Parts:
+    """Stratified jackknife of an estimate whose statistics are in the strata."""
+    variance, freedom = 0.0, 0
+    every: list[float] = []
+    for parts, rows in zip(*strata, strict=True):
+        left_out = [
+            estimator.value(*_without(estimator, states, parts, g))
+            for g in range(PARTS)
+            if any(np.any(field[g]) for s in estimator.needs for field in parts[s])
+        ]
+        finite = np.array(left_out)[np.isfinite(left_out)]
+        if (G := len(finite)) > 1:
+            spread = (1 - rows / G) ** 2 * float(np.sum((finite - finite.mean()) ** 2))
+            variance += G / (G - 1) * spread
+            freedom += G - 1
+            every += finite.tolist()
+    error = float(np.sqrt(variance))
+    return PartsOfDays(value, np.array(every), np.empty(0), error=error, freedom=freedom)
+
+
+# ---------------------------------------------------------------- Recipe
+
+
+def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
+    """Subclasses of a class in this package, and theirs."""
+    for subclass in kind.__subclasses__():
+        if subclass.__module__.startswith("calibscale."):
+            yield subclass
+            yield from _all_of(subclass)
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """Class by name of everything that a ledger can store."""
+    others = (RandomFourier, OneHot, ProductKernel, HoldOut, Factor, FourierSeries)
+    kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *others)
+    return {kind.__name__: kind for kind in kinds}
+
+
+# names in ledgers and job files that differ from those in the code
+_STORED = {
+    "BettingEProcess": "Wagers", "bandwidth_share": "choose", "conditional_on": "within",
+}  # fmt: skip
+_CURRENT = {stored: name for name, stored in _STORED.items()}
+
+
+def stored_name(name: str) -> str:
+    """Name of a class or a field in ledgers and job files."""
+    return _STORED.get(name, name)
+
+
+def current_name(stored: str) -> str:
+    """Name in the code of a class or a field in ledgers and job files."""
+    return _CURRENT.get(stored, stored)
+
+
+def encode(value: Any) -> Any:
+    """Settings as JSON: frozen dataclasses by name, tuples as lists.
+
+    Raises
+    ------
+    OptionError
+        If a setting has a type that ledgers cannot store.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {}
+        if isinstance(value, BoundEstimator):
+            bound, value = value, value.settings
+            parts = {key: getattr(bound, key, None) for key in value.bound_fields}
+        name = type(value).__name__
+        if name not in _kinds():
+            raise OptionError(f"a ledger cannot store {name}")
+        settings = {f.name: getattr(value, f.name) for f in fields(value) if f.init} | parts
+        settings = {stored_name(key): encode(item) for key, item in settings.items()}
+        return {"kind": stored_name(name), "settings": settings}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {"mapping": {str(key): encode(item) for key, item in value.items()}}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise OptionError(f"a ledger cannot store {type(value).__name__}")
+
+
+def decode(value: Any) -> Any:
+    """Settings from their JSON form; lists become tuples."""
+    if isinstance(value, list):
+        return tuple(decode(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"number"}:
+        return float(value["number"])
+    if set(value) == {"mapping"}:
+        return {key: decode(item) for key, item in value["mapping"].items()}
+    kind = current_name(value["kind"])
+    if kind not in _kinds():
+        raise OptionError(f"{value['kind']!r} was written by a newer calibscale; upgrade it")
+    settings = {current_name(key): decode(item) for key, item in value["settings"].items()}
+    named = getattr(_kinds()[kind], "bound_fields", ())
+    parts = {key: settings.pop(key) for key in named if key in settings}
+    decoded = _kinds()[kind](**settings)
+    return decoded.with_parts(**parts) if any(parts.values()) else decoded
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings that must be equal for the states of two days to merge.
+
+    Parameters
+    ----------
+    classes : int
+    estimators : tuple of BoundEstimator
+        Frozen: bandwidths, λ, edges, series and feature maps are values.
+    wagers : tuple of BettingEProcess
+        Without learned bets, which belong to single days.
+    covariates : tuple of str
+        Names of the columns, in the order of the source.
+    group_by : str, optional
+        Covariate whose values have separate states.
+    tested : tuple of str
+        Names of the estimators that are tested.
+    replicates : int
+        Number of replicates of every test.
+    keep : bool
+        Whether the states of replicates are kept, so that windows can be tested.
+    seed : int
+        Seed of the replicates; the seed of a day is a hash of it and the day.
+    parted : tuple of Statistic
+        Statistics whose states are also kept for parts of a day's rows.
+    """
+
+    classes: int
+    estimators: tuple[BoundEstimator, ...]
+    wagers: tuple[e_process.BettingEProcess, ...] = ()
+    covariates: tuple[str, ...] = ()
+    group_by: str | None = None
+    tested: tuple[str, ...] = ()
+    replicates: int = 0
+    keep: bool = False
+    seed: int = 0
+    parted: tuple[Statistic, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object of the recipe."""
+        return {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+
+    @staticmethod
+    def from_dict(value: dict[str, Any]) -> Recipe:
+        return Recipe(**{name: decode(item) for name, item in value.items()})
+
+    @cached_property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """Statistics of a day's state, in order."""
+        return tuple(dict.fromkeys(s for e in self.estimators for s in e.needs))
+
+    @property
+    def under_test(self) -> list[BoundEstimator]:
+        """The estimators that are tested."""
+        return [e for e in self.estimators if e.name in self.tested]
+
+    def null(self, day: str = "") -> DrawnLabels:
+        """Null distribution that the labels of a day are drawn from."""
+        text = f"{self.seed} {day}".encode()
+        return DrawnLabels(int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
+
+    def replicated(self, day: str = "", count: int | None = None) -> dict[Statistic, Replicates]:
+        """Replicates of a day by tested statistic: the first `count`, or all of them."""
+        count = self.replicates if count is None else count
+        return replicates_of(self.under_test, self.null(day), 0, count) if count else {}
+
+    @cached_property
+    def _zeros(self) -> dict[str, list[Any]]:
+        sections = {
+            "states": self.statistics,
+            "wagers": self.wagers,
+            "replicates": tuple(self.replicated().values()) if self.keep else (),
+        }
+        zeros = {name: [s.zero(self.classes) for s in kinds] for name, kinds in sections.items()}
+        return zeros | {"parts": [zero_parts(s, self.classes) for s in self.parted]}
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Number of float64 values in each section of a day's record, without empty sections."""
+        sizes = {
+            name: sum(_count(field) for zero in zeros for field in zero)
+            for name, zeros in self._zeros.items()
+        }
+        return {name: size for name, size in sizes.items() if size}
+
+    def pack(self, states: Iterable[Any]) -> Floats:
+        """States of a section as one vector."""
+        parts = [
+            np.ascontiguousarray(field).reshape(-1).view(np.float64)
+            for state in states
+            for field in state
+        ]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def unpack(self, section: str, vector: Floats) -> list[Any]:
+        """States from a vector, or a sum of vectors, of a section."""
+        states, at = [], 0
+        for zero in self._zeros[section]:
+            arrays = []
+            for field in zero:
+                part = vector[at : at + _count(field)]
+                at += _count(field)
+                arrays.append(part.view(field.dtype).reshape(field.shape))
+            states.append(zero._make(arrays) if hasattr(zero, "_make") else tuple(arrays))
+        return states
+
+    def states(self, vector: Floats) -> dict[Statistic, Any]:
+        """States by statistic from a vector, or a sum of vectors, of the section "states"."""
+        return dict(zip(self.statistics, self.unpack("states", vector), strict=True))
+
+
+def _count(field: Any) -> int:
+    """Number of float64 values in an array."""
+    return int(field.size * field.dtype.itemsize // 8)

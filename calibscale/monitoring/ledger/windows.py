@@ -1,0 +1,337 @@
+"""Windows of days: their estimates and tests, and bets learned from earlier days."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data.rows import Floats
+from calibscale.errors import StoreError
+from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.calibration_test import result_of
+from calibscale.inference.e_process import BettingEProcess, learn
+from calibscale.inference.intervals import Parts, has_limits, with_interval
+from calibscale.inference.nulls import DrawnLabels
+from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.monitoring.ledger.days import STATES, Ledger
+from calibscale.monitoring.ledger.index import Entry
+from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
+from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
+from calibscale.monitoring.ledger.window_sums import Sum, sum_of
+from calibscale.results import Estimate
+from calibscale.results.inference_results import TestResult
+from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.statistic import States
+
+MAX_RUNS = 20  # runs of consecutive days in a window
+_SPLIT_DATES = 100  # a window of at least so many dates has calendar blocks as runs
+
+
+@dataclass(frozen=True)
+class WindowDays:
+    """Run of consecutive days, and its number of rows."""
+
+    days: tuple[str, ...]
+    n: int
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Merged state of a range of days.
+
+    Attributes
+    ----------
+    first, last : str
+    days : tuple of str
+        Days in the window.
+    n : int
+        Number of rows.
+    estimates : tuple of Estimate
+        Estimates with intervals from the variation of rows within days: in closed form, or by the
+        jackknife of parts of days.  If the ledger has no parts, the jackknife is over runs of days.
+    parts : tuple of Parts
+        Values of each estimate with runs of days left out; NaN where a window that is not
+        `compared` does not need them.
+    within : tuple of float
+        Variance of each estimate from rows within days; NaN if unknown.
+    bins : tuple of (runs, 5, B) or None
+        Bins of binned estimates, by run.
+    runs : tuple of WindowDays
+    tests : tuple of TestResult
+        Tests of the window; empty unless every day has replicates.
+    states : dict
+        Sums over the days, by statistic.
+    damaged : tuple of str
+        Error messages of days that could not be read.
+    """
+
+    first: str
+    last: str
+    days: tuple[str, ...]
+    n: int
+    estimators: tuple[BoundEstimator, ...]
+    estimates: tuple[Estimate, ...]
+    parts: tuple[Parts, ...]
+    within: tuple[float, ...]
+    bins: tuple[Floats | None, ...]
+    runs: tuple[WindowDays, ...]
+    tests: tuple[TestResult, ...] = ()
+    states: States = field(default_factory=dict, repr=False, compare=False)
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def by_days(self) -> list[str]:
+        """Names of the estimators whose intervals are based on the variation between days."""
+        pairs = zip(self.estimates, self.within, strict=True)
+        return [e.estimator for e, within in pairs if e.interval and np.isnan(within)]
+
+
+def window(
+    ledger: Ledger,
+    first: str,
+    last: str,
+    model: str | None = None,
+    group: float | None = None,
+    level: float = 0.95,
+    only: Collection[str] | None = None,
+    compared: bool = True,
+) -> Window:
+    """Estimates of a range of days, ends included, or of `only` some of its days.
+
+    A window that is not `compared` with others, for drift or ranks, leaves runs of days out only
+    for intervals that are based on them.
+
+    Raises
+    ------
+    StoreError
+        If no day has rows, or none can be read.
+    """
+    recipe = ledger.recipe
+    selected = ledger.select(first, last, model, group)
+    entries = [e for e in selected if e.n and (only is None or e.day in only)]
+    days = sorted({entry.day for entry in entries})
+    runs = runs_of(days)
+    of_runs = _summed(ledger, [_those_of(entries, run) for run in runs], STATES)
+    damaged = [message for run in of_runs for message in run.damaged]
+    of_runs = [run for run in of_runs if run.entries]
+    read = [entry for run in of_runs for entry in run.entries]
+    if not read:
+        when = f"on {last}" if first == last else f"from {first} to {last}"
+        when = f"up to {last}" if first == date.min.isoformat() else when  # "all"
+        if not damaged:
+            raise StoreError(f"no labelled rows {when}")
+        details = "".join(f"; {message}" for message in damaged[:3])
+        raise StoreError(f"{ledger.path}: no day {when} can be read{details}")
+    sums = [run.vector for run in of_runs]
+    window_runs = tuple(_run(run.entries) for run in of_runs)
+    states = recipe.states(np.sum(sums, axis=0))
+    jackknife = Jackknife(level=level)
+    with engine.one_thread():
+        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
+        strata = None
+        try:
+            strata = _strata(ledger, read, window_runs)
+        except StoreError as error:
+            damaged.append(str(error))
+        needed = [compared or not (has_limits(e) or _for(e, strata)) for e in frozen]
+        parts = _without_runs(recipe, frozen, states, sums, needed)
+        bins = _bins_by_run(recipe, frozen, sums if compared else [])
+        pairs = zip(frozen, parts, strict=True)
+        estimates = [_estimate(e, states, strata, p, jackknife, recipe.classes) for e, p in pairs]
+        try:
+            tests = _tests(ledger, frozen, states, read)
+        except StoreError as error:
+            tests = ()
+            damaged.append(str(error))
+    return Window(
+        first, last, tuple(sorted({entry.day for entry in read})), sum(e.n for e in read), frozen,
+        tuple(estimate for estimate, _ in estimates), parts,
+        tuple(within for _, within in estimates), bins, window_runs, tests, states, tuple(damaged),
+    )  # fmt: skip
+
+
+def _run(entries: Sequence[Entry]) -> WindowDays:
+    return WindowDays(tuple(sorted({e.day for e in entries})), sum(e.n for e in entries))
+
+
+def runs_of(days: Sequence[str]) -> list[list[str]]:
+    """Split ordered days into at most `MAX_RUNS` runs of about equal length.
+
+    Runs of a long window are calendar blocks of 2^k days, whose sums the ledger caches; a run at
+    either end that is shorter than half its neighbour is merged with it.
+    """
+    if not days:
+        return []
+    numbers = [date.fromisoformat(day[:10]).toordinal() for day in days]
+    if numbers[-1] - numbers[0] < _SPLIT_DATES:
+        return [run.tolist() for run in np.array_split(np.array(days), min(len(days), MAX_RUNS))]
+    level = 0
+    while (numbers[-1] >> level) - (numbers[0] >> level) >= MAX_RUNS:
+        level += 1
+    blocks: dict[int, list[str]] = {}
+    for day, number in zip(days, numbers, strict=True):
+        blocks.setdefault(number >> level, []).append(day)
+    runs = list(blocks.values())
+    for end, neighbour in ((0, 1), (-1, -2)):
+        if len(runs) > 2 and len(runs[end]) < len(runs[neighbour]) / 2:
+            runs[neighbour] = sorted(runs[neighbour] + runs[end])
+            del runs[end]
+    return runs
+
+
+def _those_of(entries: Sequence[Entry], days: Collection[str]) -> list[Entry]:
+    selected = set(days)
+    return [entry for entry in entries if entry.day in selected]
+
+
+def has_bins(e: BoundEstimator) -> bool:
+    """Whether windows of an estimator are compared by the bins of their runs."""
+    return e.gap_power is not None and isinstance(e.needs[0], BinCounts)
+
+
+def _without_runs(
+    recipe: Recipe, estimators: Sequence[BoundEstimator], states: States, sums: list[Floats],
+    needed: Sequence[bool],
+) -> tuple[Parts, ...]:  # fmt: skip
+    """Value of each estimator, and its values without each run of days (NaN if not needed)."""
+    left_out = np.full((len(estimators), len(sums)), np.nan)
+    for g, rest in enumerate(_left_out(sums) if len(sums) > 1 and any(needed) else ()):
+        without = recipe.states(rest)
+        for k, e in enumerate(estimators):
+            if needed[k]:
+                left_out[k, g] = e.value(*(without[s] for s in e.needs))
+    values = [e.value(*(states[s] for s in e.needs)) for e in estimators]
+    return tuple(Parts(v, rest, np.empty(0)) for v, rest in zip(values, left_out, strict=True))
+
+
+def _bins_by_run(
+    recipe: Recipe, estimators: Sequence[BoundEstimator], sums: list[Floats]
+) -> tuple[Floats | None, ...]:
+    """Bins (runs, 5, B) of each run of days, for estimators that have bins."""
+    by_run = [recipe.states(part) for part in sums] if any(map(has_bins, estimators)) else []
+    return tuple(
+        np.array([part[e.needs[0]].sums for part in by_run]) if by_run and has_bins(e) else None
+        for e in estimators
+    )
+
+
+def _strata(ledger: Ledger, entries: Sequence[Entry], runs: Sequence[WindowDays]) -> Strata | None:
+    """Parts of the rows of runs of days, and the runs' shares; None if a day has no parts."""
+    recipe = ledger.recipe
+    if not recipe.parted or not all(PARTS_SECTION in e.sections for e in entries):
+        return None
+    count = min(len(runs), STRATA)
+    of = {day: k * count // len(runs) for k, run in enumerate(runs) for day in run.days}
+    sums = [np.zeros(recipe.sizes[PARTS_SECTION]) for _ in range(count)]
+    by_run = [_those_of(entries, run.days) for run in runs]
+    for run, total in zip(runs, _summed(ledger, by_run, PARTS_SECTION), strict=True):
+        if total.damaged:
+            raise StoreError(total.damaged[0])
+        sums[of[run.days[0]]] += total.vector
+    unpacked = (recipe.unpack(PARTS_SECTION, total) for total in sums)
+    total_rows = sum(run.n for run in runs)
+    rows = np.bincount([of[run.days[0]] for run in runs], [run.n for run in runs]) / total_rows
+    parts = [dict(zip(recipe.parted, fields, strict=True)) for fields in unpacked]
+    return Strata(parts, rows.tolist())
+
+
+def _for(e: BoundEstimator, strata: Strata | None) -> Strata | None:
+    """The strata, if they have parts of all statistics that an estimator needs."""
+    return strata if strata and all(s in strata.parts[0] for s in e.needs) else None
+
+
+def _estimate(
+    e: BoundEstimator,
+    states: States,
+    strata: Strata | None,
+    runs: Parts,
+    resampling: Resampling,
+    classes: int,
+) -> tuple[Estimate, float]:
+    """Estimate with its interval, and its variance within days (NaN if unknown).
+
+    A single day has an interval here only if the estimator has closed-form limits; otherwise the
+    interval is in the record of the day.
+    """
+    estimate = e.finalize(*(states[s] for s in e.needs))
+    if not np.isfinite(runs.value):
+        return estimate, float("nan")
+    parts: Parts | None = None
+    limited = has_limits(e)
+    strata = _for(e, strata)
+    if not limited and len(runs.left_out) > 1:
+        parts = runs if strata is None else parts_of_days(e, runs.value, states, strata)
+    estimate = with_interval(e, estimate, resampling, states, classes, parts=lambda: parts)
+    if estimate.interval is None or not (limited or strata):
+        return estimate, float("nan")
+    return estimate, estimate.interval.standard_error**2
+
+
+def _summed(ledger: Ledger, runs: Sequence[Sequence[Entry]], section: str) -> list[Sum]:
+    """Sums of a section over runs of days, up to four at a time."""
+    with ThreadPoolExecutor(min(4, engine.available_cpus()), "calibscale") as pool:
+        return list(pool.map(lambda run: sum_of(ledger, run, section), runs))
+
+
+def _left_out(sums: list[Floats]) -> Iterator[Floats]:
+    """Sums of all but one, for each one; added up, since a difference would lose digits."""
+    after = [np.zeros_like(sums[0])]
+    for part in reversed(sums[1:]):
+        after.append(after[-1] + part)
+    before = np.zeros_like(sums[0])
+    for part, rest in zip(sums, reversed(after), strict=True):
+        yield before + rest
+        before = before + part
+
+
+def _tests(
+    ledger: Ledger, frozen: tuple[BoundEstimator, ...], states: States, entries: Sequence[Entry]
+) -> tuple[TestResult, ...]:
+    """Tests of a sum of days, whose replicates are the sums of the days' replicates."""
+    recipe = ledger.recipe
+    replicated = recipe.replicated()
+    if not (replicated and recipe.keep and all("replicates" in e.sections for e in entries)):
+        return ()
+    drawn = sum_of(ledger, entries, "replicates")
+    if drawn.damaged:
+        raise StoreError(drawn.damaged[0])
+    sums = zip(replicated.values(), recipe.unpack("replicates", drawn.vector), strict=True)
+    all_states: States = dict(states)
+    all_states.update(sums)
+    certain = sum(int(e.info.get("certain", 0)) for e in entries)
+    tested = [e for e in frozen if e.name in recipe.tested]
+    null = DrawnLabels(recipe.seed)  # the seeds of the days are hashes of it
+    return tuple(result_of(e, all_states, replicated, null, certain) for e in tested)
+
+
+def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[BettingEProcess, ...]:
+    """Bets of a day, learned from the `days` before it in the ledger."""
+    recipe = ledger.recipe
+    until = date.fromisoformat(day[:10])
+    first, last = (until - timedelta(days)).isoformat(), (until - timedelta(1)).isoformat()
+    groups: list[float | None] = [*ledger.groups(model)]
+    if recipe.group_by is None:
+        groups.insert(0, None)
+    learned: list[list[tuple[float | None, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
+    for group in groups:
+        sums = [np.zeros_like(w.zero(recipe.classes).sums) for w in recipe.wagers]
+        for entry in ledger.select(first, last, model, group):
+            if "wagers" not in entry.sections:
+                continue
+            try:
+                states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
+            except StoreError:  # reported by `evidence`; bets do not need every day
+                continue
+            for total, state in zip(sums, states, strict=True):
+                total += state.sums
+        for by_group, total in zip(learned, sums, strict=True):
+            shifts = learn(total)
+            if any(shifts):
+                by_group.append((group, shifts))
+    pairs = zip(recipe.wagers, learned, strict=True)
+    return tuple(replace(w, learned=tuple(by_group)) for w, by_group in pairs)

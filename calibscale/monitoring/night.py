@@ -1,0 +1,386 @@
+"""One night of a job: read a day into the ledger, judge windows, and write the outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from calibscale import engine
+from calibscale.auditing.local_bias import local_bias
+from calibscale.data.zarr_arrays import complaints
+from calibscale.engine.atomic_files import write_whole
+from calibscale.errors import OptionError, StoreError
+from calibscale.monitoring import day_source, outputs
+from calibscale.monitoring.day_record import bets_of, empty_record, read_day
+from calibscale.monitoring.job.job import Job, frozen, open_ledger, window_days
+from calibscale.monitoring.job.job_reader import read_job
+from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.ledger.index import Entry, check_key
+from calibscale.monitoring.ledger.recipe import encode
+from calibscale.monitoring.verdicts import NightJudge
+from calibscale.planning import plan
+from calibscale.results.night_results import Night, NightPlan
+from calibscale.selection.selection_pipeline import select
+from calibscale.session import Session, versions
+
+_FEW_ROWS = 1000  # the first day should have at least so many
+_NO_EXTRAS = {"selection": None, "bias": None}
+
+
+def night(
+    job: Job | str | Path, day: str, *, force: bool = False,
+    progress: engine.Progress | None = None,
+) -> Night:  # fmt: skip
+    """Run a job for a day.
+
+    The day's predictions are read if they are new or have changed, for instance by late labels, and
+    the new record replaces an existing one.  The same call completes an interrupted run.  If the
+    night is finished and nothing has changed, the stored result is returned.
+
+    Parameters
+    ----------
+    job : Job or path of a job file
+    day : str
+        Date such as 2026-11-21, or a part of a day such as 2026-11-21T06.
+    force : bool
+        Recompute and rewrite everything even if nothing has changed.
+    progress : callable(blocks done, number of blocks), optional
+
+    Raises
+    ------
+    OptionError
+        If the job does not fit its ledger or its data.
+    StoreError
+        If there are no predictions, another run is active, or a file cannot be written.
+    InvalidDataError
+        If rows are invalid, or all of them were dropped as invalid.
+    """
+    job = job if isinstance(job, Job) else read_job(job)
+    check_key(day)
+    outputs.check_places(job, day)
+    with ExitStack() as stack:
+        return _Run(job, day, force, progress, stack).run()
+
+
+class _Run:
+    """State of a night while it runs."""
+
+    def __init__(
+        self, job: Job, day: str, force: bool, progress: engine.Progress | None, stack: ExitStack
+    ) -> None:
+        self.job, self.day, self.force, self.progress = job, day, force, progress
+        self.started = time.perf_counter()
+        self.notes: list[str] = []
+        self._stack = stack
+        existing = open_ledger(job)
+        stack.enter_context(_night_lock(job.ledger_path, existing is not None))
+        self.ledger = existing or open_ledger(job)  # another night may have created it by now
+        self.extras: dict[str, Any] | None = None
+        if self.ledger is not None:
+            stack.enter_context(self.ledger.writing())
+
+    def run(self) -> Night:
+        mark = day_source.mark(self.job, self.day)
+        stored = {} if self.force or self.ledger is None else self._stored()
+        if not (self.job.report.map or self.job.report.risk):
+            self.extras = dict(_NO_EXTRAS)
+        parameters = stored.get("parameters", {})
+        if stored and mark is not None and parameters.get("extras") == self._extras_key(mark):
+            self.extras = {name: stored[name] for name in ("selection", "bias")}
+        changed = self.force or mark is None or self._mark() != mark
+        if changed or self.extras is None:
+            with self._session() as session:
+                if changed:
+                    self._read(session, mark)
+                self.extras = self._extras(session)
+        elif stored and parameters["key"] == self._key() and self._written():
+            return Night.from_dict(stored, fresh=False)
+        result = self._result(mark)
+        document = result.to_dict()
+        outputs.write(self.job, self.day, document)
+        self._store(document)
+        return result
+
+    @contextmanager
+    def _session(self) -> Iterator[Session | None]:
+        """Session of the rows of the day; None if there are none."""
+        job, progress = self.job, self.progress
+        with ExitStack() as stack:
+            opened = day_source.opened(job, self.day, job.ledger_path, progress)
+            source = stack.enter_context(opened)
+            if source is None:
+                yield None
+                return
+            yield stack.enter_context(Session.open(source, progress=progress, **job.options))
+
+    # ---------------------------------------------------------------- the day's record
+
+    def _entry(self) -> Entry | None:
+        if self.ledger is None:
+            return None
+        entries = self.ledger.day(self.day, self.job.model)
+        return entries[0] if entries and entries[0].group is None else None
+
+    def _mark(self) -> str | None:
+        """Mark of the predictions when they were read; None if the record is damaged."""
+        entry = self._entry()
+        if entry is None or self.ledger is None:
+            return None
+        damaged = self.ledger.check(self.ledger.day(entry.day, entry.model))
+        return None if damaged else entry.info["mark"]
+
+    def _read(self, session: Session | None, mark: str | None) -> None:
+        """Write the record of the day to the ledger; the first record creates the ledger."""
+        if session is None:
+            if self.ledger is None:
+                return
+            recipe = self.ledger.recipe
+            wagers = bets_of(self.job, recipe, self.ledger, self.day)
+            records: dict[float | None, Record] = {None: empty_record(recipe, wagers)}
+        else:
+            day_source.check_covariates(self.job, session.source)
+            reading = read_day(self.job, session, self.day, self.ledger)
+            records = reading.records
+            if self.ledger is None:
+                if records[None].n == 0:  # no rows to choose bandwidths from
+                    return
+                self.ledger = Ledger.create(
+                    self.job.ledger_path, reading.recipe, job=frozen(self.job),
+                    first_rows=records[None].n,
+                )  # fmt: skip
+                self._stack.enter_context(self.ledger.writing())
+        records[None].info["mark"] = mark
+        self.ledger.write(self.day, self.job.model, records)
+
+    def _extras(self, session: Session | None) -> dict[str, Any]:
+        """Parts of the report that need the rows of the day: the bias map and the risk table."""
+        requested = self.job.report
+        extras: dict[str, Any] = dict(_NO_EXTRAS)
+        if session is None or self._entry() is None or not self._n():
+            return extras
+        try:
+            if requested.map:
+                extras["bias"] = local_bias(session, requested.map, at="grid").to_dict()
+            if requested.risk:
+                notion = "positive" if session.source.classes == 2 else "top_label"
+                notion = requested.reliability or notion
+                selection = select(session, notion, seed=self.job.seed)
+                extras["selection"] = selection.to_dict()
+        except OptionError as error:  # for instance too few rows: the night continues
+            self.notes.append(f"The map or the risk table of the day was not computed: {error}")
+        return extras
+
+    def _n(self) -> int:
+        entry = self._entry()
+        return 0 if entry is None else entry.n
+
+    # ---------------------------------------------------------------- results
+
+    def _stored(self) -> dict[str, Any]:
+        """Stored result of this night; empty if there is none or the file was changed."""
+        assert self.ledger is not None
+        try:
+            data = self.ledger.result_path(self.job.model, self.day).read_bytes()
+            if self._stamps()["result"] != hashlib.sha256(data).hexdigest():
+                return {}
+            result = json.loads(data)
+            return result if result["schema"] == Night.schema else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def _store(self, result: dict[str, Any]) -> None:
+        """Write the stamps of this night's outputs to the ledger, and then the result."""
+        if self.ledger is None:
+            return
+        path = self.ledger.result_path(self.job.model, self.day)
+        data = json.dumps(result, allow_nan=False).encode()
+        written = {
+            "places": outputs.stamps(self.job, self.day),
+            "result": hashlib.sha256(data).hexdigest(),
+        }
+        write_whole(path.with_suffix(".outputs"), json.dumps(written, sort_keys=True).encode())
+        write_whole(path, data)
+
+    def _stamps(self) -> dict[str, Any]:
+        """Stamps that `_store` wrote."""
+        assert self.ledger is not None
+        path = self.ledger.result_path(self.job.model, self.day).with_suffix(".outputs")
+        return json.loads(path.read_text())
+
+    def _key(self) -> str:
+        """Hash that identifies a finished night: job, ledger revision, day, versions."""
+        assert self.ledger is not None
+        text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, versions()])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _extras_key(self, mark: str | None) -> list[Any]:
+        return [mark, self.job.to_dict()["report"]]
+
+    def _written(self) -> bool:
+        """Whether the outputs are still those that this night wrote."""
+        try:
+            return bool(self._stamps()["places"] == outputs.stamps(self.job, self.day))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _result(self, mark: str | None) -> Night:
+        entry = self._entry()
+        info: dict[str, Any] = {} if entry is None else entry.info
+        out: dict[str, Any] = {
+            "job": self.job.name,
+            "day": self.day,
+            "model": self.job.model,
+            "status": "fine",
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": 0.0,
+            "versions": versions(),
+            "parameters": {
+                "job": self.job.to_dict(),
+                "estimators": [],
+                "extras": self._extras_key(mark),
+                "key": "",
+            },
+            "source": info.get("source"),
+            "n": 0 if entry is None else entry.n,
+            "n_unlabelled": info.get("n_unlabelled", 0),
+            "dropped": info.get("dropped", {}),
+            "group_by": self.job.group_by,
+            "windows": [], "thresholds": [], "drift": None, "alarms": None,
+            "ranking": None,
+            "trend": {"ledger_days": 0, "first_day": None, "days": [], "n": [], "series": []},
+            **(self.extras or _NO_EXTRAS),
+            "notes": [],
+        }  # fmt: skip
+        if self.ledger is None:
+            out["notes"] = ["No row has a label, and there is no ledger yet: nothing was kept."]
+        else:
+            out["parameters"]["key"] = self._key()
+            out["parameters"]["estimators"] = [
+                {"estimator": e.name, **encode(e)["settings"]}
+                for e in self.ledger.recipe.estimators
+            ]
+            self._judge(out)
+        out["seconds"] = time.perf_counter() - self.started
+        return Night(**out, fresh=True)
+
+    def _judge(self, out: dict[str, Any]) -> None:
+        assert self.ledger is not None
+        judge = NightJudge(self.job, self.ledger, self.day)
+        drift = judge.drift()
+        out |= {
+            "windows": judge.windows(),
+            "drift": drift,
+            "thresholds": judge.thresholds(drift),
+            "alarms": judge.alarms(),
+            "trend": judge.trend(),
+            "ranking": judge.ranking(),
+        }
+        breached = any(t["breached"] for t in out["thresholds"])
+        if breached or (out["alarms"] and out["alarms"]["alarm"]):
+            out["status"] = "breached"
+        out["notes"] = [*dict.fromkeys([*self._notes(out), *self.notes, *judge.notes])]
+
+    def _notes(self, out: dict[str, Any]) -> list[str]:
+        assert self.ledger is not None
+        notes = []
+        if not out["n"]:
+            notes.append(f"No row of {self.day} could be used.")
+        if out["n_unlabelled"]:
+            notes.append(
+                f"{out['n_unlabelled']:,} rows have no label yet; they count when the day is run "
+                "again with their labels."
+            )
+        dropped = sum(out["dropped"].values())
+        if dropped:
+            notes.append(f"{dropped:,} rows were left out as invalid.")
+        notes += [*self.ledger.damaged.values(), *self.ledger.unreadable]
+        blind = [t for t in out["thresholds"] if t["observed"] is None]
+        if blind:
+            subject = f"{len(blind)} thresholds have" if len(blind) > 1 else "One threshold has"
+            notes.append(f"{subject} no value to judge.")
+        n = self.ledger.notes.get("first_rows")
+        if n is not None and n < _FEW_ROWS:
+            notes.append(
+                f"Bandwidths and λ of this ledger were taken from {n:,} rows of its first day."
+            )
+        later = self.ledger.select(self.day, None, self.job.model)
+        if later and later[-1].day > self.day:
+            last = later[-1].day
+            notes.append(
+                f"The ledger has later days, up to {last}; this result ends on {self.day}."
+            )
+        return notes
+
+
+@contextmanager
+def _night_lock(ledger: Path, exists: bool) -> Iterator[None]:
+    """Hold the lock of the night, which the first night takes before its ledger exists."""
+    lock = FileLock(ledger.with_name(f".{ledger.name}.lock"))
+    with complaints(ledger):
+        try:
+            ledger.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise StoreError(f"{ledger}: locked by another writer") from error
+        except OSError:
+            if not exists:
+                raise
+            # the folder is read-only, but the ledger has its own lock
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def dry_run(job: Job | str | Path, day: str) -> NightPlan:
+    """Plan what `night` would do, without writing anything.
+
+    Raises
+    ------
+    OptionError, StoreError, InvalidDataError
+        Errors of `night` that do not require reading the rows.
+    """
+    job = job if isinstance(job, Job) else read_job(job)
+    check_key(day)
+    outputs.check_places(job, day)
+    ledger = open_ledger(job)
+    mark = day_source.mark(job, day)
+    entries = [] if ledger is None else ledger.select(model=job.model)
+    marks = {e.day: e.info.get("mark") for e in entries}
+    days = {e.day for e in entries if e.n}
+    if mark is None or marks.get(day) != mark:
+        days.add(day)
+    if day not in marks:
+        reads = "the day, for the first time"
+    elif mark is None or marks[day] != mark:
+        reads = "the day again: its predictions or labels have changed"
+    else:
+        reads = "nothing: the day in the ledger is up to date"
+    rows = seconds = None
+    if job.source.format != "files":
+        with day_source.opened(job, day, job.ledger_path) as source:
+            if source is None:
+                days.discard(day)
+            else:
+                rows = source.rows
+                day_source.check_covariates(job, source)
+                bound = () if ledger is None else ledger.recipe.estimators
+                estimators = [e.settings for e in bound] or job.built_estimators()
+                seconds = plan(source, estimators, **job.options).seconds
+    windows = {}
+    for name in job.windows:
+        first, last = window_days(name, day[:10])
+        windows[name] = sum(first <= key[:10] <= min(last, day[:10]) for key in days)
+    places = {kind: str(place) for kind, place in outputs.places(job, day).items()}
+    return NightPlan(
+        day, job.model, day_source.place(job, day), rows, reads, str(job.ledger_path), len(marks),
+        windows, places, seconds,
+    )  # fmt: skip

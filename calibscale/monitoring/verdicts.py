@@ -1,0 +1,445 @@
+"""Verdicts of a night on its ledger: windows, thresholds, drift, alarms, trends, ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.errors import StoreError
+from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.e_process import mean_evidence, shares
+from calibscale.inference.multiple_testing import holm
+from calibscale.inference.resampling import Jackknife
+from calibscale.monitoring.job.job import Job, Threshold, baseline_days, window_days
+from calibscale.monitoring.ledger.alarms import AlarmBook, evidence, first_nights
+from calibscale.monitoring.ledger.days import Ledger
+from calibscale.monitoring.ledger.drifts import comparable, drifts
+from calibscale.monitoring.ledger.index import Entry
+from calibscale.monitoring.ledger.windows import Window, window
+from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
+from calibscale.reliability_diagram import curve_of
+from calibscale.results import BOTH, POPULATION, THIS_N, Interval
+from calibscale.results.evaluation_results import Diagram
+
+_TREND_DAYS = 90  # days of each estimate and of the evidence in a result
+_TREND_GROUPS = 12  # a model with more groups has no trends of groups
+_NAMED_MISSING = 60
+_FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A window of a night, for all rows (None if no day can be read) and for each group."""
+
+    name: str
+    first: str
+    last: str
+    whole: Window | None
+    groups: dict[float, Window]
+    reason: str | None = None
+
+    def of(self, group: float | None) -> Window | None:
+        return self.whole if group is None else self.groups.get(group)
+
+
+class NightJudge:
+    """Verdicts on the ledger of a job as of a day."""
+
+    def __init__(self, job: Job, ledger: Ledger, day: str) -> None:
+        self.job, self.ledger, self.day = job, ledger, day
+        self.recipe = ledger.recipe
+        self.names = [e.name for e in self.recipe.estimators]
+        self.notes: list[str] = []  # sentences for the result
+        self._windows: dict[str, Judged] = {}
+        self._jackknife = Jackknife(level=job.confidence)
+
+    # ---------------------------------------------------------------- windows
+
+    def judged(self, name: str) -> Judged:
+        """A window by its name in the job."""
+        if name not in self._windows:
+            first, last = window_days(name, self.day[:10])
+            self._windows[name] = self._judge(name, first, min(last, self.day[:10]))
+        return self._windows[name]
+
+    def _judge(self, name: str, first: str, last: str) -> Judged:
+        model, level, settings = self.job.model, self.job.confidence, self.job.drift
+        compared = settings is not None and name in (str(settings.window), "baseline")
+        try:
+            whole = window(self.ledger, first, last, model, level=level, compared=compared)
+        except StoreError as error:
+            return Judged(name, first, last, None, {}, str(error))
+        groups: dict[float, Window] = {}
+        damaged = list(whole.damaged)
+        for group in self.ledger.groups(model):
+            if not any(e.n for e in self.ledger.select(first, last, model, group)):
+                continue
+            try:
+                part = window(self.ledger, first, last, model, group, level, compared=compared)
+            except StoreError as error:
+                damaged.append(str(error))
+                continue
+            damaged += part.damaged
+            groups[group] = replace(part, states={})
+        return Judged(name, first, last, replace(whole, damaged=tuple(damaged)), groups)
+
+    def windows(self) -> list[dict[str, Any]]:
+        """Every window of the job."""
+        return [self._described(self.judged(name)) for name in self.job.windows]
+
+    def _described(self, judged: Judged) -> dict[str, Any]:
+        whole = judged.whole
+        begin = self._first_day()
+        first = max(judged.first, begin) if judged.name == "all" else judged.first
+        missing = _missing(max(first, begin), judged.last, whole.days if whole else ())
+        out: dict[str, Any] = {
+            "name": judged.name, "first": first, "last": judged.last, "days": [],
+            "missing": missing, "damaged": [], "n": 0, "results": [], "tests": [], "groups": [],
+            "reliability": None,
+        }  # fmt: skip
+        if whole is None:
+            entries = self.ledger.select(judged.first, judged.last, self.job.model)
+            out["damaged"] = [judged.reason] if any(e.n for e in entries) else []
+            return out
+        out |= {
+            "days": list(whole.days),
+            "damaged": list(whole.damaged),
+            "n": whole.n,
+            "results": self._results(judged, None),
+            "tests": self._tests(judged),
+            "groups": [
+                {"group": group, "n": part.n, "results": self._results(judged, group)}
+                for group, part in judged.groups.items()
+            ],
+            "reliability": self._reliability(whole),
+        }
+        if whole.by_days and len(whole.days) < _FEW_DAYS:
+            self.notes.append(
+                f"The intervals of {', '.join(whole.by_days)} over {judged.name} "
+                f"({len(whole.days)} days) are rough: they are based on the variation between "
+                f"days, and there are fewer than {_FEW_DAYS}."
+            )
+        return out
+
+    def _results(self, judged: Judged, group: float | None) -> list[dict[str, Any]]:
+        part = judged.of(group)
+        assert part is not None
+        results = []
+        for k, estimate in enumerate(part.estimates):
+            if len(part.days) == 1 and estimate.interval is None:  # the record of the day has it
+                estimate = replace(estimate, interval=self._interval_of_day(part.days[0], group, k))
+            shown = estimate.to_dict()
+            shown.pop("details", None)
+            results.append(shown)
+        return results
+
+    def _interval_of_day(self, day: str, group: float | None, k: int) -> Interval | None:
+        (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
+        value, low, high, error, *rest = entry.info["estimates"][k]
+        if value is None or low is None:
+            return None
+        jackknife, e = self._jackknife, self.recipe.estimators[k]
+        method = rest[0] if rest else jackknife.method
+        resampled = method == jackknife.method
+        covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
+        parts = jackknife.groups if resampled else 0
+        return Interval(low, high, jackknife.level, method, parts, error, covers)
+
+    def _tests(self, judged: Judged) -> list[dict[str, Any]]:
+        assert judged.whole is not None
+        if len(judged.whole.days) == 1:
+            entry = self.ledger.day(judged.whole.days[0], self.job.model)[0]
+            return list(entry.info["tests"])
+        return [test.to_dict() for test in judged.whole.tests]
+
+    def _reliability(self, whole: Window) -> dict[str, Any] | None:
+        notion, level = self.job.report.reliability, self.job.confidence
+        for e in self.recipe.estimators:
+            if notion not in (None, e.notion):
+                continue
+            curve = curve_of(e, whole.states, level)
+            if curve is not None:
+                return Diagram(e.notion or "canonical", level, curve).to_dict()
+        return None
+
+    def _entries(self, group: float | None = None) -> list[Entry]:
+        return self.ledger.select(None, self.day, self.job.model, group)
+
+    def _groups(self) -> list[float]:
+        """Groups that the model had up to this day."""
+        groups = self.ledger.groups(self.job.model)
+        return [group for group in groups if self._entries(group)]
+
+    def _first_day(self) -> str:
+        entries = self._entries()
+        return entries[0].date if entries else self.day[:10]
+
+    # ---------------------------------------------------------------- drift
+
+    def drift(self) -> dict[str, Any] | None:
+        """Differences of a window from its baseline, with p-values adjusted for their number."""
+        settings = self.job.drift
+        if settings is None:
+            return None
+        later = self.judged(str(settings.window))
+        first, last = baseline_days(settings.baseline, later.first)
+        earlier = self._judge("baseline", first, last)
+        self._note_bias(later.whole, earlier.whole)
+        out: dict[str, Any] = {
+            "window": later.name,
+            "baseline": {
+                "first": first,
+                "last": last,
+                "n": earlier.whole.n if earlier.whole else 0,
+            },
+            "results": [],
+        }
+        if first <= later.last and later.first <= last:
+            self.notes.append(f"The window {later.name} still shares days with its baseline.")
+            return out
+        for group in (None, *later.groups):
+            a, b = later.of(group), earlier.of(group)
+            if a is None or b is None:
+                continue
+            for change in drifts(a, b, self.job.confidence):
+                notion = next(e.notion for e in a.estimates if e.estimator == change.estimator)
+                out["results"].append({
+                    "estimator": change.estimator, "notion": notion, "group": group,
+                    "difference": change.difference, "low": change.low, "high": change.high,
+                    "level": self.job.confidence, "p_value": change.p_value,
+                })  # fmt: skip
+        adjusted = holm([result["p_value"] for result in out["results"]])
+        for result, p in zip(out["results"], adjusted, strict=True):
+            result["adjusted_p_value"] = p
+        return out
+
+    def _note_bias(self, later: Window | None, earlier: Window | None) -> None:
+        """Add a note if windows of different size make biased estimates differ."""
+        biased = [e.name for e in self.recipe.estimators if e.testable and not comparable(e)]
+        if later and earlier and biased and not 0.8 < later.n / earlier.n < 1.25:
+            self.notes.append(
+                f"The baseline has {earlier.n:,} rows, the window {later.n:,}: {', '.join(biased)} "
+                "have a bias of order 1/n, so that part of their difference is not drift."
+            )
+
+    # ---------------------------------------------------------------- thresholds
+
+    def thresholds(self, drift: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """Verdicts on every threshold, for each of its groups."""
+        verdicts = []
+        for threshold in self.job.thresholds:
+            groups: Sequence[float | None] = [None]
+            if threshold.group == "each":
+                groups = self._groups()
+            elif threshold.group is not None:
+                groups = [float(threshold.group)]
+            verdicts += [self._threshold(threshold, group, drift) for group in groups]
+        return verdicts
+
+    def _threshold(
+        self, t: Threshold, group: float | None, drift: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        kind, name = t.kind, str(t.window)
+        subject = getattr(t, kind)
+        quantity = {"test": "p_value", "drift": "drift_p_value"}.get(kind, t.bound or "value")
+        observed, reason = self._observed(kind, subject, quantity, name, group, drift)
+        breached = observed is None and t.missing == "breach"
+        breached |= observed is not None and (
+            (t.above is not None and observed > t.above)
+            or (t.below is not None and observed < t.below)
+        )
+        limit = f"above {t.above:g}" if t.above is not None else f"below {t.below:g}"
+        what = subject if quantity == "value" else f"{subject}.{quantity}"
+        of = "" if group is None else f", {self.recipe.group_by} = {group:g}"
+        return {
+            "name": f"{what} over {name}{of} {limit}", "window": name, "group": group,
+            "estimator": subject, "quantity": quantity, "above": t.above, "below": t.below,
+            "observed": observed, "breached": breached, "reason": reason,
+        }  # fmt: skip
+
+    def _observed(
+        self, kind: str, subject: str, quantity: str, name: str, group: float | None,
+        drift: dict[str, Any] | None,
+    ) -> tuple[float | None, str | None]:  # fmt: skip
+        """Number that a threshold limits, or the reason why there is none."""
+        if kind == "drift":
+            for result in drift["results"] if drift else ():
+                if (result["estimator"], result["group"]) == (subject, group):
+                    return result["adjusted_p_value"], None
+            return None, "the window or its baseline has fewer than two days, or they share days"
+        judged = self.judged(name)
+        if judged.of(group) is None:
+            return None, judged.reason or f"no rows in group {group:g}"
+        if kind == "test":
+            for test in self._tests(judged):
+                if test["statistic"] == subject:
+                    return test["p_value"], test.get("reason")
+            return None, "there is no test: a day of the window has none, or is damaged"
+        for result in self._results(judged, group):
+            if result["estimator"] != subject:
+                continue
+            if quantity == "value":
+                return result["value"], result.get("reason") if result["value"] is None else None
+            if result["interval"] is not None:
+                return self._bound(result, quantity, name), None
+        return None, "there is no interval: no value, or a single day of a group"
+
+    def _bound(self, result: dict[str, Any], quantity: str, name: str) -> float:
+        """End of an interval; adds a note if the interval does not cover the population value."""
+        interval = result["interval"]
+        if interval["covers"] == THIS_N:
+            self.notes.append(
+                f"The {quantity} bound of {result['estimator']} over {name} refers to its "
+                "expectation at this number of rows, which exceeds 0 even for a calibrated model."
+            )
+        return float(interval[quantity])
+
+    # ---------------------------------------------------------------- evidence over time
+
+    def alarms(self) -> dict[str, Any] | None:
+        """E-processes of all notions and groups, and their mean, as of the last day."""
+        settings = self.job.alarms
+        if settings is None or not self.recipe.wagers:
+            return None
+        book, model = AlarmBook(self.ledger), self.job.model
+        first = book.start(model, self._first_day())
+        begin = max(first, settings.since or first)
+        places = book.places(model, settings.since, first_nights(self.ledger, model, begin))
+        collected = evidence(self.ledger, model, begin, shares(places), _TREND_DAYS)
+        if not collected.processes:
+            self.notes.append(
+                f"There is no evidence yet: no labelled row of {model} since "
+                f"{settings.since or first}."
+            )
+            return None
+        self.notes += collected.damaged
+        days, processes = collected.days, collected.processes
+        weights = np.array([p.weight for p in processes])
+        mean = mean_evidence(np.array([p.log_evidence for p in processes]), weights)
+        limit = math.log(1 / settings.level)
+        key = {"model": model, "since": settings.since, "level": settings.level}
+        since = book.since(bool(mean[-1] >= limit), days[-1], **key, notion=None, group=None)
+        entries = []
+        for p in processes:
+            bound = limit - math.log(p.weight)  # its share of the mean alone reaches the limit
+            reached = book.since(
+                bool(p.log_evidence[-1] >= bound), days[-1], **key, notion=p.notion, group=p.group
+            )
+            entries.append({
+                "notion": p.notion, "group": p.group, "log_evidence": p.log_evidence.tolist(),
+                "threshold": bound, "since": reached, "alarm": reached is not None,
+            })  # fmt: skip
+        book.save()
+        return {
+            "level": settings.level, "alarm": since is not None, "since": since,
+            "first_day": begin, "days": days, "log_evidence": mean.tolist(), "threshold": limit,
+            "process_threshold": min(p["threshold"] for p in entries), "processes": entries,
+        }  # fmt: skip
+
+    # ---------------------------------------------------------------- days, models
+
+    def trend(self) -> dict[str, Any]:
+        """Estimates of the last 90 days, day by day."""
+        every = self._entries()
+        entries = every[-_TREND_DAYS:]
+        days = [e.day for e in entries]
+        groups = self.ledger.groups(self.job.model)
+        series = list(self._series(days, entries, None))
+        if days and len(groups) <= _TREND_GROUPS:
+            for group in groups:
+                recent = self.ledger.select(days[0], self.day, self.job.model, group)
+                series += self._series(days, recent, group)
+        return {
+            "ledger_days": len(every), "first_day": every[0].day if every else None, "days": days,
+            "n": [e.n for e in entries], "series": series,
+        }  # fmt: skip
+
+    def _series(
+        self, days: list[str], entries: list[Entry], group: float | None
+    ) -> Iterator[dict[str, Any]]:
+        by_day = {e.day: e.info.get("estimates") for e in entries}
+        for k, e in enumerate(self.recipe.estimators):
+            rows = [(by_day.get(day) or {k: [None] * 4})[k] for day in days]
+            yield {
+                "estimator": e.name, "notion": e.notion, "group": group,
+                "values": [row[0] for row in rows], "low": [row[1] for row in rows],
+                "high": [row[2] for row in rows],
+            }  # fmt: skip
+
+    def _shared_days(self, models: Sequence[str], first: str, last: str) -> set[str]:
+        """Days of which every model has readable rows."""
+        by_model = []
+        for model in models:
+            days = set()
+            for entry in self.ledger.select(first, last, model):
+                try:
+                    self.ledger.read(entry)
+                except StoreError as error:
+                    self.notes.append(str(error))
+                    continue
+                if entry.n:
+                    days.add(entry.day)
+            by_model.append(days)
+        return set.intersection(*by_model)
+
+    def ranking(self) -> dict[str, Any] | None:
+        """Models compared on the days that all of them have, the best calibrated first."""
+        settings = self.job.ranking
+        if settings is None:
+            return None
+        name = str(settings.window)
+        first, last = window_days(name, self.day[:10])
+        days = self._shared_days(settings.models, first, min(last, self.day[:10]))
+        k = self.names.index(settings.by)
+        ranked = []
+        for model in settings.models if days else ():
+            part = window(self.ledger, first, last, model, level=self.job.confidence, only=days)
+            if part.estimates[k].value is not None:
+                ranked.append((model, part))
+        ranked.sort(key=lambda each: float(each[1].estimates[k].value or 0.0))
+        e: BoundEstimator = self.recipe.estimators[k]
+        parts = [part.parts[k] for _, part in ranked]
+        rows = [part.n for _, part in ranked]  # equal numbers count as the same rows
+        values = [part.value for part in parts]
+        covers = POPULATION if e.unbiased else THIS_N
+        names = [model for model, _ in ranked]
+        places = ranks(values)
+        compared = differences(names, parts, values, rows, self._jackknife, covers)
+        chances = None
+        if len(days) > 1 and ranked:
+            with engine.one_thread():
+                chances = rank_probabilities(parts, rows, self.job.seed)
+        return {
+            "window": name, "by": settings.by, "level": self.job.confidence, "days": sorted(days),
+            "models": [
+                {
+                    "model": model, "rank": places[at], "value": values[at], "n": part.n,
+                    "interval": (i := part.estimates[k].interval) and i.to_dict(),
+                    "rank_probabilities": [] if chances is None else chances[0][at].tolist(),
+                }
+                for at, (model, part) in enumerate(ranked)
+            ],
+            "differences": [
+                {
+                    "a": d.better, "b": d.worse, "difference": d.value, "paired": d.paired,
+                    "low": d.interval and d.interval.low, "high": d.interval and d.interval.high,
+                    "p_value": d.p_value, "adjusted_p_value": d.p_adjusted,
+                }
+                for d in compared
+            ],
+        }  # fmt: skip
+
+
+def _missing(first: str, last: str, days: Sequence[str]) -> list[str]:
+    """Dates of a window without data, at most the last 60."""
+    present = {day[:10] for day in days}
+    start = date.fromisoformat(first)
+    count = (date.fromisoformat(last) - start).days + 1
+    every = ((start + timedelta(k)).isoformat() for k in range(count))
+    return [day for day in every if day not in present][-_NAMED_MISSING:]

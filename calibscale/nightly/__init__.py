@@ -1,1 +1,0 @@
-"""Nightly jobs: a job file says what is read, kept, judged and written, day after day."""

@@ -1,0 +1,1 @@
+"""Results for people: text on a terminal, pictures, and HTML reports."""

@@ -1,0 +1,271 @@
+"""Sections about where predictions are biased: the map of local bias, groups, and curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from calibscale import formatting
+from calibscale.output.document import (
+    Block,
+    Cell,
+    Figure,
+    Figures,
+    Paragraph,
+    Table,
+    TableColumn,
+    table,
+)
+from calibscale.output.documents.estimates import interval_name, strip_table
+from calibscale.output.plots.bias_plots import (
+    CURVES_HEIGHT,
+    MAP_HEIGHT,
+    BiasLine,
+    map_cells,
+    plot_bias_curves,
+    plot_bias_map,
+)
+from calibscale.output.plots.curve_plots import (
+    IntervalPanel,
+    IntervalRow,
+    intervals_height,
+    plot_intervals,
+)
+
+_SIGN = f"bias: {formatting.SIGN}"
+_MANY = f"{_SIGN}; the largest of many z-scores is not a test"
+_LISTED = 15  # points in the table of a map
+_MAX_BARS = 14  # groups in a plot
+_INTERVAL = "95 % interval"
+
+
+def _with_limits(points: dict[str, Any]) -> dict[str, Any]:
+    """Add interval limits and z to points or a curve of an older result, which lacks them."""
+    if points.get("low") is not None:
+        return points
+    both = list(zip(points["bias"], points["standard_error"], strict=True))
+    limits = {
+        name: [None if b is None or e is None else b + sign * e for b, e in both]
+        for name, sign in (("low", -2), ("high", 2))
+    }
+    return {**points, **limits, "z": [b / e if b is not None and e else None for b, e in both]}
+
+
+# ---------------------------------------------------------------- the map
+
+
+def _z(points: dict[str, Any], i: int) -> float:
+    """Return z, infinite (null in JSON) for a bias of certain predictions."""
+    bias, z = points["bias"][i], points["z"][i]
+    return z if z is not None else math.copysign(math.inf, bias) if bias else 0.0
+
+
+def map_blocks(result: dict[str, Any]) -> list[Block]:
+    """A map for each covariate, or a curve without covariates, and the most biased points."""
+    points = {**_with_limits(result["points"]), "source": result["source"]}
+    bias, masked = points["bias"], points["masked"]
+    shown = [
+        i for i, value in enumerate(bias)
+        if value is not None and not masked[i] and points["standard_error"][i] is not None
+    ]  # fmt: skip
+    text = f"The map has {formatting.plural(len(bias), 'point')}"
+    blank = len(bias) - len(shown)
+    text += f"; {blank:,} of them are blank because too few rows are near them." if blank else "."
+    if not shown:
+        return [Paragraph(text)]
+    figures = []
+    for name, values in points["covariates"].items():
+        figure = _map_figure(points, shown, name, values)
+        figures += [figure] if figure is not None else []
+    if not points["covariates"]:
+        figures.append(_curve_figure(points, shown))
+    block = Figures(tuple(figures)) if figures else _most_biased(points, shown)
+    return [Paragraph(text), block]
+
+
+def _map_figure(
+    points: dict[str, Any], shown: list[int], name: str, values: list[float | None]
+) -> Figure | None:
+    drawn = [i for i in shown if values[i] is not None and points["prediction"][i] is not None]
+    if not drawn:
+        return None
+    cells = map_cells(
+        [values[i] or 0.0 for i in drawn], [points["prediction"][i] for i in drawn],
+        [points["bias"][i] for i in drawn], [_z(points, i) for i in drawn],
+        [points["effective_rows"][i] or 0.0 for i in drawn],
+    )  # fmt: skip
+    low = sum(points["bias"][i] > 0 for i in drawn)
+    caption = f"Bias over {name} and the prediction: predictions are too low at {low:,} and too "
+    caption += f"high at {len(drawn) - low:,} points. {formatting.plural(cells.marked, 'cell')} "
+    caption += f"{'has' if cells.marked == 1 else 'have'} |z| above 2 (expected if calibrated: "
+    caption += "2.3 % above 2 and 2.3 % below −2). The darkest shade is a bias of "
+    caption += f"{formatting.number(cells.largest, 2)} or more."
+    numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
+    draw = partial(plot_bias_map, cells, name, _categories(points["source"], name))
+    return Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
+
+
+def _curve_figure(points: dict[str, Any], shown: list[int]) -> Figure:
+    order = sorted((points["prediction"][i] or 0.0, i) for i in shown)
+    step = max(1, len(order) // 200)
+    some = order[::step]
+    x = [a for a, _ in some]
+    curve = BiasLine("", x, *([points[key][i] for _, i in some] for key in ("bias", "low", "high")))
+    return Figure(
+        partial(plot_bias_curves, [curve], "prediction"),
+        CURVES_HEIGHT,
+        "Bias over the prediction",
+        "Bias over the prediction; above 0 predictions are too low.",
+        _most_biased(points, shown, "Data of the plot: most biased points"),
+    )
+
+
+def _categories(source: dict[str, Any] | None, name: str | None) -> Sequence[str]:
+    """Names of the values 0, 1, … of a categorical covariate; empty for a numerical one."""
+    return ((source or {}).get("categories") or {}).get(name, ())
+
+
+def _value(source: dict[str, Any] | None, name: str, value: float | None) -> str:
+    """Format a value of a covariate, by name if it is a category."""
+    level = formatting.level(source, name, value)
+    return level if isinstance(level, str) else formatting.number(level)
+
+
+def _most_biased(
+    points: dict[str, Any], shown: list[int], caption: str = "Most biased points"
+) -> Table:
+    """Table of the points of largest |z|."""
+    names = list(points["covariates"])
+    rows = [
+        (
+            formatting.number(points["prediction"][i]),
+            *(_value(points["source"], name, points["covariates"][name][i]) for name in names),
+            formatting.signed(points["bias"][i]), formatting.span(points["low"][i],
+            points["high"][i]),
+            formatting.number(points["z"][i], 2), formatting.number(points["effective_rows"][i], 3),
+        )
+        for i in sorted(shown, key=lambda i: -abs(_z(points, i)))[:_LISTED]
+    ]  # fmt: skip
+    head = (TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
+    return table(caption, head, rows, _MANY)
+
+
+# ---------------------------------------------------------------- groups of an audit
+
+
+def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[Block]:
+    """Plot and table of groups by |z|, with simultaneous intervals."""
+    if not groups:
+        return []
+    alpha = 1 - level + 1e-12
+
+    def alert(g: dict[str, Any]) -> bool:
+        return g["adjusted"] is not None and g["adjusted"] <= alpha
+
+    shown = groups[:_MAX_BARS]
+    rows = tuple(
+        IntervalRow(
+            f"{g['group']} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"], alert(g)
+        )
+        for g in shown
+    )
+    strip = IntervalPanel("bias y − p", rows, zero=True)
+    count = len(groups)
+    some = f"The {len(shown)} most biased of {count:,} groups"
+    some = some if count > len(shown) else "All groups"
+    intervals = f"simultaneous {interval_name(level)}s over all {count:,}"
+    figure = Figure(
+        partial(plot_intervals, [strip], "bias", alert=f"adjusted p ≤ {1 - level:.2g}"),
+        intervals_height([strip]),
+        f"Bias of groups: {some}",
+        f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
+        strip_table([strip], "Data of the plot: bias of groups", "group", level, "bias"),
+    )  # fmt: skip
+    listed = [
+        (
+            g["group"], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
+            formatting.number(g["frequency"]), formatting.signed(g["bias"]),
+            formatting.span(g["low"], g["high"]),
+            Cell(formatting.p_value(g["adjusted"]), "breached" if alert(g) else ""),
+        )
+        for g in groups
+    ]  # fmt: skip
+    head = (
+        "group", "rows", "mean prediction", "frequency", "bias", interval_name(level),
+        "adjusted p",
+    )  # fmt: skip
+    return [Figures((figure,)), table("Groups by their bias", head, listed, _SIGN)]
+
+
+# ---------------------------------------------------------------- curves of an audit
+
+
+def curve_figures(
+    curves: Sequence[dict[str, Any]],
+    source: dict[str, Any] | None,
+    histograms: dict[str | None, Any],
+) -> Figures | None:
+    """Plots of the bias along the prediction and along each covariate."""
+    by_covariate: dict[str | None, list[dict[str, Any]]] = {}
+    for curve in curves:
+        by_covariate.setdefault(curve["covariate"], []).append(curve)
+    figures = []
+    for name, some in by_covariate.items():
+        label = "prediction" if name is None else name
+        drawn = [
+            BiasLine(formatting.group(c["by"], formatting.level(source, c["by"],
+            c["level"])) if c["by"] else "",
+                  c["x"], c["bias"], c["low"], c["high"])
+            for c in map(_with_limits, some)
+        ]  # fmt: skip
+        by = some[0]["by"]
+        split = f", for each value of {by}" if len(some) > 1 and by else ""
+        figures.append(
+            Figure(
+                partial(
+                    plot_bias_curves, drawn, label, _categories(source, name), histograms.get(name)
+                ),
+                CURVES_HEIGHT,
+                f"Bias over {label}{split}",
+                f"Bias over {label}{split}; above 0 predictions are too low.",
+                _curve_table(drawn, label, source, name),
+            )
+        )
+    return Figures(tuple(figures)) if figures else None
+
+
+def _curve_table(
+    curves: Sequence[BiasLine], label: str, source: dict[str, Any] | None, name: str | None
+) -> Table:
+    """Table of about 20 points of each curve."""
+    several = len(curves) > 1
+    rows = []
+    for curve in curves:
+        step = max(1, len(curve.x) // 20)
+        for i in range(0, len(curve.x), step):
+            row = [_value(source, name or "", curve.x[i]), formatting.signed(curve.bias[i]),
+                   formatting.span(curve.low[i], curve.high[i])]  # fmt: skip
+            rows.append([curve.name, *row] if several else row)
+    head: list[str | TableColumn] = [TableColumn(label), "bias", _INTERVAL]
+    return table(f"Data of the plot: bias over {label}", ["curve", *head] if several else head,
+                 rows)  # fmt: skip
+
+
+def region_table(regions: Sequence[dict[str, Any]], source: dict[str, Any] | None) -> Table | None:
+    """Table of the most biased regions of the map of an audit."""
+    if not regions:
+        return None
+    names = list(regions[0]["covariates"])
+    rows = [
+        (
+            formatting.number(r["prediction"]),
+            *(_value(source, name, r["covariates"].get(name)) for name in names),
+            formatting.signed(r["bias"]), formatting.span(r.get("low"), r.get("high")),
+            formatting.number(r.get("z"), 2), formatting.number(r["effective_rows"], 3),
+        )
+        for r in regions[:_LISTED]
+    ]  # fmt: skip
+    head = (TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
+    return table("Most biased regions of the map", head, rows, _MANY)

@@ -1,0 +1,416 @@
+"""Sections on rankings, selections, power and tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from calibscale import formatting
+from calibscale.output.document import (
+    Block,
+    Cell,
+    Figure,
+    Figures,
+    Folded,
+    Paragraph,
+    TableColumn,
+    table,
+)
+from calibscale.output.documents.estimates import interval_name, strip_table
+from calibscale.output.plots.curve_plots import (
+    CURVE_HEIGHT,
+    IntervalPanel,
+    IntervalRow,
+    in_pictures,
+    intervals_height,
+    plot_intervals,
+    plot_risk,
+)
+
+
+class Tested(NamedTuple):
+    """Test of one window, model or set of covariates."""
+
+    place: str
+    test: dict[str, Any]
+    adjusted: float | None = None
+
+
+def is_smallest_p(test: dict[str, Any]) -> bool:
+    """Whether the p-value is the smallest that the replicates allow."""
+    return test["null"] != "hoeffding" and test["exceedances"] == 0
+
+
+def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block]:
+    """Values compared with the null, and p-values."""
+    if not tests:
+        return []
+    adjusted = any(one.adjusted is not None for one in tests)
+    several = any(one.place for one in tests)
+    head: list[str | TableColumn] = ["statistic"]
+    head += [TableColumn(what, numbers=False), "value"] if several else ["value"]
+    head += ["95 % null quantile", "p-value", *(["adjusted"] if adjusted else [])]
+    rows: list[list[str | Cell]] = []
+    for place, test, holm in tests:
+        p, smallest = test["p_value"], is_smallest_p(test)
+        state = "breached" if p is not None and p <= alpha else ""
+        row: list[str | Cell] = [_statistic(test), *([place] if several else [])]
+        row += [formatting.number(test["value"]), formatting.number(test["critical_value"])]
+        row += [Cell(formatting.p_value(p, smallest), state)]
+        rows.append([*row, *([formatting.p_value(holm)] if adjusted else [])])
+    blocks: list[Block] = [table("Tests of calibration", head, rows, _null_note(tests))]
+    figures = _null_figures(tests, what, alpha)
+    if figures is not None:
+        blocks.insert(0, figures)
+    missing = dict.fromkeys(
+        f"{_statistic(one.test)}: {one.test['reason']}" for one in tests if one.test["reason"]
+    )
+    return [*blocks, *(Paragraph(f"{text}.") for text in missing)]
+
+
+def _statistic(test: dict[str, Any]) -> str:
+    return formatting.label({"estimator": test["statistic"], "notion": test["notion"]})
+
+
+def _null_note(tests: Sequence[Tested]) -> str:
+    first = tests[0].test
+    if first["null"] == "hoeffding":
+        return "p-values are upper bounds, by Hoeffding's inequality"
+    if first["null"] is None:
+        return ""
+    count = max(one.test["replicates"] or 0 for one in tests)
+    drawn = "labels drawn from the predictions" if first["null"] == "labels" else first["null"]
+    text = f"null: {drawn}, {formatting.plural(count, 'replicate')}, seed {first['seed']}"
+    certain = first.get("certain_rows")
+    return text + (
+        f"; {certain:,} rows have a prediction of 0 or 1, so that their labels are the same in "
+        "every draw" if certain else ""
+    )  # fmt: skip
+
+
+def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures | None:
+    """Plots of observed values over the range of the null, if its quantiles are available."""
+    by_statistic: dict[str, list[IntervalRow]] = {}
+    for place, test, _ in tests:
+        drawn = test["null_distribution"]
+        if drawn is None or test["value"] is None:
+            continue
+        quantiles = drawn["quantiles"]
+        if "0.05" in quantiles and "0.95" in quantiles:
+            alert = test["p_value"] is not None and test["p_value"] <= alpha
+            ends = quantiles["0.05"], quantiles["0.95"]
+            row = IntervalRow(place or "all rows", test["value"], *ends, alert, bar="rows")
+            by_statistic.setdefault(_statistic(test), []).append(row)
+    strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
+    if not strips:
+        return None
+    figures = []
+    for some in in_pictures(strips):
+        names = formatting.joined([strip.title for strip in some])
+        caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
+        caption += "under calibration. A point far to the right of its bar is evidence against "
+        caption += "calibration."
+        rows = [
+            (strip.title, r.label, formatting.number(r.value), formatting.span(r.low, r.high, 4))
+            for strip in some
+            for r in strip.rows
+        ]
+        head = ("statistic", TableColumn(what, numbers=False), "value", "5 % … 95 % null quantiles")
+        numbers = table(f"Data of the plot: tests of {names}", head, rows)
+        draw = partial(plot_intervals, some, "value", "central 90 % of the null",
+                       f"p ≤ {alpha:.2g}")  # fmt: skip
+        figures.append(Figure(draw, intervals_height(some), f"Tests of {names}", caption, numbers))
+    return Figures(tuple(figures))
+
+
+# ---------------------------------------------------------------- Comparisons
+
+
+# ---------------------------------------------------------------- ranking
+
+
+def ranking_blocks(
+    models: Sequence[dict[str, Any]], by: str, level: float | None, notes: Sequence[str] = ()
+) -> list[Block]:
+    """Plot and table of ranked models (keys: name, rank, value, interval, rank_probabilities)."""
+    if not models:
+        return []
+    rows = tuple(_model_row(model) for model in models)
+    strip = IntervalPanel(by, rows)
+    figure = Figure(
+        partial(plot_intervals, [strip], by, interval_name(level)), intervals_height([strip]),
+        f"Models by {by}",
+        f"{by} of each model, best calibrated first. If bars overlap, the order is uncertain.",
+        strip_table([strip], f"Data of the plot: models by {by}", "model", level),
+    )  # fmt: skip
+    return [Figures((figure,)), _models_table(models, by, level), *map(Paragraph, notes)]
+
+
+def _model_row(model: dict[str, Any]) -> IntervalRow:
+    interval = model["interval"] or {"low": None, "high": None}
+    return IntervalRow(model["name"], model["value"], interval["low"], interval["high"])
+
+
+def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None) -> Block:
+    n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
+    n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
+    extra = [k for k in ("accuracy", "brier", "nll") if any(m.get(k) is not None for m in models)]
+    rows = []
+    for model in models:
+        interval = model["interval"] or {"low": None, "high": None}
+        given = list(model["rank_probabilities"] or ())[:n_ranks]
+        probabilities = [
+            Cell(formatting.probability(p), "share", round(p, 3)) if p is not None else Cell("–")
+            for p in [*given, *[None] * (n_ranks - len(given))]
+        ]
+        rank = "–" if model["rank"] is None else str(model["rank"])
+        rows.append((
+            model["name"], rank, formatting.number(model["value"]),
+            formatting.span(interval["low"], interval["high"]), *probabilities,
+            *(formatting.number(model.get(key)) for key in extra),
+        ))  # fmt: skip
+    head = ("model", "rank", by, interval_name(level))
+    ranks = [TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
+    note = "P(rank): probability of the rank" if n_ranks else ""
+    return table(f"Models by {by}", (*head, *ranks, *extra), rows, note)
+
+
+def difference_table(
+    differences: Sequence[dict[str, Any]], level: float | None, names: tuple[str, str]
+) -> Block | None:
+    """Table of paired differences (keys: first, second, value, low, high, p)."""
+    if not differences:
+        return None
+    rows = []
+    for d in differences:
+        differ = d["p"] is not None and level is not None and d["p"] <= 1 - level + 1e-12
+        state = Cell("different", "strong") if differ else "indistinguishable"
+        rows.append((
+            d["first"], d["second"], formatting.signed(d["value"]),
+            formatting.span(d["low"], d["high"]), formatting.p_value(d["p"]),
+            "–" if d["p"] is None else state,
+        ))  # fmt: skip
+    head = (
+        names[0], TableColumn(names[1], numbers=False), "difference", interval_name(level),
+        "adjusted p", TableColumn("state", numbers=False),
+    )  # fmt: skip
+    return table(
+        "Pairwise differences", head, rows, "p-values are adjusted for the number of pairs"
+    )
+
+
+# ---------------------------------------------------------------- drift
+
+
+def drift_blocks(drift: dict[str, Any], column: str | None) -> list[Block]:
+    """Plot and table of differences from the baseline."""
+    results = drift["results"]
+    base = drift["baseline"]
+    window = formatting.window(drift["window"]) if drift["window"] else "the window"
+    title = f"{window[:1].upper()}{window[1:]} against the baseline"
+    if base is not None and base["first"] and base["last"]:
+        title += f", {formatting.day(base['first'])} to {formatting.day(base['last'])}"
+        title += f" ({formatting.count(base['n'])} rows)" if base["n"] is not None else ""
+    if not results:
+        return [Paragraph(f"{title}: no comparison is possible yet.")]
+    level = next((d["level"] for d in results if d["level"] is not None), None)
+    alpha = 0.05 if level is None else 1 - level
+    by_estimator: dict[str, list[IntervalRow]] = {}
+    for d in sorted(results, key=lambda d: d["group"] is not None):
+        p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
+        row = IntervalRow(
+            formatting.group(column, d["group"]), d["difference"], d["low"], d["high"],
+            p is not None and p <= alpha + 1e-12,
+        )  # fmt: skip
+        by_estimator.setdefault(formatting.label(d), []).append(row)
+    strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
+    figures = Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
+    rows = [
+        (
+            formatting.label(d), formatting.group(column, d["group"]),
+            formatting.signed(d["difference"]),
+            formatting.span(d["low"], d["high"]), formatting.p_value(d["p_value"]),
+            formatting.p_value(d["adjusted_p_value"]),
+        )
+        for d in results
+    ]  # fmt: skip
+    head = (
+        "estimator", TableColumn("group", numbers=False), "difference", interval_name(level),
+        "p-value",
+        "adjusted",
+    )  # fmt: skip
+    listed = table("Drift since the baseline", head, rows)
+    return [Paragraph(f"{title}."), figures, Folded("Differences and p-values", (listed,))]
+
+
+def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float | None) -> Figure:
+    names = formatting.joined([strip.title for strip in some])
+    caption = (
+        f"{names}: change since the baseline. Significance is by p-values adjusted for all "
+        "comparisons; each bar is the unadjusted interval of one comparison."
+    )
+    numbers = strip_table(some, f"Data of the plot: drift of {names}", "group", level, "change")
+    draw = partial(plot_intervals, some, "difference", interval_name(level), "significant change")
+    return Figure(draw, intervals_height(some), f"Drift of {names}. {title}", caption, numbers)
+
+
+# ---------------------------------------------------------------- selection
+
+
+def selection_blocks(result: dict[str, Any]) -> list[Block]:
+    """Table of risks, plots of risk along grids, and the best estimate of each estimator."""
+    candidates = result["candidates"]
+    names = list(dict.fromkeys(c["estimator"] for c in candidates))
+    best = {name: _best([c for c in candidates if c["estimator"] == name]) for name in names}
+    chosen = result["selected"]
+    blocks: list[Block] = [
+        Paragraph(
+            f"The estimator with the smallest risk is {chosen['estimator']}"
+            + (f" with {_settings(chosen)}" if _settings(chosen) else "")
+            + f": the squared calibration error is {formatting.number(chosen['estimate'])}"
+            + (
+                f", its root {formatting.number(chosen['root'])}"
+                if chosen["root"] is not None
+                else ""
+            )
+            + f". {_interval_sentence(chosen)}"
+        ),
+        _risk_table(list(best.values()), chosen),
+    ]
+    figures = [_root_figure(list(best.values()), chosen)]
+    for name in names:
+        grid = [c for c in candidates if c["estimator"] == name]
+        figure = _risk_figure(name, grid, best[name], chosen)
+        figures += [figure] if figure is not None else []
+        end = figure is not None and figure.caption.endswith("may be better.")
+        if end:
+            setting = _settings(best[name])
+            blocks.append(
+                Paragraph(f"{name}: {setting} is at the end of its grid; extend it with --grid.")
+            )
+    nested = result["nested"]
+    if nested is not None:
+        blocks.append(
+            Paragraph(f"Nested cross-validation: {formatting.number(nested['estimate'])}.")
+        )
+    return [*blocks, Figures(tuple(figures))]
+
+
+def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
+    return min(candidates, key=lambda c: math.inf if c["risk"] is None else c["risk"])
+
+
+def _root_risk(candidate: dict[str, Any]) -> float | None:
+    return None if candidate["risk"] is None else 100 * math.sqrt(max(candidate["risk"], 0.0))
+
+
+def _settings(candidate: dict[str, Any]) -> str:
+    """Hyper-parameter and fitted parameters, the latter as means over folds."""
+    settings = dict(candidate["hyperparameter"] or {})
+    for name, values in (candidate["fitted"] or {}).items():
+        numbers = values if isinstance(values, list) else [values]
+        if numbers and all(isinstance(v, int | float) for v in numbers):
+            settings[name.replace("theta", "θ")] = sum(numbers) / len(numbers)
+    return ", ".join(f"{name} = {_digits(value)}" for name, value in settings.items())
+
+
+def _digits(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else formatting.plain(value)
+
+
+def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Block:
+    rows = []
+    for c in sorted(best, key=lambda c: math.inf if c["risk"] is None else c["risk"]):
+        best_one = c["estimator"] == chosen["estimator"]
+        state = "worse" if c["distinguishable"] else "indistinguishable"
+        rows.append((
+            Cell(c["estimator"], "strong" if best_one else ""), _settings(c) or "–",
+            formatting.number(_root_risk(c), 6),
+            "–" if best_one else formatting.signed(c["difference"]),
+            "–" if best_one else formatting.number(c["difference_standard_error"], 2),
+            formatting.number(c["estimate"]), formatting.number(c["root"]),
+            formatting.span(*_roots(c)),
+            Cell("selected", "strong") if best_one else state,
+        ))  # fmt: skip
+    head = (
+        "estimator", TableColumn("setting", numbers=False), "√risk × 100", "risk − best", "±",
+        "estimate", "root", f"{interval_name(_level(chosen))} of the root",
+        TableColumn("state", numbers=False),
+    )  # fmt: skip
+    caption = "Best candidate of each estimator by risk"
+    return table(caption, head, rows, "±: standard error of the difference, paired by rows")
+
+
+def _level(candidate: dict[str, Any]) -> float | None:
+    return None if candidate["interval"] is None else candidate["interval"]["level"]
+
+
+def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Square roots of the limits of the interval."""
+    limits = candidate["interval"] or {"low": None, "high": None}
+    if limits["low"] is None or limits["high"] is None:
+        return None, None
+    return math.sqrt(max(limits["low"], 0.0)), math.sqrt(max(limits["high"], 0.0))
+
+
+def _interval_sentence(chosen: dict[str, Any]) -> str:
+    """Sentence about the interval of the selected estimate."""
+    limits = chosen["interval"]
+    if limits is None or limits["low"] is None or limits["high"] is None:
+        return ""
+    between = formatting.span(limits["low"], limits["high"])
+    text = f"The {interval_name(limits['level'])} of the squared error is {between}"
+    if limits["low"] <= 0:
+        return f"{text}. It includes 0, although the estimate, a mean of squares, is positive."
+    return f"{text}."
+
+
+def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Figure:
+    rows = tuple(IntervalRow(c["estimator"], c["root"], *_roots(c)) for c in best)
+    strip, level = IntervalPanel("", rows), _level(chosen)
+    return Figure(
+        partial(plot_intervals, [strip], interval=interval_name(level)),
+        intervals_height([strip]),
+        "Calibration error by estimator",
+        f"Calibration error (root) by each estimator, with its {interval_name(level)}; "
+        f"{chosen['estimator']} has the smallest risk.",
+        strip_table([strip], "Data of the plot: calibration error by estimator", "estimator",
+                    level), "Calibration error (root)",
+    )  # fmt: skip
+
+
+def _risk_figure(
+    name: str, grid: list[dict[str, Any]], best: dict[str, Any], selected: dict[str, Any]
+) -> Figure | None:
+    """Plot of the risk along a grid of one hyper-parameter."""
+    drawn = [c for c in grid if c["risk"] is not None and len(c["hyperparameter"] or {}) == 1]
+    if len(drawn) < 3 or selected["risk"] is None or best not in drawn:
+        return None
+    (label,) = best["hyperparameter"]
+    if not all(isinstance(c["hyperparameter"].get(label), int | float) for c in drawn):
+        return None
+    drawn.sort(key=lambda c: c["hyperparameter"][label])
+    values = [c["hyperparameter"][label] for c in drawn]
+    rows = [
+        (formatting.number(value, 4), formatting.number(_root_risk(c)),
+         formatting.number(_root_spread(c), 2), formatting.number(c["estimate"]))
+        for value, c in zip(values, drawn, strict=True)
+    ]  # fmt: skip
+    at, y_name = best["hyperparameter"][label], "√risk × 100"
+    caption = f"Risk of {name} along its grid; the minimum is at {label} = {_digits(at)}"
+    end = at in (values[0], values[-1])
+    caption += ", an end of the grid: a wider grid may be better." if end else "."
+    return Figure(
+        partial(plot_risk, drawn, best, selected), CURVE_HEIGHT, f"Risk of {name} by {label}",
+        caption,
+        table(f"Data of the plot: risk of {name}", (label, y_name, "±", "estimate"), rows),
+        f"Risk of {name}",
+    )  # fmt: skip
+
+
+def _root_spread(candidate: dict[str, Any]) -> float:
+    """Two standard errors of the difference from the best, on the scale of √risk × 100."""
+    error = candidate["difference_standard_error"] or 0.0
+    return 100 * error / math.sqrt(max(candidate["risk"], 1e-300))

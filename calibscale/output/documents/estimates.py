@@ -1,0 +1,356 @@
+"""Sections of estimates: intervals, reliability diagrams, groups, and tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from calibscale import formatting
+from calibscale.estimators.registry import BIASED, short_summary
+from calibscale.output.document import (
+    Block,
+    Cell,
+    Figure,
+    Figures,
+    Paragraph,
+    Table,
+    TableColumn,
+    table,
+)
+from calibscale.output.plots.curve_plots import (
+    IntervalPanel,
+    IntervalRow,
+    in_pictures,
+    intervals_height,
+    plot_intervals,
+)
+from calibscale.output.plots.reliability_plot import (
+    RELIABILITY_HEIGHT,
+    outcome,
+    plot_reliability,
+    prediction,
+)
+from calibscale.results import name_of
+
+MAX_GROUPS = 12  # groups in a plot; tables contain all groups
+THIS_N = "the expectation at this n"
+
+
+class Place(NamedTuple):
+    """Estimates of one window, group or model.
+
+    `limits` are the thresholds of each estimator, `breached` the estimators that breach one.
+    """
+
+    name: str
+    results: Sequence[dict[str, Any]]
+    n: int | None = None
+    limits: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
+    breached: frozenset[str] = frozenset()
+
+
+def level_of(results: Sequence[dict[str, Any]]) -> float | None:
+    """The level of the first interval."""
+    levels = (e["interval"]["level"] for e in results if e["interval"] is not None)
+    return next((level for level in levels if level is not None), None)
+
+
+def interval_name(level: float | None) -> str:
+    return "interval" if level is None else f"{formatting.percent(level)} interval"
+
+
+# ---------------------------------------------------------------- estimates
+
+
+def estimate_blocks(places: Sequence[Place], what: str) -> list[Block]:
+    """Plots and a table of the same estimators at several places; `what` is the kind of place."""
+    if not any(place.results for place in places):
+        return []
+    level = level_of([e for place in places for e in place.results])
+    return [_forest(places, what, level), estimate_table(places, what, level), *_reasons(places)]
+
+
+def _forest(places: Sequence[Place], what: str, level: float | None) -> Figures:
+    """Strips of each estimator, with a row for each place."""
+    panels = []
+    for label, rows in _by_estimator(places).items():
+        drawn = tuple(_row(place, estimate) for place, estimate in rows[:MAX_GROUPS])
+        if any(row.value is not None for row in drawn):
+            panels.append(IntervalPanel(label, drawn))
+    pictures = in_pictures(panels)
+    return Figures(tuple(_forest_figure(some, places, what, level) for some in pictures))
+
+
+def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[str, Any]]]]:
+    groups: dict[str, list[tuple[Place, dict[str, Any]]]] = {}
+    for place in places:
+        for estimate in place.results:
+            groups.setdefault(formatting.label(estimate), []).append((place, estimate))
+    return groups
+
+
+def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
+    interval = estimate["interval"] or {"low": None, "high": None}
+    name = estimate["estimator"]
+    return IntervalRow(
+        place.name, estimate["value"], interval["low"], interval["high"],
+        name in place.breached, place.limits.get(name, ()),
+    )  # fmt: skip
+
+
+def _forest_figure(
+    some: Sequence[IntervalPanel], places: Sequence[Place], what: str, level: float | None
+) -> Figure:
+    names = formatting.joined([strip.title for strip in some])
+    title = f"{names} by {what}" if len(places) > 1 else names
+    caption = f"{title}: each point is an estimate"
+    caption += f", each bar its {interval_name(level)}" if level is not None else ""
+    return Figure(
+        partial(plot_intervals, some, interval=interval_name(level)), intervals_height(some),
+        f"Estimates of {title}", f"{caption}. Every strip has its own scale.",
+        strip_table(some, f"Data of the plot: {title}", what, level),
+    )  # fmt: skip
+
+
+def strip_table(
+    some: Sequence[IntervalPanel],
+    caption: str,
+    what: str,
+    level: float | None,
+    value: str = "value",
+) -> Table:
+    """Table of the data of strips."""
+    named = any(row.label for strip in some for row in strip.rows)
+    rows = [
+        (strip.title or "–", *([row.label] if named else []), formatting.number(row.value),
+         formatting.span(row.low, row.high, 4))
+        for strip in some
+        for row in strip.rows
+    ]  # fmt: skip
+    middle = [TableColumn(what, numbers=False)] if named else []
+    return table(caption, ("quantity", *middle, value, interval_name(level)), rows)
+
+
+def estimate_table(places: Sequence[Place], what: str, level: float | None) -> Table:
+    """Table of estimates with intervals, roots, and approximation errors."""
+    every = [e for place in places for e in place.results]
+    several = len(places) > 1 or any(place.name for place in places)
+    rooted = any(e["squared"] for e in every)
+    approximate = any(_approximation(e) for e in every)
+    head: list[str | TableColumn] = ["estimator"]
+    head += [TableColumn(what, numbers=False), "value"] if several else ["value"]
+    head += [interval_name(level)] if level is not None else []
+    head += [*(["root"] if rooted else []),
+             *([TableColumn("± approx.", optional=True)] if approximate else [])]  # fmt: skip
+    head.append(
+        TableColumn("rows", optional=True)
+        if several
+        else TableColumn("description", numbers=False, optional=True)
+    )
+    rows: list[list[str | Cell]] = []
+    for label, some in _by_estimator(places).items():
+        for i, (place, estimate) in enumerate(some):
+            row: list[str | Cell] = [Cell(label, "strong" if i == 0 else "faint")]
+            row += [place.name] if several else []
+            state = "breached" if estimate["estimator"] in place.breached else ""
+            row.append(Cell(formatting.number(estimate["value"]), state))
+            row += [_interval(estimate)] if level is not None else []
+            root = formatting.number(estimate["root"]) if estimate["squared"] else ""
+            row += [root] if rooted else []
+            row += [_approximation(estimate)] if approximate else []
+            n = formatting.count(estimate["n"] if estimate["n"] is not None else place.n)
+            last = n if several else short_summary(estimate["estimator"])
+            rows.append([*row, last])
+    remarks = ["root: √value of a squared error"] * rooted + _signs(every)
+    remarks += ["± approx.: numerical error of an approximation, not sampling error"] * approximate
+    covered: dict[str, list[str]] = {}
+    for e in every:
+        covers = (e["interval"] or {"covers": None})["covers"]
+        if covers not in (None, "the population"):
+            covered.setdefault(covers, []).append(e["estimator"])
+    remarks += [
+        f"intervals of {', '.join(dict.fromkeys(some))} cover {covers}, which exceeds the "
+        "population value"
+        for covers, some in covered.items()
+    ]
+    return table("Values and intervals", head, rows, "; ".join(remarks))
+
+
+def _interval(estimate: dict[str, Any]) -> str:
+    interval = estimate["interval"]
+    if interval is None:
+        return "–"
+    biased = interval["covers"] == THIS_N
+    return formatting.span(interval["low"], interval["high"]) + (" at this n" if biased else "")
+
+
+def _approximation(estimate: dict[str, Any]) -> str:
+    approximation = estimate["approximation"]
+    if approximation is None or approximation["kind"] in (None, "exact"):
+        return ""
+    error = approximation["error"]
+    return "unknown" if error is None else formatting.number(error, 2)
+
+
+def _reasons(places: Sequence[Place]) -> list[Block]:
+    """Sentences about missing values, each once."""
+    reasons = dict.fromkeys(
+        f"{formatting.label(e)}: {e['reason']}"
+        for place in places
+        for e in place.results
+        if e["value"] is None and e["reason"]
+    )
+    return [Paragraph(f"There is no value of {text}.") for text in reasons]
+
+
+# ---------------------------------------------------------------- groups
+
+
+def group_blocks(
+    column: str | None,
+    groups: Sequence[dict[str, Any]],
+    where: str,
+    judged: Callable[[Any], tuple[dict[str, tuple[float, ...]], frozenset[str]]] | None = None,
+    worst_first: bool = False,
+) -> list[Block]:
+    """Plot of the first groups and table of all groups, largest or worst first, with notes.
+
+    `groups` have the keys ``group``, ``n`` and ``results``; `judged` returns the thresholds of a
+    group by estimator, and the estimators that breach one.
+    """
+    order, rank = "largest", lambda g: -(g["n"] or 0)
+    if worst_first and (name := _error_name(groups)) is not None:
+        order, rank = f"largest {name}", partial(_goodness, name)
+    ordered = sorted(groups, key=rank)
+    if not ordered:
+        return []
+    places = [
+        Place(formatting.group(column, g["group"]), g["results"], g["n"],
+              *(judged(g["group"]) if judged is not None else ()))
+        for g in ordered
+    ]  # fmt: skip
+    level = level_of([e for g in ordered for e in g["results"]])
+    many = len(places) > MAX_GROUPS
+    shown = f"The plots show {MAX_GROUPS} of {len(places):,} groups" if many else "All groups"
+    return [
+        Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
+        _forest(places, "group", level),
+        group_table(column, ordered, where),
+        *map(Paragraph, _size_notes(ordered)),
+    ]
+
+
+def _error_name(groups: Sequence[dict[str, Any]]) -> str | None:
+    """Name of the error by which groups are ordered: ece, or else the first one."""
+    names = [e["estimator"] for g in groups for e in g["results"]]
+    return "ece" if "ece" in names else next(iter(names), None)
+
+
+def _goodness(name: str, group: dict[str, Any]) -> float:
+    """Sort key: worst estimates first, missing values last."""
+    value = next((e["value"] for e in group["results"] if e["estimator"] == name), None)
+    if value is None:
+        return math.inf
+    return value if name == "accuracy" else -abs(value) if name == "confidence_gap" else -value
+
+
+def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Sentences about estimates that are not comparable between groups of different sizes."""
+    if len({g["n"] for g in groups}) < 2:
+        return
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for estimate in (e for g in groups for e in g["results"]):
+        by_name.setdefault(estimate["estimator"], []).append(estimate)
+    ridges = [
+        name for name, some in by_name.items()
+        if len({(e["parameters"] or {}).get("ridge") for e in some if e["value"] is not None}) > 1
+    ]  # fmt: skip
+    biased = [name for name in by_name if name_of(name) in BIASED and name not in ridges]
+    if ridges:
+        listed = ", ".join(ridges)
+        yield f"{listed}: not comparable between groups, as λ decreases with n; set ridge."
+    if biased:
+        yield f"Biased upwards, most in small groups: {', '.join(biased)}."
+
+
+def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str) -> Table:
+    """Table with a row for each group and a column for each estimator."""
+    labels = list(dict.fromkeys(formatting.label(e) for g in groups for e in g["results"]))
+    rows = []
+    for g in groups:
+        estimates = {formatting.label(e): e for e in g["results"]}
+        cells = [_value_and_interval(estimates.get(label)) for label in labels]
+        rows.append((formatting.group(column, g["group"]), formatting.count(g["n"]), *cells))
+    every = [e for g in groups for e in g["results"]]
+    remarks = [*(["intervals are in brackets"] if level_of(every) else []), *_signs(every)]
+    caption = f"Groups {where}".rstrip()
+    return table(caption, ("group", "rows", *labels), rows, "; ".join(remarks))
+
+
+def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
+    """Explanation of the sign of signed estimates."""
+    return [formatting.GAP_SIGN] * any(e["estimator"] == "confidence_gap" for e in estimates)
+
+
+def _value_and_interval(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:
+        return "–"
+    interval, value = estimate["interval"], formatting.number(estimate["value"], 3)
+    if interval is None or interval["low"] is None or interval["high"] is None:
+        return value
+    return f"{value} [{formatting.span(interval['low'], interval['high'], 2)}]"
+
+
+# ---------------------------------------------------------------- reliability
+
+
+def reliability_figure(
+    diagram: dict[str, Any],
+    where: str,
+    reference: dict[str, Any] | None = None,
+    in_text: bool = False,
+) -> Figure | None:
+    """Reliability diagram, or None if every bin is empty."""
+    bins = diagram["bins"]
+    filled = [b for b in bins if b["frequency"] is not None]
+    if not filled:
+        return None
+    level = interval_name(diagram["level"])
+    names = outcome(diagram["notion"]), prediction(diagram)
+    outside = [b for b in filled if b["outside"]]
+    ece = f", ECE {formatting.number(diagram['ece'])}" if diagram["ece"] is not None else ""
+    summary = f"{len(outside)} of {formatting.plural(len(filled), 'bin')} outside the band"
+    high = sum(b["mean_p"] > b["frequency"] for b in outside)
+    sides = [
+        text
+        for count, text in (
+            (high, f"predictions too high in {high}"),
+            (len(outside) - high, f"too low in {len(outside) - high}"),
+        )
+        if count
+    ]
+    direction = f" ({' and '.join(sides)})" if sides else ""
+    rows = [
+        (
+            f"{formatting.given(b['lower'], 3)} – {formatting.given(b['upper'], 3)}",
+            formatting.count(b["count"]),
+            formatting.number(b["mean_p"]),
+            formatting.number(b["frequency"]),
+            formatting.span(*(b["interval"] or (None, None))),
+            formatting.span(*(b["consistency"] or (None, None))),
+            Cell("outside", "breached") if b["outside"] else "–" if b["mean_p"] is None else "in",
+        )
+        for b in bins
+    ]
+    head = ("bin", "rows", names[1], names[0], level, "band", TableColumn("state", numbers=False))
+    return Figure(
+        partial(plot_reliability, diagram, reference),
+        RELIABILITY_HEIGHT,
+        f"Reliability diagram {where}: {summary}",
+        f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}.",
+        table(f"Data of the plot: bins {where}", head, rows),
+        f"{where[:1].upper()}{where[1:]}",
+        in_text,
+    )

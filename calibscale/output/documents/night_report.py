@@ -1,0 +1,338 @@
+"""Report of a night: whether the model is calibrated, for which groups not, and since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibscale import formatting
+from calibscale.output.document import (
+    Article,
+    Block,
+    Cell,
+    Facts,
+    Figures,
+    Folded,
+    Paragraph,
+    Table,
+    TableColumn,
+    section,
+    table,
+)
+from calibscale.output.documents.bias_sections import map_blocks
+from calibscale.output.documents.comparisons import (
+    Tested,
+    difference_table,
+    drift_blocks,
+    ranking_blocks,
+    selection_blocks,
+    test_blocks,
+)
+from calibscale.output.documents.estimates import (
+    Place,
+    estimate_blocks,
+    group_blocks,
+    group_table,
+    reliability_figure,
+)
+from calibscale.output.documents.shared_sections import (
+    estimator_notes,
+    exclusions,
+    head,
+    interval_terms,
+    left_out,
+    missing_value,
+    notes,
+    observed,
+    only,
+    over,
+    settings,
+    terms,
+    what,
+)
+from calibscale.output.documents.trend_sections import evidence_blocks, trend_blocks
+
+
+def nightly(night: dict[str, Any]) -> Article:
+    """Document of ``calibscale nightly``."""
+    state, verdict, reasons = head(night)
+    return Article(
+        title=f"{night['job']}, model {night['model']}",
+        subtitle=_subtitle(night),
+        verdict=verdict,
+        state=state,
+        reasons=reasons,
+        sections=only(
+            section("key", "Key numbers", _facts(night)),
+            section("thresholds", "Thresholds", *_thresholds(night)),
+            section("estimates", "Estimates", *_estimates(night)),
+            section("reliability", "Reliability", _diagrams(night), detail=True),
+            section("trend", "Trend over days", *trend_blocks(night), detail=True),
+            section("evidence", "Evidence over time", *evidence_blocks(night)),
+            section("drift", "Drift", *_drift(night), detail=True),
+            section(
+                "groups", f"Groups by {night['group_by'] or 'group'}", *_groups(night), detail=True
+            ),
+            section("tests", "Tests", *_tests(night), detail=True),
+            section("ranking", "Ranking of models", *_ranking(night), detail=True),
+            section("risk", "Selection of an estimator by risk", *_selection(night), detail=True),
+            section("map", "Local bias", *_map(night), detail=True),
+            section("rows", "What was left out", *_left_out(night)),
+            notes([*(night["notes"] or ()), *estimator_notes(_every(night))]),
+            terms(_terms(night), [e["estimator"] for e in _every(night)]),
+            settings(night, model=night["model"], day=night["day"], created=night["created"]),
+        ),
+    )
+
+
+def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
+    """Estimates of all windows and of their groups."""
+    estimates: list[dict[str, Any]] = []
+    for window in night["windows"]:
+        estimates += window["results"] or []
+        for group in window["groups"] or ():
+            estimates += group["results"]
+    return estimates
+
+
+def _subtitle(night: dict[str, Any]) -> str:
+    text = f"Night of {formatting.day(night['day'])}"
+    created = night["created"]
+    if created:
+        text += f", computed {created[:16].replace('T', ' ')}"
+        text += " UTC" if created.endswith(("+00:00", "Z")) else ""
+    return text
+
+
+# ---------------------------------------------------------------- key numbers
+
+
+def _facts(night: dict[str, Any]) -> Facts:
+    facts = [("rows of the day", formatting.count(night["n"]), exclusions(night))]
+    for window, estimate in _key_estimates(night):
+        interval = estimate["interval"]
+        remark = f"over {over(night, window)}"
+        if interval is not None:
+            remark += f", {formatting.span(interval['low'], interval['high'], 2)}"
+        facts.append((formatting.label(estimate), formatting.number(estimate["value"]), remark))
+    alarms = night["alarms"]
+    if alarms is not None:
+        now = "yes" if alarms["alarm"] else "none"
+        since = f"since {formatting.day(alarms['since'])}" if alarms["since"] else ""
+        facts.append(("alarm", now, since))
+    if night["thresholds"]:
+        breached = sum(t["breached"] for t in night["thresholds"])
+        facts.append(("thresholds breached", str(breached), f"of {len(night['thresholds'])}"))
+    trend = night["trend"]
+    if trend is not None and trend["days"]:
+        count, first = trend["ledger_days"], trend["first_day"]
+        count = len(trend["days"]) if count is None else count
+        since = formatting.day(trend["days"][0] if first is None else first)
+        facts.append(("days in the ledger", formatting.count(count), f"since {since}"))
+    return Facts(tuple(facts))
+
+
+def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Estimates with thresholds; without thresholds, the first estimate with an interval."""
+    limited: dict[str, tuple[str, dict[str, Any]]] = {}
+    for t in night["thresholds"] or ():
+        estimate = _estimate(night, t["window"], t["estimator"])
+        if estimate is not None and t["group"] is None and t["estimator"] not in limited:
+            limited[t["estimator"]] = (t["window"], estimate)
+    if not limited:
+        for window in night["windows"]:
+            for estimate in window["results"] or ():
+                if estimate["interval"] is not None:
+                    return [(window["name"], estimate)]
+    return list(limited.values())[:3]
+
+
+def _estimate(night: dict[str, Any], window: str | None, name: str | None) -> dict[str, Any] | None:
+    for one in night["windows"]:
+        for estimate in one["results"] or ():
+            if one["name"] == window and estimate["estimator"] == name:
+                return estimate
+    return None
+
+
+# ---------------------------------------------------------------- thresholds
+
+
+def _thresholds(night: dict[str, Any]) -> list[Block]:
+    """Tables of the breached or unknown thresholds, and of the others, collapsed."""
+    thresholds = night["thresholds"] or []
+    urgent = [t for t in thresholds if t["breached"] or t["observed"] is None]
+    within = [t for t in thresholds if t not in urgent]
+    caption = "Limits and observed values"
+    if not urgent or not within:
+        return [_limit_table(night, thresholds, caption)] if thresholds else []
+    folded = (_limit_table(night, within, "Limits that are not breached"),)
+    rest = f"{formatting.plural(len(within), 'limit')} not breached"
+    return [_limit_table(night, urgent, caption), Folded(rest, folded)]
+
+
+def _limit_table(night: dict[str, Any], thresholds: list[dict[str, Any]], caption: str) -> Table:
+    column = night["group_by"]
+    rows = []
+    for t in sorted(thresholds, key=lambda t: not t["breached"]):
+        sign, limit = (">", t["above"]) if t["above"] is not None else ("<", t["below"])
+        if t["observed"] is None:
+            state = Cell(missing_value(t), "breached" if t["breached"] else "faint")
+        elif t["breached"]:
+            state = Cell("breached", "breached")
+        else:
+            state = Cell("within", "fine")
+        whom = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
+        rows.append((
+            what(t) + whom, state, observed(t), f"{sign} {formatting.given(limit)}",
+            over(night, t["window"]),
+        ))  # fmt: skip
+    head = (
+        "quantity", TableColumn("state", numbers=False), "observed", "breached if",
+        TableColumn("window", numbers=False),
+    )  # fmt: skip
+    return table(caption, head, rows)
+
+
+def _limits(
+    night: dict[str, Any], window: str, group: float | None
+) -> tuple[dict[str, tuple[float, ...]], frozenset[str]]:
+    """Thresholds of one window and group by estimator, and the estimators that breach one."""
+    limits: dict[str, tuple[float, ...]] = {}
+    breached = set()
+    for t in night["thresholds"] or ():
+        if (t["window"], t["group"]) != (window, group) or t["estimator"] is None:
+            continue
+        if (t["quantity"] or "value") not in ("value", "low", "high"):
+            continue
+        limit = t["above"] if t["above"] is not None else t["below"]
+        if limit is not None:
+            limits[t["estimator"]] = (*limits.get(t["estimator"], ()), limit)
+        if t["breached"]:
+            breached.add(t["estimator"])
+    return limits, frozenset(breached)
+
+
+# ---------------------------------------------------------------- estimates
+
+
+def _estimates(night: dict[str, Any]) -> list[Block]:
+    places = [
+        Place(over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None))
+        for w in night["windows"]
+        if w["results"]
+    ]
+    return estimate_blocks(places, "window")
+
+
+def _diagrams(night: dict[str, Any]) -> Figures | None:
+    figures = []
+    for window in night["windows"]:
+        if window["reliability"] is not None:
+            where = f"over {over(night, window['name'])}"
+            figure = reliability_figure(window["reliability"], where)
+            figures += [figure] if figure is not None else []
+    return Figures(tuple(figures)) if figures else None
+
+
+def _groups(night: dict[str, Any]) -> list[Block]:
+    """Groups of the window with the most rows; those of other windows are collapsed."""
+    windows = [w for w in night["windows"] if w["groups"]]
+    if not windows:
+        return []
+    first = max(windows, key=lambda w: w["n"] or 0)
+    blocks = group_blocks(
+        night["group_by"], first["groups"], f"over {over(night, first['name'])}",
+        lambda group: _limits(night, first["name"], group),
+    )  # fmt: skip
+    for window in windows:
+        if window is not first:
+            where = f"over {over(night, window['name'])}"
+            ordered = sorted(window["groups"], key=lambda g: -(g["n"] or 0))
+            listed = group_table(night["group_by"], ordered, where)
+            blocks.append(Folded(f"Groups {where}", (listed,)))
+    return blocks
+
+
+def _tests(night: dict[str, Any]) -> list[Block]:
+    tests = [
+        Tested(over(night, w["name"]), test) for w in night["windows"] for test in w["tests"] or ()
+    ]
+    tests.sort(key=lambda one: one.test["statistic"])
+    return test_blocks(tests, "window", 0.05)
+
+
+def _ranking(night: dict[str, Any]) -> list[Block]:
+    ranking = night["ranking"]
+    if ranking is None:
+        return []
+    models = [{**m, "name": m["model"]} for m in ranking["models"]]
+    models.sort(key=lambda m: (m["rank"] is None, m["rank"]))
+    differences = [
+        {"first": d["b"], "second": d["a"], "value": d["difference"], "low": d["low"],
+         "high": d["high"],
+         "p": d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]}
+        for d in ranking["differences"] or ()
+    ]  # fmt: skip
+    by = ranking["by"] or "value"
+    blocks = ranking_blocks(models, by, ranking["level"])
+    if ranking["window"]:
+        blocks.insert(0, Paragraph(f"Over {formatting.window(ranking['window'])}."))
+    pairs = difference_table(differences, ranking["level"], ("model", "minus"))
+    return [*blocks, *([pairs] if pairs is not None else [])]
+
+
+def _drift(night: dict[str, Any]) -> list[Block]:
+    return [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
+
+
+def _selection(night: dict[str, Any]) -> list[Block]:
+    return [] if night["selection"] is None else selection_blocks(night["selection"])
+
+
+def _map(night: dict[str, Any]) -> list[Block]:
+    return [] if night["bias"] is None else map_blocks(night["bias"])
+
+
+# ---------------------------------------------------------------- other sections
+
+
+def _left_out(night: dict[str, Any]) -> list[Block]:
+    blocks: list[Block] = []
+    of_day = left_out(night)
+    if of_day is not None:
+        blocks.append(of_day)
+    rows = []
+    for w in night["windows"]:
+        missing, damaged = w["missing"] or [], w["damaged"] or []
+        named = (
+            formatting.joined([formatting.day_short(day) for day in missing], 8)
+            if missing
+            else "none"
+        )
+        rows.append((
+            formatting.window(w["name"]), f"{w['first'] or '–'} … {w['last'] or '–'}",
+            formatting.count(len(w["days"] or ())), formatting.count(w["n"]), named,
+            Cell(f"{len(damaged)} damaged", "breached") if damaged else "none",
+        ))  # fmt: skip
+    if rows:
+        head = (
+            "window", TableColumn("first … last", numbers=False), "days", "rows",
+            TableColumn("missing days", numbers=False), TableColumn("damaged days", numbers=False),
+        )  # fmt: skip
+        blocks.append(table("Days of each window", head, rows))
+    damaged = dict.fromkeys(text for w in night["windows"] for text in w["damaged"] or ())
+    return [*blocks, *map(Paragraph, damaged)]
+
+
+def _terms(night: dict[str, Any]) -> list[str]:
+    every = _every(night)
+    names = ["calibrated", "window", *interval_terms(every)]
+    names += ["threshold"] if night["thresholds"] else []
+    if any(w["tests"] for w in night["windows"]):
+        names += ["p-value", "critical"]
+    names += ["band"] if any(w["reliability"] for w in night["windows"]) else []
+    names += ["evidence"] if night["alarms"] is not None else []
+    names += ["drift", "adjusted"] if night["drift"] is not None else []
+    for key, term in (("ranking", "rank"), ("selection", "risk"), ("bias", "map")):
+        names += [term] if night[key] is not None else []
+    return [*names, *(["unlabelled"] if night["n_unlabelled"] else [])]

@@ -1,0 +1,386 @@
+"""Sections that several documents share: headlines, notes, terms and settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from calibscale import formatting
+from calibscale.estimators.registry import SUMMARIES
+from calibscale.output.document import (
+    Block,
+    Folded,
+    Listing,
+    Paragraph,
+    Section,
+    Table,
+    section,
+    table,
+)
+from calibscale.output.documents.estimates import interval_name
+from calibscale.output.documents.trend_sections import QUANTITIES
+from calibscale.results import name_of
+
+_NAMED = 4  # maximum number of reasons of each kind
+_SIDES = {"top_label": ("too confident", "too cautious"), "positive": ("too high", "too low")}
+_SCORES = ("accuracy", "brier", "nll")  # these are not calibration errors
+
+
+class Head(NamedTuple):
+    """State, verdict and reasons of a night.
+
+    Attributes
+    ----------
+    state : str
+        ``fine``, ``breached`` or ``alarm``.
+    """
+
+    state: str
+    verdict: str
+    reasons: tuple[str, ...] = ()
+
+
+def head(night: dict[str, Any]) -> Head:
+    """Summarize the state of a night in a sentence, with its reasons."""
+    thresholds, alarms = night["thresholds"] or [], night["alarms"]
+    breached = [t for t in thresholds if t["breached"]]
+    alarm = alarms is not None and alarms["alarm"]
+    count = f"{len(breached)} of {formatting.plural(len(thresholds), 'threshold')}"
+    limits = tuple(_limits(night, breached))
+    if alarm:
+        whom, groups = _alarmed(night)
+        size, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
+        verdict = f"Alarm: {size or 'not calibrated'}"
+        verdict += f" since {formatting.day(alarms['since'])}" if alarms["since"] else ""
+        verdict += f", {whom}" + (f"; {count} breached" if breached else "")
+        state = "breached" if breached else "alarm"
+        return Head(state, verdict, (*basis, *_processes(night), *limits))
+    if breached:
+        size, basis = _breach(night, breached)
+        return Head("breached", f"Breached: {count}{size and '; '}{size}", (*basis, *limits))
+    if night["status"] == "breached":
+        return Head("breached", "Breached")
+    return Head("fine", f"Fine: {_fine(thresholds, alarms is not None)}")
+
+
+def _fine(thresholds: list[dict[str, Any]], alarms: bool) -> str:
+    unknown = sum(t["observed"] is None for t in thresholds)
+    text = f"none of {formatting.plural(len(thresholds), 'threshold')} is breached"
+    if not thresholds:
+        text = "no threshold is set"
+    elif unknown:
+        text += f", but {unknown} of them {'has' if unknown == 1 else 'have'} no value"
+    return text + f"{';' if unknown else ' and'} there is no alarm" * alarms
+
+
+# ---------------------------------------------------------------- alarms
+
+
+def _raised(alarms: dict[str, Any]) -> list[dict[str, Any]]:
+    """Processes with an alarm, by day, those of all rows first."""
+    raised = [p for p in alarms["processes"] or () if p["alarm"]]
+    return sorted(raised, key=lambda p: (p["since"] or "", p["group"] is not None))
+
+
+def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
+    """Name the rows with an alarm, and list the groups whose error is reported."""
+    alarms, column = night["alarms"], night["group_by"]
+    every = {p["group"] for p in alarms["processes"] or ()} - {None}
+    raised = list(dict.fromkeys(p["group"] for p in _raised(alarms)))
+    some = [group for group in raised if group is not None]
+    all_rows = None in raised or not raised
+    sized = [None] if all_rows else some
+    if every and {*some} == every:
+        return f"every {column or 'group'}", sized
+    names = ["all rows"] * all_rows + [formatting.group(column, group) for group in some]
+    return formatting.joined(names, 3), sized
+
+
+def _notions(alarms: dict[str, Any]) -> tuple[str, ...]:
+    """Notions of one probability that have an alarm; both if no process has one."""
+    raised = {p["notion"] for p in _raised(alarms)}
+    return tuple(notion for notion in _SIDES if not raised or notion in raised)
+
+
+def _since(night: dict[str, Any]) -> dict[str, Any] | None:
+    """The longest window that starts at or after the alarm, else the shortest window."""
+    since = night["alarms"]["since"]
+    windows = [w for w in night["windows"] if w["days"]]
+    after = [w for w in windows if since and min(w["days"]) >= since]
+    if after:
+        return max(after, key=lambda w: len(w["days"]))
+    return min(windows, key=lambda w: len(w["days"]), default=None)
+
+
+def _processes(night: dict[str, Any]) -> list[str]:
+    raised = _raised(night["alarms"])
+    sentences = [
+        f"Alarm for {formatting.group(night['group_by'], p['group'])} "
+        f"({formatting.notion(p['notion'])})"
+        + (f" since {formatting.day(p['since'])}." if p["since"] else ".")
+        for p in raised[:_NAMED]
+    ]
+    if len(raised) > _NAMED:
+        more = formatting.plural(len(raised) - _NAMED, "more alarm")
+        sentences.append(f"For {more} see the section on evidence.")
+    return sentences
+
+
+# ---------------------------------------------------------------- size of the error
+
+
+class _Error(NamedTuple):
+    """Distance in probabilities, its direction (empty if it has none), and its source."""
+
+    size: float
+    side: str
+    basis: str = ""
+
+
+def _size(
+    window: dict[str, Any] | None, groups: Sequence[float | None], notions: Sequence[str],
+    column: str | None,
+) -> tuple[str, list[str]]:  # fmt: skip
+    """Size of the error in percentage points, and the numbers that it is based on."""
+    if window is None:
+        return "", []
+    errors = {group: _error(window, group, notions) for group in groups}
+    present = [(group, e) for group, e in errors.items() if e is not None]
+    if not present:
+        return "", []
+    worst = max(e.size for _, e in present)
+    size = f"{'up to ' * (len(present) > 1)}{formatting.points(worst)}"
+    sides = {e.side for _, e in present}
+    side = sides.pop() if len(sides) == 1 else ""
+    over = f"over {_days(window)}"
+    basis = [
+        f"{e.basis} {over}{'' if group is None else ' for ' + formatting.group(column, group)}."
+        for group, e in present[:_NAMED]
+    ]
+    return (f"{size} {side}" if side else f"off by {size} on average"), basis
+
+
+def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) -> _Error | None:
+    """Signed gap of one notion if it explains most of the error, else the binned error."""
+    results = window["results"] or []
+    if group is not None:
+        results = next((g["results"] for g in window["groups"] or () if g["group"] == group), [])
+    for notion in notions:
+        named = {e["estimator"]: e for e in results if e["notion"] == notion}
+        drawn = window["reliability"] if group is None else None
+        drawn = drawn if drawn is not None and drawn["notion"] == notion else None
+        gap, basis = _gap(named.get("confidence_gap"), drawn)
+        ece = named["ece"]["value"] if "ece" in named else drawn["ece"] if drawn else None
+        if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
+            return _Error(abs(gap), _SIDES[notion][gap < 0], basis)
+        if ece is not None:
+            return _Error(ece, "", f"ECE {formatting.number(ece, 3)}")
+    return None
+
+
+def _gap(
+    estimate: dict[str, Any] | None, diagram: dict[str, Any] | None
+) -> tuple[float | None, str]:
+    """Mean prediction minus frequency, None if the interval includes 0, and its description."""
+    if estimate is not None and estimate["value"] is not None:
+        value, limits = estimate["value"], estimate["interval"] or {"low": None, "high": None}
+        basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
+        if limits["low"] is None or limits["high"] is None:
+            return value, basis
+        span = formatting.span(limits["low"], limits["high"])
+        basis += f" ({interval_name(limits['level'])} {span})"
+        return (None if limits["low"] <= 0 <= limits["high"] else value), basis
+    filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
+    rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
+    if not sum(rows):
+        return None, ""
+    gaps = ((b["mean_p"] or 0.0) - b["frequency"] for b in filled)
+    value = sum(w * gap for w, gap in zip(rows, gaps, strict=True)) / sum(rows)
+    return value, f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
+
+
+# ---------------------------------------------------------------- thresholds
+
+
+def _breach(night: dict[str, Any], breached: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """Size of the error in the window of the first breached threshold, and its groups."""
+    errors = [
+        t for t in breached
+        if t["estimator"] not in (None, *_SCORES)
+        and t["quantity"] in (None, "value", "low", "high")
+    ]  # fmt: skip
+    first = errors[0]["window"] if errors else None
+    window = next((w for w in night["windows"] if w["name"] == first), None)
+    if window is None:
+        return "", []
+    groups = [t["group"] for t in errors if t["window"] == window["name"]]
+    groups = [None] if None in groups else list(dict.fromkeys(groups))
+    size, basis = _size(window, groups, tuple(_SIDES), night["group_by"])
+    whom = formatting.joined([formatting.group(night["group_by"], group) for group in groups], 3)
+    return (f"{size} over {_days(window)}, {whom}" if size else ""), basis
+
+
+def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
+    """Sentences about the breached limits, each with the groups that breach it."""
+    by_limit: dict[str, list[str]] = {}
+    for t in breached:
+        limit, whom = _limit_text(night, t), formatting.group(night["group_by"], t["group"])
+        if t["observed"] is None:
+            by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(whom)
+        else:
+            by_limit.setdefault(limit, []).append(f"{observed(t)} for {whom}")
+    listed = list(by_limit.items())[:_NAMED]
+    sentences = [f"{limit}: {formatting.joined(some, 4)}." for limit, some in listed]
+    if len(by_limit) > _NAMED:
+        sentences.append("For further breaches see the section on thresholds.")
+    return sentences
+
+
+def _limit_text(night: dict[str, Any], t: dict[str, Any]) -> str:
+    where = f" over {over(night, t['window'])}" if t["window"] else ""
+    side, limit = ("above", t["above"]) if t["above"] is not None else ("below", t["below"])
+    return f"{what(t)}{where}, {side} {formatting.given(limit)}"
+
+
+def what(t: dict[str, Any]) -> str:
+    """Estimator and quantity that a threshold limits."""
+    quantity = QUANTITIES.get(t["quantity"] or "value", t["quantity"])
+    return f"{t['estimator'] or t['name']}, {quantity}"
+
+
+def observed(t: dict[str, Any]) -> str:
+    """Format the observed value of a threshold."""
+    show = (
+        formatting.p_value if t["quantity"] in ("p_value", "drift_p_value") else formatting.number
+    )
+    return show(t["observed"])
+
+
+def missing_value(t: dict[str, Any]) -> str:
+    """Reason why there is no observed value, and whether this is a breach."""
+    reason = f" ({t['reason']})" if t["reason"] else ""
+    return f"no value{': breached' * t['breached']}{reason}"
+
+
+def over(night: dict[str, Any], name: str | None) -> str:
+    """Name of a window; “2 of 7 days” if only these days are in the ledger."""
+    window = next((w for w in night["windows"] if w["name"] == name), None)
+    return formatting.window(name) if window is None else _days(window)
+
+
+def _days(window: dict[str, Any]) -> str:
+    length = re.fullmatch(r"(\d+)d", window["name"])
+    present = len({day[:10] for day in window["days"] or ()})
+    text = formatting.window(window["name"])
+    return f"{present} of {text}" if length and 0 < present < int(length[1]) else text
+
+
+# ---------------------------------------------------------------- Closing sections
+
+
+def left_out(result: dict[str, Any]) -> Table | None:
+    """Table of excluded rows by reason; None if all rows were used."""
+    counts = {"without a label yet": result["n_unlabelled"]} if result["n_unlabelled"] else {}
+    for reason, n in (result["dropped"] or {}).items():
+        counts[f"dropped: {reason.replace('_', ' ')}"] = n
+    if not counts:
+        return None
+    rows = [(status, formatting.count(n)) for status, n in counts.items()]
+    return table("Rows", ("status", "rows"), [("used", formatting.count(result["n"])), *rows])
+
+
+def exclusions(result: dict[str, Any]) -> str:
+    """Remark on the number of excluded rows."""
+    parts = []
+    if result["n_unlabelled"]:
+        parts.append(f"{formatting.count(result['n_unlabelled'])} without a label yet")
+    if result["n_dropped"]:
+        parts.append(f"{formatting.count(result['n_dropped'])} dropped")
+    return " and ".join(parts) if parts else "none left out"
+
+
+def notes(sentences: Iterable[str]) -> Section | None:
+    """Section of notes, each once; None without notes."""
+    items = tuple(dict.fromkeys(sentences))
+    return section("notes", "Notes", Listing(items)) if items else None
+
+
+def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
+    """Notes of estimators on their results."""
+    sentences = []
+    for estimate in results:
+        details = estimate.get("details")
+        remarks = details.get("notes") if isinstance(details, dict) else None
+        if isinstance(remarks, list):
+            sentences += [f"{formatting.label(estimate)}: {remark}" for remark in remarks]
+    return sentences
+
+
+def terms(names: Iterable[str], estimators: Iterable[str] = ()) -> Section:
+    """Section that defines each term and estimator of the report."""
+    listed = dict.fromkeys(map(name_of, estimators))
+    items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
+    titles = {"map": "bias", "expectation": "at this n", "critical": "95 % null quantile",
+              "approximation": "± approx."}  # fmt: skip
+    items += [(titles.get(name, name), formatting.TERMS[name]) for name in dict.fromkeys(names)]
+    folded = Folded("Definitions of terms", (Listing(terms=tuple(items)),))
+    return Section("terms", "How to read this report", (folded,))
+
+
+def settings(result: dict[str, Any], **others: Any) -> Section:
+    """Section of all parameters and versions."""
+    blocks: list[Block] = []
+    values = {**others, **(result.get("parameters") or {})}
+    flat = list(_flat(values))
+    if flat:
+        blocks.append(table("Settings", ("parameter", "value"), flat))
+    source = result.get("source")
+    if source:
+        blocks.append(table("Source", ("property", "value"), list(_flat(source))))
+    versions = result.get("versions") or {}
+    if versions:
+        named = [(name, formatting.plain(version)) for name, version in versions.items()]
+        blocks.append(table("Versions", ("package", "version"), named))
+    if not blocks:
+        blocks.append(Paragraph("The result contains no parameters."))
+    folded = Folded("All parameters and versions", tuple(blocks))
+    return Section("settings", "Parameters", (folded,))
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Flatten nested settings to dotted names."""
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, dict) and item:
+            yield from _flat(item, f"{name}.")
+        elif isinstance(item, list) and any(isinstance(one, dict | list) for one in item):
+            for i, one in enumerate(item):
+                inner = one if isinstance(one, dict) else {"": one}
+                yield from _flat(
+                    inner, f"{name}[{i}]." if isinstance(one, dict) else f"{name}[{i}]"
+                )
+        else:
+            yield name, formatting.plain(item)
+
+
+def only(*sections: Section | None) -> tuple[Section, ...]:
+    """Sections that are not None."""
+    return tuple(one for one in sections if one is not None)
+
+
+def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Terms needed to explain a list of estimates."""
+    names = []
+    if any(e["interval"] is not None for e in results):
+        names.append("interval")
+    if any(
+        e["interval"] is not None and e["interval"]["covers"] not in (None, "the population")
+        for e in results
+    ):
+        names.append("expectation")
+    if any(e["squared"] for e in results):
+        names.append("root")
+    if any((e["approximation"] or {}).get("kind") not in (None, "exact") for e in results):
+        names.append("approximation")
+    return names

@@ -1,0 +1,11 @@
+"""Plots of results: functions that draw on matplotlib axes, as reports and pictures do."""
+
+from calibscale.output.plots.bias_plots import map_cells, plot_bias_curves, plot_bias_map
+from calibscale.output.plots.curve_plots import plot_intervals, plot_power, plot_risk
+from calibscale.output.plots.day_plots import plot_day_rows, plot_evidence, plot_trend
+from calibscale.output.plots.reliability_plot import plot_reliability
+
+__all__ = [
+    "map_cells", "plot_bias_curves", "plot_bias_map", "plot_day_rows", "plot_evidence",
+    "plot_intervals", "plot_power", "plot_reliability", "plot_risk", "plot_trend",
+]  # fmt: skip

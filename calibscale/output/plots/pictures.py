@@ -1,0 +1,110 @@
+"""Pictures of results in files: the plots of a report on a grid, with one legend."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from pathlib import Path
+from typing import Any
+
+from calibscale.engine.atomic_files import replacing
+from calibscale.errors import OptionError
+from calibscale.output.document import Figures
+from calibscale.output.documents import document
+from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, legend_entries
+
+_FORMATS = (".png", ".svg", ".pdf")
+_COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}  # number of columns by number of plots, else 4
+_DPI = 110
+
+
+def check_format(path: str | Path) -> None:
+    """Check the ending of a path before the picture is computed.
+
+    Raises
+    ------
+    OptionError
+        If the ending is not png, svg or pdf.
+    """
+    if Path(path).suffix not in _FORMATS:
+        raise OptionError(f"{path}: names of pictures end in {', '.join(_FORMATS)}")
+
+
+def plot_result(result: Any) -> Any:
+    """Draw all plots of the report of a result on a grid, with one legend.
+
+    Parameters
+    ----------
+    result : Evaluation, Reliability, CalibrationTests, Selection, BiasMap, Ranking, Audit or Power
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, reliability
+    >>> p = np.linspace(0.01, 0.99, 200)
+    >>> result = reliability(from_arrays(probabilities=p, labels=p > 0.4, binary=True))
+    >>> len(plot_result(result).subfigs)
+    1
+    """
+    from matplotlib.figure import Figure
+
+    article = document(result)
+    blocks = [block for section in article.sections for block in section.blocks]
+    plots = [plot for block in blocks if isinstance(block, Figures) for plot in block.items]
+    columns = _COLUMNS.get(len(plots), 4)
+    lines = [plots[i : i + columns] for i in range(0, len(plots), columns)]
+    heights = [max(plot.height for plot in line) + 24.0 for line in lines]
+    entries: dict[str, Any] = {}
+    size = (columns * (WIDTH + 10) / 72, (sum(heights) + 90.0) / 72)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.add_gridspec(max(len(lines), 1), columns, height_ratios=heights or [1])
+    for k, line in enumerate(lines):
+        for i, plot in enumerate(line):
+            part = figure.add_subfigure(grid[k, i])
+            ax = part.subplots()
+            plot.draw(ax=ax)
+            entries |= legend_entries(ax)
+            title = "\n".join(textwrap.wrap(plot.title or plot.label, 56))
+            part.suptitle(title, fontsize=TEXT, x=0.02, ha="left", color=COLOURS["ink"],
+                          parse_math=False)  # fmt: skip
+    head = [f"{article.title}, {article.subtitle}", article.verdict]
+    lines_ = [text for one in head for text in textwrap.wrap(one, 54 * columns)]
+    figure.suptitle("\n".join(lines_), fontsize=1.1 * TEXT, color=COLOURS["ink"],
+                    parse_math=False)  # fmt: skip
+    if entries:
+        legend = figure.legend(
+            list(entries.values()), list(entries), loc="outside lower center",
+            ncols=min(len(entries), 2 * columns), fontsize=0.9 * TEXT, frameon=False,
+            labelcolor=COLOURS["ink"],
+        )  # fmt: skip
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return figure
+
+
+def save_picture(result: Any, path: str | Path) -> None:
+    """Write `plot_result` to a png, svg or pdf file, atomically; equal results give equal files.
+
+    Raises
+    ------
+    OptionError
+        If the ending of the path is another one.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    check_format(path)
+    figure = plot_result(result)
+    FigureCanvasAgg(figure)
+    form = Path(path).suffix[1:]
+    reproducible = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with (
+        replacing(path) as file, rc_context({"svg.hashsalt": "calibscale"}),
+        warnings.catch_warnings(),
+    ):  # fmt: skip
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
+        figure.savefig(file, format=form, dpi=_DPI, metadata=reproducible.get(form))

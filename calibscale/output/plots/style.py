@@ -1,0 +1,182 @@
+"""Style of plots, and plots as inline SVG."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+WIDTH = 380.0  # points of a plot's width; a phone of 360 px shows 0.88 px per point
+TEXT = 11.0
+COLOURS = {  # reports replace these by variables of their style sheet
+    "ink": "#1c2026", "muted": "#5a626d", "line": "#dde1e7", "accent": "#2f66a3",
+    "other": "#8b97a8", "alert": "#b3311c", "band": "#d9e5f3", "rows": "#9db4d3",
+    "high": "#a8560c",
+}  # fmt: skip
+DASHED, DOTTED = (0, (5, 3)), (0, (2, 2))
+LINES = (("accent", "-"), ("high", DASHED), ("other", DOTTED), ("ink", (0, (8, 2, 2, 2))))
+
+
+def axes(ax: Any, height: float = 220.0) -> Any:
+    """Return `ax`, or the axes of a new figure `height` points high, without frame and ticks."""
+    if ax is None:
+        from matplotlib.figure import Figure
+
+        ax = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained").subplots()
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, labelsize=TEXT, labelcolor=COLOURS["muted"], pad=3)
+    ax.set_facecolor("none")
+    ax.set_axisbelow(True)
+    return ax
+
+
+def framed(ax: Any, x_name: str = "", y_name: str = "", base: bool = True) -> None:
+    """Name the axes, draw horizontal grid lines, and the lower edge if `base`."""
+    text = {"fontsize": TEXT, "color": COLOURS["muted"], "parse_math": False}
+    if y_name:
+        ax.set_title(y_name, loc="left", **text)
+    if x_name:
+        ax.set_xlabel(x_name, loc="right", labelpad=2, **text)
+    ax.grid(axis="y", color=COLOURS["line"], linewidth=0.7)
+    if base:
+        ax.spines["bottom"].set(visible=True, color=COLOURS["muted"], linewidth=0.8)
+    for axis in (ax.xaxis, ax.yaxis):
+        if type(axis.get_major_formatter()).__name__ == "ScalarFormatter":  # the default
+            axis.set_major_formatter(lambda value, _: tick(value))
+
+
+def tick(value: float) -> str:
+    """Label of a tick."""
+    mantissa, e, exponent = f"{value:,.6g}".partition("e")
+    return f"{mantissa}{e}{int(exponent) if exponent else ''}".replace("-", "−")
+
+
+def short_count(value: float, _: Any = None) -> str:
+    """Count with a unit prefix, such as 1.5k."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def floats(values: Sequence[float | None]) -> Any:
+    """Array in which missing values are NaN, so that lines and areas are interrupted there."""
+    return np.array(values, dtype=float)
+
+
+def some_ticks(values: Sequence[float], count: int = 5) -> list[float]:
+    """About `count` of the values, including the first one."""
+    return list(values[:: -(-len(values) // count) or 1])
+
+
+def named_ticks(axis: Any, places: Sequence[float], names: Sequence[str]) -> None:
+    """Label the ticks of an x or y axis; `$` in names is not the start of a formula."""
+    axis.set_ticks(places, names)
+    for label in axis.get_ticklabels():
+        label.set_parse_math(False)
+
+
+def write(ax: Any, x: float, y: float, text: str, role: str = "ink", **how: Any) -> None:
+    """Write text at a point, offset by `xytext` points."""
+    how = {"va": "center_baseline", "xytext": (0.0, 0.0), "textcoords": "offset points"} | how
+    inside = how.pop("in_layout", True)  # whether the axes shrink so that the text fits
+    ax.annotate(
+        text, (x, y), color=COLOURS[role], fontsize=TEXT, annotation_clip=False,
+        parse_math=False, **how,
+    ).set_in_layout(inside)  # fmt: skip
+
+
+def legend_entries(ax: Any) -> dict[str, Any]:
+    """Artists with a label in axes and their insets, by label."""
+    entries: dict[str, Any] = {}
+    for one in (ax, *ax.child_axes):
+        handles, labels = one.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    return entries
+
+
+# ---------------------------------------------------------------- Inline SVG
+
+
+_VARIABLES = {code: f"var(--{role})" for role, code in COLOURS.items()}
+_TAG = re.compile(r"<[^>]*>")
+_NAME = re.compile(r' id="(?![mp][0-9a-f]{10}")[^"]*"')  # all but those of markers and clip paths
+_DEFAULTS = re.compile(
+    r"font-size: 11px; |font-family: [^;\"]*; |; stroke-linejoin: [a-z]+|; stroke-linecap: butt"
+    r'| transform="rotate\(-0 [^"]*"|text-anchor: start'
+)
+_NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+_COLOUR = re.compile("|".join(_VARIABLES))
+
+
+class Drawing(NamedTuple):
+    """Content of an ``<svg>`` element, its height, and its legend as (style, text)."""
+
+    marks: Markup
+    height: float
+    legend: tuple[tuple[str, str], ...]
+
+
+@contextmanager
+def own_style() -> Iterator[None]:
+    """Ignore the user's style, so that the same results make the same page."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams["svg.fonttype"] = "none"
+        matplotlib.rcParams["font.sans-serif"] = ["DejaVu Sans"]
+        matplotlib.rcParams["text.parse_math"] = False
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # browsers have more fonts
+        yield
+
+
+def drawing(draw: Callable[..., Any], height: float, salt: str) -> Drawing:
+    """Draw a plot of the given height within `own_style`; `salt` makes its ids unique."""
+    import matplotlib
+
+    ax = axes(None, height)
+    draw(ax=ax)
+    matplotlib.rcParams["svg.hashsalt"] = salt
+    file = io.BytesIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    ax.figure.savefig(file, format="svg", metadata=no_metadata, facecolor="none")
+    svg = file.getvalue().decode()
+    svg = _TAG.sub(_short, svg[svg.index("</defs>") + 7 : svg.rindex("</svg>")])
+    svg = re.sub(r">\s+<", "><", svg.strip())
+    for _ in range(4):  # nested groups
+        svg = re.sub(r"<g></g>|<g/>|<path[^>]*style=\"fill: none\"/>", "", svg)
+    entries = legend_entries(ax)
+    return Drawing(Markup(svg), height, tuple((_key(a), name) for name, a in entries.items()))
+
+
+def _short(match: re.Match[str]) -> str:
+    """Shorten a tag, and replace its colours by variables."""
+    tag = _DEFAULTS.sub("", _NAME.sub("", " ".join(match[0].split())))
+    tag = _NUMBER.sub(lambda number: f"{round(float(number[0]), 1) + 0.0:g}", tag)
+    tag = _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], tag)
+    return re.sub(r" ?([MLCQz]) ?", r"\1", tag) if tag.startswith("<path") else tag
+
+
+def _key(artist: Any) -> str:
+    """Style of the sample of an artist in a legend."""
+    from matplotlib.colors import to_hex
+    from matplotlib.lines import Line2D
+
+    if isinstance(artist, Line2D):
+        colour = _VARIABLES[to_hex(artist.get_color())]
+        if artist.get_linestyle() == "None":
+            return f"width:9px;border-radius:50%;background:{colour}"
+        dashes = "solid" if artist.get_linestyle() == "-" else "dashed"
+        return f"height:0;border-top:{max(1, round(artist.get_linewidth()))}px {dashes} {colour}"
+    patch = artist[0] if isinstance(artist, tuple) else artist  # a container of bars
+    thin = not len(patch.get_facecolor())  # lines
+    colour = np.atleast_2d(patch.get_edgecolor() if thin else patch.get_facecolor())[0]
+    height = ";height:5px" if thin else ""
+    return f"background:{_VARIABLES[to_hex(colour)]};opacity:{patch.get_alpha() or 1:g}{height}"

@@ -1,0 +1,119 @@
+"""Results read from JSON: they are validated and made safe to print before a report is written."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from typing import Any
+
+from pydantic import ValidationError
+
+from calibscale.errors import OptionError
+from calibscale.schemas import validated
+
+_SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
+REPORTED = (
+    "audit", "bias", "evaluation", "nightly", "power", "ranking", "reliability", "selection",
+    "test",
+)  # fmt: skip
+_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f]")  # marks that reorder text
+_KINDS = {
+    "model_type": "an object", "dict_type": "an object", "list_type": "a list",
+    "string_type": "text", "float_type": "a number", "finite_number": "a number",
+    "int_type": "a whole number", "bool_type": "true or false",
+    "string_pattern_mismatch": "a day such as 2026-11-20",
+    "value_error": "a day such as 2026-11-20",
+}  # fmt: skip
+
+
+def read(value: Any, where: str = "the result") -> dict[str, Any]:
+    """Return a result with every key of its schema; keys that it need not have become None.
+
+    Raises
+    ------
+    OptionError
+        If the value is not a result, has a newer schema or one without a report, or is malformed.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
+        raise OptionError(f"{where}: not a result of calibscale: it has no schema")
+    schema = value["schema"]
+    match = _SCHEMA.fullmatch(schema)
+    if match is None:
+        raise OptionError(f"{where}: {schema[:80]!r} is not a schema of calibscale")
+    name, version = match[1], int(match[2])
+    if name not in REPORTED:
+        kinds = ", ".join(REPORTED)
+        raise OptionError(f"{where}: no report can be made of {schema}; use one of: {kinds}")
+    if version != 1:
+        newer = "was written by a newer calibscale: upgrade this version, which reads"
+        cause = newer if version > 1 else "is unknown; this version of calibscale reads"
+        raise OptionError(f"{where}: {schema} {cause} {name}/1")
+    try:
+        out = validated(_printable(value))
+    except ValidationError as error:
+        raise OptionError(_message(error, where)) from None
+    _check_lengths(out, where)
+    if name == "test" and "tests" not in out:  # the result is a single test
+        return {**out, "tests": [out]}
+    return out
+
+
+def _message(error: ValidationError, where: str) -> str:
+    """Message of the first value of a wrong type, or else of the first missing key."""
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] == "missing")
+    *outer, key = first["loc"]
+    place = where + "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in outer)
+    if first["type"] == "missing":
+        return f"{place} has no {key!r}"
+    place += f"[{key}]" if isinstance(key, int) else f".{key}"
+    expected = first["msg"].removeprefix("Input should ").removeprefix("be ")
+    return f"{place} must be {_KINDS.get(first['type'], expected)}, not {_quoted(first['input'])}"
+
+
+_SERIES = ("values", "low", "high", "x", "bias", "standard_error", "z", "masked", "prediction")
+_BY_DAY = {"series", "processes"}  # lists in objects whose lists have an item for each day
+_FREE = ("parameters", "details", "fitted", "hyperparameter", "features", "versions")
+
+
+def _check_lengths(value: Any, where: str, days: int | None = None) -> None:
+    """Require series and coordinates of equal lengths, and one value of a series for each day."""
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            _check_lengths(item, f"{where}[{i}]", days)
+    if not isinstance(value, dict):
+        return
+    lists = {key: len(item) for key, item in value.items() if isinstance(item, list)}
+    series = {key: length for key, length in lists.items() if key in _SERIES}
+    if len(set(series.values())) > 1:
+        lengths = ", ".join(f"{key} {length:,}" for key, length in series.items())
+        raise OptionError(f"{where}: lists of different lengths: {lengths}")
+    days = lists.get("days") if lists.keys() & _BY_DAY else days
+    for key in ("n", "values", "log_evidence"):
+        if days is not None and lists.get(key, days) != days:
+            raise OptionError(f"{where}: {lists[key]:,} {key} for {days:,} days")
+    for key, item in value.items():
+        if isinstance(item, dict | list) and key not in _FREE:
+            _check_lengths(item, f"{where}.{key}", days)
+
+
+def _printable(value: Any) -> Any:
+    """Return a JSON value with clean texts; NaN and infinity become None."""
+    if isinstance(value, dict):
+        return {clean(str(key)): _printable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(item) for item in value]
+    if isinstance(value, str):
+        return clean(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def clean(text: str) -> str:
+    """Return the text on one line, without control and direction characters."""
+    visible = (c if unicodedata.category(c) not in ("Cc", "Cs", "Cn") else " " for c in text)
+    return _DIRECTION.sub("", "".join(visible))
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -1,0 +1,74 @@
+"""Self-contained HTML reports of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from calibscale.engine.atomic_files import write_whole
+from calibscale.errors import OptionError
+from calibscale.output.document import Figure
+from calibscale.output.documents import document_of_json
+from calibscale.output.plots.style import Drawing, drawing, own_style
+from calibscale.output.reading import clean
+
+
+def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
+    """Return an HTML page about results, made from their JSON objects.
+
+    Parameters
+    ----------
+    results : list of dict
+        Parsed JSON of nights and of the commands evaluate, reliability, test, select, bias, rank,
+        audit and power, in the order of the page.
+    title : str, optional
+        Title of the page.  Default: the title of a single result, else “Calibration report”.
+
+    Returns
+    -------
+    str
+        HTML with inline style and plots; the page has no scripts and loads no other files.
+
+    Raises
+    ------
+    OptionError
+        If there is no result, a result is malformed, or its schema has no report.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    if not results:
+        raise OptionError("a report needs at least one result")
+    articles = [document_of_json(value, f"result {i + 1}") for i, value in enumerate(results)]
+    if title is None:
+        title = articles[0].title if len(articles) == 1 else "Calibration report"
+    environment = Environment(
+        loader=PackageLoader("calibscale.output.report"), autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    salts = map(str, count())
+
+    def draw(figures: Sequence[Figure]) -> list[Drawing]:
+        return [drawing(figure.draw, figure.height, next(salts)) for figure in figures]
+
+    page = environment.get_template("page.html", globals={"draw": draw})
+    with own_style():
+        text = page.render(title=clean(title), articles=articles)
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"
+
+
+def save_report(
+    results: Sequence[dict[str, Any]], path: str | Path, title: str | None = None
+) -> None:
+    """Write `report` to a file, atomically.
+
+    Raises
+    ------
+    OptionError
+        See `report`.
+    StoreError
+        If the file cannot be written.
+    """
+    write_whole(path, report(results, title).encode())

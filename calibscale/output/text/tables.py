@@ -1,0 +1,285 @@
+"""Tables on terminals of any width."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape as markup
+from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
+
+from calibscale.estimators.registry import short_summary
+from calibscale.formatting import one_line, plural, printable, seconds
+
+if TYPE_CHECKING:
+    from calibscale.results import Estimate
+    from calibscale.results.evaluation_results import ClusterCost, Evaluation, Plan
+
+_NAME = 12  # minimum width of a column of names before they wrap; halved if there is no room
+BETWEEN = 2  # spaces between columns
+_UNBROKEN = 10_000  # line width of files and pipes
+
+
+class SafeConsole(Console):
+    """Console that escapes control and direction characters in everything it prints."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+def terminal() -> Console:
+    """Console on standard output; lines do not wrap in files and pipes unless COLUMNS is set."""
+    console = SafeConsole(highlight=False, soft_wrap=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNBROKEN
+    return console
+
+
+def escape(text: str) -> str:
+    """Escape a name for markup, early enough that columns are as wide as the escaped text."""
+    return markup(one_line(text))
+
+
+def number(value: float | None) -> str:
+    """Format a value with five digits; a dash if it is missing."""
+    return "–" if value is None else f"{value:.5g}".replace("inf", "∞")
+
+
+def show(console: Console, table: Table, keys: int = 1) -> None:
+    """Print a table; if it is too wide, in parts that each repeat the first `keys` columns.
+
+    Numbers are never truncated; only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
+    """
+    if width_of(_min_width(console, column) for column in table.columns) <= console.width:
+        console.print(_folded(console, table))
+        return
+    widths = [_min_width(console, column, narrow=True) for column in table.columns]
+    parts = [list(range(keys))]
+    for i in range(keys, len(widths)):
+        if len(parts[-1]) > keys and width_of(widths[k] for k in [*parts[-1], i]) > console.width:
+            parts.append(list(range(keys)))
+        parts[-1].append(i)
+    for k, part in enumerate(parts):
+        if k:
+            console.print()
+        some = _part(table, part, widths, console.width)
+        console.print(_folded(console, some, some.width), crop=False)
+
+
+def _folded(console: Console, table: Table, width: int | None = None) -> Table:
+    """Copy of the table whose wrapped names break after a separator, not within a word."""
+    columns = [column.copy() for column in table.columns]
+    longest = [_longest(console, column) for column in table.columns]
+    names = [i for i, c in enumerate(columns) if c.overflow == "fold" and not c.width]
+    room = (width or console.width) - width_of(
+        0 if i in names else column.width or _min_width(console, column)
+        for i, column in enumerate(table.columns)
+    )
+    # short columns first; the others share the width that remains
+    for k, i in enumerate(sorted(names, key=longest.__getitem__)):
+        columns[i].width = share = min(longest[i], max(1, room // (len(names) - k)))
+        room -= share
+    folded = Table(
+        *columns, box=None, pad_edge=False, show_header=table.show_header,
+        header_style=table.header_style, width=table.width,
+    )  # fmt: skip
+    cells = [
+        [
+            _broken(console, cell, columns[i].width or 1) if i in names else cell
+            for cell in old.cells
+        ]
+        for i, old in enumerate(table.columns)
+    ]
+    for row, texts in zip(table.rows, zip(*cells, strict=True), strict=True):
+        folded.add_row(*texts, style=row.style)
+    return folded
+
+
+def _longest(console: Console, column: Column) -> int:
+    cells = (_text(console, cell) for cell in (column.header, *column.cells))
+    return max(cell_len(line) for cell in cells for line in cell.plain.split("\n"))
+
+
+def _text(console: Console, cell: Any) -> Text:
+    return cell if isinstance(cell, Text) else console.render_str(str(cell))
+
+
+def _broken(console: Console, cell: Any, width: int) -> Any:
+    text = _text(console, cell)
+    lines: list[str] = []
+    for line in text.plain.split("\n"):
+        lines.append("")
+        for piece in re.split(r"(?<=[-_/.:=, ])", line):
+            if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
+                lines.append("")
+            lines[-1] += piece
+    return cell if len(lines) == 1 else Text("\n".join(map(str.rstrip, lines)), style=text.style)
+
+
+def width_of(columns: Iterable[int]) -> int:
+    return sum(width + BETWEEN for width in columns) - BETWEEN
+
+
+def _min_width(console: Console, column: Column, narrow: bool = False) -> int:
+    """Minimum width of a column; if `narrow`, its header wraps after every word."""
+    head, *cells = (_text(console, cell) for cell in (column.header, *column.cells))
+    width = max(text.cell_len for text in (*(head.split(" ") if narrow else [head]), *cells))
+    return min(width, _NAME) if column.overflow == "fold" else width
+
+
+def _part(table: Table, chosen: Sequence[int], widths: Sequence[int], room: int) -> Table:
+    """Table of the chosen columns, wider than `room` only if they need it."""
+    columns = [table.columns[i] for i in chosen]
+    limits = [_NAME // 2 if column.overflow == "fold" else math.inf for column in columns]
+    needed = width_of(int(min(widths[i], top)) for i, top in zip(chosen, limits, strict=True))
+    part = Table(
+        box=None, pad_edge=False, show_header=table.show_header, header_style=table.header_style,
+        width=needed if needed > room else None,
+    )  # fmt: skip
+    for i, column in zip(chosen, columns, strict=True):
+        width = None if column.overflow == "fold" else widths[i]
+        part.add_column(
+            column.header, justify=column.justify, width=width, style=column.style, overflow="fold"
+        )
+    rows = zip(*(column.cells for column in columns), strict=True)
+    for row, cells in zip(table.rows, rows, strict=True):
+        part.add_row(*cells, style=row.style)
+    return part
+
+
+def left_out(unlabelled: int, dropped: dict[str, int], name: str = "") -> Iterator[Text]:
+    """Lines about rows without labels and dropped rows."""
+    prefix = f"{name}: " if name else ""
+    if unlabelled:
+        verb = "was" if unlabelled == 1 else "were"
+        yield Text(f"{prefix}{plural(unlabelled, 'row')} without a label yet {verb} left out")
+    for reason, count in dropped.items():
+        verb, text = "was" if count == 1 else "were", reason.replace("_", " ")
+        yield Text(f"{prefix}{plural(count, 'row')} {verb} dropped: {text}", style="yellow")
+
+
+def info_table(info: dict[str, Any]) -> None:
+    """Print a JSON object as a table of two columns."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for key, value in info.items():
+        lines = [f"{k}: {v}" for k, v in value.items()] if isinstance(value, dict) else []
+        text = "\n".join(map(escape, lines or [_describe(value)]))
+        table.add_row(key.replace("_", " "), text)
+    show(terminal(), table)
+
+
+def days_table(days: list[dict[str, Any]]) -> None:
+    """Print the days of a ledger."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("day", no_wrap=True)
+    table.add_column("model", overflow="fold")
+    for name in ("rows", "without a label", "left out"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for d in days:
+        counts = (d["n"], d["n_unlabelled"], d["n_dropped"])
+        table.add_row(d["day"], escape(d["model"]), *(f"{count:,}" for count in counts))
+    show(terminal(), table, keys=2)
+
+
+def plan_table(plan: Plan) -> None:
+    """Print the cost of a run."""
+    console = terminal()
+    source = plan.source
+    like = "" if plan.rows == source["rows"] else "a store like "
+    head = (
+        f"{like}{source['name']}: {plural(plan.rows, 'row')} of {source['classes']} classes, "
+        f"{plural(plan.workers, 'core' if plan.cluster is None else 'worker')}: "
+        f"about {seconds(plan.seconds)}"
+    )
+    console.print(Text(head, style="bold"))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("work", no_wrap=True)
+    table.add_column("method", overflow="fold")
+    for name in ("pairs", "time", "memory", "read"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cost in plan.costs:
+        table.add_row(
+            cost.work,
+            cost.method,
+            f"{cost.pairs:.3g}" if cost.pairs else "",
+            seconds(cost.seconds),
+            size(cost.memory),
+            size(cost.bytes_read),
+        )
+    show(console, table)
+    if plan.cluster is not None:
+        _cluster_table(console, plan.cluster)
+
+
+def _cluster_table(console: Console, cost: ClusterCost) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column("quantity", no_wrap=True)
+    table.add_column("amount", justify="right", no_wrap=True)
+    for quantity, amount in (
+        ("blocks", f"{cost.blocks:,}"),
+        ("tasks", f"{cost.tasks:,}"),
+        ("merge levels", str(cost.merge_depth)),
+        ("sent per task", size(cost.task_bytes)),
+        ("returned per task", size(cost.state_bytes)),
+        ("total transfer", size(cost.bytes_moved)),
+        ("memory per worker", f"{size(cost.worker_memory)} + 200 MB"),
+        ("memory of the client", f"{size(cost.client_memory)} + 200 MB"),
+        ("time per worker", seconds(cost.worker_seconds)),
+        ("merge time of the client", seconds(cost.client_seconds)),
+    ):
+        table.add_row(quantity, amount)
+    console.print()
+    show(console, table)
+
+
+def size(count: float) -> str:
+    """Format a number of bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | dict):
+        return ", ".join(str(item) for item in value) or "none"
+    return str(value)
+
+
+def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
+    """Print the estimates of `calibscale demo` beside their true values."""
+    console = terminal()
+    head = f"An overconfident classifier, simulated: {result.n:,} rows of "
+    head += f"{result.source['classes']} classes, evaluated in {result.seconds:.2f} s."
+    console.print(Text(head, style="bold"))
+    table = Table("estimator", box=None, pad_edge=False)
+    for name in ("estimate", "truth", "difference"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("description", style="dim")
+    for exact in truth:
+        value = result[exact.estimator].value
+        if value is not None and exact.value is not None:
+            cells = (number(value), number(exact.value), f"{value - exact.value:+.2g}")
+            table.add_row(exact.estimator, *cells, short_summary(exact.estimator))
+    show(console, table)
+    note = "Truth: the same estimators with every label replaced by its probability."
+    console.print(Text(note, style="dim"))

@@ -1,0 +1,412 @@
+"""Estimates of models with shared settings, their names and notes, and their differences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+from calibscale import engine
+from calibscale.data.rows import Chunk, Floats, RowCounts
+from calibscale.data.source import ArraySource
+from calibscale.data.store import LogitStore
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
+from calibscale.inference.multiple_testing import holm
+from calibscale.inference.resampling import Resampling, total
+from calibscale.kernel_sums.product_kernel import RandomFourier
+from calibscale.results import Estimate, Interval
+from calibscale.results.ranking_results import Difference, RankedModel
+from calibscale.session import Run
+from calibscale.statistics.score_sums import (
+    Fingerprint,
+    FingerprintState,
+    Totals,
+    TotalsState,
+    frequencies_left_out,
+    from_left_out,
+)
+from calibscale.statistics.statistic import Statistic, weights_of
+
+
+def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Models by name; the models of a sequence are named after their files."""
+    if isinstance(sources, Mapping):
+        models = {str(name): source for name, source in sources.items()}
+    else:
+        single = isinstance(sources, str | Path | ArraySource | LogitStore)
+        unnamed = [sources] if single else list(sources)
+        models = dict(zip(distinct_names([_name(m) for m in unnamed]), unnamed, strict=True))
+    if not models:
+        raise OptionError("there is no model to rank")
+    return models
+
+
+def _name(source: Any) -> str:
+    if isinstance(source, ArraySource):
+        return source.name
+    return source.url if isinstance(source, LogitStore) else str(source)
+
+
+def distinct_names(paths: Sequence[str]) -> list[str]:
+    """Last part of each path, with more parts or numbers where names would repeat."""
+    parts = [PurePath(path.removesuffix("/").removesuffix(".zarr")).parts for path in paths]
+    longest = max((len(p) for p in parts), default=1)
+    names = ["/".join(p[-1:]) for p in parts]
+    for length in range(2, longest + 1):
+        n_paths = Counter(name for name, _ in set(zip(names, parts, strict=True)))
+        names = [
+            name if n_paths[name] == 1 else str(PurePath(*p[-length:]))
+            for name, p in zip(names, parts, strict=True)
+        ]
+    distinct: list[str] = []
+    for name in names:
+        numbered = (f"{name} ({i})" if i > 1 else name for i in count(1))
+        distinct.append(next(unused for unused in numbered if unused not in distinct))
+    return distinct
+
+
+# ---------------------------------------------------------------- Settings shared by all models
+
+
+class RowState(NamedTuple):
+    """n, Σw, Σw² (0-d), and the sum of the hashes of the rows modulo 2⁶⁴, (1,) uint64."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    hashes: NDArray[np.uint64]
+
+    @property
+    def effective(self) -> float:
+        """Effective number of rows (Σw)²/Σw²; 0 without weight."""
+        return float(self.weight**2 / self.weight2) if self.weight2 > 0 else 0.0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Key that is equal only for models with the same rows, labels and weights."""
+        return int(self.n), int(self.hashes[0])
+
+    def share(self, p: float) -> RowState:
+        """Expected state of a random share p of the rows."""
+        return self._replace(n=self.n * p, weight=self.weight * p, weight2=self.weight2 * p)
+
+
+@dataclass(frozen=True)
+class LabelledRows(Statistic):
+    """Hash of the index, label and weight of all rows, equal for models that can be paired."""
+
+    def zero(self, classes: int) -> RowState:
+        n, weight, weight2 = (np.zeros(()) for _ in range(3))
+        return RowState(n, weight, weight2, np.zeros(1, np.uint64))
+
+    def accumulate(self, state: RowState, chunk: Chunk) -> RowState:
+        w = weights_of(chunk)
+        bare = replace(chunk, values=np.empty((len(chunk), 0)), weights=w, covariates=None)
+        Fingerprint().accumulate(FingerprintState(state.n, state.hashes), bare)
+        state.weight[...] += w.sum()
+        state.weight2[...] += w @ w
+        return state
+
+
+# ---------------------------------------------------------------- Notes
+
+
+def model_notes(models: list[EstimatedModel]) -> tuple[str, ...]:
+    """Notes on different rows, on models without a rank and on missing intervals."""
+    notes = []
+    first = models[0]
+    for model in models[1:]:
+        if model.estimate.value is None or model.rows.key == first.rows.key:
+            continue
+        mine, theirs = model.counts, first.counts
+        if mine.used != theirs.used:
+            why = f"{mine.used:,} and {theirs.used:,} rows are used"
+        else:
+            why = "their labels or weights differ, or are in another order"
+        notes.append(
+            f"{model.name} and {first.name} do not have the same rows ({why}): their difference "
+            "is that of independent samples"
+        )
+    for model in models:
+        if model.estimate.value is None:
+            notes.append(f"{model.name} has no rank: {model.estimate.reason}")
+    no_parts = [
+        model for model in models if model.estimate.value is not None and model.parts is None
+    ]
+    if any(model.few for model in no_parts):
+        notes.append("intervals and probabilities of ranks need more rows")
+    if not all(model.few for model in no_parts):
+        notes.append("this method gives no intervals, so there are no probabilities of ranks")
+    return tuple(notes)
+
+
+def approximation_notes(differences: Sequence[Difference]) -> list[str]:
+    """Note on significant differences that are smaller than the approximation error."""
+    close = [
+        f"{d.better} and {d.worse}"
+        for d in differences
+        if d.distinguishable and d.value < (d.approximation_error or 0.0)
+    ]
+    if not close:
+        return []
+    return [
+        f"{', '.join(close)} differ by less than the error of the approximation: raise the number "
+        "of features"
+    ]
+
+
+# ---------------------------------------------------------------- Estimates
+
+
+_ROWS, _TOTALS = LabelledRows(), Totals()
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatedModel:
+    """One model after its pass."""
+
+    name: str
+    estimate: Estimate
+    parts: Parts | None
+    few: bool  # too few rows for an interval from `parts`
+    coarse: Floats | None  # values with one group of random frequencies left out
+    rows: RowState
+    totals: TotalsState
+    counts: RowCounts
+
+    @property
+    def value(self) -> float:
+        assert self.estimate.value is not None
+        return self.estimate.value
+
+    @property
+    def place(self) -> float:
+        """Sort key of the models; models without a value come last."""
+        return float("inf") if self.estimate.value is None else self.estimate.value
+
+    def ranked(self, rank: int | None, probabilities: tuple[float, ...], run: Run) -> RankedModel:
+        weight = float(self.totals.weight)
+        scores = (self.totals.hit, self.totals.brier, self.totals.nll)
+        accuracy, brier, nll = (float(s) / weight if weight > 0 else None for s in scores)
+        return RankedModel(
+            self.name, rank, replace(self.estimate, details={}), probabilities, accuracy, brier,
+            nll, n=self.counts.used, n_unlabelled=self.counts.unlabelled,
+            dropped=self.counts.dropped, source=run.source.describe(),
+        )  # fmt: skip
+
+
+def estimate_models(
+    names: list[str], runs: list[Run], resampling: Resampling, stages: engine.Stages
+) -> list[EstimatedModel]:
+    """Estimate every model with the settings of the model with the fewest rows.
+
+    The states of all models may not fit into memory together, so a second pass is made where λ
+    depends on unequal numbers of rows.
+    """
+    models = [
+        _estimate_model(*model, resampling, stages, None) for model in zip(names, runs, strict=True)
+    ]
+    smallest = min((model.rows for model in models), key=lambda rows: rows.effective)
+    (estimator,) = runs[0].fitting
+    if not smallest.effective > 0:
+        return models
+    common = estimator.frozen(smallest)
+    if all(m.rows.effective == 0 or estimator.frozen(m.rows) == common for m in models):
+        return models
+    return [
+        _estimate_model(*model, resampling, stages, smallest)
+        for model in zip(names, runs, strict=True)
+    ]
+
+
+def _estimate_model(
+    name: str, run: Run, resampling: Resampling, stages: engine.Stages, smallest: RowState | None
+) -> EstimatedModel:
+    (estimator,) = run.fitting
+    grouped = resampling.needs(estimator)
+    extra = interval_statistics(estimator, resampling, run.source.classes)
+    result = run.reporting(stages.next()).scan(
+        [*(grouped or estimator.needs), *extra, _ROWS, _TOTALS]
+    )
+    states = result.groups[None]
+    rows, totals = states[_ROWS], states[_TOTALS]
+    fewest = smallest or rows
+    if fewest.effective > 0:
+        estimator = estimator.frozen(fewest)
+    pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
+    parts, few, coarse = None, False, None
+    with engine.one_thread():
+        if pairs is not None:
+            estimate = estimator.solve(pairs)
+        else:
+            summed = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
+            estimate, coarse = _estimate(estimator, summed)
+        if estimate.value is not None and not np.isfinite(estimate.value):
+            estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
+        if estimate.value is not None:
+            parts = parts_of(estimator, resampling, states, pairs, estimate.value)
+        if parts is not None:
+            few = parts.interval(resampling, "") is None
+            estimate = with_interval(
+                estimator, estimate, resampling, states, run.source.classes, parts=lambda: parts
+            )
+            parts = None if few else parts
+    return EstimatedModel(name, estimate, parts, few, coarse, rows, totals, result.counts)
+
+
+def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, Floats | None]:
+    """The estimate, and its values with each group of random frequencies left out, or None."""
+    features = getattr(estimator, "features", None)
+    if not isinstance(features, RandomFourier) or features.n_features < 2:
+        return estimator.finalize(*states), None
+    estimate = estimator.bare(*states)
+    if estimate.value is None:
+        return estimate, None
+    moments, *noise = states
+    coarse = frequencies_left_out(features, moments, estimator.value, *noise)
+    return replace(estimate, approximation=from_left_out(estimate.value, coarse)), coarse
+
+
+# ---------------------------------------------------------------- Differences
+
+
+DRAWS = 100_000  # draws of the estimates: probabilities are accurate to 0.002
+TIE = 1e-9  # relative difference up to which estimates count as equal
+
+_BATCH = 10_000
+_BLUR = 1e-6  # share of the largest deviation; roots of singular covariances err by 1e-8
+
+
+def ranks(values: Sequence[float]) -> list[int]:
+    """Ranks 1, 2, … of increasing values; values that are equal up to rounding share a rank."""
+    places: list[int] = []
+    for i, value in enumerate(values):
+        tie = i > 0 and _equal(values[i - 1], value)
+        places.append(places[-1] if tie else i + 1)
+    return places
+
+
+def _equal(low: float, high: float) -> bool:
+    return high - low <= TIE * max(abs(low), abs(high))
+
+
+def differences(
+    names: Sequence[str],
+    parts: Sequence[Parts | None],
+    values: Sequence[float],
+    rows: Sequence[int],
+    resampling: Resampling,
+    covers: str,
+) -> tuple[Difference, ...]:
+    """Difference of every pair of models, in the order of their ranks.
+
+    Models with equal numbers in `rows` have the same rows.
+    """
+    pairs = [
+        _difference(
+            names[i], names[j], values[i], values[j], parts[i], parts[j], rows[i] == rows[j],
+            resampling, covers,
+        )
+        for i in range(len(names))
+        for j in range(i + 1, len(names))
+    ]  # fmt: skip
+    return _adjusted(pairs, 1 - resampling.level)
+
+
+def _difference(
+    better: str, worse: str, low: float, high: float, a: Parts | None, b: Parts | None,
+    paired: bool, resampling: Resampling, covers: str,
+) -> Difference:  # fmt: skip
+    value = high - low
+    difference = Difference(better, worse, value, paired)
+    if a is None or b is None:
+        return difference
+    if paired:
+        parts = b - a
+        error, count = parts.standard_error, int(np.isfinite(parts.left_out).sum())
+        freedom = float(count - 1)
+    else:  # degrees of freedom of Welch and Satterthwaite
+        counts = [int(np.isfinite(part.left_out).sum()) for part in (a, b)]
+        squares = [part.standard_error**2 for part in (a, b)]
+        error, count = float(np.sqrt(sum(squares))), min(counts)
+        rest = sum(s * s / max(G - 1, 1) for s, G in zip(squares, counts, strict=True))
+        freedom = sum(squares) ** 2 / rest if rest > 0 else float(count - 1)
+    if not np.isfinite(error):
+        return difference
+    half = float(stdtrit(freedom, 0.5 + resampling.level / 2)) * error
+    interval = Interval(
+        value - half, value + half, resampling.level, "jackknife", count, error, covers
+    )
+    if _equal(low, high):
+        t, p = 0.0, 1.0
+    else:
+        t = value / error if error > 0 else float("inf")
+        p = 2 * float(stdtr(freedom, -t))
+    return replace(difference, interval=interval, t=t, p_value=p)
+
+
+def _adjusted(pairs: list[Difference], alpha: float) -> tuple[Difference, ...]:
+    """Add p-values that are adjusted for all pairs."""
+    return tuple(
+        d if p is None else replace(d, p_adjusted=p, distinguishable=p <= alpha)
+        for d, p in zip(pairs, holm([d.p_value for d in pairs]), strict=True)
+    )
+
+
+def rank_probabilities(
+    parts: Sequence[Parts], rows: Sequence[int], seed: int
+) -> tuple[Floats, float] | None:
+    """P(rank) of models in the order of their ranks (M, M), and P(this order, up to ties).
+
+    The uncertainty of the estimates is modelled by a multivariate t with the jackknife's
+    covariance of models on the same rows and its degrees of freedom: for two models, P(first) is
+    that of the one-sided t-test.  Unlike resampling of groups, the draws need no more than an
+    interval does, add no bias to a biased estimate, and have tails that reflect the number of
+    groups.  None where a covariance is not defined.
+    """
+    values = np.array([part.value for part in parts])
+    M = len(values)
+    roots = []
+    for number in dict.fromkeys(rows):
+        models = [i for i in range(M) if rows[i] == number]
+        left_out = np.array([parts[i].left_out for i in models])
+        left_out = left_out[:, np.isfinite(left_out).all(axis=0)]
+        G = left_out.shape[1]
+        if G < 2:
+            return None
+        covariance = (G - 1) ** 2 / G * np.atleast_2d(np.cov(left_out))
+        roots.append((models, _root(covariance), G - 1))
+    spread = max(float(np.abs(root).max()) for _, root, _ in roots)
+    jitter = max(_BLUR * spread, TIE * float(np.abs(values).max()))
+    shared = np.array(ranks(values.tolist()))
+    rng = np.random.default_rng(seed)
+    counts, ordered = np.zeros((M, M)), 0
+    for _ in range(DRAWS // _BATCH):
+        drawn = np.empty((_BATCH, M))
+        for models, root, freedom in roots:
+            shrunk = np.sqrt(rng.chisquare(freedom, (_BATCH, 1)) / freedom)
+            drawn[:, models] = rng.standard_normal((_BATCH, len(models))) @ root / shrunk
+        drawn += values + jitter * rng.random((_BATCH, M))  # equal models get random ranks
+        order = np.argsort(drawn, axis=1)
+        for place in range(M):
+            counts[:, place] += np.bincount(order[:, place], minlength=M)
+        ordered += int((shared[order] == shared).all(axis=1).sum())
+    return counts / DRAWS, ordered / DRAWS
+
+
+def _root(covariance: Floats) -> Floats:
+    """Symmetric square root of a covariance matrix, which is unique."""
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    return (vectors * np.sqrt(np.maximum(eigenvalues, 0.0))) @ vectors.T
+
+
+# ---------------------------------------------------------------- Rankings of subsets

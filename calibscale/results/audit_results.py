@@ -1,0 +1,309 @@
+"""Results of audits, with their parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from calibscale.results import (
+    Computed,
+    Count,
+    Declared,
+    Fraction,
+    Hidden,
+    Inline,
+    Interval,
+    Json,
+    Object,
+    Omitted,
+    Outcome,
+    Share,
+    Size,
+    SourceRows,
+    key,
+)
+from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
+from calibscale.results.inference_results import TestResult
+
+
+@dataclass(frozen=True)
+class Where(Declared):
+    """Condition on one covariate: equal to `value`, or `above` < x ≤ `up_to`."""
+
+    covariate: str
+    value: Omitted[float | None] = None
+    above: Omitted[float | None] = None
+    up_to: Omitted[float | None] = None
+
+    def __str__(self) -> str:
+        name = self.covariate
+        if self.value is not None:
+            return f"{name} = {self.value:.10g}"
+        if self.above is None:
+            return f"{name} ≤ {self.up_to:.10g}"
+        if self.up_to is None:
+            return f"{name} > {self.above:.10g}"
+        return f"{self.above:.10g} < {name} ≤ {self.up_to:.10g}"
+
+
+@dataclass(frozen=True)
+class Group(Declared):
+    """Bias of a group of rows.
+
+    Attributes
+    ----------
+    where : tuple of Where
+        Conditions that define the group; empty: all rows.
+    n : int
+        Number of rows with a positive weight.
+    effective_rows : float
+        (Σw)²/Σw²; n without weights.
+    mean_prediction, frequency : float
+        Weighted means of p and of the event.
+    bias : float
+        frequency − mean_prediction: positive where predictions are too low.
+    standard_error : float
+        Standard error of the bias, from the spread of y − p in the group and of one added row of
+        either label, of weight Σw²/Σw, at the mean prediction: positive even if all labels agree.
+    null_error : float
+        Standard error of the bias if the group is calibrated, √(Σw²p(1 − p))/Σw.
+    z : float
+        bias in units of null_error·√dispersion, see `Groups`.
+    p_value : float
+        (1 + #{score* ≤ score})/(replicates + 1), with labels drawn from the predictions.  A score
+        approximates the two-sided p-value of z, so that groups of all sizes are comparable.  Each
+        tail is that of a Pearson III distribution, shifted by half an event towards 0, with the
+        skewness of the events that are rare on its side, because few rare events are not normal.
+    adjusted : float or None
+        Westfall–Young p-value over the listed groups, from the same scores and replicates, see
+        `StepDown`: exact if the rows of the unbiased groups are calibrated.
+    low, high : float or None
+        Limits of the bias, simultaneous over the listed groups (Bonferroni), valid for few and
+        rare events and not symmetric, see `excess_limits`.
+    """
+
+    where: tuple[Where, ...]
+    n: Count
+    effective_rows: Size
+    mean_prediction: float
+    frequency: float
+    bias: float
+    standard_error: float
+    null_error: float
+    z: float
+    p_value: Share | None
+    adjusted: Share | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def name(self) -> Annotated[Computed[str], key("group")]:
+        return " & ".join(map(str, self.where)) or "all rows"
+
+    @property
+    def direction(self) -> str:
+        """Direction of the error of the predictions: too low or too high."""
+        return "too low" if self.bias > 0 else "too high"
+
+
+@dataclass(frozen=True)
+class CovariateTest(Declared):
+    """Test on one covariate alone; `adjusted` is the Holm p-value over all covariates."""
+
+    covariate: str
+    test: Inline[TestResult]
+    adjusted: Share | None
+
+
+@dataclass(frozen=True)
+class LocalTests(Declared):
+    """Tests of KLCE on all covariates, of KCE, and of KLCE on each covariate.
+
+    Attributes
+    ----------
+    joint : TestResult
+        Test of local calibration on all covariates together [VF, eq. 4].
+    plain : TestResult
+        Test of calibration without covariates.
+    each : tuple of CovariateTest
+        Tests of local calibration on one covariate.
+    """
+
+    joint: TestResult
+    plain: Annotated[TestResult, key("calibration")]
+    each: tuple[CovariateTest, ...]
+
+
+@dataclass(frozen=True)
+class Scores(Declared):
+    """Scores of predictions, and the test on all covariates.
+
+    Attributes
+    ----------
+    name : str
+        ``before``, a method of recalibration, or a source.
+    n : int
+    ece, brier, log_loss : float or None
+        ECE of 15 bins of equal width, Brier score over all classes, and log loss.
+    test : TestResult or None
+        KLCE on all covariates, with the same bandwidths for all predictions.
+    fitted : dict or None
+        JSON object of the fitted method.
+    reason : str or None
+        Why there are no values.
+    note : str or None
+        Limitation of the p-value.
+    """
+
+    name: Annotated[str, key("method")]
+    n: Count = 0
+    ece: float | None = None
+    brier: float | None = None
+    log_loss: float | None = None
+    test: TestResult | None = field(default=None, compare=False)
+    fitted: Omitted[dict[str, Any] | None] = None
+    reason: Omitted[str | None] = None
+    note: Omitted[str | None] = None
+
+    @property
+    def klce(self) -> Computed[float | None]:
+        return None if self.test is None else self.test.value
+
+    @property
+    def p_value(self) -> Computed[Share | None]:
+        return None if self.test is None else self.test.p_value
+
+
+@dataclass(frozen=True)
+class PairedDifference(Declared):
+    """Difference of an estimate between two models on the same rows.
+
+    Attributes
+    ----------
+    estimator : str
+    first, second, difference : float or None
+        difference = second − first: negative if the second model is better.
+    interval : Interval or None
+        Interval of the difference, by a joint jackknife; `reason` says why it is None.
+    """
+
+    estimator: str
+    first: float | None
+    second: float | None
+    difference: float | None
+    interval: Interval | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Against(Declared):
+    """Comparison with another model on the same rows.
+
+    Attributes
+    ----------
+    name : str
+        Name of the other model.
+    tests : LocalTests
+        Tests of the other model, with the bandwidths of the first model's tests.
+    first, second : Scores
+    differences : tuple of PairedDifference
+    """
+
+    name: str
+    tests: LocalTests
+    first: Scores
+    second: Scores
+    differences: tuple[PairedDifference, ...]
+
+
+# parameters of the run that are those of the audit
+_RUN_PARAMETERS = ("scheduler", "memory_limit", "on_invalid", "tolerance", "block_rows")
+_MAP = Object("AuditMap", parameters=Json, points=Count, masked=Count, regions=list[Region])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Outcome, SourceRows):
+    """Result of `audit`.
+
+    Attributes
+    ----------
+    covariates, categorical : tuple of str
+    notion : str
+        ``positive``: P(class 1); ``top_label``: the confidence in the predicted class.
+    level : float
+        Confidence level of the simultaneous intervals; tests use alpha = 1 − level.
+    tests : LocalTests
+        Tests on all covariates, on none, and on each alone.
+    overall : Group or None
+        Bias over all rows.
+    groups : tuple of Group
+        Groups in decreasing order of |z|.
+    dispersion : float
+        Ratio of the variance of y − p to that implied by the predictions, at least 1; see `Groups`.
+    regions : tuple of Region
+        Most biased regions of the map.
+    curves, histograms
+        Curves of the figure, and histograms of their x.
+    recalibration : tuple of Scores
+        Scores on rows held out from the fits: before, then after each requested method.
+    against : Against or None
+        Comparison with another model on the same rows.
+    bias_map : BiasMap or None
+        Map that contains the regions; None if too slow to compute (see `notes`).
+    """
+
+    schema: ClassVar[str] = "calibscale.audit/1"
+
+    covariates: tuple[str, ...]
+    categorical: tuple[str, ...]
+    notion: str
+    level: Fraction
+    tests: LocalTests
+    overall: Group | None
+    dispersion: float
+    groups: tuple[Group, ...]
+    regions: Hidden[tuple[Region, ...]]
+    curves: tuple[BiasCurve, ...] = field(repr=False, compare=False)
+    histograms: Hidden[tuple[Histogram, ...]] = field(repr=False)
+    recalibration: tuple[Scores, ...] = ()
+    against: Against | None = None
+    bias_map: Hidden[BiasMap | None] = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def p_value(self) -> Computed[Share | None]:
+        """P-value of the test on all covariates together."""
+        return self.tests.joint.p_value
+
+    @property
+    def miscalibrated(self) -> Computed[bool]:
+        """Whether the test on all covariates rejects at 1 − level."""
+        return self.p_value is not None and self.p_value <= 1 - self.level + 1e-12
+
+    @property
+    def biased_groups(self) -> tuple[Group, ...]:
+        """Groups whose adjusted p-value is at most 1 − level."""
+        alpha = 1 - self.level + 1e-12
+        return tuple(g for g in self.groups if g.adjusted is not None and g.adjusted <= alpha)
+
+    @property
+    def verdict(self) -> Computed[str]:
+        """Result of the test on all covariates, as a sentence."""
+        names = ", ".join(self.covariates)
+        test = self.tests.joint
+        if test.p_value is None:
+            return f"no test of local calibration on {names}: {test.reason}"
+        p = f"p {'≤' if test.exceedances == 0 else '='} {test.p_value:.3g}"
+        if self.miscalibrated:
+            return f"locally miscalibrated on {names} ({p})"
+        return f"no evidence of local miscalibration on {names} ({p})"
+
+    @property
+    def map_summary(self) -> Annotated[Computed[Annotated[Json, _MAP] | None], key("map")]:
+        """Numbers of points and of masked points of `bias_map`, with the regions."""
+        points = self.bias_map
+        if points is None:
+            return None
+        own = {k: v for k, v in points.parameters.items() if k not in _RUN_PARAMETERS}
+        masked = points.masked.sum()
+        return {"parameters": own, "points": len(points), "masked": masked, "regions": self.regions}

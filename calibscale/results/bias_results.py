@@ -1,0 +1,192 @@
+"""Results of maps of local bias, with the curves and regions of audits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from calibscale.results import (
+    Bools,
+    Computed,
+    Count,
+    Declared,
+    Floats,
+    Hidden,
+    Ints,
+    Json,
+    Object,
+    Omitted,
+    Outcome,
+    SourceRows,
+    as_json,
+)
+
+_PIECE = 2**16  # rows converted at a time
+_COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
+_POINTS = Object(
+    "BiasPoints", "Columns of a map; row numbers if the points are rows.",
+    row=Omitted[Ints], prediction=Floats, covariates=dict[str, Floats],
+    **dict.fromkeys(_COLUMNS, Floats), masked=Bools,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BiasMap(Outcome, SourceRows):
+    """Local calibration bias at m points.
+
+    Attributes
+    ----------
+    covariates : tuple of str
+        Names of the d columns of `values`.
+    predictions : (m,)
+        f' of each point; NaN if the kernel does not depend on the prediction.
+    values : (m, d)
+        x' of each point.
+    bias : (m,)
+        Mean of y − f near the point: positive where predictions are too low; NaN where masked.
+    standard_error : (m,)
+        √max(Σw²κ²(δ − δ̄)²·n′/(n′ − 1), Σw²κ²p(1 − p))/Σwκ, with n′ effective rows: the spread of
+        y − f near the point, at least that of calibrated labels.  NaN where masked.
+    low, high : (m,)
+        Limits of the pointwise 95 % interval of the bias, by `excess_limits` with the weights wκ;
+        far from symmetric where events are rare.
+    z : (m,)
+        Normal deviate of the bias if all rows are calibrated, see `excess_deviate`; its third
+        moment approximates Σw³κ³p(1 − p)(1 − 2p) by Σw²κ²p(1 − p)(1 − 2p)·Σw²κ²/Σwκ.
+    effective_rows : (m,)
+        (Σwκ)²/Σw²κ², 0 where the sums do not exceed their error.
+    masked : (m,) bool
+        Whether there are fewer than `min_rows` effective rows, or the sums are too inexact.
+    index : (m,) int64 or None
+        Row numbers in the source, if the points are its rows.
+    """
+
+    schema: ClassVar[str] = "calibscale.bias/1"
+
+    covariates: Hidden[tuple[str, ...]]
+    predictions: Hidden[Floats]
+    values: Hidden[Floats]
+    bias: Hidden[Floats]
+    standard_error: Hidden[Floats]
+    low: Hidden[Floats]
+    high: Hidden[Floats]
+    z: Hidden[Floats]
+    effective_rows: Hidden[Floats]
+    masked: Hidden[Bools]
+    index: Hidden[Ints | None]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_masked(self) -> Computed[Count]:
+        return int(self.masked.sum())
+
+    @property
+    def points(self) -> Annotated[Computed[Json], _POINTS]:
+        """Columns of the points."""
+        return {
+            **({} if self.index is None else {"row": self.index}),
+            "prediction": self.predictions,
+            "covariates": dict(zip(self.covariates, self.values.T, strict=True)),
+            **{name: getattr(self, name) for name in _COLUMNS},
+            "masked": self.masked,
+        }
+
+    def __len__(self) -> int:
+        return len(self.bias)
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """Names of the columns of `rows`."""
+        index = () if self.index is None else ("row",)
+        return (*index, "prediction", *self.covariates, *_COLUMNS, "masked")
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Rows of the table of points: categories by name, None for NaN."""
+        columns = [self.predictions, *self.values.T]
+        columns += [*(getattr(self, name) for name in _COLUMNS), self.masked]
+        if self.index is not None:
+            columns.insert(0, self.index)
+        categories = self.source.get("categories", {})
+        first = self.header.index("prediction") + 1  # first covariate
+        named = {
+            k: dict(enumerate(categories[name]))
+            for k, name in enumerate(self.covariates, first)
+            if name in categories
+        }
+        for low in range(0, len(self), _PIECE):
+            pieces = [column[low : low + _PIECE].tolist() for column in columns]
+            for k, names in named.items():
+                pieces[k] = [names.get(value, value) for value in pieces[k]]
+            for row in zip(*pieces, strict=True):
+                yield tuple(as_json(row))
+
+    def most_biased(self, count: int) -> Ints:
+        """Indices of the unmasked points of largest |z|, in decreasing order."""
+        points = np.flatnonzero(~self.masked)
+        return points[np.argsort(-np.abs(self.z[points]), kind="stable")[: max(count, 0)]]
+
+
+@dataclass(frozen=True, eq=False)
+class BiasCurve(Declared):
+    """Bias along one covariate, a kernel smooth over all predictions (Luo et al. 2022).
+
+    Attributes
+    ----------
+    covariate : str or None
+        Name of the covariate x; None: the prediction.
+    by, level : str and float, or None
+        Covariate that separates curves, and its value in the rows of this curve.
+    bandwidth : float
+        Bandwidth of the Gaussian kernel, in the units of x.
+    x, bias, standard_error, low, high, effective_rows : (m,)
+        Values of x, and columns of `BiasMap` with pointwise 95 % intervals; all but x and
+        `effective_rows` are NaN where there are fewer than `min_rows` effective rows.
+    """
+
+    covariate: str | None
+    by: str | None
+    level: float | None
+    bandwidth: float
+    x: Floats
+    bias: Floats
+    standard_error: Floats
+    low: Floats
+    high: Floats
+    effective_rows: Floats
+
+
+@dataclass(frozen=True)
+class Region(Declared):
+    """Point of the map of local bias [VF, eq. 7] with large |z|.
+
+    Attributes
+    ----------
+    prediction : float
+    covariates : dict
+        Value of each covariate.
+    bias, standard_error, low, high, effective_rows
+        See `BiasMap`.
+    z : float
+        See `BiasMap`; a maximum over many points, not a test.
+    """
+
+    prediction: float
+    covariates: dict[str, float]
+    bias: float
+    standard_error: float
+    low: float
+    high: float
+    effective_rows: float
+    z: float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Histogram of sampled values of a covariate (None: predictions)."""
+
+    covariate: str | None
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]

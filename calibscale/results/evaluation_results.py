@@ -1,0 +1,334 @@
+"""Results of `evaluate`, `reliability` and `plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, NamedTuple
+
+from calibscale.formatting import one_line
+from calibscale.results import (
+    Bounds,
+    Computed,
+    Count,
+    Declared,
+    Estimate,
+    Finite,
+    Fraction,
+    Hidden,
+    Inline,
+    Json,
+    Labelled,
+    Later,
+    Object,
+    Omitted,
+    Outcome,
+    Size,
+    Source,
+    SourceRows,
+    key,
+    stratum,
+)
+
+_ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
+
+
+class Range(NamedTuple):
+    """Closed interval."""
+
+    lower: Finite
+    upper: Finite
+
+
+@dataclass(frozen=True)
+class ReliabilityBin(Declared):
+    """Bin of a reliability diagram; means and intervals of an empty bin are None.
+
+    Attributes
+    ----------
+    lower, upper : float
+        Edges of the bin.
+    count, weight, effective_count : int, float, float
+        Number of rows, Σw, and the effective number of rows (Σw)²/Σw².
+    mean_p, frequency : float
+        Weighted means of the predictions, and of the events.
+    interval : Range
+        Confidence interval of the true frequency, see `wilson_interval`.
+    consistency : Range
+        Range of the frequency if the predictions are right, see `consistency_interval`.
+    """
+
+    lower: Finite
+    upper: Finite
+    count: Count
+    weight: Size
+    effective_count: float
+    mean_p: float | None = None
+    frequency: float | None = None
+    interval: Range | None = None
+    consistency: Range | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """mean_p − frequency; above 0 if predictions are too high."""
+        if self.mean_p is None or self.frequency is None:
+            return None
+        return self.mean_p - self.frequency
+
+    @property
+    def outside(self) -> Computed[bool]:
+        """Whether the frequency lies outside the range of a calibrated model."""
+        if self.frequency is None or self.consistency is None:
+            return False
+        low, high = self.consistency
+        return not low - _ROUNDING <= self.frequency <= high + _ROUNDING
+
+
+@dataclass(frozen=True)
+class ReliabilityCurve(Declared):
+    """Bins of all rows, or of one group.
+
+    Attributes
+    ----------
+    n : int
+        Number of rows.
+    bins : tuple of ReliabilityBin
+        Bins in increasing order; empty, with a `reason`, if no row has a positive weight.
+    ece : float or None
+        Σ_b (n_b/n) |conf_b − acc_b| of these bins.
+    tce2_debiased : float or None
+        Squared error of these bins without bias, see `TCE2Debiased`.
+    """
+
+    n: Count
+    bins: tuple[ReliabilityBin, ...]
+    ece: float | None
+    tce2_debiased: float | None
+    reason: Omitted[str | None] = None
+
+    @property
+    def filled(self) -> tuple[ReliabilityBin, ...]:
+        """Bins that are not empty."""
+        return tuple(b for b in self.bins if b.frequency is not None)
+
+    @property
+    def outside(self) -> tuple[ReliabilityBin, ...]:
+        """Bins whose frequency lies outside the range of a calibrated model."""
+        return tuple(b for b in self.bins if b.outside)
+
+
+@dataclass(frozen=True)
+class Diagram(Declared):
+    """Reliability curve of all rows, the notion that it judges, and the level of its intervals."""
+
+    notion: str
+    level: Fraction
+    curve: Inline[ReliabilityCurve]
+
+
+_GROUP = Object(
+    "GroupEstimates", "Estimates of the rows with one value of a covariate.",
+    value=Finite, name=Omitted[str], n=Count, results=list[Estimate],
+)  # fmt: skip
+
+
+_GROUPS = Object(
+    "GroupedEstimates", "Estimates by value of the covariate `column`.",
+    column=str, values=list[_GROUP],  # type: ignore[valid-type]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Labelled[Estimate], Outcome, SourceRows):
+    """Estimates of one pass over a source.
+
+    Attributes
+    ----------
+    estimates : tuple of Estimate
+        Estimates in the order of the requested estimators.
+    verdict : str or None
+        One-sentence summary of the intervals by `multiple_testing.verdict`.
+    reliability : Diagram or None
+        Reliability diagram of the first binned error of one probability.
+    groups : dict
+        Estimates by value of the column ``group_by``.
+    others : tuple of Evaluation
+        Evaluations grouped by the further columns of ``calibscale evaluate --group-by``.
+    """
+
+    schema: ClassVar[str] = "calibscale.evaluation/1"
+    parts: ClassVar[tuple[str, str]] = ("estimates", "estimator")
+
+    estimates: Annotated[tuple[Estimate, ...], key("results")]
+    verdict: Later[str | None]
+    reliability: Later[Diagram | None]
+    group_by: Hidden[str | None] = None
+    groups: Hidden[dict[float, tuple[Estimate, ...]]] = field(default_factory=dict)
+    others: Hidden[tuple[Evaluation, ...]] = ()
+
+    @property
+    def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUPS]:
+        """Estimates by value of `group_by`; None without it."""
+        if self.group_by is None:
+            return None
+        values = [
+            {**stratum(value), "n": some[0].n if some else 0, "results": some}
+            for value, some in self.groups.items()
+        ]
+        return {"column": self.group_by, "values": values}
+
+    @property
+    def other_groups(self) -> Computed[Omitted[list[Annotated[Json | None, _GROUPS]]]]:
+        """Estimates by value of the further columns."""
+        return [other.grouped for other in self.others]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{e.estimator}={e.value}" for e in self.estimates)
+        return f"Evaluation(n={self.n}, {values})"
+
+
+_GROUP_CURVE = Object(
+    "GroupCurve", "Curve of the rows with one value of a covariate.",
+    value=Finite, name=Omitted[str], curve=Inline[ReliabilityCurve],
+)  # fmt: skip
+
+
+_GROUP_CURVES = Object(
+    "GroupedCurves", "Curves by value of the covariate `column`.",
+    column=str, values=list[_GROUP_CURVE],  # type: ignore[valid-type]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reliability(Outcome, SourceRows):
+    """Data of a reliability diagram, drawn by `calibscale.output.plots.plot_reliability`.
+
+    Attributes
+    ----------
+    notion : str
+    class_index : int or None
+        Class that is judged, for the notion class_wise.
+    level : float
+        Level of both intervals of every bin.
+    overall : ReliabilityCurve
+        Curve of all rows.
+    groups : dict
+        Curves by value of the column `group_by`.
+    """
+
+    schema: ClassVar[str] = "calibscale.reliability/1"
+
+    notion: str
+    class_index: Annotated[Count | None, key("class")]
+    level: Fraction
+    overall: Inline[ReliabilityCurve]
+    group_by: Hidden[str | None] = None
+    groups: Hidden[dict[float, ReliabilityCurve]] = field(default_factory=dict)
+
+    @property
+    def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUP_CURVES]:
+        """Curves by value of `group_by`; None without it."""
+        if self.group_by is None:
+            return None
+        values = [{**stratum(value), **curve.to_dict()} for value, curve in self.groups.items()]
+        return {"column": self.group_by, "values": values}
+
+    @property
+    def bins(self) -> tuple[ReliabilityBin, ...]:
+        """Bins of all rows."""
+        return self.overall.bins
+
+    @property
+    def ece(self) -> float | None:
+        """Expected calibration error of all rows with these bins."""
+        return self.overall.ece
+
+    @property
+    def judged(self) -> str:
+        """Name of the prediction that is judged."""
+        if self.class_index is not None:
+            names = self.source.get("class_names")
+            return f"class {one_line(names[self.class_index]) if names else self.class_index}"
+        return "top label" if self.notion == "top_label" else "positive class"
+
+    @property
+    def verdict(self) -> str:
+        """Number of bins outside the range of a calibrated model, as a sentence."""
+        filled, outside = len(self.overall.filled), len(self.overall.outside)
+        if not filled:
+            return str(self.overall.reason)
+        expected = filled * (1.0 - self.level)
+        bins = f"{filled} bin{'s' * (filled != 1)}"
+        return f"{outside} of {bins} outside the band (at most {expected:.2g} expected by chance)"
+
+
+@dataclass(frozen=True)
+class Cost(Declared):
+    """Expected cost of one piece of work.
+
+    Attributes
+    ----------
+    work : str
+        Description of the work: the pass, the draws of a test, or an estimator.
+    method : str
+        Method of the estimator, or names of the estimators.
+    pairs : int
+        Number of unordered pairs of rows visited.
+    seconds : float
+        Elapsed time.
+    memory, bytes_read : int
+        Memory and input in bytes.
+    """
+
+    work: str
+    method: str
+    pairs: Count
+    seconds: Size
+    memory: Size
+    bytes_read: Size
+
+
+@dataclass(frozen=True)
+class ClusterCost(Declared):
+    """Expected cost of the pass over the rows on worker processes of one thread each.
+
+    Attributes
+    ----------
+    blocks, tasks : int
+        Numbers of blocks of rows, and of runs of neighbouring blocks, each sent as one task.
+    merge_depth : int
+        Number of levels of the merge tree.
+    task_bytes, state_bytes, bytes_moved : int
+        Sizes of a task, of the state it returns, and of all tasks and states.
+    worker_memory, client_memory : int
+        Memory in bytes beyond that of an interpreter with imported packages, about 200 MB.
+    worker_seconds, client_seconds : float
+        Time of one worker, and of the client, which merges the states of tasks.
+    """
+
+    blocks: Count
+    tasks: Count
+    merge_depth: Count
+    task_bytes: Count
+    state_bytes: Count
+    bytes_moved: Count
+    worker_memory: Count
+    client_memory: Count
+    worker_seconds: Size
+    client_seconds: Size
+
+
+@dataclass(frozen=True)
+class Plan(Declared):
+    """Expected costs of a run; `cluster` if a number of workers was given."""
+
+    schema: ClassVar[str] = "calibscale.plan/1"
+
+    source: Source
+    rows: Annotated[int, Bounds(ge=1)]
+    workers: Annotated[int, Bounds(ge=1)]
+    costs: tuple[Cost, ...]
+    cluster: ClusterCost | None = None
+
+    @property
+    def seconds(self) -> Computed[Size]:
+        return sum(cost.seconds for cost in self.costs)

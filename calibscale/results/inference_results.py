@@ -1,0 +1,207 @@
+"""Results of calibration tests, and of their power."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from calibscale.errors import OptionError
+from calibscale.results import (
+    Computed,
+    Count,
+    Declared,
+    Finite,
+    Floats,
+    Fraction,
+    Hidden,
+    Inline,
+    Json,
+    Labelled,
+    Object,
+    Omitted,
+    Outcome,
+    Share,
+    SourceRows,
+    Values,
+    key,
+)
+
+_LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values
+
+
+_NULL = Object("NullDistribution", mean=float, deviation=float, quantiles=dict[str, float])
+
+
+@dataclass(frozen=True)
+class TestResult(Declared):
+    """Result of the test of one statistic.
+
+    Attributes
+    ----------
+    statistic, notion : str
+    value : float or None
+        Observed value; None where undefined, for the given `reason`.
+    p_value : float or None
+        Probability under the null of a value at least as large.
+    null : str
+    replicates : int
+        Number of draws; fewer than requested if the test stopped early.
+    exceedances : int
+        Number of draws at least as large as the value.
+    null_values : (replicates,)
+        Values of the draws, not centred.
+    certain_rows : int
+        Rows with a prediction of exactly 0 or 1, whose drawn label is always the same.
+    stopped : bool
+        Whether the test stopped early.
+    critical_value : float or None
+        Value that must be exceeded for a p-value of at most 5 %; None if the replicates are too few
+        or the test stopped early.
+    """
+
+    __test__ = False  # for pytest
+
+    statistic: str
+    notion: str
+    value: float | None
+    p_value: Share | None
+    null: str
+    replicates: Count
+    exceedances: Count
+    seed: Count
+    n: Count
+    null_values: Hidden[Floats] = field(repr=False, compare=False)
+    certain_rows: Count = 0
+    stopped: Annotated[bool, key("stopped_early")] = False
+    critical_value: float | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    reason: Omitted[str | None] = None
+
+    @property
+    def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:
+        """Mean, standard deviation and quantiles of the null values; empty without them."""
+        values = self.null_values
+        if not len(values):
+            return {}
+        quantiles = dict(zip(map(str, _LEVELS), np.quantile(values, _LEVELS), strict=True))
+        return {"mean": values.mean(), "deviation": values.std(), "quantiles": quantiles}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleTest(Outcome, SourceRows):
+    """Calibration test of one statistic, with the parameters of the run as `run`."""
+
+    schema: ClassVar[str] = "calibscale.test/1"
+
+    parameters: Annotated[dict[str, Any], key("run")]
+    test: Inline[TestResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
+    """Calibration tests of one run.
+
+    Attributes
+    ----------
+    results : tuple of TestResult
+        Results in the order of the requested statistics.
+    """
+
+    schema: ClassVar[str] = "calibscale.test/1"
+    parts: ClassVar[tuple[str, str]] = ("results", "statistic")
+
+    results: Annotated[tuple[TestResult, ...], key("tests")]
+
+    def __repr__(self) -> str:
+        tests = ", ".join(f"{r.statistic}: p={r.p_value}" for r in self.results)
+        return f"CalibrationTests(n={self.n}, {tests})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object of the result; several results are in a list `tests`."""
+        if len(self.results) != 1:
+            return super().to_dict()
+        run = {name: value for name, value in vars(self).items() if name != "results"}
+        return SingleTest(test=self.results[0], **run).to_dict()
+
+
+_WHERE = Object("BiasedRows", covariate=str, value=Finite)
+
+
+@dataclass(frozen=True)
+class Miscalibration(Declared):
+    """Miscalibration: a change of the predictions from which labels are drawn.
+
+    Parameters
+    ----------
+    shift : float
+        Number added to the probability of the event (class 1 of two classes, else the top label),
+        clipped to 0..1; above 0 if predictions are too low.  Other classes keep their proportions.
+    temperature : float
+        T, where labels are drawn from softmax(log q / T); above 1 for an overconfident model.
+    where : (name, value), optional
+        Name and value of a covariate; other rows are calibrated.
+    """
+
+    shift: Finite = 0.0
+    temperature: Finite = 1.0
+    where: Hidden[tuple[str, float] | None] = None
+
+    @property
+    def biased_rows(self) -> Annotated[Computed[Annotated[Json, _WHERE] | None], key("where")]:
+        """Value of the covariate in the rows that are miscalibrated; None: all rows."""
+        return self.where and {"covariate": self.where[0], "value": self.where[1]}
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.shift <= 1:
+            raise OptionError(f"a bias must be in -1..1, not {self.shift}")
+        if not 0 < self.temperature < math.inf:
+            raise OptionError(f"temperature must be positive and finite, not {self.temperature}")
+        if self.shift == 0 and self.temperature == 1:
+            raise OptionError("nothing to detect: give a bias, or a temperature other than 1")
+
+
+@dataclass(frozen=True, order=True)
+class PowerPoint(Declared):
+    """Number of simulated data sets of one size, and of those that the test rejected."""
+
+    rows: Count
+    rejections: Count
+    trials: Count
+
+    @property
+    def power(self) -> Computed[Share]:
+        return self.rejections / self.trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Outcome, SourceRows):
+    """Power of a test as a function of the number of rows.
+
+    Attributes
+    ----------
+    rows : int or None
+        Number of rows needed for the requested power; None if `max_rows` rows are too few.
+    interval : (int, int) or None
+        95 % confidence interval of `rows`, as finitely many data sets are simulated; None if all of
+        them were rejected, or too few.
+    curve : tuple of PowerPoint
+        Power at each simulated number of rows.
+    """
+
+    schema: ClassVar[str] = "calibscale.power/1"
+
+    statistic: str
+    bias: Miscalibration
+    level: Fraction
+    power: Fraction
+    rows: Count | None
+    interval: tuple[Count, Count] | None
+    max_rows: Annotated[Count, key("most_rows")]
+    curve: tuple[PowerPoint, ...]
+    trials: Count
+    replicates: Count
+    seed: Count
+    null: Annotated[str, Values(("labels",))]

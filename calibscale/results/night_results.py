@@ -1,0 +1,182 @@
+"""Results of a night, of its plan, and of a list of days, with the parts of their JSON objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from calibscale.results import (
+    Bounds,
+    Count,
+    Day,
+    Declared,
+    Estimate,
+    Finite,
+    Fraction,
+    Having,
+    Hidden,
+    Interval,
+    Json,
+    Later,
+    Object,
+    Outcome,
+    Share,
+    Size,
+    Source,
+    SourceRows,
+    Values,
+)
+from calibscale.results.bias_results import BiasMap
+from calibscale.results.evaluation_results import Diagram
+from calibscale.results.inference_results import TestResult
+from calibscale.results.selection_results import Selection
+
+_GROUP = Object("GroupResult", group=Finite, n=Count, results=list[Estimate])
+_WINDOW = Object(
+    "WindowResult", "Estimates and tests over the days of a window.",
+    name=str, first=Day, last=Day, days=list[Day], missing=list[Day], damaged=list[str], n=Count,
+    results=list[Estimate], tests=list[TestResult], groups=list[_GROUP],  # type: ignore[valid-type]
+    reliability=Diagram | None,
+)  # fmt: skip
+_THRESHOLD = Object(
+    "ThresholdResult", "Verdict on a threshold; its limit is `above` or `below`.",
+    name=str, window=str, group=float | None, estimator=str,
+    quantity=Annotated[str, Values(("value", "low", "high", "p_value", "drift_p_value"))],
+    above=float | None, below=float | None, observed=float | None, breached=bool,
+    reason=str | None,
+)  # fmt: skip
+_DRIFT_OF_ESTIMATE = Object(
+    "DriftOfEstimate", "Difference of an estimate from the baseline.",
+    estimator=str, notion=str, group=float | None, difference=float | None, low=float | None,
+    high=float | None, level=Fraction, p_value=Share | None, adjusted_p_value=Share | None,
+)  # fmt: skip
+_DRIFT = Object(
+    "DriftResult", "Differences of a window from its baseline.",
+    window=str, baseline=Object("Baseline", first=Day, last=Day, n=Count),
+    results=list[_DRIFT_OF_ESTIMATE],  # type: ignore[valid-type]
+)  # fmt: skip
+_PROCESS = Object(
+    "ProcessResult",
+    "Evidence of one notion and group by day, and the day on which it reached the threshold.",
+    notion=str, group=float | None, log_evidence=list[float], threshold=Finite, alarm=bool,
+    since=Day | None,
+)  # fmt: skip
+_ALARMS = Object(
+    "AlarmResult", "Mean evidence by day, and the day on which it reached the threshold.",
+    level=Fraction, alarm=bool, since=Day | None, first_day=Day, days=list[Day],
+    log_evidence=list[float], processes=list[_PROCESS],  # type: ignore[valid-type]
+    threshold=Finite, process_threshold=Finite,
+)  # fmt: skip
+_SERIES = Object(
+    "Series", "Values of an estimate by day, with the ends of its intervals.",
+    estimator=str, notion=str, group=float | None, values=list[float], low=list[float],
+    high=list[float],
+)  # fmt: skip
+_TREND = Object(
+    "Trend", "Numbers of rows and estimates of the last days of a ledger.",
+    ledger_days=Later[Count], first_day=Later[Day | None], days=list[Day],  # type: ignore[misc]
+    n=list[Count], series=list[_SERIES],  # type: ignore[valid-type]
+)  # fmt: skip
+_MODEL = Object(
+    "ComparedModel", "One model of the ranking of a night.",
+    model=str, rank=Annotated[int, Bounds(ge=1)], value=float | None, n=Count,
+    interval=Interval | None, rank_probabilities=list[Share],
+)  # fmt: skip
+_PAIR = Object(
+    "ComparedPair", "Difference of the estimates of two models of a night.",
+    a=str, b=str, difference=float | None, paired=bool, low=float | None, high=float | None,
+    p_value=Share | None, adjusted_p_value=Share | None,
+)  # fmt: skip
+_RANKING = Object(
+    "NightRanking", "Models compared on the days that all of them have.",
+    window=str, by=str, level=Fraction, days=list[Day],
+    models=list[_MODEL], differences=list[_PAIR],  # type: ignore[valid-type]
+)  # fmt: skip
+_PARAMETERS = Object(
+    "NightParameters",
+    "Settings of the job and of the estimators of the ledger, and what an unchanged night matches.",
+    job=Json, estimators=list[Annotated[Json, Having(("estimator",))]],
+    extras=tuple[str | None, Json],
+    key=str,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night(Outcome, SourceRows):
+    """Result of a night; its parts are JSON objects.
+
+    Attributes
+    ----------
+    status : str
+        ``breached`` if a threshold is breached or there is an alarm, else ``fine``.
+    created : str
+        Time at which the day was judged, with the offset from UTC.
+    bias, selection : dict or None
+        Map of the local bias, and table of risks, of the day.
+    fresh : bool
+        Whether the result was computed, not read from an earlier run.
+    """
+
+    schema: ClassVar[str] = "calibscale.nightly/1"
+
+    source: Source | None  # type: ignore[assignment]
+    parameters: Annotated[Json, _PARAMETERS]
+    job: str
+    day: Day
+    model: str
+    status: Annotated[str, Values(("fine", "breached"))]
+    created: str
+    group_by: str | None
+    windows: list[Annotated[Json, _WINDOW]]
+    thresholds: list[Annotated[Json, _THRESHOLD]]
+    drift: Annotated[Json, _DRIFT] | None
+    alarms: Annotated[Json, _ALARMS] | None
+    trend: Annotated[Json, _TREND]
+    ranking: Annotated[Json, _RANKING] | None
+    selection: Annotated[Json, Selection] | None
+    bias: Annotated[Json, BiasMap] | None
+    notes: list[str]
+    fresh: Hidden[bool]
+
+    @property
+    def breached(self) -> bool:
+        """Whether a threshold is breached or an alarm was raised."""
+        return self.status == "breached"
+
+
+@dataclass(frozen=True)
+class NightPlan(Declared):
+    """Plan of a night."""
+
+    schema: ClassVar[str] = "calibscale.nightly_plan/1"
+
+    day: Day
+    model: str
+    source: str
+    rows: Count | None
+    reads: str
+    ledger: str
+    ledger_days: Count
+    windows: dict[str, Count]
+    outputs: dict[str, str]
+    seconds: Size | None
+
+
+@dataclass(frozen=True)
+class LedgerDay(Declared):
+    """Numbers of rows of a day of a ledger."""
+
+    day: Day
+    model: str
+    n: Count
+    n_unlabelled: Count
+    n_dropped: Count
+
+
+@dataclass(frozen=True)
+class LedgerDays(Declared):
+    """Days of a ledger."""
+
+    schema: ClassVar[str] = "calibscale.ledger/1"
+
+    days: tuple[LedgerDay, ...]

@@ -1,0 +1,179 @@
+"""Results of a selection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from calibscale.results import (
+    EXACT,
+    Approximation,
+    Computed,
+    Declared,
+    Floats,
+    Hidden,
+    Interval,
+    Json,
+    Object,
+    Omitted,
+    Outcome,
+    SourceRows,
+    key,
+    not_there,
+)
+
+
+@dataclass(frozen=True)
+class Candidate(Declared):
+    """An estimator with one value of its hyper-parameter.
+
+    Attributes
+    ----------
+    estimator : str
+    hyperparameter : dict
+        Name and value of the hyper-parameter; empty without one.
+    risk, risk_folds : float, tuple of k floats
+        Mean over folds of the risk R̂_CE, and its value in each fold.
+    risk_error : float
+        Standard error over folds.
+    risk_sampling_error : float
+        Standard error from the finite number of rows, conditional on the training rows.
+    difference, difference_error : float
+        Risk minus the risk of the selected candidate, and the standard error of this difference,
+        paired by rows because risks share most of their noise.
+    estimate, estimate_folds : float, tuple of k floats
+        Squared calibration error on the test part: mean over the k fits, and their values.  As
+        ⟨r̂, r̂⟩ ≥ 0, noise of the fits biases the estimate upwards; for a calibrated model it is
+        noise only.
+    estimate_error : float
+        Standard error over folds, which share most of their training rows: the spread of the
+        fits, not the distance of the estimate from the truth.
+    interval : Interval or None
+        Interval of the squared calibration error E|r(p)|², r(p) = E[δ | p], for the selected
+        candidate and the best candidate of each estimator.  It uses all rows with fits on other
+        rows: the lower limit comes from ⟨r̂, δ⟩/|r̂|, the upper limit from the one-step estimate,
+        corrected for noise and misses of the fits (see
+        `calibscale.selection.comparison`).  The interval is not negative, contains
+        the estimate if this is not negative, and its standard error is that of the one-step
+        estimate.
+    approximation : Approximation
+        Error of the estimate from a finite number of features or a subset of rows.
+    risk_approximation : Approximation
+        Error of the risk from a finite number of features or a subset of rows.
+    fitted : dict
+        Parameters fitted in each fold (θ of the temperature model, h of kde_loo).
+    reason : str or None
+        Reason for a missing risk or estimate.
+    """
+
+    estimator: str
+    hyperparameter: dict[str, float]
+    risk: float
+    risk_folds: tuple[float, ...]
+    risk_error: Annotated[float, key("risk_standard_error")]
+    risk_sampling_error: Annotated[float, key("risk_sampling_standard_error")]
+    difference: float
+    difference_error: Annotated[float, key("difference_standard_error")]
+    estimate: float
+    estimate_folds: tuple[float, ...]
+    estimate_error: Annotated[float, key("estimate_standard_error")]
+    interval: Interval | None = None
+    approximation: Approximation = EXACT
+    risk_approximation: Approximation = EXACT
+    fitted: Omitted[dict[str, Any]] = field(default_factory=dict)
+    reason: Omitted[str | None] = None
+
+    @property
+    def distinguishable(self) -> Computed[bool]:
+        """Whether the risk exceeds that of the selected candidate by over two standard errors."""
+        return self.difference > 2.0 * self.difference_error
+
+    @property
+    def root(self) -> Computed[float | None]:
+        """√estimate; None if the estimate is negative."""
+        return math.sqrt(self.estimate) if self.estimate >= 0 else None
+
+    @property
+    def root_interval(self) -> tuple[float, float] | None:
+        """Square roots of the limits of the interval; None without an interval."""
+        if self.interval is None:
+            return None
+        return math.sqrt(self.interval.low), math.sqrt(self.interval.high)
+
+
+_NESTED = Object("NestedEstimate", estimate=float, estimate_folds=list[float])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Outcome, SourceRows):
+    """All candidates and the one with the smallest risk.
+
+    Attributes
+    ----------
+    candidates : tuple of Candidate
+        Candidates in the order of the estimators and their grids.
+    best : int
+        Position of the selected candidate.
+    nested_estimates : tuple of float
+        Estimates on each fold by the estimator selected without it; empty unless nested.
+    features : dict
+        Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual; empty without them.
+    pointwise : (c, K) or (c,) -> (c,)
+        Squared calibration error at each prediction (of class 1 of two classes), the mean over the
+        fits of the selected candidate; see `calibscale.selection.selection_pipeline.Pointwise`.
+    """
+
+    schema: ClassVar[str] = "calibscale.selection/1"
+
+    notion: str
+    features: dict[str, Any]
+    candidates: tuple[Candidate, ...]
+    best: Hidden[int]
+    pointwise: Hidden[Callable[[Floats], Floats]] = field(repr=False, compare=False)
+    nested_estimates: Hidden[tuple[float, ...]] = ()
+
+    @property
+    def selected(self) -> Computed[Candidate]:
+        """Candidate with the smallest mean risk."""
+        return self.candidates[self.best]
+
+    @property
+    def nested(self) -> Annotated[Computed[Omitted[Json]], _NESTED]:
+        """Mean and values of the estimates of a nested run."""
+        folds = self.nested_estimates
+        return {"estimate": self.nested_estimate, "estimate_folds": folds} if folds else {}
+
+    @property
+    def nested_estimate(self) -> float | None:
+        """Mean of the nested estimates; None unless the run was nested."""
+        if not self.nested_estimates:
+            return None
+        return sum(self.nested_estimates) / len(self.nested_estimates)
+
+    def __repr__(self) -> str:
+        best = self.selected
+        settings = "".join(f", {name}={value:g}" for name, value in best.hyperparameter.items())
+        return (
+            f"Selection(n={self.n}, {len(self.candidates)} candidates, "
+            f"selected: {best.estimator}{settings}, estimate={best.estimate})"
+        )
+
+    def best_of(self, estimator: str) -> Candidate:
+        """Candidate with the smallest risk among those of one estimator.
+
+        Raises
+        ------
+        KeyError
+            If the estimator was not requested.
+        """
+        candidates = [c for c in self.candidates if c.estimator == estimator]
+        if not candidates:
+            raise KeyError(not_there(estimator, self.estimators))
+        return min(candidates, key=lambda c: c.risk if math.isfinite(c.risk) else math.inf)
+
+    @property
+    def estimators(self) -> tuple[str, ...]:
+        """Names of the estimators, in order."""
+        return tuple(dict.fromkeys(c.estimator for c in self.candidates))

@@ -1,0 +1,430 @@
+"""Comparison of candidates: mean risks, the best one, errors of differences, and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.polynomial.legendre import legvander
+from scipy.linalg import eigh
+from scipy.special import ndtri
+
+from calibscale.data.derived_sources import TEST
+from calibscale.data.rows import Floats, NotionView
+from calibscale.errors import OptionError
+from calibscale.limits.inversion import bounded_low
+from calibscale.results import EXACT, POPULATION, Approximation, Interval
+from calibscale.results.selection_results import Candidate
+from calibscale.selection.families import (
+    Bilinear,
+    Errors,
+    Family,
+    FamilyProfile,
+    FittedFamily,
+    FoldPart,
+    FoldScores,
+)
+from calibscale.selection.risk import Parts
+
+LEVEL = 0.95
+_DEGREE = 4  # degree of the polynomials of a scalar
+_CLASS_TERMS = 100  # maximum number of classes with one function for each class
+_PIECE_BYTES = 2**25
+_SINGULAR = 1e-10  # eigenvalues below this share of the largest are not used
+
+
+class Gains(NamedTuple):
+    """Means of ⟨r̂, δ⟩ and of |r̂|² over all rows of a part for each of the k fits, (k, 2) each.
+
+    `own` is over the fold that was left out of the fit, `test` over the test part.
+    """
+
+    own: Floats
+    test: Floats
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Σw and Σw² of all rows by part (1 + k,): the test part first, then the folds."""
+
+    weight: Floats
+    weight2: Floats
+
+    @property
+    def effective(self) -> float:
+        return float(self.weight.sum() ** 2 / self.weight2.sum())
+
+
+def series(view: NotionView) -> Floats:
+    """Functions of the prediction that the residuals of a fit are regressed on, (c, m, e).
+
+    A scalar has Legendre polynomials in arcsin √p up to the fourth degree.  e classes have shifts
+    of the log-odds, p_k (s_k − ⟨p, s⟩) with s = log p, u, u², u = arcsin √p (tempering to first
+    order, and shifts that are not monotone), and up to 100 classes one shift for each class.
+    """
+    if view.points.shape[1] == 1:
+        u = 4 / np.pi * np.arcsin(np.sqrt(np.clip(view.points[:, 0], 0.0, 1.0))) - 1
+        return np.asarray(legvander(u, _DEGREE)[:, :, None], np.float64)
+    p = view.points
+    u = np.arcsin(np.sqrt(np.clip(p, 0.0, 1.0)))
+    shared = np.stack([view.logs, u, u * u], axis=1)
+    out = p[:, None] * (shared - np.einsum("cme,ce->cm", shared, p)[:, :, None])
+    e = p.shape[1]
+    if e > _CLASS_TERMS:
+        return out
+    class_terms = p[:, None] * (np.eye(e) - p[:, :, None])  # s = e_c
+    return np.concatenate([out, class_terms], axis=1)
+
+
+def intervals(
+    profile: FamilyProfile,
+    candidates: Sequence[Sequence[FittedFamily]],
+    gains: Sequence[Gains | None],
+    shares: Shares,
+    estimates: Sequence[float],
+) -> list[Interval]:
+    """Interval of each candidate, given by its k fits with one hyper-parameter each.
+
+    The means of the one-step estimate come from `gains`, or from the kept rows where a candidate
+    has none; variances always come from the kept rows.
+    """
+    walk = _Walk(profile, len(candidates[0]))
+    plain = walk.predictions(candidates)
+    corrected = walk.corrected(plain)
+    return [
+        _interval(profile, r, better, gain, shares, estimate)
+        for r, better, gain, estimate in zip(plain, corrected, gains, estimates, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldOut:
+    """r̂ of a candidate at the kept rows that its fits were not trained on.
+
+    own (J, c, e): at rows of a fold, by the fit without it; test (k, J, t, e): at rows of the test
+    part; scores (k, J, m): Σwψ(δ − r̂) over the training rows of each fit.
+    """
+
+    own: Floats
+    test: Floats
+    scores: Floats
+
+
+class _Walk:
+    """Loops over the kept rows in pieces; fits and series are computed once for each piece."""
+
+    def __init__(self, profile: FamilyProfile, k: int) -> None:
+        self.rows, self.folds, self.k = profile.subset, profile.folds, k
+        self.m = series(self.rows[0].take(slice(0, 1))).shape[1]
+        e = self.rows[0].points.shape[1]
+        step = int(np.clip(_PIECE_BYTES // (8 * self.m * e), 16, 2048))
+        n = len(self.folds)
+        self.cuts = [slice(low, min(low + step, n)) for low in range(0, n, step)]
+        tests = np.cumsum(self.folds == TEST)
+        self.tests = [
+            slice(int(tests[cut.start] - (self.folds[cut.start] == TEST)), int(tests[cut.stop - 1]))
+            for cut in self.cuts
+        ]
+        self.grams = np.zeros((k, len(self.rows), self.m, self.m))
+
+    def predictions(self, candidates: Sequence[Sequence[FittedFamily]]) -> list[_HeldOut]:
+        """r̂ of all candidates at the kept rows, and normal equations of the residuals."""
+        J, k = len(self.rows), self.k
+        e, n, t = self.rows[0].points.shape[1], len(self.folds), self.tests[-1].stop
+        result = [
+            _HeldOut(np.zeros((J, n, e)), np.zeros((k, J, t, e)), np.zeros((k, J, self.m)))
+            for _ in candidates
+        ]
+        for cut, tests in zip(self.cuts, self.tests, strict=True):
+            folds = self.folds[cut]
+            for j, rows in enumerate(self.rows):
+                view = rows.take(cut)
+                psi = series(view)
+                for v in range(k):
+                    self._add_gram(v, j, psi[folds == v], view.weights[folds == v])
+                flat = psi.transpose(1, 0, 2).reshape(self.m, -1)
+                for one, fits in zip(result, candidates, strict=True):
+                    for v in range(k):
+                        r = fits[v].residuals(j, view)[0]
+                        trained = view.weights * ((folds >= 0) & (folds != v))
+                        one.scores[v, j] += flat @ (trained[:, None] * (view.delta - r)).reshape(-1)
+                        one.own[j, cut][folds == v] = r[folds == v]
+                        one.test[v, j, tests] = r[folds == TEST]
+        return result
+
+    def _add_gram(self, fold: int, j: int, psi: Floats, weights: Floats) -> None:
+        """Add Σwψψᵀ of rows of a fold to the sums of the fits trained on this fold."""
+        flat = (psi * np.sqrt(weights)[:, None, None]).transpose(1, 0, 2).reshape(self.m, -1)
+        self.grams[np.arange(self.k) != fold, j] += flat @ flat.T
+
+    def corrected(self, plain: Sequence[_HeldOut]) -> list[_HeldOut]:
+        """Add the regression of the residuals to r̂, clipped to the range of residuals."""
+        inverses = _inverses(self.grams)
+        better = [_HeldOut(np.empty_like(h.own), np.empty_like(h.test), h.scores) for h in plain]
+        for cut, tests in zip(self.cuts, self.tests, strict=True):
+            folds = self.folds[cut]
+            for j, rows in enumerate(self.rows):
+                view = rows.take(cut)
+                psi = series(view)
+                for old, new in zip(plain, better, strict=True):
+                    new.own[j, cut] = old.own[j, cut]
+                    for v in range(self.k):
+                        g = np.einsum("cme,m->ce", psi, inverses[v, j] @ old.scores[v, j])
+                        own, test = folds == v, folds == TEST
+                        p = view.points
+                        new.own[j, cut][own] = _clipped(old.own[j, cut] + g, p)[own]
+                        r = old.test[v, j, tests] + g[test]
+                        new.test[v, j, tests] = _clipped(r, p[test])
+        return better
+
+
+def _clipped(r: Floats, p: Floats) -> Floats:
+    """Clip r = p − E[e_y | p] to its range [p − 1, p]."""
+    return np.clip(r, p - 1.0, p)
+
+
+def _inverses(grams: Floats) -> Floats:
+    """Pseudo-inverses of the matrices (…, m, m); functions may coincide on the data."""
+    out = np.empty_like(grams)
+    for at in np.ndindex(grams.shape[:-2]):
+        sigma, U = eigh(grams[at], check_finite=False)
+        used = sigma > _SINGULAR * max(sigma[-1], 1e-300)
+        out[at] = (U[:, used] / sigma[used]) @ U[:, used].T
+    return out
+
+
+def _products(profile: FamilyProfile, plain: _HeldOut) -> Floats:
+    """⟨r̂, δ⟩ and |r̂|² of each kept row by the fits that were not trained on it, (2, c)."""
+    delta = np.stack([view.delta for view in profile.subset])
+    sizes = np.einsum("jce,jce->c", plain.own, plain.own)
+    products = np.einsum("jce,jce->c", plain.own, delta)
+    tests = profile.folds == TEST
+    sizes[tests] = np.einsum("kjce,kjce->c", plain.test, plain.test) / len(plain.test)
+    products[tests] = np.einsum("kjce,jce->c", plain.test, delta[:, tests]) / len(plain.test)
+    return np.stack([products, sizes])
+
+
+def _noise(profile: FamilyProfile, plain: _HeldOut) -> float:
+    """Jackknife estimate over folds of E|r̂ − E r̂|² of one fit, on the test part."""
+    weights = profile.subset[0].weights[profile.folds == TEST]
+    spread = np.sum((plain.test - plain.test.mean(axis=0)) ** 2, axis=(0, 1, 3))
+    k = len(plain.test)
+    return float((k - 1) / k * (spread @ weights) / weights.sum())
+
+
+def _lower_limit(
+    rows: Floats, share: Floats, product: float, size: float, repeated: float
+) -> float:
+    """Lower limit of (⟨r̂, δ⟩/|r̂|)², from ⟨r̂, δ⟩ and |r̂|² of the kept rows (2, c).
+
+    `product` and `size` are their means over all rows; `repeated` is the number of rows that each
+    kept row represents.
+    """
+    if size <= 0:
+        return 0.0
+    influence = rows[0] - product / (2.0 * size) * rows[1]
+    influence = influence - influence @ share
+    error = float(np.sqrt(share**2 @ influence**2 / (size * repeated)))
+    return (error * bounded_low(product / np.sqrt(size) / error, LEVEL)) ** 2 if error else 0.0
+
+
+def _upper_limit(center: float, noise: float, slope: float) -> float:
+    """Largest θ ≥ c with θ − c ≤ √(slope·(θ + noise)), with c the center.
+
+    The variance of the one-step estimate is proportional to |r̂|², which is θ + noise on average:
+    an estimate that is low by chance also has a standard error that is low by chance.
+    """
+    return center + slope / 2 + float(np.sqrt(slope**2 / 4 + slope * max(center + noise, 0.0)))
+
+
+def _interval(
+    profile: FamilyProfile,
+    plain: _HeldOut,
+    better: _HeldOut,
+    gains: Gains | None,
+    shares: Shares,
+    estimate: float,
+) -> Interval:
+    w = profile.subset[0].weights
+    share = w / w.sum()
+    n_kept = 1.0 / float(share @ share)  # effective number of rows
+    old, new = _products(profile, plain), _products(profile, better)
+    product, size = old @ share
+    n_rows = n_kept
+    if gains is not None:
+        parts = np.vstack([gains.test.mean(axis=0), gains.own])
+        product, size = shares.weight @ parts / shares.weight.sum()
+        n_rows = shares.effective
+    value, sizes = 2.0 * old[0] - old[1], new[1]
+    more = 2.0 * new[0] - new[1] - value
+    center, added = float(2.0 * product - size), float(more @ share)
+    # variances of an effective row: n_kept·Σ(w/Σw)²(x − x̄)²
+    off, apart = share * (value - value @ share), share * (more - added)
+    spread, gap, both = n_kept * (off @ off), n_kept * (apart @ apart), n_kept * (off @ apart)
+    z = float(ndtri(0.5 + LEVEL / 2))
+    error = float(np.sqrt(spread / n_rows))
+    upper = max((spread + 2.0 * both) / n_rows + gap / n_kept, 0.0)
+    noise = _noise(profile, better)
+    low = _lower_limit(old, share, float(product), float(size), n_rows / n_kept)
+    high = _upper_limit(
+        center + added + noise, noise, z * z * upper / max(float(sizes @ share), 1e-300)
+    )
+    # the estimate of fits that are mostly noise or strongly shrunk may lie outside
+    low, high = min(low, max(estimate, 0.0)), max(high, estimate, 0.0)
+    return Interval(low, high, LEVEL, "one_step", len(plain.test), error, POPULATION)
+
+
+# ---------------------------------------------------------------- Comparison
+
+
+class _FamilyResults(NamedTuple):
+    """A family with its states of the test part and of each fold, its k fits and their scores."""
+
+    family: Family
+    parts: list[FoldPart]
+    fits: list[FittedFamily]
+    scores: list[FoldScores]
+
+
+def compare(
+    profile: FamilyProfile,
+    families: Sequence[Family],
+    part: Parts,
+    fitted: Sequence[Sequence[FittedFamily]],
+    scores: Sequence[Sequence[FoldScores]],
+) -> tuple[tuple[Candidate, ...], int]:
+    """Compare every hyper-parameter of every family with the best."""
+    k = len(scores)
+    results = [
+        _FamilyResults(
+            family, [part(v, family) for v in range(TEST, k)], [fits[f] for fits in fitted],
+            [fold[f] for fold in scores],
+        )
+        for f, family in enumerate(families)
+    ]  # fmt: skip
+    totals = [fold.residuals for fold in results[0].parts]  # the test part first
+    every = hyperparameters(fitted[0])
+    risks = np.array([np.concatenate([s.risk for s in fold]) for fold in scores])
+    estimates = np.array([np.concatenate([s.estimate for s in fold]) for fold in scores])
+    mean = risks.mean(axis=0)
+    defined = np.isfinite(mean) & np.isfinite(estimates.mean(axis=0))
+    if not defined.any():
+        raise OptionError("no candidate has a finite risk; widen the grids")
+    best = int(np.argmin(np.where(defined, mean, np.inf)))
+    variance, own = np.zeros((2, len(every)))
+    for fold, (fold_scores, total) in enumerate(zip(scores, totals[1:], strict=True)):
+        share = float(total.weight2) / float(total.weight) ** 2
+        losses = np.concatenate([s.projections for s in fold_scores])
+        weights = profile.rows(fold)[0].weights
+        variance += share * _first_order_variance(losses - losses[best], weights)
+        own += share * _first_order_variance(losses, weights)
+        subset = (np.concatenate([s.risk_error for s in fold_scores]) / 2.0) ** 2
+        variance += np.where(np.arange(len(every)) == best, 0.0, subset + subset[best])
+        own += subset
+    chosen = sorted({_best_of(mean, every, f) for f in range(len(families))})
+    chosen = [i for i in chosen if defined[i]]
+    picks = [every[i] for i in chosen]
+    limits = intervals(
+        profile,
+        [[fit.pick(h) for fit in results[f].fits] for f, h in picks],
+        [None if profile.complete else _gains(results[f], h) for f, h in picks],
+        Shares(
+            np.array([float(t.weight) for t in totals]),
+            np.array([float(t.weight2) for t in totals]),
+        ),
+        [float(estimates[:, i].mean()) for i in chosen],
+    )
+    errors = [_approximations(result) for result in results]
+    intervals_of = dict(zip(chosen, limits, strict=True))
+    candidates = []
+    for i, (f, h) in enumerate(every):
+        family = families[f]
+        candidates.append(
+            Candidate(
+                estimator=family.name,
+                hyperparameter=family.hyperparameters[h],
+                risk=float(mean[i]),
+                risk_folds=tuple(risks[:, i].tolist()),
+                risk_error=_standard_error(risks[:, i]),
+                risk_sampling_error=float(np.sqrt(own[i])) / k,
+                difference=float(mean[i] - mean[best]),
+                difference_error=float(np.sqrt(variance[i])) / k,
+                estimate=float(estimates[:, i].mean()),
+                estimate_folds=tuple(estimates[:, i].tolist()),
+                estimate_error=_standard_error(estimates[:, i]),
+                interval=intervals_of.get(i),
+                approximation=errors[f][h][1],
+                risk_approximation=errors[f][h][0],
+                fitted=family.fitted_parameters(results[f].fits),
+                reason=None if defined[i] else "numerical overflow; drop this grid value",
+            )
+        )
+    return tuple(candidates), best
+
+
+def _gains(results: _FamilyResults, h: int) -> Gains | None:
+    """Gains on all rows of the test part, and of each fold; None if unknown."""
+    test, *folds = results.parts
+    means: list[Any] = []  # by fit: of the fold and of the test part
+    for fit, fold, score in zip(results.fits, folds, results.scores, strict=True):
+        if isinstance(fit, Bilinear):
+            means.append((fit.gains(fold, h), fit.gains(test, h)))
+        elif score.gains is not None:
+            means.append(score.gains[:, :, h])
+        else:
+            return None
+    return Gains(*np.array(means).swapaxes(0, 1))
+
+
+def hyperparameters(fits: Sequence[FittedFamily]) -> list[tuple[int, int]]:
+    """Pairs (family, hyper-parameter) of all candidates, in order."""
+    return [(f, h) for f, fit in enumerate(fits) for h in range(fit.size)]
+
+
+def _best_of(mean: Floats, every: Sequence[tuple[int, int]], f: int) -> int:
+    columns = [i for i, (g, _) in enumerate(every) if g == f]
+    return min(columns, key=lambda i: mean[i] if np.isfinite(mean[i]) else np.inf)
+
+
+def _standard_error(values: Floats) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def _first_order_variance(projections: Floats, weights: Floats) -> Floats:
+    """First-order variance of a U-statistic of pairs for n_eff = 1: 4·Var(projections), (H,)."""
+    w2 = weights**2 / (weights @ weights)
+    center = projections @ (weights / weights.sum())
+    return 4.0 * ((projections - center[:, None]) ** 2 @ w2)
+
+
+def _approximations(results: _FamilyResults) -> list[Errors]:
+    """Approximations of the risk and the estimate of each hyper-parameter."""
+    family, parts, fits, scores = results
+    risks = np.array([fold.risk_error for fold in scores])
+    estimates = np.array([fold.estimate_error for fold in scores])
+    return [
+        (
+            _combined(_from_subset(risks[:, h], len(scores)), risk),
+            _combined(_from_subset(estimates[:, h], 1), estimate),
+        )
+        for h, (risk, estimate) in enumerate(family.approximations(scores, fits, parts))
+    ]
+
+
+def _combined(subset: Approximation, other: Approximation) -> Approximation:
+    """Combine the errors of a row subset and of another approximation."""
+    if "exact" in (subset.kind, other.kind):
+        return other if subset.kind == "exact" else subset
+    if subset.error is None or other.error is None:
+        return Approximation(other.kind, None)
+    kind = subset.kind if subset.error > other.error else other.kind
+    return Approximation(kind, float(np.hypot(subset.error, other.error)))
+
+
+def _from_subset(errors: Floats, independent: int) -> Approximation:
+    """Error of a mean over folds that was estimated from a subset of their rows."""
+    if not errors.any():
+        return EXACT
+    return Approximation("subset", float(np.sqrt(np.mean(errors**2) / independent)))

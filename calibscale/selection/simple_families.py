@@ -1,0 +1,260 @@
+"""Families without a kernel: histogram binning, and temperature scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views
+from calibscale.errors import OptionError
+from calibscale.kernels import row_sums
+from calibscale.selection.families import (
+    ROW_NOTIONS,
+    Bilinear,
+    Family,
+    FamilyProfile,
+    FoldPart,
+    GridFamily,
+    PairSums,
+    PlugIn,
+)
+from calibscale.selection.risk import plug_in_risk
+from calibscale.statistics.statistic import Statistic
+
+
+class BinMomentState(NamedTuple):
+    """Σ1, Σw, Σw², Σwp, Σwδ by problem and bin, (J, 5, B)."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class BinMoments(Statistic):
+    """Sums over the rows of scalar problems in equal-width bins (lo, hi]."""
+
+    notion: str
+    bins: int
+
+    def zero(self, classes: int) -> BinMomentState:
+        J = problems(self.notion, classes)
+        return BinMomentState(np.zeros((J, 5, self.bins)))
+
+    def accumulate(self, state: BinMomentState, chunk: Chunk) -> BinMomentState:
+        edges = np.linspace(0.0, 1.0, self.bins + 1)
+        for j, view in enumerate(views(chunk, self.notion)):
+            p = np.ascontiguousarray(view.points[:, 0])
+            delta = np.ascontiguousarray(view.delta[:, 0])
+            row_sums.bin_column(p, delta, view.weights, edges, False, state.sums[j])
+        return state
+
+
+class _FittedBins(Bilinear):
+    """B = ddᵀ − diag(v) with d_b = conf_b − acc_b and the debiasing term v_b (J, B each)."""
+
+    def __init__(self, d: Sequence[Floats], v: Sequence[Floats]) -> None:
+        self.d, self.v = d, v
+        self.size = len(d)
+
+    def pick(self, h: int) -> _FittedBins:
+        return _FittedBins(self.d[h : h + 1], self.v[h : h + 1])
+
+    def _positions(self, h: int, view: NotionView) -> Ints:
+        p = np.ascontiguousarray(view.points[:, 0])
+        out = np.empty(len(p), np.int64)
+        row_sums.bin_numbers(p, np.linspace(0.0, 1.0, self.d[h].shape[1] + 1), False, out)
+        return out
+
+    def diagonal(self, rows: Sequence[NotionView]) -> Floats:
+        out = np.empty((len(rows), self.size, len(rows[0].rows)))
+        for j, view in enumerate(rows):
+            for h in range(self.size):
+                out[j, h] = (self.d[h][j] ** 2 - self.v[h][j])[self._positions(h, view)]
+        return out
+
+    def residuals(self, j: int, view: NotionView) -> Floats:
+        r = [self.d[h][j][self._positions(h, view)] for h in range(self.size)]
+        return np.array(r)[:, :, None]
+
+    def pair_sums(self, part: FoldPart, rows: Sequence[NotionView], complete: bool) -> PairSums:
+        sums = PairSums.zero(self.size, rows)
+        for h in range(self.size):
+            s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
+            d, v = self.d[h], self.v[h]
+            cd, sdd = np.sum(c * d, axis=1), np.sum(s * d * d, axis=1)
+            sums.cross[h] = np.sum(cd**2) - np.sum(c * c * v)
+            sums.square[h] = np.sum(sdd**2) + np.sum(s * s * v * (v - 2.0 * d * d))
+            for j, view in enumerate(rows):
+                b = self._positions(h, view)
+                square = d[j] ** 2 * (sdd[j] - 2.0 * s[j] * v[j]) + s[j] * v[j] ** 2
+                cross = d[j] * cd[j] - c[j] * v[j]
+                sums.diagonal[j, h] = (d[j] ** 2 - v[j])[b]
+                sums.first[h] += square[b] - 2.0 * view.delta[:, 0] * cross[b]
+        return sums
+
+    def estimates(self, part: FoldPart) -> Floats:
+        out = np.empty(self.size)
+        for h in range(self.size):
+            out[h] = np.sum(part.states[h].sums[:, 1] * (self.d[h] ** 2 - self.v[h]))
+        return out / float(part.residuals.weight)
+
+    def gains(self, part: FoldPart, h: int) -> tuple[float, float]:
+        s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
+        d, weight = self.d[h], float(part.residuals.weight)
+        return float(np.sum(d * c)) / weight, float(np.sum(d * d * s)) / weight
+
+
+@dataclass(frozen=True)
+class Bins(GridFamily):
+    """Histogram binning: h(p, p') = d_b d_b' with d_b = conf_b − acc_b [GB eq. 23].
+
+    Bins (lo, hi] have equal width; an empty bin uses the global means.
+
+    Parameters
+    ----------
+    grid : sequence of int, optional
+        Numbers of bins.  Default: {5, 10, …, 90}.
+    debiased : bool
+        Subtract acc_b (1 − acc_b)/(n_b − 1) where both points share a bin (Kumar et al. 2019);
+        a bin with one row contributes 0 in this case.
+    """
+
+    debiased: bool = False
+    name: ClassVar[str] = "bins"
+    hyperparameter: ClassVar[str] = "bins"
+    notions: ClassVar[tuple[str, ...]] = ROW_NOTIONS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(value != int(value) or value > 100_000 for value in self.grid or ()):
+            raise OptionError(
+                f"the grid of {self.name} must be whole numbers up to 100,000, not {self.grid}"
+            )
+        if self.grid is not None:
+            object.__setattr__(self, "grid", tuple(map(int, self.grid)))
+
+    @staticmethod
+    def published(notion: str) -> tuple[float, ...]:
+        return tuple(range(5, 91, 5))
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return tuple(BinMoments(self.notion, int(bins)) for bins in self.values)
+
+    def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> _FittedBins:
+        by_grid = zip(*(part.states for part in train), strict=True)
+        d, v = zip(*(_fit(states, self.debiased) for states in by_grid), strict=True)
+        return _FittedBins(d, v)
+
+
+@dataclass(frozen=True)
+class DebiasedBins(Bins):
+    """`Bins` with ``debiased=True``, named ``bins_debiased``."""
+
+    debiased: bool = field(default=True, init=False)
+    name: ClassVar[str] = "bins_debiased"
+
+
+def _fit(states: Sequence[BinMomentState], debiased: bool) -> tuple[Floats, Floats]:
+    """Fit d and v, each (J, B)."""
+    rows, weight, weight2, p, delta = np.sum([state.sums for state in states], axis=0).transpose(
+        1, 0, 2
+    )
+    overall = delta.sum(axis=1, keepdims=True) / weight.sum(axis=1, keepdims=True)
+    full = weight > 0
+    safe = np.where(full, weight, 1.0)
+    d = np.where(full, delta / safe, overall)
+    if not debiased:
+        return d, np.zeros_like(d)
+    frequency = np.clip(p / safe - d, 0.0, 1.0)
+    effective = np.where(full, safe**2 / np.where(full, weight2, 1.0), 0.0)
+    several = (rows > 1) & (effective > 1)
+    noise = frequency * (1 - frequency) / np.where(several, effective - 1, 1.0)
+    return d, np.where(full, np.where(several, noise, d**2), 0.0)
+
+
+_STEP = 0.25
+
+
+_LOG_THETA = _STEP * np.arange(-16, 17)
+
+
+def temperature_residuals(view: NotionView, theta: float) -> Floats:
+    """q − softmax(θ log q), or p − σ(θ logit p) for a scalar, (c, e)."""
+    z = theta * view.logs
+    z -= z.max(axis=1, keepdims=True)
+    np.exp(z, out=z)
+    z /= z.sum(axis=1, keepdims=True)
+    return view.points - z[:, : view.points.shape[1]]
+
+
+class _FittedTemperature(PlugIn):
+    """θ, and the sign of r̂ that agrees with the residuals; the risk does not depend on it."""
+
+    size = 1
+
+    def __init__(self, theta: float, sign: float) -> None:
+        self.theta, self.sign = theta, sign
+
+    def pick(self, h: int) -> _FittedTemperature:
+        return self
+
+    def residuals(self, j: int, view: NotionView) -> Floats:
+        return self.sign * temperature_residuals(view, self.theta)[None]
+
+
+@dataclass(frozen=True)
+class Temperature(Family):
+    """Temperature model r̂(p) = p − softmax(θ log p) [GB §5.1].
+
+    The model is exact if the predictions are miscalibrated by a temperature only.  One θ for all
+    classes minimises the risk of the training rows that are kept in memory.  The risks of r̂ and
+    −r̂ are equal, so with few rows θ may lie on the wrong side of 1.
+    """
+
+    name: ClassVar[str] = "temperature"
+
+    def streamed(self, notion: str) -> bool:
+        return True
+
+    @property
+    def hyperparameters(self) -> list[dict[str, float]]:
+        return [{}]
+
+    def fitted_parameters(self, fits: Sequence[_FittedTemperature]) -> dict[str, Any]:
+        return {"theta": [fit.theta for fit in fits]}
+
+    def fit(
+        self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int
+    ) -> _FittedTemperature:
+        train_rows = (profile.folds >= 0) & (profile.folds != excluded)
+        rows = [view.take(train_rows) for view in profile.subset]
+
+        def risk(log_theta: float) -> float:
+            theta = float(np.exp(log_theta))
+            return sum(
+                plug_in_risk(view.delta, temperature_residuals(view, theta), view.weights)
+                for view in rows
+            )
+
+        # r̂ and −r̂ have the same risk, so there may be a minimum on either side of θ = 1
+        coarse = [risk(value) for value in _LOG_THETA]
+        minima = [
+            (value, float(log_theta)) for value, log_theta in zip(coarse, _LOG_THETA, strict=True)
+        ]
+        for side in (_LOG_THETA <= 0.0, _LOG_THETA >= 0.0):
+            best = int(np.argmin(np.where(side, coarse, np.inf)))
+            ends = _LOG_THETA[side][[0, -1]]
+            bounds = np.clip(_LOG_THETA[best] + np.array([-_STEP, _STEP]), *ends)
+            local = minimize_scalar(risk, bounds=bounds, method="bounded", options={"xatol": 1e-7})
+            minima.append((float(local.fun), float(local.x)))
+        _, log_theta = min(minima)
+        theta = float(np.exp(log_theta))
+        agreement = sum(
+            float(view.weights @ np.sum(temperature_residuals(view, theta) * view.delta, axis=1))
+            for view in rows
+        )
+        return _FittedTemperature(theta, -1.0 if agreement < 0 else 1.0)

@@ -1,0 +1,306 @@
+"""Sessions: what every verb opens, with the options that all of them share."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache, wraps
+from importlib.metadata import version
+from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data.covariates import ColumnSummary
+from calibscale.data.derived_sources import Split
+from calibscale.data.rows import RowCounts, Rules
+from calibscale.data.source import ArraySource
+from calibscale.data.store import as_source
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.registry import ESTIMATORS, build, estimator, settings_of
+from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.results import Estimate
+from calibscale.statistics.statistic import PassResult, Statistic, scan, scan_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def default_estimators(seed: int = 0) -> tuple[Estimator, ...]:
+    """Default estimators; those with random features share one feature map."""
+    names = [name for name, kind in ESTIMATORS.items() if kind.by_default]
+    return tuple(build(n, {"seed": seed} if "features" in settings_of(n) else {}) for n in names)
+
+
+class SessionOptions(TypedDict, total=False):
+    """Options of every function that reads a source, with the meaning in `Session.open`."""
+
+    on_invalid: str
+    tolerance: float
+    block_rows: int | None
+    scheduler: Any
+    memory_limit: int | str | None
+    progress: engine.Progress | None
+
+
+_DEFAULTS = SessionOptions(
+    on_invalid="raise", tolerance=1e-4, block_rows=None, scheduler=None, memory_limit=None,
+    progress=None,
+)  # fmt: skip
+
+
+def verb(function: Callable[P, R]) -> Callable[P, R]:
+    """Show `SessionOptions` in the signature of a function, and name misspelt parameters."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
+        for name, value in _DEFAULTS.items()
+    ]
+    names = [parameter.name for parameter in (*own, *shared)]
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in names:
+                near = get_close_matches(name, names, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
+                raise TypeError(f"{function.__name__}() has no parameter {name!r}; {hint}")
+        return function(*args, **kwargs)
+
+    call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    return call
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """Open source with its rules of validity, the execution of its passes, and its profile.
+
+    Every function that reads a source opens a session, or uses one in place of the source: then
+    worker processes are started, and covariates summarised, only once.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> p = np.repeat([0.2, 0.8], 50)
+    >>> source = calibscale.from_arrays(
+    ...     probabilities=p, labels=(np.arange(100) % 5 == 0).astype(int), binary=True
+    ... )
+    >>> with calibscale.Session.open(source, scheduler="serial") as session:
+    ...     n = calibscale.evaluate(session).n
+    ...     diagram = calibscale.reliability(session, bins=2)
+    >>> n, round(diagram.ece, 2)
+    (100, 0.3)
+    """
+
+    source: ArraySource
+    rules: Rules
+    execution: engine.Execution
+    profile: DataProfile
+
+    @classmethod
+    @contextmanager
+    def open(cls, source: Any, **options: Unpack[SessionOptions]) -> Iterator[Session]:
+        """Open a source for any number of passes; a session is used with changed options.
+
+        Parameters
+        ----------
+        source : path, URL, LogitStore, ArraySource or Session
+            See `LogitStore` and `from_arrays`.
+        on_invalid : {"raise", "drop"}
+            Raise an error at the first invalid row, or drop and count such rows.
+        tolerance : float
+            Allowed deviation of a row's sum from 1, for probabilities.
+        block_rows : int, optional
+            Number of rows of a unit of work.  Results of different sizes agree to a relative 1e-12.
+        scheduler, memory_limit, progress
+            See `calibscale.engine.fold`; results do not depend on them.
+
+        Raises
+        ------
+        OptionError, StoreError
+            If an option is impossible, or the source cannot be opened.
+        """
+        if isinstance(source, np.ndarray):
+            raise OptionError(
+                "a source is a path, a LogitStore or from_arrays(…), not an array: use "
+                "from_arrays(probabilities=p, labels=y), or logits= instead of probabilities="
+            )
+        if isinstance(source, Session) and not options:
+            yield replace(source, profile=source.profile.narrowed())
+            return
+        settings: dict[str, Any] = {**options}
+        allowed = {n: settings.pop(n) for n in ("on_invalid", "tolerance") if n in settings}
+        if isinstance(source, Session):
+            data, rules = source.source, replace(source.rules, **allowed)
+            name = None if "scheduler" in settings else source.execution.name
+            execution = replace(source.execution, name=name, **settings)
+        else:
+            data = as_source(source)
+            rules, execution = data.rules(**allowed), engine.Execution(**settings)
+        with execution.opened() as opened:
+            profile = DataProfile(data, rules, opened.scheduler)
+            if isinstance(source, Session) and rules == source.rules:
+                profile = source.profile.narrowed()
+            yield Session(data, rules, opened, profile)
+
+    def on(self, source: ArraySource) -> Session:
+        """Session of another source with the same options."""
+        rules = source.rules(self.rules.on_invalid, self.rules.tolerance)
+        profile = DataProfile(source, rules, self.execution.scheduler)
+        return Session(source, rules, self.execution, profile)
+
+    def reporting(self, progress: engine.Progress | None) -> Self:
+        """This session with another progress callback."""
+        return replace(self, execution=replace(self.execution, progress=progress))
+
+    @property
+    def block_rows(self) -> int:
+        return self.execution.block_rows or self.source.block_rows
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of a pass."""
+        return -(-self.source.rows // self.block_rows)
+
+    def scan(
+        self, statistics: Iterable[Statistic], *, group_by: str | None = None,
+        covariates: tuple[str, ...] = (), split: Split | None = None,
+    ) -> PassResult:  # fmt: skip
+        """Run one pass; see `calibscale.statistics.statistic.scan`.
+
+        Parameters
+        ----------
+        statistics : iterable of Statistic
+            A repeated statistic is computed once.
+        group_by : str, optional
+            Covariate for each value of which there are states as well.
+        covariates : tuple of str
+            Names of the covariates that must be finite.
+        split : Split, optional
+            Folds, for each of which there are states.
+        """
+        task = scan_of(
+            self.source, tuple(dict.fromkeys(statistics)), self.rules, self.execution.block_rows,
+            group_by=group_by, covariates=covariates, split=split,
+        )  # fmt: skip
+        return scan(task, self.execution)
+
+    def run(
+        self,
+        estimators: Estimator | str | Iterable[Estimator | str],
+        on_unsupported: str = "raise",
+        group_by: str | None = None,
+    ) -> Run:
+        """Resolve estimators for the source; parameters as in `evaluate`."""
+        requested = listed(estimators)
+        if group_by is not None:
+            self.source.covariate(group_by)  # fails for an unknown name before anything is read
+        chosen = tuple(resolved(estimator, self.profile, on_unsupported) for estimator in requested)
+        return Run(self.source, self.rules, self.execution, self.profile, chosen, group_by)
+
+    def outcome(self, counts: RowCounts, started: float, **parameters: Any) -> dict[str, Any]:
+        """Fields of `Outcome`, with further parameters of the run."""
+        return {
+            "n": counts.used,
+            "n_unlabelled": counts.unlabelled,
+            "dropped": counts.dropped,
+            "source": self.source.describe(),
+            "seconds": time.perf_counter() - started,
+            "versions": versions(),
+            "parameters": {
+                **parameters,
+                "on_invalid": self.rules.on_invalid,
+                "tolerance": self.rules.tolerance,
+                "block_rows": self.block_rows,
+                **self.execution.describe(),
+            },
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Run(Session):
+    """Session with the estimators resolved for its source.
+
+    Attributes
+    ----------
+    chosen : tuple
+        Bound estimators, or for an unsupported one an `Estimate` without a value.
+    group_by : str or None
+        Covariate by which passes have groups.
+    also_finite : tuple of str
+        Further covariates that must be finite.
+    """
+
+    chosen: tuple[BoundEstimator | Estimate, ...] = ()
+    group_by: str | None = None
+    also_finite: tuple[str, ...] = ()
+
+    @property
+    def fitting(self) -> list[BoundEstimator]:
+        return [e for e in self.chosen if isinstance(e, BoundEstimator)]
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """Names of the covariates that must be finite."""
+        read = [name for e in self.fitting for name in e.covariates]
+        return tuple(dict.fromkeys([*read, *self.also_finite]))
+
+    @property
+    def columns(self) -> dict[str, ColumnSummary]:
+        return self.profile.columns(self.covariates)
+
+    def scan(self, statistics: Iterable[Statistic], **options: Any) -> PassResult:
+        """Run one pass over the rows that the estimators use, by group."""
+        own = {"group_by": self.group_by, "covariates": self.covariates}
+        return super().scan(statistics, **{**own, **options})
+
+    def pairs(self, **options: Any) -> Pairs:
+        """Sums over pairs of the rows, with the options of `Pairs`."""
+        rules = replace(
+            self.rules,
+            group=None if self.group_by is None else self.source.covariate(self.group_by),
+            covariates=tuple(c.position for c in self.columns.values()),
+        )
+        return Pairs(self.source, rules, self.execution, **options)
+
+
+def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Estimator]:
+    """List of one or several estimators, which may be given by their text (`registry`).
+
+    Raises
+    ------
+    OptionError
+        If an element is not an estimator, or its text is invalid.
+    """
+    several = isinstance(estimators, Iterable) and not isinstance(estimators, str)
+    return [estimator(each) for each in (estimators if several else [estimators])]  # type: ignore[union-attr]
+
+
+def resolved(
+    requested: Estimator, setup: DataProfile, on_unsupported: str
+) -> BoundEstimator | Estimate:
+    """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
+    try:
+        return requested.bind(setup)
+    except OptionError as error:
+        if on_unsupported == "raise":
+            raise
+        return Estimate(
+            requested.name, requested.notion_for(setup.classes), None, reason=str(error)
+        )
+
+
+_version = cache(version)
+_VERSIONED = ("calibscale", "numpy", "scipy", "numba", "zarr", "finufft")
+
+
+def versions() -> dict[str, str]:
+    """Versions of calibscale and of the libraries that its numbers depend on."""
+    return {name: _version(name) for name in _VERSIONED}

@@ -1,0 +1,307 @@
+"""Statistics by bins of a scalar prediction and by cells of the simplex, and tables of bins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from calibscale.data.rows import Chunk, Floats, Ints
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels import row_sums as kernel_bins
+from calibscale.limits.inversion import BinGaps
+from calibscale.statistics.statistic import Draws, Statistic, _power, weights_of
+
+
+class BinState(NamedTuple):
+    """Sums Σ1, Σw, Σw², Σwp, Σwδ of every bin: (5, B), by class (K, B, 5)."""
+
+    sums: Floats
+
+
+class _Counts(Statistic):
+    """Base of statistics by bins, of whose sums Σwδ alone depends on the labels."""
+
+    notion: str
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1)  # of the sums of a bin
+
+    def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
+        sums = np.moveaxis(self._sums(self.zero(classes)), 0, -1)
+        return (np.zeros((count, *sums.shape[:-1])),)
+
+    def with_drawn(self, state: BinState, sums: tuple[Floats, ...], index: int) -> BinState:
+        replicate = BinState(state.sums.copy())
+        self._sums(replicate)[4] = sums[0][index]
+        return replicate
+
+    def weighted_total(self, parts: BinState, weights: Floats) -> BinState:
+        state = BinState(np.empty(parts.sums.shape[1:]))
+        for s, (power, total) in enumerate(zip(self.powers, self._sums(state), strict=True)):
+            sums = parts.sums[..., s] if self.notion == "class_wise" else parts.sums[:, s]
+            total[...] = np.tensordot(_power(weights, power), sums, 1)
+        return state
+
+    def _sums(self, state: BinState) -> Floats:
+        """Sums of a state with the axis of the five sums first."""
+        return np.moveaxis(state.sums, -1, 0) if self.notion == "class_wise" else state.sums
+
+
+@dataclass(frozen=True)
+class BinCounts(_Counts):
+    """Rows counted into bins of a scalar notion, or of every class.
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive", "class_wise"}
+    edges : tuple of float
+        B + 1 increasing edges; predictions beyond the ends join the end bins.
+    left_closed : bool
+        Whether bins are [lo, hi) with the last one closed, instead of (lo, hi] with 0 in the first.
+    """
+
+    notion: str
+    edges: tuple[float, ...]
+    left_closed: bool = False
+
+    def numbers(self, p: Floats) -> Ints:
+        """Bin of each prediction of a column (c,)."""
+        out = np.empty(len(p), np.int64)
+        kernel_bins.bin_numbers(p, np.array(self.edges), self.left_closed, out)
+        return out
+
+    def zero(self, classes: int) -> BinState:
+        B = len(self.edges) - 1
+        return BinState(np.zeros((classes, B, 5) if self.notion == "class_wise" else (5, B)))
+
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
+        edges = np.array(self.edges)
+        if self.notion == "class_wise":
+            self._bin_classes(state.sums, chunk, chunk.delta)
+        else:
+            p, _, delta, _ = chunk.event(self.notion)
+            kernel_bins.bin_column(p, delta, chunk.weights, edges, self.left_closed, state.sums)
+        return state
+
+    def _bin_classes(self, sums: Floats, chunk: Chunk, delta: Floats) -> None:
+        edges = np.array(self.edges)
+        kernel_bins.bin_classes(chunk.q, delta, chunk.weights, edges, self.left_closed, sums)
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+        (out,) = sums
+        if self.notion != "class_wise":
+            p, _, delta, _ = chunk.event(self.notion)
+            residuals = replicates.scalars(self.notion, chunk.rows, p, delta)
+            kernel_draws.add_bins(residuals * weights_of(chunk), self.numbers(p), out)
+        elif replicates.of_labels:
+            observed = np.zeros((*out.shape[1:], 5))
+            self._bin_classes(observed, chunk, chunk.delta)
+            out += observed[..., 4]
+            columns = (np.ascontiguousarray(chunk.q[:, k]) for k in range(chunk.classes))
+            bins = np.column_stack([self.numbers(p) for p in columns])
+            drawn, weights = replicates.labels(chunk), weights_of(chunk)
+            kernel_draws.move_bins(drawn, chunk.labels, bins, weights, out)
+        else:
+            for b, delta in replicates.vectors(chunk):
+                replicate = np.zeros((*out.shape[1:], 5))
+                self._bin_classes(replicate, chunk, delta)
+                out[b] += replicate[..., 4]
+
+
+@dataclass(frozen=True)
+class FineHistogram(_Counts):
+    """`BinCounts` of a scalar notion on 2^16 fixed cells, finer towards 0 and 1.
+
+    Coarser bins whose edges are cell borders, such as equal-mass bins, follow from it exactly,
+    although their edges are unknown before the pass.
+    """
+
+    notion: str
+    CELLS: ClassVar[int] = kernel_bins.FINE_CELLS
+
+    def numbers(self, p: Floats) -> Ints:
+        """Cell of each prediction (c,)."""
+        out = np.empty(len(p), np.int64)
+        kernel_bins.fine_cells(p, out)
+        return out
+
+    def zero(self, classes: int) -> BinState:
+        return BinState(np.zeros((5, self.CELLS)))
+
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
+        p, _, delta, _ = chunk.event(self.notion)
+        kernel_bins.fine_histogram(p, delta, chunk.weights, state.sums)
+        return state
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+        p, _, delta, _ = chunk.event(self.notion)
+        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+        kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
+
+
+@dataclass(frozen=True)
+class BinRests(Statistic):
+    """Sums of `counts` with 1 − p in the place of δ, which keeps digits where p rounds to 1."""
+
+    counts: BinCounts | FineHistogram
+    powers: ClassVar[tuple[int, ...]] = (1,)
+
+    def zero(self, classes: int) -> BinState:
+        return self.counts.zero(classes)
+
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
+        counts = self.counts
+        p, rest, _, _ = chunk.event(counts.notion)
+        if isinstance(counts, FineHistogram):
+            kernel_bins.fine_histogram(p, rest, chunk.weights, state.sums)
+        else:
+            edges = np.array(counts.edges)
+            kernel_bins.bin_column(p, rest, chunk.weights, edges, counts.left_closed, state.sums)
+        return state
+
+    def weighted_total(self, parts: BinState, weights: Floats) -> BinState:
+        return self.counts.weighted_total(parts, weights)
+
+
+class CellState(NamedTuple):
+    """Σw (cells,) and Σwδ (cells, K)."""
+
+    weight: Floats
+    delta: Floats
+
+
+def simplex_cell_count(classes: int) -> int:
+    """Number of cells of three intervals per class that intersect the simplex."""
+    return 1 + 2 * classes + classes * (classes - 1) // 2
+
+
+def _thirds(chunk: Chunk) -> Floats:
+    """⅓ and ⅔ in the precision of the predictions; in float32 they are larger than in float64."""
+    stored = chunk.values.dtype if chunk.kind == "probabilities" else np.float64
+    return np.array([1 / 3, 2 / 3], stored).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class SimplexCells(Statistic):
+    """Sums of residuals over the cells of three intervals per class of the simplex."""
+
+    drawn: ClassVar[tuple[str, ...]] = ("delta",)
+    powers: ClassVar[tuple[int, ...]] = (1, 1)
+
+    def zero(self, classes: int) -> CellState:
+        cells = simplex_cell_count(classes)
+        return CellState(np.zeros(cells), np.zeros((cells, classes)))
+
+    def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
+        q, thirds, delta = chunk.q, _thirds(chunk), chunk.delta
+        kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, state.weight, state.delta)
+        return state
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+        (out,) = sums
+        q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(out.shape[1])
+        if replicates.of_labels:
+            observed = np.zeros(out.shape[1:])
+            kernel_bins.simplex_cells(q, thirds, chunk.delta, chunk.weights, weight, observed)
+            out += observed
+            cells = np.empty(len(chunk), np.int64)
+            kernel_bins.simplex_numbers(q, thirds, cells)
+            drawn, weights = replicates.labels(chunk), weights_of(chunk)
+            kernel_draws.move_cells(drawn, chunk.labels, cells, weights, out)
+        else:
+            for b, delta in replicates.vectors(chunk):
+                kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, weight, out[b])
+
+
+# ---------------------------------------------------------------- Tables of bins
+
+
+class BinTable(NamedTuple):
+    """Bins of one column: edges (B+1,), and per bin Σ1, Σw, Σw², Σwp, Σwδ, each (B,).
+
+    For estimators that need them, `squares` is Σw²δ², and `rest` is Σw(1 − p) without cancellation.
+    """
+
+    edges: Floats
+    rows: Floats
+    weight: Floats
+    weight2: Floats
+    p: Floats
+    delta: Floats
+    squares: Floats | None = None
+    rest: Floats | None = None
+
+    @property
+    def share(self) -> Floats:
+        """n_b/n, by weight."""
+        return self.weight / self.weight.sum()
+
+    @property
+    def gap(self) -> Floats:
+        """conf_b − acc_b; 0 where the bin is empty."""
+        return np.divide(self.delta, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
+
+    @property
+    def mean_p(self) -> Floats:
+        """conf_b; 0 where the bin is empty."""
+        return np.divide(self.p, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
+
+    @property
+    def frequency(self) -> Floats:
+        """acc_b; 0 where the bin is empty."""
+        return np.clip(self.mean_p - self.gap, 0.0, 1.0)
+
+    @property
+    def effective(self) -> Floats:
+        """Effective number of rows (Σw)²/Σw²; 0 where the bin is empty."""
+        full = self.weight > 0
+        return np.divide(self.weight**2, self.weight2, np.zeros_like(self.weight), where=full)
+
+    @property
+    def gaps(self) -> BinGaps:
+        """Shares, effective counts, means and gaps of the non-empty bins, for limits."""
+        full = self.weight > 0
+        columns = (self.share, self.effective, self.mean_p, self.gap)
+        return BinGaps(*(column[full] for column in columns))
+
+    def table(self) -> list[dict[str, Any]]:
+        """One dict per bin, for tables and plots; means of an empty bin are None."""
+        full = self.weight > 0
+        return [
+            {
+                "lower": float(self.edges[b]),
+                "upper": float(self.edges[b + 1]),
+                "count": int(self.rows[b]),
+                "weight": float(self.weight[b]),
+                "effective_count": float(self.effective[b]),
+                "mean_p": float(self.mean_p[b]) if full[b] else None,
+                "frequency": float(self.frequency[b]) if full[b] else None,
+            }
+            for b in range(len(self.rows))
+        ]
+
+
+def fine_borders() -> Floats:
+    """Borders of the 2^16 cells of the fine histogram (2^16 + 1,)."""
+    half = FineHistogram.CELLS // 2
+    exponents, per_exponent = 64, half // 64
+    cell = np.arange(half)
+    lower = np.ldexp(1.0 + (cell % per_exponent) / per_exponent, cell // per_exponent - exponents)
+    lower[0] = 0.0
+    return np.concatenate([np.minimum(lower, 0.5), [0.5], (1.0 - np.minimum(lower, 0.5))[::-1]])
+
+
+def equal_mass(sums: Floats, bins: int) -> BinTable:
+    """Bins of nearly equal weight from a fine histogram; fewer if values repeat."""
+    mass = np.cumsum(sums[1])
+    targets = mass[-1] * np.arange(1, bins) / bins
+    after = np.searchsorted(mass, targets)  # cells that contain the quantiles
+    before = np.where(after > 0, mass[after - 1], 0.0)
+    cuts = np.where(mass[after] - targets <= targets - before, after + 1, after)
+    cuts = np.unique(np.concatenate([[0], cuts, [sums.shape[1]]]))
+    filled = np.add.reduceat(sums[1], cuts[:-1]) > 0
+    starts = cuts[:-1][filled]  # an empty bin is merged with the bin before it
+    starts[0] = 0
+    merged = np.add.reduceat(sums, starts, axis=1)
+    edges = fine_borders()[np.append(starts, sums.shape[1])]
+    return BinTable(edges, *merged)

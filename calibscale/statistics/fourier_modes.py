@@ -1,0 +1,404 @@
+"""Product kernels with defaults from the data, and their one-pass statistics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.special import gammaincinv, ndtri
+
+from calibscale.data.derived_sources import HoldOut
+from calibscale.data.rows import Chunk, Floats, width
+from calibscale.errors import OptionError
+from calibscale.kernel_sums.bandwidths import FEW_LEVELS
+from calibscale.kernel_sums.fourier_series import (
+    Complexes,
+    Factor,
+    FourierSeries,
+    NoSeries,
+    modes_needed,
+)
+from calibscale.kernel_sums.product_kernel import (
+    DataProfile,
+    NotionRows,
+    ProductKernel,
+    combine,
+    radial,
+    with_unseen,
+)
+from calibscale.kernels import elementary, random_draws
+from calibscale.statistics.statistic import Draws, PairStatistic
+
+MAX_COMBINATIONS = 1024
+MAX_NUMBERS = 2**23  # modes of all combinations of levels: 256 MB per state
+_DRAWN = 2**22  # residuals of replicates drawn at once: 32 MB
+
+
+def check_size(setup: DataProfile, notion: str, kernel: ProductKernel, features: int) -> None:
+    """Check that the features of all combinations of categories fit into memory.
+
+    Raises
+    ------
+    OptionError
+        If they do not.
+    """
+    needed = kernel.n_codes * width(notion, setup.classes) * features
+    if needed > MAX_NUMBERS:
+        raise OptionError(
+            f"features of {kernel.n_codes:,} combinations of categories would need {needed:.3g} "
+            f"numbers, above {MAX_NUMBERS:.3g}; use method='tiles'"
+        )
+
+
+# ---------------------------------------------------------------- Fourier modes
+
+
+class ModeState(NamedTuple):
+    """n, Σw, Σw², Σw²δ² (0-d); Fourier modes of wδ and of w by combination of levels."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    squares: Floats
+    residuals: Complexes
+    weights: Complexes
+
+
+@dataclass(frozen=True)
+class Modes(PairStatistic):
+    """Fourier modes F(ω) = Σ_i w_i δ_i exp(i⟨ω, z_i⟩) of predictions and covariates (a NUFFT).
+
+    Each combination c of categories and of values of discrete columns has separate modes;
+    Σ_ij e_i e_j κ(z_i, z_j) is Σ_cc' L_cc' Σ_ω κ̂(ω) F_c(ω) conj F_c'(ω).
+
+    Parameters
+    ----------
+    notion : {"positive", "top_label"}
+    series : FourierSeries
+        Series of the prediction, unless its kernel is 1, and of the columns.
+    predictions : bool
+        Whether the prediction is the first dimension.
+    columns : tuple of int
+        Positions of the covariates in the series.
+    discrete : tuple of int
+        Positions of the covariates with few values.
+    levels : tuple of tuples
+        Values of each discrete covariate.
+    couplings : tuple of tuples
+        Kernel between the values of each discrete covariate, row by row.
+    hold_out : HoldOut, optional
+        Held-out rows, which are omitted.
+    clipped : bool
+        Whether points outside the series' box are moved to its edge, instead of being an error.
+    """
+
+    notion: str
+    series: FourierSeries
+    predictions: bool
+    columns: tuple[int, ...]
+    discrete: tuple[int, ...] = ()
+    levels: tuple[tuple[float, ...], ...] = ()
+    couplings: tuple[tuple[float, ...], ...] = ()
+    hold_out: HoldOut | None = None
+    clipped: bool = False
+    large_chunks: ClassVar[bool] = True
+    drawn: ClassVar[tuple[str, ...]] = ("squares", "residuals")
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1, 1)
+    approximation: ClassVar[str] = "spectral"
+
+    def open_ended(self) -> Modes:
+        """Statistic for values beyond the box of the series, and for unseen levels."""
+        first, *others = self.series.factors
+        factors = (first if self.predictions else first.widened(), *(f.widened() for f in others))
+        return replace(
+            self,
+            series=replace(self.series, factors=factors),
+            levels=with_unseen(self.levels),
+            couplings=tuple(map(_with_unlike, self.couplings)),
+            clipped=True,
+        )
+
+    @property
+    def combinations(self) -> int:
+        return int(np.prod([len(values) for values in self.levels], dtype=np.int64))
+
+    @cached_property
+    def coupling(self) -> Floats:
+        """Kernel L (C, C) between combinations of levels."""
+        L = np.ones((1, 1))
+        for values, coupling in zip(self.levels, self.couplings, strict=True):
+            L = np.kron(L, np.array(coupling).reshape(len(values), len(values)))
+        return L
+
+    def zero(self, classes: int) -> ModeState:
+        shape = (self.combinations, *self.series.shape)
+        n, weight, weight2, squares = (np.zeros(()) for _ in range(4))
+        return ModeState(
+            n, weight, weight2, squares, np.zeros(shape, complex), np.zeros(shape, complex)
+        )
+
+    def points(self, predictions: Floats, covariates: Floats) -> Floats:
+        """Predictions (c, 1) and covariates (c, d) as points of the series' box."""
+        parts = [predictions] if self.predictions else []
+        points = np.hstack([*parts, covariates[:, self.columns]])
+        if not points.shape[1]:
+            return np.zeros((len(points), 1))  # no continuous column
+        return np.clip(points, *self.series.box) if self.clipped else points
+
+    def codes(self, covariates: Floats) -> Any:
+        """Combination of levels of each row (c,)."""
+        return combine(covariates, self.discrete, self.levels)
+
+    def accumulate(self, state: ModeState, chunk: Chunk) -> ModeState:
+        rows = NotionRows.of(chunk, self.notion, self.hold_out)
+        w, delta = rows.weights, rows.delta[:, 0]
+        sums = (len(rows), w.sum(), w @ w, (w * delta) @ (w * delta))
+        for total, value in zip(state[:4], sums, strict=True):
+            total += value
+        points = self.points(rows.points, rows.covariates)
+        strengths = np.stack([w * delta, w])
+        codes = self.codes(rows.covariates)
+        for code in np.unique(codes):
+            here = codes == code if self.combinations > 1 else slice(None)
+            residuals, weights = self.series.transform(points[here], strengths[:, here])
+            state.residuals[code] += residuals
+            state.weights[code] += weights
+        return state
+
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+        squares, residuals = sums
+        rows = NotionRows.of(chunk, self.notion, self.hold_out)
+        codes = self.codes(rows.covariates)
+        if replicates.moves:
+            for b, moved in replicates.moved(self.notion, rows):
+                strengths = moved.weights * moved.delta[:, 0]
+                squares[b] += strengths @ strengths
+                points = self.points(moved.points, moved.covariates)
+                self._add(residuals[b, None], points, codes, strengths[None])
+            return
+        points = self.points(rows.points, rows.covariates)
+        p, delta = rows.points[:, 0], rows.delta[:, 0]
+        max_count = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
+        for here, drawn in replicates.some_scalars(self.notion, rows.rows, p, delta, max_count):
+            drawn *= rows.weights
+            squares[here] += np.einsum("ij,ij->i", drawn, drawn)
+            self._add(residuals[here], points, codes, drawn)
+
+    def _add(self, sums: Complexes, points: Floats, codes: Any, strengths: Floats) -> None:
+        """Add the modes of strengths (B, c) to sums by combination of levels, (B, C, *shape)."""
+        for code in np.unique(codes):
+            here = codes == code if self.combinations > 1 else slice(None)
+            sums[:, code] += self.series.transform(points[here], strengths[:, here])
+
+    def couple(self, F: Complexes) -> Complexes:
+        """Modes Σ_c' L_cc' F_c' that act on a point of combination c."""
+        if self.combinations == 1:
+            return F
+        return (self.coupling @ F.reshape(len(F), -1)).reshape(F.shape)
+
+    def quadratic(self, F: Complexes) -> float:
+        """Σ_ij over all pairs, including rows with themselves."""
+        G = self.couple(F)
+        return sum(self.series.quadratic(f, g) for f, g in zip(F, G, strict=True))
+
+    def pair_total(self, state: ModeState) -> tuple[float, float]:
+        squares = float(state.squares)
+        error = self.series.tolerance * float(state.n) * squares
+        return self.quadratic(state.residuals) - squares, error
+
+    def vector(self, F: Complexes) -> Floats:
+        """√(L κ̂)·F as real numbers, whose squared norm is `quadratic`."""
+        values, vectors = np.linalg.eigh(self.coupling)
+        roots = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        G = (roots @ F.reshape(len(F), -1)).reshape(F.shape)
+        G *= np.sqrt(np.maximum(self.series.coefficients, 0.0))
+        return G.ravel().view(np.float64)
+
+
+def _with_unlike(flat: tuple[float, ...]) -> tuple[float, ...]:
+    """Kernel matrix between levels (flattened), with one more level that is unlike all others."""
+    size = math.isqrt(len(flat))
+    out = np.eye(size + 1)
+    out[:size, :size] = np.reshape(flat, (size, size))
+    return tuple(out.ravel().tolist())
+
+
+def spectral_statistic(
+    setup: DataProfile, notion: str, kernel: ProductKernel, names: tuple[str, ...], tolerance: float
+) -> Modes:
+    """Modes of a product kernel on the box of the data.
+
+    Raises
+    ------
+    NoSeries
+        If the kernel or the data do not allow a Fourier series; the message names a remedy.
+    """
+    if width(notion, setup.classes) > 1:
+        raise NoSeries(
+            "a Fourier series is for scalar predictions",
+            "use method='{pairs}' or 'features', or notion='top_label'",
+        )
+    by_position = {c.position: c for c in setup.columns(names).values()}
+    discrete, levels, couplings = [], [], []
+    for position, values in zip(kernel.categorical, kernel.levels, strict=True):
+        discrete.append(position)
+        levels.append(values)
+        couplings.append(tuple(np.eye(len(values)).ravel()))
+    columns, bandwidths = [], []
+    for position, bandwidth in zip(kernel.columns, kernel.bandwidths, strict=True):
+        few = by_position[position].levels
+        # only the Gaussian of several columns is a product of the columns' kernels
+        alone = kernel.covariate == "gaussian" or len(kernel.columns) == 1
+        if few is not None and len(few) <= FEW_LEVELS and alone:
+            distances = np.abs(np.subtract.outer(few, few)) / bandwidth
+            discrete.append(position)
+            levels.append(few)
+            couplings.append(tuple(radial(kernel.covariate, distances).ravel()))
+        else:
+            columns.append(position)
+            bandwidths.append(bandwidth)
+    factors = []
+    if kernel.prediction != "none":
+        low, high = -setup.slack, 1 + setup.slack
+        bandwidth = kernel.prediction_bandwidth
+        factors.append(Factor(kernel.prediction, (bandwidth,), (low,), (high,)))
+    if columns:
+        boxes = [(by_position[position].low, by_position[position].high) for position in columns]
+        lows, highs = zip(*boxes, strict=True)
+        factors.append(Factor(kernel.covariate, tuple(bandwidths), lows, highs))
+    if not factors:  # no continuous column: a series of one term on a box of no extent
+        factors.append(Factor("gaussian", (1.0,), (0.0,), (0.0,)))
+    combinations = int(np.prod([len(values) for values in levels], dtype=np.int64))
+    needed = modes_needed(tuple(factors), tolerance) * combinations
+    if combinations > MAX_COMBINATIONS or needed > MAX_NUMBERS:
+        raise NoSeries(
+            f"the Fourier series would need {needed:.3g} numbers, above {MAX_NUMBERS:.3g}",
+            "widen the bandwidths, raise the tolerance, or use method='{pairs}'",
+        )
+    return Modes(
+        notion, FourierSeries(tuple(factors), tolerance), kernel.prediction != "none",
+        tuple(columns), tuple(discrete), tuple(levels), tuple(couplings), kernel.hold_out,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- random features
+
+
+class LocalFeatureState(NamedTuple):
+    """n, Σw, Σw², Σw²|δ|² (0-d); Σ wδφᵀ by combination of categories, (C, e, 2F)."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    squares: Floats
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class LocalFeatures(PairStatistic):
+    """Random Fourier features of a product kernel: F frequencies of its spectral measure.
+
+    Gaussian frequencies divided by the root of the mean of 2ν squared normals give a Matérn
+    kernel; the Laplace kernel has ν = 1/2.
+    """
+
+    kernel: ProductKernel
+    notion: str
+    n_features: int = 1000
+    seed: int = 0
+    drawn: ClassVar[tuple[str, ...]] = ("squares", "sums")
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1)
+    approximation: ClassVar[str] = "random_features"
+
+    def open_ended(self) -> LocalFeatures:
+        """Statistic for unseen categories."""
+        return replace(self, kernel=self.kernel.open_ended())
+
+    def size(self, classes: int) -> int:
+        return 2 * self.n_features
+
+    def zero(self, classes: int) -> LocalFeatureState:
+        n, weight, weight2, squares = (np.zeros(()) for _ in range(4))
+        shape = (self.kernel.n_codes, width(self.notion, classes), 2 * self.n_features)
+        return LocalFeatureState(n, weight, weight2, squares, np.zeros(shape))
+
+    def frequencies(self, predictions: int) -> Floats:
+        """Frequencies Ω (F, e + d) in units of the bandwidths."""
+        counts = [
+            0 if self.kernel.prediction == "none" else predictions,
+            len(self.kernel.columns),
+        ]
+        u = np.empty((self.n_features, sum(counts) + 2, 2))
+        random_draws.uniform_rows(
+            np.uint64(self.seed), np.uint64(random_draws.FREQUENCIES), np.uint64(0), u
+        )
+        normal = ndtri(u[:, : sum(counts), 0])
+        parts = np.split(normal, [counts[0]], axis=1)
+        names = (self.kernel.prediction, self.kernel.covariate)
+        for f, (part, name) in enumerate(zip(parts, names, strict=True)):
+            degrees = {"laplace": 1, "matern32": 3, "matern52": 5}.get(name)
+            if degrees is not None:
+                uniform = u[:, sum(counts) + f, :1]
+                part /= np.sqrt(2 * gammaincinv(degrees / 2, uniform) / degrees)  # χ² / degrees
+        return np.hstack(parts)
+
+    def accumulate(self, state: LocalFeatureState, chunk: Chunk) -> LocalFeatureState:
+        rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
+        w = rows.weights
+        for total, value in zip(state[:3], (len(rows), w.sum(), w @ w), strict=True):
+            total += value
+        strengths = rows.delta * w[:, None]
+        state.squares[...] += np.vdot(strengths, strengths)
+        codes, phi = self.kernel.codes(rows.covariates), self._features(rows)
+        for code in np.unique(codes):
+            here = codes == code
+            state.sums[code] += strengths[here].T @ phi[here]
+        return state
+
+    def _features(self, rows: NotionRows) -> Floats:
+        """Features: cosines, then sines (c, 2F)."""
+        kernel = self.kernel
+        parts = [kernel.continuous(rows.covariates)]
+        if kernel.prediction != "none":
+            parts.insert(0, rows.points / kernel.prediction_bandwidth)
+        z = np.hstack(parts) @ self.frequencies(rows.points.shape[1]).T
+        phi = np.empty((len(rows), 2 * self.n_features))
+        elementary.fourier_features(z, 1.0, phi)
+        return phi
+
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+        squares, out = sums
+        rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
+        codes, phi = self.kernel.codes(rows.covariates), self._features(rows)
+        w = rows.weights
+        if out.shape[2] == 1:
+            p, delta = rows.points[:, 0], rows.delta[:, 0]
+            if replicates.moves:  # features of each replicate would take as long as a pass
+                moved = replicates.moved(self.notion, rows)
+                drawn = np.stack([replicate.delta[:, 0] for _, replicate in moved]) * w
+            else:
+                drawn = replicates.scalars(self.notion, rows.rows, p, delta) * w
+            squares += np.einsum("ij,ij->i", drawn, drawn)
+            for code in np.unique(codes):
+                here = codes == code
+                out[:, code, 0] += drawn[:, here] @ phi[here]
+            return
+        for b, vectors in replicates.vectors_of(rows.rows, rows.points, rows.delta):
+            strengths = vectors * w[:, None]
+            squares[b] += np.vdot(strengths, strengths)
+            for code in np.unique(codes):
+                here = codes == code
+                out[b, code] += strengths[here].T @ phi[here]
+
+    def by_frequency(self, state: LocalFeatureState) -> Floats:
+        """Estimates of Σ_ij over all pairs by single frequencies (F,); their mean is unbiased."""
+        squares = np.einsum("cef,cef->f", state.sums, state.sums)
+        return squares[: self.n_features] + squares[self.n_features :]
+
+    def pair_total(self, state: LocalFeatureState) -> tuple[float, float]:
+        values = self.by_frequency(state)
+        error = 2.3 * float(values.std(ddof=1)) / np.sqrt(len(values))
+        return float(values.mean()) - float(state.squares), error

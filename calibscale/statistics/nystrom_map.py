@@ -1,0 +1,174 @@
+"""Nyström features of product kernels, and a sample of rows that corrects their residual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from calibscale.data.rows import Chunk, Floats, Ints, width
+from calibscale.errors import OptionError
+from calibscale.kernel_sums.landmarks import (
+    Gaussian,
+    Kernel,
+    Landmarks,
+    Laplacian,
+    choose_landmarks,
+)
+from calibscale.kernel_sums.product_kernel import DataProfile, NotionRows, ProductKernel
+from calibscale.kernels import random_draws
+from calibscale.statistics.fourier_modes import check_size
+from calibscale.statistics.statistic import PairStatistic
+
+KEPT_ROWS = 2000
+_RANK_TOLERANCE = 1e-12
+_WIDTH = 2.8  # standard errors: above 2, as the variance is estimated and the law is not normal
+
+
+class NystromState(NamedTuple):
+    """n, Σw, Σw², Σw²|δ|²|φ|² (0-d); Σ wδφᵀ by combination of categories (C, e, m); a sample.
+
+    The sample has the rows of smallest hash: coordinates (s, d), wδ (s, e), codes and hashes (s,).
+    """
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    squares: Floats
+    sums: Floats
+    points: Floats
+    strengths: Floats
+    codes: Ints
+    hashes: Floats
+
+
+@dataclass(frozen=True)
+class Nystrom(PairStatistic):
+    """Nyström features φ of a product kernel, and a seeded sample of rows.
+
+    κ = ⟨φ, φ⟩ + a residual.  The pairs of the first part are summed exactly; the sum for the
+    residual is an unbiased estimate from all pairs of the sample, with a standard error.
+
+    Parameters
+    ----------
+    kernel : ProductKernel
+        Product kernel with a single radial kernel, gaussian or laplace.
+    notion : str
+    landmarks : Landmarks
+        Landmarks in coordinates divided by their bandwidths.
+    kept : int
+        Number of rows of the sample.
+    seed : int
+    """
+
+    kernel: ProductKernel
+    notion: str
+    landmarks: Landmarks
+    kept: int = KEPT_ROWS
+    seed: int = 0
+    approximation: ClassVar[str] = "nystrom"
+
+    def size(self, classes: int) -> int:
+        return self.landmarks.m
+
+    def zero(self, classes: int) -> NystromState:
+        e = width(self.notion, classes)
+        n, weight, weight2, squares = (np.zeros(()) for _ in range(4))
+        d = self.landmarks.points.shape[1]
+        return NystromState(
+            n, weight, weight2, squares, np.zeros((self.kernel.n_codes, e, self.landmarks.m)),
+            np.empty((0, d)), np.empty((0, e)), np.empty(0, np.int64), np.empty(0),
+        )  # fmt: skip
+
+    def accumulate(self, state: NystromState, chunk: Chunk) -> NystromState:
+        if self.kernel.hold_out is not None:
+            chunk = self.kernel.hold_out.rest(chunk)
+        rows = NotionRows.of(chunk, self.notion)
+        w = rows.weights
+        d2 = np.einsum("ij,ij->i", rows.delta, rows.delta)
+        points = coordinates(self.kernel, rows)
+        strengths = rows.delta * w[:, None]
+        codes = self.kernel.codes(rows.covariates)
+        if len(rows):
+            phi = self.landmarks(points)
+            diagonal = (w * w * d2) @ np.einsum("ij,ij->i", phi, phi)
+            sums = (len(rows), w.sum(), w @ w, diagonal)
+            for total, value in zip(state[:4], sums, strict=True):
+                total += value
+            for code in np.unique(codes):
+                here = codes == code
+                state.sums[code] += strengths[here].T @ phi[here]
+        u = np.empty(len(rows))
+        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.KEPT), chunk.rows, u)
+        return self._keep(state, (points, strengths, codes, u))
+
+    def merge(self, a: NystromState, b: NystromState) -> NystromState:
+        for x, y in zip(a[:5], b[:5], strict=True):
+            np.add(x, y, out=x)
+        return self._keep(a, b[5:])
+
+    def _keep(self, state: NystromState, more: tuple[Any, ...]) -> NystromState:
+        """State whose sample has the rows of smallest hash among its sample and more rows."""
+        sample = [np.concatenate(pair) for pair in zip(state[5:], more, strict=True)]
+        if len(sample[-1]) > self.kept:
+            order = np.sort(np.argpartition(sample[-1], self.kept)[: self.kept])
+            sample = [array[order] for array in sample]
+        return NystromState(*state[:5], *sample)
+
+    def pair_total(self, state: NystromState) -> tuple[float, float]:
+        n, s = float(state.n), len(state.points)
+        low_rank = float(np.vdot(state.sums, state.sums)) - float(state.squares)
+        if s < min(n, 4):
+            return low_rank, float("nan")
+        phi = self.landmarks(state.points)
+        g = self.landmarks.kernel(state.points, state.points) - phi @ phi.T
+        g *= state.codes[:, None] == state.codes
+        g *= state.strengths @ state.strengths.T
+        np.fill_diagonal(g, 0.0)
+        by_row = g.sum(axis=1)
+        if s >= n:  # the sample has all rows: the sum is exact
+            return low_rank + float(by_row.sum()), 0.0
+        # variance of a U-statistic of order two, with unbiased estimates of both of its parts
+        pairs = s * (s - 1)
+        mean = by_row.sum() / pairs
+        second = float(np.vdot(g, g)) / pairs
+        first = (by_row @ by_row - second * pairs) / (pairs * (s - 2)) - mean**2
+        variance = (1 - s / n) * (4 * max(first, 0.0) / s + 2 * second / pairs)
+        scale = n * (n - 1)
+        return low_rank + scale * float(mean), _WIDTH * scale * float(np.sqrt(variance))
+
+
+def coordinates(kernel: ProductKernel, rows: NotionRows) -> Floats:
+    """Predictions and covariates in bandwidths, side by side (c, e + d)."""
+    parts = [kernel.continuous(rows.covariates)]
+    if kernel.prediction != "none":
+        parts.insert(0, rows.points / kernel.prediction_bandwidth)
+    return np.hstack(parts)
+
+
+def nystrom_statistic(
+    setup: DataProfile, notion: str, kernel: ProductKernel, limit: int, seed: int
+) -> Nystrom:
+    """Nyström statistic with landmarks chosen among a sample of the data.
+
+    Raises
+    ------
+    OptionError
+        If the kernel is not gaussian or laplace, or a product of different ones.
+    """
+    names = {kernel.prediction} - {"none"} | ({kernel.covariate} if kernel.columns else set())
+    kinds: dict[str, type[Kernel]] = {"gaussian": Gaussian, "laplace": Laplacian}
+    alone = names == {"gaussian"} or (len(names) == 1 and not kernel.columns)
+    (name, *others) = sorted(names) or [""]
+    if others or name not in kinds or not (alone or kernel.prediction == "none"):
+        raise OptionError(
+            "method 'nystrom' needs gaussian kernels, or one laplace kernel; use 'tiles' or "
+            "'features'"
+        )
+    sample = setup.sample(notion)
+    points = coordinates(kernel, sample)
+    points = points[np.isfinite(points).all(axis=1)]
+    landmarks = choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
+    check_size(setup, notion, kernel, landmarks.m)
+    return Nystrom(kernel, notion, landmarks, seed=seed)

@@ -1,0 +1,389 @@
+"""Sums and moments of the scores of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import xlogy
+
+from calibscale.data.rows import NO_WEIGHTS, Chunk, Floats
+from calibscale.kernel_sums.product_kernel import FeatureMap, RandomFourier
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.results import EXACT, Approximation
+from calibscale.statistics.bins import BinCounts, FineHistogram
+from calibscale.statistics.statistic import Draws, Statistic, weighted_sum, weights_of
+
+
+class MomentState(NamedTuple):
+    """n, Σw, Σw²; S = Σwφφᵀ (m, m); C = Σwδφᵀ (K, m); d = Σw²|δ|² and t = Σw²|δ|²|φ|²."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    S: Floats
+    C: Floats
+    d: Floats
+    t: Floats
+
+
+@dataclass(frozen=True)
+class Moments(Statistic):
+    """Second moments of features and residuals, from which the kernel estimators follow."""
+
+    features: FeatureMap
+    drawn: ClassVar[tuple[str, ...]] = ("C", "d", "t")
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 2)
+    shared: ClassVar[tuple[str, ...]] = ("S",)
+
+    def size(self, classes: int) -> int:
+        return self.features.size(classes)
+
+    def zero(self, classes: int) -> MomentState:
+        m = self.features.size(classes)
+        n, weight, weight2, d, t = (np.zeros(()) for _ in range(5))
+        return MomentState(n, weight, weight2, np.zeros((m, m)), np.zeros((classes, m)), d, t)
+
+    def accumulate(self, state: MomentState, chunk: Chunk) -> MomentState:
+        phi, delta, w = self.features(chunk), chunk.delta, chunk.weights
+        # |δ|² of each row
+        d2 = np.einsum("ij,ij->i", delta, delta)
+        t = d2 * np.einsum("ij,ij->i", phi, phi)
+        state.n[...] += len(chunk)
+        if len(w) == 0:
+            state.weight[...] += len(chunk)
+            state.weight2[...] += len(chunk)
+        else:
+            state.weight[...] += w.sum()
+            state.weight2[...] += w @ w
+            phi = phi * np.sqrt(w)[:, None]
+            delta = delta * np.sqrt(w)[:, None]
+        w2 = NO_WEIGHTS if len(w) == 0 else w * w
+        state.d[...] += weighted_sum(d2, w2)
+        state.t[...] += weighted_sum(t, w2)
+        np.add(state.S, phi.T @ phi, out=state.S)  # NumPy computes AᵀA by syrk: half the work
+        np.add(state.C, delta.T @ phi, out=state.C)
+        return state
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+        C, d, t = sums
+        phi, w = self.features(chunk), weights_of(chunk)
+        squares = w * w * np.einsum("ij,ij->i", phi, phi)
+        phi = phi * w[:, None]
+        if replicates.of_labels:
+            C += chunk.delta.T @ phi
+            drawn = replicates.labels(chunk)
+            kernel_draws.move_features(drawn, chunk.labels, phi, C)
+            norms = np.zeros((2, len(d)))
+            kernel_draws.label_sums(drawn, chunk.q, w * w, squares, norms)
+            d += norms[0]
+            t += norms[1]
+        else:
+            for b, delta in replicates.vectors(chunk):
+                C[b] += delta.T @ phi
+                d2 = np.einsum("ij,ij->i", delta, delta)
+                d[b] += (w * w) @ d2
+                t[b] += squares @ d2
+
+
+class NoiseState(NamedTuple):
+    """Second moments M (m, m)."""
+
+    M: Floats
+
+
+@dataclass(frozen=True)
+class NoiseMoments(Statistic):
+    """Moments M = Σ w²|δ|²φφᵀ: tr(GᵀMG) is the share of rows with themselves in ‖CG‖²_F.
+
+    M depends on the labels, but has no replicates of a null, which would take m × m numbers each.
+    """
+
+    features: FeatureMap
+    powers: ClassVar[tuple[int, ...]] = (2,)
+    shared: ClassVar[tuple[str, ...]] = ("M",)
+
+    def size(self, classes: int) -> int:
+        return self.features.size(classes)
+
+    def zero(self, classes: int) -> NoiseState:
+        m = self.features.size(classes)
+        return NoiseState(np.zeros((m, m)))
+
+    def accumulate(self, state: NoiseState, chunk: Chunk) -> NoiseState:
+        lengths = np.sqrt(np.einsum("ij,ij->i", chunk.delta, chunk.delta))
+        rows = self.features(chunk) * (weights_of(chunk) * lengths)[:, None]
+        np.add(state.M, rows.T @ rows, out=state.M)
+        return state
+
+
+# ---------------------------------------------------------------- Scores
+
+
+class TotalsState(NamedTuple):
+    """Σ1, Σw, Σw², then Σw·(hit, brier, nll, confidence), each a 0-d array."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    hit: Floats
+    brier: Floats
+    nll: Floats
+    confidence: Floats
+
+
+@dataclass(frozen=True)
+class Totals(Statistic):
+    """Sums of row scores: hits, Brier score, log loss and confidence."""
+
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 1, 1)
+
+    def zero(self, classes: int) -> TotalsState:
+        return TotalsState(*(np.zeros(()) for _ in range(7)))
+
+    def accumulate(self, state: TotalsState, chunk: Chunk) -> TotalsState:
+        w = chunk.weights
+        ones = len(chunk) if len(w) == 0 else w.sum()
+        squares = len(chunk) if len(w) == 0 else w @ w
+        scores = (chunk.hit, chunk.brier, chunk.nll, chunk.confidence)
+        row = (len(chunk), ones, squares, *(weighted_sum(score, w) for score in scores))
+        for total, value in zip(state, row, strict=True):
+            total += value
+        return state
+
+
+class CountState(NamedTuple):
+    """Number of rows, a 0-d array."""
+
+    n: Floats
+
+
+@dataclass(frozen=True)
+class ImpossibleLabels(Statistic):
+    """Number of rows whose label has probability 0, so that the log loss is infinite."""
+
+    powers: ClassVar[tuple[int, ...]] = (0,)
+
+    def zero(self, classes: int) -> CountState:
+        return CountState(np.zeros(()))
+
+    def accumulate(self, state: CountState, chunk: Chunk) -> CountState:
+        state.n[...] += np.count_nonzero(np.isinf(chunk.nll))
+        return state
+
+
+class FingerprintState(NamedTuple):
+    """n, and Σ of the rows' hashes modulo 2⁶⁴, (1,) uint64."""
+
+    n: Floats
+    hashes: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Fingerprint(Statistic):
+    """Fingerprint of rows and of their order, bit by bit.
+
+    A row's hash is of its number, predictions, label, weight and covariates; the sum of the hashes
+    does not depend on how the rows are cut.
+    """
+
+    def zero(self, classes: int) -> FingerprintState:
+        return FingerprintState(np.zeros(()), np.zeros(1, np.uint64))
+
+    def accumulate(self, state: FingerprintState, chunk: Chunk) -> FingerprintState:
+        hashes = _mixed(chunk.rows.astype(np.uint64))
+        columns = [*chunk.values.T, chunk.labels]
+        if len(chunk.weights):
+            columns.append(chunk.weights)
+        if chunk.covariates is not None:
+            columns += [*chunk.covariates.T]
+        for column in columns:
+            hashes = _mixed(hashes ^ np.ascontiguousarray(column, np.float64).view(np.uint64))
+        state.n[...] += len(chunk)
+        state.hashes[...] += hashes.sum(keepdims=True)
+        return state
+
+
+def _mixed(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64, a bijection whose output bits each depend on all input bits."""
+    h = h + np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))
+
+
+class ScalarState(NamedTuple):
+    """Σw, Σwδ², Σw·(log loss of the event), each a 0-d array."""
+
+    weight: Floats
+    squared: Floats
+    log_loss: Floats
+
+
+@dataclass(frozen=True)
+class ScalarScores(Statistic):
+    """Sums of the Brier score and log loss of the scalar event that a notion predicts."""
+
+    notion: str
+    powers: ClassVar[tuple[int, ...]] = (1, 1, 1)
+
+    def zero(self, classes: int) -> ScalarState:
+        return ScalarState(*(np.zeros(()) for _ in range(3)))
+
+    def accumulate(self, state: ScalarState, chunk: Chunk) -> ScalarState:
+        p, rest, delta, event = chunk.event(self.notion)
+        loss = -xlogy(event, p) - xlogy(1.0 - event, np.maximum(rest, 0.0))
+        w = chunk.weights
+        state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
+        state.squared[...] += weighted_sum(delta * delta, w)
+        state.log_loss[...] += weighted_sum(loss, w)
+        return state
+
+
+class SquareState(NamedTuple):
+    """Σw²δ² of every bin: (B,), by class (K, B)."""
+
+    squares: Floats
+
+
+@dataclass(frozen=True)
+class SquaredResiduals(Statistic):
+    """Σw²δ² in the bins of `BinCounts` or `FineHistogram`, the rows' own terms of (Σwδ)²."""
+
+    bins: BinCounts | FineHistogram
+    drawn: ClassVar[tuple[str, ...]] = ("squares",)
+    powers: ClassVar[tuple[int, ...]] = (2,)
+
+    def zero(self, classes: int) -> SquareState:
+        sums = self.bins.zero(classes).sums
+        return SquareState(np.zeros(sums.shape[:-1] if self._by_class else sums.shape[1:]))
+
+    @property
+    def _by_class(self) -> bool:
+        return self.bins.notion == "class_wise"
+
+    def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
+        w2 = weights_of(chunk) ** 2
+        for (p, delta), out in zip(self._columns(chunk), self._rows(state.squares), strict=True):
+            out += np.bincount(self.bins.numbers(p), w2 * delta * delta, len(out))
+        return state
+
+    def _columns(self, chunk: Chunk) -> Iterator[tuple[Floats, Floats]]:
+        """p and δ of each problem, (c,) each."""
+        if self._by_class:
+            for k in range(chunk.classes):
+                yield np.ascontiguousarray(chunk.q[:, k]), chunk.delta[:, k]
+        else:
+            p, _, delta, _ = chunk.event(self.bins.notion)
+            yield p, delta
+
+    def _rows(self, squares: Floats) -> Floats:
+        return squares if self._by_class else squares[None]
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+        (out,) = sums
+        w2 = weights_of(chunk) ** 2
+        if not self._by_class:
+            p, _, delta, _ = chunk.event(self.bins.notion)
+            drawn = replicates.scalars(self.bins.notion, chunk.rows, p, delta)
+            kernel_draws.add_bins(drawn * drawn * w2, self.bins.numbers(p), out)
+            return
+        numbers = [self.bins.numbers(p) for p, _ in self._columns(chunk)]
+        for b, delta in replicates.vectors(chunk):
+            for k, bins in enumerate(numbers):
+                out[b, k] += np.bincount(bins, w2 * delta[:, k] ** 2, out.shape[-1])
+
+
+class EventState(NamedTuple):
+    """Σ of w, w², wp, wr, w²p², w²pr, w²r² (7, 2) of rows without and with the event, r = 1 − p."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class EventSums(Statistic):
+    """Sums from which `calibscale.limits.excess.excess_limits` follow."""
+
+    notion: str
+    powers: ClassVar[tuple[int, ...]] = (1, 2, 1, 1, 2, 2, 2)  # of the rows of `sums`
+
+    def zero(self, classes: int) -> EventState:
+        return EventState(np.zeros((7, 2)))
+
+    def accumulate(self, state: EventState, chunk: Chunk) -> EventState:
+        p, rest, _, event = chunk.event(self.notion)
+        w, missed = weights_of(chunk), 1.0 - event
+        a, b = w * p, w * rest
+        for row, value in zip(state.sums, (w, w * w, a, b, a * a, a * b, b * b), strict=True):
+            row += (value * missed).sum(), (value * event).sum()
+        return state
+
+    def weighted_total(self, parts: EventState, weights: Floats) -> EventState:
+        sums = [weights**p @ parts.sums[:, i] for i, p in enumerate(self.powers)]
+        return EventState(np.array(sums))
+
+
+# ---------------------------------------------------------------- error of random features
+
+_GROUPS = 20
+_HIGHER = 2.0  # terms of higher order, per share; needed for 60 classes, quarter bandwidths
+_WIDTH = 2.3  # standard errors; 2 did not cover the error on five networks
+
+
+def approximation(
+    features: FeatureMap, moments: MomentState, value: Callable[..., float], *noise: NoiseState
+) -> Approximation:
+    """Error of `value` from the finite number of random frequencies, by their jackknife.
+
+    Up to 20 groups of frequencies are left out in turn; the value is computed from the remaining
+    sub-blocks of S, C and M, without a further pass.  error = |bias| (1 + 2 share) + 2.3 standard
+    errors, with share = |bias|/|value|: the bias due to finitely many frequencies is of the order
+    of the spread, and the jackknife estimates it to first order in 1/F only.
+    """
+    if not isinstance(features, RandomFourier):
+        return EXACT
+    if features.n_features < 2:
+        return Approximation("random_features", None)
+    full = value(moments, *noise)
+    left_out = frequencies_left_out(features, moments, value, *noise)
+    return from_left_out(full, left_out, abs(full))
+
+
+def frequencies_left_out(
+    features: RandomFourier, moments: MomentState, value: Callable[..., float], *noise: NoiseState
+) -> Floats:
+    """Value without each group of frequencies (groups,), for F ≥ 2."""
+    return np.array([value(*parts) for parts in _leave_group_out(features, moments, noise)])
+
+
+def from_left_out(full: float, left_out: Floats, size: float = np.inf) -> Approximation:
+    """Error of the value `full`, from the values without each group of frequencies.
+
+    A difference of two values with the same frequencies is handled by the differences of the
+    arguments.  `size` is the value relative to which a large bias has higher-order terms.
+    """
+    groups = len(left_out)
+    bias = (groups - 1) * (left_out.mean() - full)
+    spread = np.sqrt((groups - 1) * np.mean((left_out - left_out.mean()) ** 2))
+    share = abs(bias) / max(size, abs(bias), 1e-300)
+    error = abs(bias) * (1.0 + _HIGHER * share) + _WIDTH * spread
+    return Approximation("random_features", float(error), corrected=float(full - bias))
+
+
+def _leave_group_out(
+    features: RandomFourier, moments: MomentState, noise: tuple[NoiseState, ...]
+) -> Iterator[tuple[Any, ...]]:
+    F = features.n_features
+    K = moments.C.shape[1] - 2 * F
+    for group in np.array_split(np.arange(F), min(F, _GROUPS)):
+        others = np.setdiff1d(np.arange(F), group)
+        index = np.concatenate([np.arange(K), K + others, K + F + others])
+        scale = np.ones(len(index))
+        scale[K:] = np.sqrt(F / len(others))  # φ carries 1/√F
+        block, scales = np.ix_(index, index), np.outer(scale, scale)
+        # |φ|² = |q|² + 1 for all frequencies, so t does not change
+        part = moments._replace(S=moments.S[block] * scales, C=moments.C[:, index] * scale)
+        yield part, *(NoiseState(each.M[block] * scales) for each in noise)

@@ -1,0 +1,189 @@
+"""``calibscale info``, ``simulate``, ``demo`` and ``ingest``."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibscale import LogitStore, from_arrays
+from tests.support.command_store import NAMES, ROWS, api
+
+
+def test_info__describes_a_store(run, store):
+    result = run("info", store, "--json", "-").json
+    assert (result["rows"], result["classes"], result["kind"]) == (ROWS, 4, "logits")
+    assert result["covariates"] == ["site", "age"]
+    assert result["class_names"] == ["a", "b", "c", "d"]
+    assert result["provenance"] == {"model": "m7", "nested": {"x": [1, 2]}}
+    table = run("info", store)
+    assert table.code == 0
+    for text in ("3,000", "float64", "site, age", "m7"):
+        assert text in table.out
+
+
+def test_info__json_file(run, store, tmp_path):
+    assert run("info", store, "--json", tmp_path / "i.json").code == 0
+    assert json.loads((tmp_path / "i.json").read_text())["rows"] == ROWS
+
+
+GENERATORS = ["gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "missing", "bayes"]
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_simulate__every_generator_can_be_evaluated(run, tmp_path, generator):
+    path = tmp_path / "s.zarr"
+    ran = run("simulate", path, "-n", 2000, "-g", generator, "--seed", 3)
+    assert ran.code == 0
+    assert ran.out.startswith("2,000 rows of ")
+    assert str(path) in ran.out
+    info = run("info", path, "--json", "-").json
+    assert info["rows"] == 2000
+    assert info["provenance"]["simulated"]["generator"] == generator
+    assert info["provenance"]["simulated"]["seed"] == 3
+    chosen = ("-e", "tce2_debiased", "-e", "brier")
+    ran = run("evaluate", path, "--json", "-", *chosen)
+    result = {e["estimator"]: e["value"] for e in ran.json["results"]}
+    assert None not in result.values()
+    calibrated = generator in ("ms-true", "ms-marginal", "bayes", "missing")
+    if generator != "missing":  # nearly calibrated given its prediction
+        assert (abs(result["tce2_debiased"]) < 2e-3) == calibrated
+
+
+def test_simulate__options_have_their_effect(run, tmp_path):
+    def simulated(*options: Any) -> np.ndarray:
+        path = tmp_path / f"{len(os.listdir(tmp_path))}.zarr"
+        assert run("simulate", path, "-n", 100, *options).code == 0
+        return LogitStore.open(path).source.read(0, 100).values
+
+    plain = simulated()
+    assert plain.shape == (100, 10)
+    np.testing.assert_array_equal(simulated(), plain)
+    assert not np.array_equal(simulated("--seed", 1), plain)
+    assert not np.array_equal(simulated("-p", "alpha=0.5"), plain)
+    assert simulated("-k", 3).shape == (100, 3)
+    assert simulated("--dtype", "float16").dtype == np.float16
+    under, over = simulated("-g", "ms-under"), simulated("-g", "ms-over")
+    np.testing.assert_allclose(4 * under, over, rtol=1e-5)
+
+
+def test_simulate__does_not_replace_unasked(run, tmp_path):
+    path = tmp_path / "s.zarr"
+    assert run("simulate", path, "-n", 50).code == 0
+    refused = run("simulate", path, "-n", 60)
+    assert refused.code == 1
+    assert "already exists" in refused.err
+    assert LogitStore.open(path).rows == 50
+    assert run("simulate", path, "-n", 60, "--overwrite", "--quiet") == (0, "", "")
+    assert LogitStore.open(path).rows == 60
+
+
+def test_simulate__overwrite_never_removes_what_is_no_store(run, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert run("simulate", tmp_path, "-n", 50, "--overwrite").code == 1
+    assert (tmp_path / "thesis.tex").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2**40])
+def test_demo__estimates_are_near_the_truth(run, seed):
+    n = 20_000
+    ran = run("demo", "-n", n, "-k", 5, "--seed", seed)
+    assert ran.code == 0, ran.err
+    rows = [line.split() for line in ran.out.splitlines()]
+    result = {row[0]: (float(row[1]), float(row[2])) for row in rows if row and row[0] in NAMES}
+    assert list(result) == NAMES
+    for name in ("accuracy", "brier", "confidence_gap", "ece"):
+        estimate, truth = result[name]
+        assert abs(estimate - truth) < 5 / np.sqrt(n)  # standard deviation of a row: about 1
+    for name in ("tce2_debiased", "ckce", "jkce"):
+        estimate, truth = result[name]
+        assert estimate == pytest.approx(truth, rel=0.2)
+
+
+@pytest.mark.long
+def test_demo__seeds_differ_and_repeat(run):
+    def table(seed: int) -> str:
+        lines = run("demo", "-n", 2000, "-k", 3, "--seed", seed).out.splitlines()
+        return "\n".join(line for line in lines if line.split()[:1] in [["brier"], ["ckce"]])
+
+    assert table(1) == table(1) != table(2)
+
+
+@pytest.mark.long
+def test_demo__keeps_its_store_when_asked(run, tmp_path):
+    path = tmp_path / "kept.zarr"
+    ran = run("demo", "-n", 1000, "-k", 3, "--keep", path)
+    assert ran.code == 0
+    assert str(path) in ran.out.replace("\n", "")
+    assert run("evaluate", path, "-e", "nll").code == 0
+    repeated = run("demo", "-n", 1000, "-k", 3, "--keep", path)
+    assert repeated.code == 0  # the same store: it is evaluated again
+    other = run("demo", "-n", 1000, "-k", 3, "--seed", 1, "--keep", path)
+    assert other.code == 1
+    assert "already exists" in other.err
+
+
+def test_ingest__then_evaluate_gives_the_numbers_of_the_arrays(run, tmp_path, numbers):
+    arrays = {name: numbers[name] for name in ("logits", "labels", "covariates")}
+    np.savez(tmp_path / "day.npz", **arrays, covariate_names=np.array(["site", "age"]))
+    path = tmp_path / "day.zarr"
+    ran = run("ingest", tmp_path / "day.npz", path)
+    assert ran.code == 0, ran.err
+    assert f"{ROWS:,} rows added" in ran.out
+    result = run("evaluate", path, "--json", "-", "-e", "all").json["results"]
+    assert result == api(from_arrays(logits=numbers["logits"], labels=numbers["labels"]))
+    assert run("info", path, "--json", "-").json["covariates"] == ["site", "age"]
+    repeated = run("ingest", tmp_path / "day.npz", path)
+    assert repeated.code == 0
+    assert "already complete" in repeated.out
+
+
+def test_ingest__roles_are_named_by_keys(run, tmp_path):
+    rng = np.random.default_rng(0)
+    p, y = rng.random(100), rng.integers(0, 2, 100)
+    lines = ["score,truth", *(f"{a!r},{b}" for a, b in zip(p.tolist(), y.tolist(), strict=True))]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    path = tmp_path / "log.zarr"
+    files = (tmp_path / "log.csv", path)
+    keys = ("--key", "probabilities=score", "--key", "labels=truth")
+    undeclared = run("ingest", *files, *keys)
+    assert undeclared.code == 4
+    assert "--binary" in undeclared.err
+    assert run("ingest", *files, "--binary").code == 2
+    assert run("ingest", *files, *keys, "--binary", "--key", "nonsense=x").code == 2
+    assert run("ingest", *files, *keys, "--binary", "--key", "weights").code == 2
+    assert not path.exists()
+    assert run("ingest", *files, *keys, "--binary", "--quiet") == (0, "", "")
+    (result,) = run("evaluate", path, "--json", "-", "-e", "brier").json["results"]
+    assert result["value"] == pytest.approx(2 * np.mean((p - y) ** 2), rel=1e-12)
+
+
+def test_ingest__bad_files_are_4_and_leave_no_store(run, tmp_path, numbers):
+    np.savez(tmp_path / "day.npz", logits=numbers["logits"], labels=numbers["labels"])
+    content = (tmp_path / "day.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.save(tmp_path / "objects.npy", np.array([{}, []], object), allow_pickle=True)
+    for name in ("cut.npz", "empty.npz", "objects.npy"):
+        ran = run("ingest", tmp_path / name, tmp_path / "s.zarr", "--key", "logits=objects")
+        assert ran.code in (2, 4) if name == "objects.npy" else ran.code == 4, name
+        assert name in ran.err
+        assert "Traceback" not in ran.err
+        assert not (tmp_path / "s.zarr").exists()
+
+
+def test_ingest__a_store_of_other_origin_is_1_unless_replaced(run, tmp_path, numbers):
+    np.savez(tmp_path / "a.npz", logits=numbers["logits"], labels=numbers["labels"])
+    np.savez(tmp_path / "b.npz", logits=numbers["logits"][:9], labels=numbers["labels"][:9])
+    path = tmp_path / "s.zarr"
+    assert run("ingest", tmp_path / "a.npz", path).code == 0
+    refused = run("ingest", tmp_path / "b.npz", path)
+    assert refused.code == 1
+    assert "--overwrite" in refused.err
+    assert LogitStore.open(path).rows == ROWS
+    assert run("ingest", tmp_path / "b.npz", path, "--overwrite").code == 0
+    assert LogitStore.open(path).rows == 9

@@ -1,0 +1,121 @@
+"""Arguments of from_arrays: refused, converted, or warned of."""
+
+from __future__ import annotations
+
+import re
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+
+from calibscale import Accuracy, InvalidDataError, OptionError, evaluate, from_arrays
+
+Z, Y = np.zeros((4, 3)), np.zeros(4, int)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(labels=Y), "exactly one of logits= and probabilities="),
+        (dict(logits=Z, probabilities=Z, labels=Y), "exactly one of"),
+        (dict(logits=Z, labels=Y, covariate_names=["a"]), "0 covariates need 0"),
+        (dict(logits=Z, labels=Y, covariates=Z, covariate_names=["a", "b"]), "3 covariates need 3"),
+        (dict(logits=Z, labels=Y, covariates=Z, covariate_names=["a", "b", "a"]), "distinct"),
+    ],
+    ids=str,
+)
+def test_from_arrays__impossible_settings(given, says):
+    with pytest.raises(OptionError, match=says):
+        from_arrays(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(logits=Z.astype(int), labels=Y), "must be floating point, not int64"),
+        (dict(logits=Z.astype(complex), labels=Y), "must be numbers, not complex128"),
+        (dict(logits=Z.astype(object), labels=Y), "object arrays are refused"),
+        (dict(logits=Z.astype(str), labels=Y), "must be numbers"),
+        (dict(logits=Z[0, 0], labels=Y), r"must be \(rows, classes\)"),
+        (dict(logits=Z[None], labels=Y), r"must be \(rows, classes\), not of shape \(1, 4, 3\)"),
+        (dict(logits=Z[:, :1], labels=Y), "pass binary=True"),
+        (dict(logits=Z[:, 0], labels=Y), "pass binary=True"),
+        (dict(logits=Z, labels=Y, binary=True), r"binary is declared, but logits have shape"),
+        (dict(logits=Z[:, :0], labels=Y), "logits"),
+        (dict(logits=Z[:, :0], labels=Y, binary=True), "logits"),
+        (dict(logits=Z, labels=Y + 0.5), "labels must be integers .* row 0 is 0.5"),
+        (dict(logits=Z, labels=np.float16(Y + np.inf)), "labels must be integers .* row 0 is inf"),
+        (dict(logits=Z, labels=da.zeros(4)), "labels must be integers .* not float64; .*numpy.as"),
+        (dict(logits=Z, labels=Y.astype(str)), r"not <U21.*np\.searchsorted\(classes, labels\)"),
+        (dict(logits=Z, labels=Y[:3]), "4 rows of logits, but 3 of labels"),
+        (dict(logits=Z, labels=Y[:, None]), r"labels must be \(4,\), not of shape \(4, 1\)$"),
+        (dict(logits=Z, labels=np.eye(3, dtype=int)[Y]), r"one-hot\? .*\.argmax\(axis=1\)"),
+        (dict(logits=Z, labels=np.eye(3)[Y]), r"not float64; .*one-hot\?"),
+        (dict(logits=Z, labels=3), r"labels must be \(4,\)"),
+        (dict(logits=Z, labels=Y, weights=np.ones(5)), "4 rows of logits, but 5 of weights"),
+        (dict(logits=Z, labels=Y, weights=np.ones((4, 1))), r"weights must be \(4,\)"),
+        (
+            dict(logits=Z, labels=Y, covariates=Z[None]),
+            r"covariates must be \(4, d\), not",
+        ),
+        (dict(logits=Z, labels=Y, covariates=np.ones((3, 1))), "but 3 of covariates"),
+        (dict(logits=Z[:0], labels=Y[:0]), "there are no rows"),
+        (dict(logits=[], labels=[]), "logits"),
+        (dict(logits=[[0.0, 1.0], [2.0]], labels=[0, 0]), "logits"),
+        (dict(logits=None, probabilities=[["a", "b"]], labels=[0]), "probabilities must be num"),
+    ],
+    ids=str,
+)
+def test_from_arrays__impossible_arrays(given, says):
+    with pytest.raises(InvalidDataError, match=says):
+        from_arrays(**given)
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0, np.nan], np.array([0, 1, -1], np.float16)])
+def test_from_arrays__integer_valued_labels_are_converted(labels):
+    source = from_arrays(logits=Z[:3], labels=labels)
+    assert source.labels.tolist() == [0, 1, -1]
+    source = from_arrays(logits=Z[:3], labels=[True, False, True])
+    assert source.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("make", [np.array, da.from_array, zarr.array])
+def test_from_arrays__one_dimension_of_covariates_is_one_covariate(make):
+    source = from_arrays(logits=Z, labels=Y, covariates=make(np.arange(4.0)))
+    assert source.covariate_names == ("x0",)
+    for read in (source, source.part(1, 3, covariates=True)):
+        assert read.read(0, 2, covariates=True).covariates.shape == (2, 1)
+    assert source.read_covariates(1, 3).tolist() == [[1], [2]]
+    assert evaluate(source, [Accuracy()], group_by="x0").n == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(logits=np.eye(3)[Y], labels=Y), "are these probabilities"),
+        (dict(logits=np.eye(3)[Y] + 0.01, labels=Y), None),
+        (dict(probabilities=np.eye(3)[Y], labels=Y), None),
+        (dict(logits=Z[:, :2], labels=[1, -1, 1, -1]), "for labels −1/\\+1 use 0/1"),
+        (dict(logits=Z[:, :2], labels=[1, -1, 0, -1]), None),
+        (dict(logits=Z, labels=[1, -1, 1, -1]), None),
+    ],
+    ids=str,
+)
+def test_from_arrays__doubtful_arrays_log_a_warning(caplog, given, says):
+    from_arrays(**given, name="mine")
+    assert len(caplog.messages) == (says is not None)
+    assert all(re.match(f"mine: .*{says}", message) for message in caplog.messages)
+
+
+def test_from_arrays__a_dask_array_of_unknown_length_gets_a_remedy():
+    values = da.from_array(np.random.default_rng(0).normal(size=(100, 3)), chunks=(30, 3))
+    unknown = values[values[:, 0] > 0]
+    with pytest.raises(InvalidDataError, match="compute_chunk_sizes"):
+        from_arrays(logits=unknown, labels=np.zeros(50, int))
+
+
+def test_from_arrays__masked_rows_are_refused():
+    p = np.ma.masked_array(np.full((4, 2), 0.5), mask=np.eye(4, 2, dtype=bool))
+    with pytest.raises(InvalidDataError, match="mask"):
+        evaluate(from_arrays(probabilities=p, labels=np.zeros(4, int)), [Accuracy()])

@@ -1,0 +1,286 @@
+"""README: every block of code runs unchanged, and every link has a target."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from calibscale import LogitStore
+from calibscale.cli import main
+from calibscale.monitoring.job.job_reader import read_job
+from tests.support import ROOT
+
+README = ROOT / "README.md"
+CLASSES = 10
+FAST = {  # options that make slow commands fast
+    "calibscale power": ["--trials", "10", "--replicates", "19", "--most", "400"],
+    "calibscale demo": ["--rows", "2000"],
+}
+
+
+class Block(NamedTuple):
+    """Fenced block and its heading."""
+
+    section: str
+    language: str
+    text: str
+
+
+def blocks(*languages: str) -> list[Block]:
+    """Blocks of these languages, in order."""
+    if not README.exists():  # an installed wheel
+        return []
+    result, section, fence, lines = [], "", "", []
+    for line in README.read_text().splitlines():
+        if fence and line == "```":
+            result.append(Block(section, fence, "\n".join(lines)))
+            fence = ""
+        elif fence:
+            lines.append(line)
+        elif line.startswith("```"):
+            fence, lines = line[3:] or "none", []
+        elif line.startswith("## "):
+            section = line[3:]
+    return [block for block in result if block.language in languages]
+
+
+def each(*languages: str) -> pytest.MarkDecorator:
+    """Parametrize a test over blocks, named after their headings."""
+    ids = []
+    for section, group in groupby(blocks(*languages), key=lambda b: b.section or "first"):
+        ids += [f"{section.replace(' ', '-')}-{i}" for i, _ in enumerate(group)]
+    return pytest.mark.parametrize("block", blocks(*languages), ids=ids)
+
+
+def predictions(rows: int, seed: int, temperature: float = 1.5) -> dict[str, np.ndarray]:
+    """Overconfident predictions of ten classes, with a region."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(rows, CLASSES)) * 2
+    heat = np.exp(logits / temperature)
+    p = heat / heat.sum(1, keepdims=True)
+    return {
+        "logits": logits,
+        "labels": (p.cumsum(1) < rng.random((rows, 1))).sum(1).clip(max=CLASSES - 1),
+        "covariates": rng.integers(0, 2, (rows, 1)).astype(float),
+    }
+
+
+def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write the arrays to a store."""
+    store = LogitStore.create(path, classes=CLASSES, covariate_names=["region"])
+    with store.writer() as writer:
+        writer.append(arrays["logits"], arrays["labels"], covariates=arrays["covariates"])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """Folder with the files that the README assumes."""
+    folder = tmp_path_factory.mktemp("readme")
+    arrays = predictions(600, 0)
+    np.savez(folder / "predictions.npz", covariate_names=["region"], **arrays)
+    write(folder / "predictions.zarr", arrays)
+    for name, temperature in (("a", 1.0), ("b", 1.5), ("c", 2.0)):
+        write(folder / f"{name}.zarr", predictions(600, 1, temperature))
+    rng = np.random.default_rng(2)
+    age, region = rng.uniform(20, 70, 800), rng.integers(0, 3, 800)
+    p = rng.uniform(0.05, 0.95, 800)
+    loans = LogitStore.create(
+        folder / "loans.zarr", classes=2, kind="probabilities", binary=True, dtype=np.float64,
+        covariate_names=["age", "region"],
+    )  # fmt: skip
+    with loans.writer() as writer:
+        writer.append(p, (rng.random(800) < p).astype(int), covariates=np.c_[age, region])
+    (folder / "predictions").mkdir()
+    for number, day in enumerate(("2026-11-13", "2026-11-20")):
+        write(folder / "predictions" / f"{day}.zarr", predictions(600, 3 + number))
+    (folder / "out").mkdir()
+    (folder / "job.toml").write_text(blocks("toml")[0].text)
+    return folder
+
+
+@pytest.fixture
+def folder(prepared, tmp_path, monkeypatch) -> Path:
+    """Working copy of `prepared`."""
+    place = tmp_path / "work"
+    shutil.copytree(prepared, place)
+    monkeypatch.chdir(place)
+    return place
+
+
+def _faster(words):
+    """Arguments of a command, with the options of `FAST` instead of its own."""
+    fast = FAST.get(" ".join(words[:2]), [])
+    own = words[1:]
+    for option in fast[::2]:
+        if option in own:
+            at = own.index(option)
+            own = own[:at] + own[at + 2 :]
+    return [*own, *fast]
+
+
+@each("console")
+def test_commands__run(block, folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+    assert commands
+    if any(command.startswith("calibscale ingest") for command in commands):
+        shutil.rmtree(folder / "predictions.zarr")
+    if any(command.endswith("&") for command in commands):
+        in_a_shell(commands)
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        for command in commands:
+            words = shlex.split(command, comments=True)
+            if "pip" in words and "&&" not in words:
+                continue
+            if "&&" in words:  # what follows an installation
+                words = words[words.index("&&") + 1 :]
+            if words[0] == "tox":
+                continue
+            assert words[0] == "calibscale"
+            code = 0
+            try:
+                main(_faster(words))
+            except SystemExit as end:
+                code = end.code
+            assert code in (0, 3), f"{command}: exit code {code}\n{capsys.readouterr().err}"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def in_a_shell(commands: list[str]) -> None:
+    """Run all commands in one shell, and end its background processes.
+
+    The scheduler takes any free port, and the shell waits for it.
+    """
+    text = "\n".join(commands).replace(
+        "dask scheduler --scheduler-file scheduler.json &",
+        "dask scheduler --port 0 --no-dashboard --scheduler-file scheduler.json &\n"
+        "until [ -s scheduler.json ]; do sleep 0.1; done",
+    )
+    assert "--port 0" in text
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shell = subprocess.Popen(
+        ["bash", "-e", "-c", text], env={**os.environ, "PATH": path},
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        shell.wait(400)
+    finally:
+        os.killpg(shell.pid, signal.SIGTERM)
+        out, _ = shell.communicate(timeout=30)
+    assert shell.returncode == 0, out
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, object]:
+    """Names that blocks of Python assume, and that they leave to later blocks."""
+    arrays = predictions(300, 5)
+    heat = np.exp(arrays["logits"])
+    p = heat / heat.sum(1, keepdims=True)
+    return {
+        "model": SimpleNamespace(predict_proba=lambda X: p, classes_=np.arange(CLASSES)),
+        "X": None,
+        "region": arrays["covariates"][:, 0],
+        "batches": [(arrays["logits"], arrays["labels"], arrays["covariates"])],
+        "p": p,
+        "y": arrays["labels"],
+        "w": np.ones(300),
+    }
+
+
+@each("python")
+def test_python__runs(block, names, folder):
+    if "LogitStore.create" in block.text:
+        shutil.rmtree(folder / "predictions.zarr")
+    exec(compile(block.text, f"README, {block.section}", "exec"), names)
+    if "np.savez" in block.text:
+        main(["ingest", "predictions.npz", "again.zarr"])
+        assert LogitStore.open("again.zarr").rows == len(names["y"])
+
+
+@each("toml")
+def test_job_files__are_valid(block, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(block.text)
+    read_job(job)
+
+
+def test_links__lead_somewhere():
+    if not README.exists():
+        pytest.skip("no README beside an installed wheel")
+    text = README.read_text()
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    used = re.findall(r"\]\(#([^)]+)\)", text)
+    assert used
+    assert set(used) <= anchors
+    for path in re.findall(r"`(examples/[\w./]+|benchmarks/[\w./]+)`", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_options__exist():
+    """Every option that the README names is one of the command line's."""
+    if not README.exists():
+        pytest.skip("no README beside an installed wheel")
+    from calibscale.cli import cli
+
+    def options(command) -> set[str]:
+        by_name = {name for p in command.params for name in p.opts}
+        return by_name.union(*(options(c) for c in getattr(command, "commands", {}).values()))
+
+    others = {"--scheduler-file", "--nworkers", "--nthreads"}  # of dask
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README.read_text()))
+    assert named - others <= options(cli)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """What an example prints."""
+
+    def run(script: str, *arguments: object) -> str:
+        path = str(ROOT / "examples" / script)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        runpy.run_path(path, run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_first_look__sees_an_overconfident_model(run, tmp_path):
+    out = run("first_look.py")
+    value, low, high = map(
+        float, re.search(r"ece  ([\d.]+) in \[([\d.]+), ([\d.]+)\]", out).groups()
+    )
+    assert 0.05 < low < value < high
+    assert len(re.findall(r"p = 0\.005", out)) == 2  # the least of 199 draws
+    assert (tmp_path / "first_look.png").stat().st_size > 10_000
+
+
+def test_first_look__takes_a_store(run, prepared):
+    out = run("first_look.py", prepared / "predictions.zarr")
+    assert "tce2_debiased" in out
+
+
+def test_own_estimator__tells_over_from_under(run):
+    out = run("own_estimator.py")
+    groups = re.findall(r"under = (\d): overconfidence ([\d.]+), ECE ([\d.]+)", out)
+    (_, over, ece), (_, under, other) = [tuple(map(float, g)) for g in groups]
+    assert over > 0.8 * ece > 0.01
+    assert under < 0.2 * other
+    assert "p = 0.005" in out

@@ -1,0 +1,189 @@
+"""Bets against calibration: their sums, fairness, and detection of drifts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit, softmax
+
+import calibscale as cs
+from calibscale.inference.e_process import (
+    BettingEProcess,
+    learn,
+    log_evidence,
+    mean_evidence,
+    places,
+    shares,
+)
+from calibscale.session import Session
+
+
+def _logs(source, bets, **options):
+    with Session.open(source, **options) as session:
+        return session.scan([bets]).groups[None][bets]
+
+
+def _dirichlet(rng, n, temperature=1.0, classes=10, concentration=0.1):
+    """Predictions sharpened by a temperature, with labels drawn from the original ones."""
+    f = np.maximum(rng.dirichlet(np.full(classes, concentration), n), 1e-300)
+    labels = (f.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, classes - 1)
+    return cs.from_arrays(logits=temperature * np.log(f), labels=labels)
+
+
+def test_bets__are_sums_of_log_ratios(rng):
+    p, y = rng.random(60), rng.integers(0, 2, 60)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    result = _logs(source, BettingEProcess("positive", ((0.8, 0.0), (1.0, 0.3))), block_rows=7)
+    for k, (a, b) in enumerate(((0.8, 0.0), (1.0, 0.3))):
+        g = expit(a * logit(p) + b)
+        expected = np.log(np.where(y == 1, g / p, (1 - g) / (1 - p))).sum()
+        assert result.logs[k] == pytest.approx(expected, rel=1e-12)
+    q = rng.dirichlet(np.ones(4), 50)
+    y = rng.integers(0, 4, 50)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    result = _logs(source, BettingEProcess("canonical", ((1.3, 0.0),)))
+    g = softmax(1.3 * np.log(q), axis=1)
+    rows = np.arange(50)
+    assert result.logs[0] == pytest.approx(np.log(g[rows, y] / q[rows, y]).sum(), rel=1e-12)
+    result = _logs(source, BettingEProcess("top_label", ((1.3, 0.0),)))
+    p, hit = q.max(axis=1), q.argmax(axis=1) == y
+    g = expit(1.3 * logit(p))
+    expected = np.log(np.where(hit, g / p, (1 - g) / (1 - p))).sum()
+    assert result.logs[0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("notion", ["canonical", "top_label", "positive"])
+def test_bets__ignore_certain_rows(notion):
+    q = np.array([[1.0, 0.0], [0.0, 1.0], [0.3, 0.7]])
+    for labels in ([0, 1, 1], [1, 0, 1]):  # right, and impossible
+        source = cs.from_arrays(probabilities=q, labels=np.array(labels))
+        alone = cs.from_arrays(probabilities=q[2:], labels=np.array(labels[2:]))
+        result, one = (_logs(s, BettingEProcess(notion)) for s in (source, alone))
+        assert (result.n, result.certain) == (3, 2)
+        np.testing.assert_allclose(result.logs, one.logs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("notion", ["canonical", "top_label"])
+def test_bets__are_fair(notion):
+    """The factor of a row has mean 1 under its prediction: summed over labels, exactly."""
+    rng = np.random.default_rng(3)
+    q = rng.dirichlet(np.full(3, 0.5), 20)
+    shifts = tuple(rng.normal(size=3 if notion == "canonical" else 18).tolist())
+    bets = BettingEProcess(notion, learned=((None, shifts),))
+    for i in range(20):
+        mean = np.zeros(len(bets.bets) + 2)
+        for y in range(3):
+            one = cs.from_arrays(probabilities=q[i : i + 1], labels=np.array([y]))
+            mean += q[i, y] * np.exp(_logs(one, bets).logs)
+        np.testing.assert_allclose(mean, 1.0, rtol=1e-9)
+
+
+def test_learned_bets__are_of_the_cell_or_class(rng):
+    p, y = rng.random(60), rng.integers(0, 2, 60)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    shifts = rng.normal(size=18)
+    result = _logs(source, BettingEProcess("positive", learned=((None, tuple(shifts)),)))
+    cells = np.clip(np.floor(logit(p) / 0.75) + 9, 0, 17).astype(int)
+    for k, strength in enumerate((0.5, 1.0), start=-2):
+        g = expit(logit(p) + strength * shifts[cells])
+        expected = np.log(np.where(y == 1, g / p, (1 - g) / (1 - p))).sum()
+        assert result.logs[k] == pytest.approx(expected, rel=1e-9)
+    for cell in range(18):
+        here = cells == cell
+        expected = [p[here].sum(), y[here].sum(), (p * (1 - p))[here].sum()]
+        np.testing.assert_allclose(result.sums[cell], expected, atol=1e-12)
+    q, y = rng.dirichlet(np.ones(4), 50), rng.integers(0, 4, 50)
+    source = cs.from_arrays(probabilities=q, labels=y)
+    shifts = rng.normal(size=4)
+    result = _logs(source, BettingEProcess("canonical", learned=((None, tuple(shifts)),)))
+    g = softmax(np.log(q) + shifts, axis=1)
+    rows = np.arange(50)
+    expected = np.log(g[rows, y] / q[rows, y]).sum()
+    assert result.logs[-1] == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(result.sums[:, 0], q.sum(axis=0))
+    np.testing.assert_allclose(result.sums[:, 1], np.bincount(y, minlength=4))
+
+
+def test_learned_bets__are_of_the_group_of_the_rows(rng):
+    """New groups have no learned bets."""
+    p, y, group = rng.random(90), rng.integers(0, 2, 90), np.repeat([0.0, 1.0, 2.0], 30)
+    shifts = {0.0: tuple(rng.normal(size=18)), 1.0: tuple(rng.normal(size=18))}
+    source = cs.from_arrays(
+        probabilities=p, labels=y, binary=True, covariates=group[:, None], covariate_names=["g"]
+    )
+    bets = BettingEProcess("positive", learned=tuple(shifts.items()), column=0)
+    with Session.open(source) as session:
+        result = session.scan([bets], group_by="g").groups
+    for g in (0.0, 1.0):
+        here = group == g
+        one = cs.from_arrays(probabilities=p[here], labels=y[here], binary=True)
+        alone = _logs(one, BettingEProcess("positive", learned=((None, shifts[g]),)))
+        np.testing.assert_allclose(result[g][bets].logs, alone.logs, rtol=1e-12)
+    np.testing.assert_array_equal(result[2.0][bets].logs[-2:], 0.0)
+
+
+def test_learn__shrinks_what_may_be_noise():
+    variance = 100.0
+    surplus = np.array([0.0, 5.0, 10.0, 20.0, -20.0, 400.0])
+    sums = np.column_stack([np.full(6, 500.0), 500.0 + surplus, np.full(6, variance)])
+    result = learn(sums)  # z = 0, 0.5, 1, 2, −2, 40
+    np.testing.assert_allclose(result, [0, 0, 0, 0.2 * 0.75, -0.2 * 0.75, 1.0], rtol=1e-12)
+    assert learn(np.zeros((3, 3))) == (0.0, 0.0, 0.0)
+
+
+def test_log_evidence__is_the_mixture_over_restarts_and_bets(rng):
+    L = rng.normal(size=(9, 4))
+    result = log_evidence(L)
+    for t in range(9):
+        E = 1.0 / (t + 2)  # Σ_{s>t} w_s
+        for s in range(t + 1):
+            E += np.exp(L[s : t + 1].sum(axis=0)).mean() / ((s + 1) * (s + 2))
+        assert result[t] == pytest.approx(np.log(E), rel=1e-12)
+    np.testing.assert_allclose(log_evidence(np.zeros((400, 3))), 0.0, atol=1e-12)
+    logs = np.log([[1.0, 4.0], [3.0, 2.0]])
+    np.testing.assert_allclose(mean_evidence(logs, np.array([0.5, 0.5])), np.log([2.0, 3.0]))
+    result = mean_evidence(logs, np.array([0.5, 0.25]))
+    np.testing.assert_allclose(result, np.log([0.5 + 0.75 + 0.25, 2.0 + 0.5 + 0.25]))
+
+
+def test_shares__do_not_change_with_later_groups_and_labels():
+    assert shares(places({}, {7.0: 3})) == {7.0: 0.9}
+    began = places({}, {2.0: 5, 0.0: 0, 1.0: 0})
+    assert shares(began) == pytest.approx({0.0: 0.45, 1.0: 0.45, 2.0: 0.05})
+    # late labels of the first night, for groups of that night and for a new one
+    later = places(began, {2.0: 0, 0.0: 0, 1.0: 0, 4.0: 9, 3.0: 0})
+    result = shares(later)
+    assert {g: result[g] for g in began} == shares(began)
+    assert (result[3.0], result[4.0]) == pytest.approx((0.1 / 6, 0.1 / 12))
+    assert sum(shares(places({}, {float(g): g for g in range(50)})).values()) <= 1.0
+
+
+def test_log_evidence__does_not_overflow():
+    L = np.full((365, 3), 1e4)
+    assert np.isfinite(log_evidence(L)).all()
+    L[:] = -1e4
+    np.testing.assert_allclose(log_evidence(L)[-1], -np.log(366.0))
+
+
+@pytest.mark.long
+def test_drift__is_detected_in_a_few_nights_without_false_alarms():
+    delays, alarms = [], 0
+    for seed in range(8):
+        rng = np.random.default_rng([11, seed])
+        bets = BettingEProcess("top_label")
+        L = np.array([
+            _logs(_dirichlet(rng, 2000, 1.0 if t < 20 else 1.3), bets, scheduler="serial").logs
+            for t in range(26)
+        ])  # fmt: skip
+        alarm = np.flatnonzero(log_evidence(L) >= np.log(20))
+        alarms += bool(len(alarm)) and alarm[0] < 20
+        delays.append(alarm[0] - 19 if len(alarm) else 99)
+    assert alarms == 0  # each has probability at most 5 %
+    assert np.median(delays) <= 2
+
+
+def test_bad_settings__are_rejected():
+    with pytest.raises(cs.OptionError, match="notion must be"):
+        BettingEProcess("class_wise")
+    with pytest.raises(cs.OptionError, match="slopes only"):
+        BettingEProcess("canonical", ((1.0, 0.1),))

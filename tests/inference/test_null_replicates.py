@@ -1,0 +1,230 @@
+"""Replicates of the nulls: naive values, evaluations of drawn labels, blocks and passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from calibscale import engine
+from calibscale.data.derived_sources import HoldOut
+from calibscale.inference import calibration_test, nulls
+from calibscale.inference.nulls import DrawnLabels
+from tests.support.null_values import (
+    BOTH,
+    CASES,
+    DRAWS,
+    FOURIER,
+    LOCAL,
+    MIXED,
+    ONE_PASS,
+    ROWS,
+    SEED,
+    B,
+    SimulatedRows,
+    assert_same,
+    drawn_residuals,
+    klce_value,
+    labelled_rows,
+    notion_of,
+    resolved_for,
+    rounding_scale,
+    run_test,
+)
+
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
+@pytest.mark.parametrize("kind", DRAWS)
+@every_case
+def test_replicates__are_the_naive_values_of_drawn_residuals(case, kind, weighted):
+    requested, naive_value, classes = CASES[case]
+    data = labelled_rows(classes, weighted)
+    (result,) = run_test(data.source(), requested, null=kind)
+    e = resolved_for(requested, data.source())
+    if getattr(e.settings, "method", "") == "nystrom":
+        e = resolved_for(replace(requested, method="features"), data.source())
+    expected = [naive_value(e, data, delta) for delta in drawn_residuals(kind, data, notion_of(e))]
+    # an unbiased value is a difference of sums: 1e-13 of their size; spectral: to its tolerance
+    digits = 1e-11 if "spectral" in case else 1e-12
+    atol = digits * rounding_scale(e, data, naive_value)
+    np.testing.assert_allclose(result.null_values, expected, rtol=1e-9, atol=atol)
+    observed = naive_value(e, data, data.notion(notion_of(e))[1])
+    assert result.value == pytest.approx(observed, rel=1e-9, abs=atol)
+    assert (result.replicates, result.n, result.null) == (B, ROWS, kind)
+    assert result.notion == getattr(e, "notion", "canonical")
+    if not (kind == "permute" and e.centred_null):
+        count = (np.array(expected) >= observed - 1e-9 * abs(observed)).sum()
+        assert result.exceedances == count
+        assert result.p_value == (1 + count) / (B + 1)
+
+
+@every_case
+def test_labels__replicates_equal_evaluations_of_drawn_labels(case):
+    requested, _, classes = CASES[case]
+    if "nystrom" in case:
+        requested = replace(requested, method="features")
+    data = labelled_rows(classes, weighted=True)
+    (result,) = run_test(data.source(), requested)
+    notion, rows = notion_of(resolved_for(requested, data.source())), np.arange(ROWS)
+    if notion == "canonical":
+        labels = DrawnLabels(SEED).labels(rows, data.q, 0, B)
+    else:
+        p = data.notion(notion)[0][:, 0]
+        event = [np.rint(p - d[:, 0]).astype(int) for d in drawn_residuals("labels", data, notion)]
+        top = data.q.argmax(1)
+        other = (top + 1) % classes
+        labels = event if notion == "positive" else [np.where(h, top, other) for h in event]
+    if isinstance(requested, cs.CKCECentred):  # its noise term is that of the observed labels
+        (raw,) = run_test(data.source(), cs.CKCE(FOURIER))
+        np.testing.assert_allclose(raw.null_values - result.null_values, raw.value - result.value)
+        assert (result.p_value, result.exceedances) == (raw.p_value, raw.exceedances)
+        return
+    values = [cs.evaluate(data.source(y), [requested]).estimates[0].value for y in labels]
+    digits = 1e-11 if "spectral" in case else 1e-13
+    np.testing.assert_allclose(result.null_values, values, rtol=1e-9, atol=digits)
+    assert result.value == cs.evaluate(data.source(), [requested], block_rows=33).estimates[0].value
+
+
+def test_draws__follow_their_nulls():
+    data = labelled_rows(4)
+    delta = data.notion("canonical")[1]
+    for drawn in drawn_residuals("labels", data, "canonical"):
+        assert (((data.q - drawn) == 0) | np.isclose(data.q - drawn, 1)).all()
+        np.testing.assert_allclose((data.q - drawn).sum(1), 1)
+    for drawn in drawn_residuals("wild", data, "canonical"):
+        assert ((drawn == delta) | (drawn == -delta)).all()
+        assert len(np.unique(drawn[:, 0] / delta[:, 0])) == 2
+    for drawn in drawn_residuals("permute", data, "canonical"):
+        assert (drawn != delta).any()
+        np.testing.assert_array_equal(np.sort(drawn[:, 0]), np.sort(delta[:, 0]))
+    for drawn in drawn_residuals("residual", data, "canonical"):
+        assert np.isin(drawn[:, 0], delta[:, 0]).all()
+        assert len(np.unique(drawn[:, 0])) < ROWS
+
+
+def test_rows__without_a_label_or_finite_values_do_not_change_draws():
+    """Draws of a row depend on its number, not on the other rows."""
+    data = labelled_rows(2, weighted=True)
+    q, y, x = data.q.copy(), data.y.copy(), data.x.copy()
+    y[::5] = -1
+    q[3::7] = np.nan
+    x[4::11, 0] = np.inf
+    kept = (y >= 0) & np.isfinite(q).all(1) & np.isfinite(x).all(1)
+    source = SimulatedRows(q, y, x, data.w).source()
+    hidden = data.source(np.where(kept, data.y, -1))
+    requested = [
+        cs.ECE(bins=8),
+        cs.CKCE(FOURIER),
+        cs.JKCE(FOURIER, method="tiles"),
+        cs.KLCE(BOTH, method="tiles", **LOCAL),
+        cs.KLCE(**MIXED, method="features", n_features=10),
+    ]
+    for kind in DRAWS:
+        dropped = cs.calibration_test(source, requested, null=kind, replicates=B, on_invalid="drop")
+        alone = cs.calibration_test(hidden, requested, null=kind, replicates=B)
+        assert dropped.n == alone.n == kept.sum()
+        assert dropped.n_dropped + dropped.n_unlabelled == (~kept).sum()
+        for a, b in zip(dropped.results, alone.results, strict=True):
+            assert (a.n, a.p_value) == (kept.sum(), b.p_value)
+            np.testing.assert_allclose(a.null_values, b.null_values, rtol=1e-9, atol=1e-15)
+    with pytest.raises(cs.InvalidDataError, match=r"row 4 .*covariate 'age' is inf"):
+        cs.calibration_test(source, requested, replicates=B)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    data = labelled_rows(4, weighted=True, n=300)
+    return {kind: run_test(data.source(), *ONE_PASS, null=kind, replicates=31) for kind in DRAWS}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", DRAWS)
+def test_p_values__do_not_depend_on_blocks_or_engines(expected, kind):
+    source = labelled_rows(4, weighted=True, n=300).source()
+    for options in (
+        {"block_rows": 100},
+        {"block_rows": None},
+        {"block_rows": 100, "memory_limit": "8GB"},
+    ):
+        result = run_test(source, *ONE_PASS, null=kind, replicates=31, **options)
+        assert_same(result, expected[kind], 1e-9)
+    threads = run_test(source, *ONE_PASS, null=kind, replicates=31, scheduler="threads:2")
+    assert_same(threads, expected[kind], 0.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", DRAWS)
+def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
+    source = labelled_rows(4, weighted=True, n=300).source()
+    for name, value in (("_MAX_BATCH", 4), ("_STATE_BYTES", 2**17)):
+        with monkeypatch.context() as patched:
+            patched.setattr(calibration_test, name, value)
+            patched.setattr(calibration_test, "_DRAWN", 300 * 4 * 6)  # six replicates of all pairs
+            result = run_test(source, *ONE_PASS, null=kind, replicates=31)
+        assert_same(result, expected[kind], 1e-9)
+    with monkeypatch.context() as patched:
+        patched.setattr(nulls, "_DRAWN", 1)  # a chunk is drawn in parts
+        patched.setattr("calibscale.statistics.fourier_modes._DRAWN", 1)
+        assert_same(run_test(source, *ONE_PASS, null=kind, replicates=31), expected[kind], 1e-9)
+
+
+@pytest.mark.cluster
+def test_p_values__are_those_of_dask_workers(expected):
+    source = labelled_rows(4, weighted=True, n=300).source()
+    kind = "permute"  # sends the residuals of all rows to the workers
+    result = run_test(source, *ONE_PASS, null=kind, replicates=31, scheduler="local:2")
+    assert_same(result, expected[kind], 0.0)
+
+
+def test_replicates__more_of_them_continue_fewer():
+    source = labelled_rows(4).source()
+    few, many = (run_test(source, *ONE_PASS, replicates=count) for count in (5, 8))
+    for a, b in zip(few, many, strict=True):
+        np.testing.assert_allclose(b.null_values[:5], a.null_values, rtol=1e-12)
+    other = run_test(source, *ONE_PASS, replicates=5, seed=SEED + 1)
+    for a, b in zip(few, other, strict=True):
+        assert a.value == b.value
+        assert (a.null_values != b.null_values).any()
+
+
+@pytest.mark.long
+def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
+    """Several passes keep statistics with large states below the limit."""
+    source = labelled_rows(4, n=300).source()
+    requested = [replace(cs.ECE(edges="equal-mass"), bins=b) for b in (5, 6)] + [
+        cs.MCE(edges="netcal")
+    ]
+    plain = run_test(source, *requested, replicates=40)
+    passes = []
+    scan = calibration_test.Run.scan
+
+    def counted(run, needed):
+        passes.append(run)
+        return scan(run, needed)
+
+    monkeypatch.setattr(calibration_test.Run, "scan", counted)
+    monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
+    assert_same(run_test(source, *requested, replicates=40, memory_limit=150_000_000), plain, 1e-12)
+    assert len(passes) > 1
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("method", ["tiles", "spectral", "features"])
+def test_hold_out__is_no_part_of_the_test(method, kind):
+    data = labelled_rows(2, n=400)
+    requested = cs.KLCE(BOTH, method=method, bandwidth_share=0.3, n_features=20, tolerance=1e-9)
+    (result,) = run_test(data.source(), requested, null=kind, block_rows=57)
+    (again,) = run_test(data.source(), requested, null=kind, block_rows=None)
+    assert_same([result], [again], 1e-8)
+    kept = ~HoldOut(0.3).holds(np.arange(400))
+    assert result.n == kept.sum() < 400
+    e = resolved_for(requested, data.source())
+    drawn = drawn_residuals(kind, data, "positive")
+    alone = SimulatedRows(data.q[kept], data.y[kept], data.x[kept], None)
+    expected = [klce_value(e, alone, delta[kept]) for delta in drawn]
+    np.testing.assert_allclose(result.null_values, expected, rtol=1e-6, atol=1e-10)

@@ -1,0 +1,58 @@
+"""Fixtures of the tests of jobs and nights."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from textwrap import dedent
+
+import pytest
+
+from calibscale.errors import OptionError
+from calibscale.monitoring.job.job_reader import read_job
+from calibscale.monitoring.night import night
+from tests.support.ten_nights import DAYS, day_name, write_day, write_job
+
+
+@pytest.fixture(scope="session")
+def ten_nights(tmp_path_factory):
+    """A folder of ten nights."""
+    folder = tmp_path_factory.mktemp("nightly")
+    job = write_job(folder)
+    for k in range(DAYS):
+        write_day(folder, k)
+        night(job, day_name(k))
+    return folder
+
+
+@pytest.fixture
+def folder(ten_nights, tmp_path):
+    """A copy of the folder of ten nights that a test may change."""
+    shutil.copytree(ten_nights, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Function that reads the text of a job file."""
+
+    def read(text):
+        path = tmp_path / "job.toml"
+        path.write_text(dedent(text).lstrip("\n"))
+        return read_job(path)
+
+    return read
+
+
+@pytest.fixture
+def complaints(job):
+    """Function that returns the problems of a text as (line of the file, message)."""
+
+    def read(text):
+        with pytest.raises(OptionError) as caught:
+            job(text)
+        lines = [re.fullmatch(r".*job\.toml:(\d+): (.*)", s) for s in str(caught.value).split("\n")]
+        assert all(lines), str(caught.value)
+        return [(int(each[1]), each[2]) for each in lines]
+
+    return read

@@ -1,0 +1,617 @@
+"""Ledgers: what they store, and how they survive kills, damage and two writers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import google_crc32c
+import numpy as np
+import pytest
+
+import calibscale as cs
+from calibscale.engine.atomic_files import aside_of
+from calibscale.inference.e_process import BettingEProcess
+from calibscale.monitoring.ledger.days import FORMAT, KEY, Ledger, Record
+from calibscale.monitoring.ledger.recipe import Recipe, decode, encode
+from calibscale.session import Session
+from tests.support import ROOT
+
+ESTIMATORS = (
+    cs.ECE(bins=7, notion="positive"),
+    cs.TCE2Debiased(edges="equal-mass", notion="positive"),
+    cs.CWCE2(edges="netcal"),
+    cs.SimplexECE(),
+    cs.CKCE(cs.RandomFourier(10, seed=3)),
+    cs.JKCE(cs.RandomFourier(10, bandwidth=0.4)),
+    cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="spectral"),
+    cs.KLCE(("age",), method="features", n_features=20),
+    cs.Brier(),
+)
+
+
+def _source(rng, n=300):
+    p = rng.random(n)
+    x = np.column_stack([rng.uniform(20, 80, n), rng.integers(0, 2, n)])
+    x[:2, 0] = 20, 80  # the box of the series
+    return cs.from_arrays(
+        probabilities=p, labels=(rng.random(n) < p).astype(int), covariates=x, binary=True,
+        covariate_names=("age", "sex"),
+    )  # fmt: skip
+
+
+def _recipe(source, estimators=ESTIMATORS):
+    with Session.open(source) as session:
+        run = session.run(estimators)
+        states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
+        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in run.fitting)
+    return Recipe(2, frozen, (BettingEProcess("positive"),), ("age", "sex"), seed=5)
+
+
+def _state(recipe, source):
+    with Session.open(source) as session:
+        run = session.run(recipe.estimators)
+        states = run.scan(recipe.statistics).groups[None]
+        return recipe.pack(states[s] for s in recipe.statistics)
+
+
+def _records(states, info):
+    """Records from numbers of rows and vectors of states, by group."""
+    return {
+        group: Record(n, {"states": vector}, info if group is None else {})
+        for group, (n, vector) in states.items()
+    }
+
+
+@pytest.fixture
+def recipe(rng):
+    return _recipe(_source(rng))
+
+
+@pytest.fixture
+def small(rng):
+    return _recipe(_source(rng), (cs.ECE(notion="positive"),))
+
+
+def test_recipe__comes_back_from_json(recipe):
+    text = json.dumps(recipe.to_dict(), allow_nan=False)
+    back = Recipe.from_dict(json.loads(text))
+    assert back == recipe
+    assert [e.needs for e in back.estimators] == [e.needs for e in recipe.estimators]
+    assert back.statistics == recipe.statistics
+    called = {"number": 5.0}  # a covariate may have the name of a JSON key
+    for estimator in (
+        cs.CMMD(level=1.5), cs.OneHot(((0.5, 0.5),)),
+        cs.KLCE(("number",), covariate_bandwidth=called),
+        cs.KLCE(("kind", "settings"), covariate_bandwidth={"kind": 1.0, "settings": 2.0}),
+    ):  # fmt: skip
+        assert decode(json.loads(json.dumps(encode(estimator)))) == estimator
+
+
+def test_recipe__keeps_the_names_of_stored_classes_and_settings():
+    chosen = cs.KLCE(("age",), bandwidth_share=0.3)
+    assert encode(BettingEProcess("positive"))["kind"] == "Wagers"
+    assert encode(chosen)["settings"]["choose"] == 0.3
+    assert encode(cs.CKCE(method="exact", conditional_on="sex"))["settings"]["within"] == "sex"
+    for value in (
+        BettingEProcess("positive"),
+        chosen,
+        cs.CKCE(method="exact", conditional_on="sex"),
+    ):
+        assert decode(json.loads(json.dumps(encode(value)))) == value
+
+
+def test_open_ended__accepts_unseen_values(rng):
+    """An age outside the box is moved to its edge; a third sex is one more category."""
+    source = _source(rng)
+    estimators = (
+        cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="spectral"),
+        cs.KLCE(("sex",), 0.2, {"sex": 0.7}, method="spectral"),
+        cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="features"),
+    )
+    frozen = _recipe(source, tuple(estimators)).estimators
+    opened = tuple(e.open_ended() for e in frozen)
+    recipe = Recipe.from_dict(json.loads(json.dumps(Recipe(2, opened).to_dict())))
+    assert recipe == Recipe(2, opened)
+
+    def values(estimators, rows):
+        with Session.open(rows) as session:
+            run = session.run(())
+            run = replace(run, chosen=estimators)
+            states = run.scan(s for e in estimators for s in e.needs).groups[None]
+        return [e.value(*(states[s] for s in e.needs)) for e in estimators]
+
+    np.testing.assert_allclose(values(opened, source), values(frozen, source), rtol=1e-7)
+    p, y = rng.random(50), rng.integers(0, 2, 50)
+    x = np.column_stack([rng.uniform(20, 80, 50), rng.integers(0, 2, 50)])
+    x[:3] = [[1e6, 1], [-300, 0], [50, 7]]
+
+    def rows(x):
+        return cs.from_arrays(
+            probabilities=p, labels=y, covariates=x, binary=True, covariate_names=("age", "sex")
+        )
+
+    moved = values(opened[:1], rows(x))
+    low, high = opened[0].statistic.series.box
+    x[:3] = [[high[1], 1], [low[1], 0], [50, 7]]
+    same = values(opened[:1], rows(x))
+    np.testing.assert_allclose(moved, same, rtol=1e-12)
+    x[2, 1] = -5  # any other unknown value is of the same category
+    np.testing.assert_allclose(values(opened[:1], rows(x)), same, rtol=1e-12)
+
+
+def test_recipe__refuses_unknown_types():
+    with pytest.raises(cs.OptionError, match="cannot store object"):
+        encode(object())
+    with pytest.raises(cs.OptionError, match="upgrade"):
+        decode({"kind": "Tomorrow", "settings": {}})
+
+
+def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path):
+    p, x = rng.random(700), np.column_stack([rng.uniform(20, 80, 700), rng.integers(0, 2, 700)])
+    y = (rng.random(700) < p).astype(int)
+
+    def rows(part):
+        return cs.from_arrays(
+            probabilities=p[part], labels=y[part], covariates=x[part], binary=True,
+            covariate_names=("age", "sex"),
+        )  # fmt: skip
+
+    ledger = Ledger.create(tmp_path / "ledger", recipe)
+    with ledger.writing():
+        for k, start in enumerate(range(0, 700, 100)):
+            vector = _state(recipe, rows(slice(start, start + 100)))
+            records = _records({None: (100, vector)}, {"source": "test"})
+            ledger.write(f"2026-02-{k + 1:02}", "v1", records)
+    ledger = Ledger.open(tmp_path / "ledger")
+    assert ledger.days() == [f"2026-02-0{k}" for k in range(1, 8)]
+    assert ledger.models == ["v1"]
+    assert [e.day for e in ledger.select("2026-02-03", "2026-02-04")] == [
+        "2026-02-03",
+        "2026-02-04",
+    ]
+    total = sum(ledger.read(entry) for entry in ledger.select())
+    totals = ledger.recipe.states(total)
+    whole = recipe.states(_state(recipe, rows(slice(None))))
+    for estimator in ledger.recipe.estimators:
+        of_days = estimator.value(*(totals[s] for s in estimator.needs))
+        of_rows = estimator.value(*(whole[s] for s in estimator.needs))
+        # the unbiased ones are differences of sums ten times as large
+        assert of_days == pytest.approx(of_rows, rel=1e-12, abs=1e-14), estimator.name
+
+
+def test_day__is_replaced_as_a_whole_and_its_slots_are_used_again(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.sizes["states"])
+    for turn in range(4):
+        with ledger.writing():
+            states = {None: (turn, turn * one), 1.0: (1, one), 2.0: (2, 2 * one)}
+            ledger.write("2026-01-01", "v1", _records(states, {"turn": turn}))
+        ledger = Ledger.open(tmp_path / "ledger")
+        assert len(ledger.entries) == 3
+        (entry,) = ledger.select()
+        assert (entry.n, entry.info) == (turn, {"turn": turn})
+        np.testing.assert_array_equal(ledger.read(entry), turn * one)
+        np.testing.assert_array_equal(ledger.read(ledger.select(group=2.0)[0]), 2 * one)
+    assert max(e.slot for e in ledger.entries) < 6
+    with ledger.writing():
+        ledger.remove("2026-01-01", "v1")
+    assert Ledger.open(tmp_path / "ledger").entries == []
+
+
+def test_two_writers__one_gets_an_error(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    other = Ledger.open(tmp_path / "ledger")
+    with (
+        ledger.writing(),
+        pytest.raises(cs.StoreError, match="another writer"),
+        other.writing(),
+    ):
+        pass
+    with other.writing():
+        pass
+
+
+def test_damage__names_the_day_and_leaves_the_others(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    with ledger.writing():
+        for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+            ledger.write(day, "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
+    assert ledger.check() == []
+    slots = {e.day: e.slot for e in ledger.entries}
+    place = tmp_path / "ledger" / "states" / "c"
+    file = place / str(slots["2026-01-02"]) / "0"
+    stored = bytearray(file.read_bytes())
+    stored[len(stored) // 2] ^= 4
+    file.write_bytes(bytes(stored))
+    (place / str(slots["2026-01-03"]) / "0").unlink()
+    damaged = Ledger.open(tmp_path / "ledger")
+    complaints = damaged.check()
+    assert ["2026-01-02" in complaints[0], "2026-01-03" in complaints[1]] == [True, True]
+    first, second, _ = damaged.select()
+    np.testing.assert_array_equal(damaged.read(first), 1.0)
+    with pytest.raises(cs.StoreError, match=r"2026-01-02 .*Run that day again"):
+        damaged.read(second)
+
+
+def test_open__reports_the_problem(small, tmp_path):
+    with pytest.raises(cs.StoreError, match="no ledger"):
+        Ledger.open(tmp_path / "nothing")
+    store = tmp_path / "store.zarr"
+    cs.LogitStore.create(store, classes=3)
+    with pytest.raises(cs.StoreError, match="not a ledger"):
+        Ledger.open(store)
+    with pytest.raises(cs.StoreError, match="already exists"):
+        Ledger.create(store, small)
+    Ledger.create(tmp_path / "ledger", small)
+    meta = tmp_path / "ledger" / "zarr.json"
+    written = json.loads(meta.read_text())
+    written["attributes"][KEY]["format"] = 9
+    meta.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match="newer calibscale"):
+        Ledger.open(tmp_path / "ledger")
+    written["attributes"][KEY]["format"] = 1
+    meta.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match=r"format 1 .*older calibscale.*run its days again"):
+        Ledger.open(tmp_path / "ledger")
+    (tmp_path / "ledger" / "index.log").unlink()
+    written["attributes"][KEY]["format"] = FORMAT
+    meta.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match="index is damaged"):
+        Ledger.open(tmp_path / "ledger")
+
+
+def test_read__of_a_day_that_was_replaced_is_refused(small, tmp_path):
+    """The slot of an old entry may have another day by now."""
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.sizes["states"])
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
+        ledger.write("2026-01-02", "v1", _records({None: (1, one)}, {}))
+    reader = Ledger.open(tmp_path / "ledger")
+    old, other = reader.select()
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (5, 5 * one)}, {}))
+        ledger.write("2026-01-03", "v1", _records({None: (7, 7 * one)}, {}))
+    assert ledger.select("2026-01-03")[0].slot == old.slot
+    with pytest.raises(cs.StoreError, match=r"2026-01-01 .*was replaced"):
+        reader.read(old)
+    np.testing.assert_array_equal(reader.read(other), 1.0)
+    np.testing.assert_array_equal(reader.read(reader.select()[0]), 5.0)
+
+
+def _two_days(path, recipe):
+    ledger = Ledger.create(path, recipe)
+    with ledger.writing():
+        for k, day in enumerate(("2026-01-01", "2026-01-02")):
+            vector = np.full(recipe.sizes["states"], float(k))
+            states = {None: (k, vector), 1.0: (1, vector)}
+            ledger.write(day, "v1", _records(states, {"turn": k}))
+    return ledger
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"day": 5}, {"day": None}, {"day": "2026-02-30"}, {"model": 3}, {"revision": None},
+        {"records": [["0", None, 1, []]]}, {"records": [[-1, None, 1, []]]}, {"records": 1},
+        {"records": [[2**30, None, 1, []]]}, {"records": [[0, "x", 1, []]]}, {"records": [[0]]},
+        {"records": [[0, None, None, []]]}, {"records": [[0, None, 1, [[]]]]},
+    ],
+)  # fmt: skip
+def test_log__a_line_of_other_types_is_named_and_other_days_can_be_used(small, tmp_path, damage):
+    path = tmp_path / "ledger"
+    _two_days(path, small)
+    first, second = (path / "index.log").read_bytes().splitlines()
+    head, *facts = first[9:].split(b"\t")
+    body = b"\t".join([json.dumps(json.loads(head) | damage).encode(), *facts])
+    line = b"%08x %s\n" % (google_crc32c.value(body), body)
+    (path / "index.log").write_bytes(line + second + b"\n")
+    ledger = Ledger.open(path)
+    (message,) = ledger.check()
+    assert str(path) in message
+    assert "damaged: " in message
+    assert ("2026-01-01 (v1)" in message) == (not {"day", "model"} & damage.keys())
+    np.testing.assert_array_equal(ledger.read(ledger.day("2026-01-02", "v1")[0]), 1.0)
+
+
+def test_log__a_line_that_is_damaged_is_named_and_other_days_can_be_used(small, tmp_path):
+    path = tmp_path / "ledger"
+    ledger = _two_days(path, small)
+    whole = (path / "index.log").read_bytes()
+    first, second = whole.splitlines(keepends=True)
+    for at in range(0, len(first) - 1, 7):
+        changed = first[:at] + bytes([first[at] ^ 1]) + first[at + 1 :]
+        (path / "index.log").write_bytes(changed + second)
+        opened = Ledger.open(path)
+        if changed.count(b"\n") == 1:
+            (message,) = opened.check()
+            assert f"{path / 'index.log'}: line 1" in message
+            assert "checksum" in message
+        assert opened.days() == ["2026-01-02"]
+        np.testing.assert_array_equal(opened.read(opened.entries[0]), 1.0)
+    (path / "index.log").write_bytes(first[:-9] + b"!" + first[-8:] + second)
+    with Ledger.open(path).writing():
+        pass
+    assert (path / "states" / "c" / "0").exists()  # the owner of these slots is unknown
+    opened = Ledger.open(path)
+    with opened.writing():
+        opened.write("2026-01-03", "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
+        assert opened.entries[-1].slot == 4
+        opened.write("2026-01-01", "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
+    assert Ledger.open(path).check() == []
+    assert ledger.path == path
+
+
+def test_truncated_log__has_the_days_before_or_after_the_write(small, tmp_path):
+    """A kill during a write truncates the log; the next writer continues from there."""
+    path = tmp_path / "ledger"
+    _two_days(path, small)
+    whole = (path / "index.log").read_bytes()
+    one = {None: (5, np.ones(small.sizes["states"]))}
+    border = whole.index(b"\n") + 1
+    for end in (*range(0, len(whole), 13), border - 1, border, border + 1, len(whole) - 1):
+        (path / "index.log").write_bytes(whole[:end])
+        opened = Ledger.open(path)
+        days = ["2026-01-01", "2026-01-02"][: whole[:end].count(b"\n")]
+        assert [opened.days(), [*opened._index.damaged]] == [days, []]
+    with opened.writing():
+        opened.write("2026-01-03", "v1", _records(one, {}))
+    opened = Ledger.open(path)
+    assert opened.days() == ["2026-01-01", "2026-01-03"]
+    assert opened.check() == []
+
+
+def test_log__is_unchanged_by_a_failed_write(small, tmp_path, monkeypatch):
+    path = tmp_path / "ledger"
+    ledger = _two_days(path, small)
+    whole = (path / "index.log").read_bytes()
+    real = os.fsync
+    with ledger.writing():
+
+        def failing(handle):
+            if os.path.samestat(os.fstat(handle), os.stat(path / "index.log")):
+                monkeypatch.setattr(os, "fsync", real)
+                raise OSError(5, "Input/output error")
+            real(handle)
+
+        monkeypatch.setattr(os, "fsync", failing)
+        one = _records({None: (5, np.ones(small.sizes["states"]))}, {})
+        with pytest.raises(cs.StoreError, match=r"index\.log: cannot be written: Input"):
+            ledger.write("2026-01-02", "v1", one)
+        assert (path / "index.log").read_bytes() == whole
+        assert ledger.day("2026-01-02", "v1")[0].n == 1
+        ledger.write("2026-01-02", "v1", one)
+    assert Ledger.open(path).day("2026-01-02", "v1")[0].n == 5
+
+
+def test_log__is_rewritten_when_most_of_its_lines_are_replaced(small, tmp_path):
+    path = tmp_path / "ledger"
+    ledger = _two_days(path, small)
+    one = _records({None: (1, np.ones(small.sizes["states"]))}, {})
+    longest = 0
+    for turn in range(80):
+        with ledger.writing():
+            ledger.write("2026-01-02", "v1", one)
+            if turn % 10 == 9:
+                ledger.write("2026-01-03", "v1", one)
+                ledger.remove("2026-01-03", "v1")
+        longest = max(longest, (path / "index.log").read_bytes().count(b"\n"))
+    assert longest < 75
+    opened = Ledger.open(path)
+    assert opened.days() == ["2026-01-01", "2026-01-02"]
+    assert opened.revision == 2 + 80 + 16
+    with opened.writing():
+        opened.remove("2026-01-02", "v1")
+    log = path / "index.log"
+    log.write_bytes(log.read_bytes() + 70 * log.read_bytes().splitlines(keepends=True)[-1])
+    with opened.writing():
+        pass
+    assert log.read_bytes().count(b"\n") == 2
+    assert Ledger.open(path).revision == 2 + 80 + 16 + 1  # rewriting keeps the revision
+
+
+def test_log__grows_by_the_same_size_every_night(small, tmp_path):
+    path = tmp_path / "ledger"
+    ledger = Ledger.create(path, small)
+    sizes = []
+    one = _records({None: (1, np.ones(small.sizes["states"]))}, {"facts": "x" * 2000})
+    log = path / "index.log"
+    with ledger.writing():
+        for k in range(60):
+            before = log.stat()
+            ledger.write(f"2026-{1 + k // 28:02}-{1 + k % 28:02}", "v1", one)
+            assert log.stat().st_ino == before.st_ino
+            sizes.append(log.stat().st_size - before.st_size)
+    assert max(sizes) < 2300
+
+
+@pytest.mark.parametrize("change", [{"bins": 3}, {"bins": -3}])
+def test_open__a_recipe_must_fit_the_states(small, tmp_path, change):
+    Ledger.create(tmp_path / "ledger", small)
+    meta = tmp_path / "ledger" / "zarr.json"
+    written = json.loads(meta.read_text())
+    written["attributes"][KEY]["recipe"]["estimators"][0]["settings"].update(change)
+    meta.write_text(json.dumps(written))
+    with pytest.raises(cs.StoreError, match="ledger"):
+        Ledger.open(tmp_path / "ledger")
+
+
+def test_day__may_have_an_infinite_log_loss(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    endless = np.r_[np.inf, np.ones(small.sizes["states"] - 1)]
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (1, endless)}, {}))
+        with pytest.raises(cs.OptionError, match="contains NaN"):
+            ledger.write("2026-01-02", "v1", _records({None: (1, endless * np.nan)}, {}))
+    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), endless)
+
+
+@pytest.mark.parametrize("day", ["2026-1-1", "20260101", "yesterday", "2026-02-30"])
+def test_day__must_be_a_date(small, tmp_path, day):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    with ledger.writing(), pytest.raises(cs.OptionError, match="a day must be a date"):
+        ledger.write(day, "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
+
+
+_WRITER = """
+import sys
+import time
+import numpy as np
+from calibscale.monitoring.ledger.days import Ledger, Record
+ledger = Ledger.open(sys.argv[1])
+print("start", flush=True)
+for turn in range(1, 10_000):
+    with ledger.writing():
+        value = float(turn)
+        states = {"states": np.full(ledger.recipe.sizes["states"], value)}
+        records = {None: Record(turn, states, {"turn": turn}), 1.0: Record(turn, states, {})}
+        ledger.write("2026-01-01", "v1", records)
+"""
+
+
+@pytest.mark.process
+def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
+    """A process replaces one day repeatedly; after each kill both states are of one run."""
+    path = tmp_path / "ledger"
+    ledger = Ledger.create(path, small)
+    with ledger.writing():
+        zero = np.zeros(small.sizes["states"])
+        ledger.write("2026-01-01", "v1", _records({None: (0, zero), 1.0: (0, zero)}, {"turn": 0}))
+    rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
+    turns = []
+    for moment in (*rng.uniform(0, 0.3, 6), 2.0):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(path)],
+            stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "start\n"
+        time.sleep(moment)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        opened = Ledger.open(path)
+        whole, part = opened.select()[0], opened.select(group=1.0)[0]
+        assert len(opened.entries) == 2
+        assert whole.n == part.n == whole.info["turn"]
+        for entry in (whole, part):
+            np.testing.assert_array_equal(opened.read(entry), float(whole.n))
+        turns.append(whole.n)
+    assert max(turns) > 0
+    with ledger.writing():
+        pass
+    assert [p for p in path.rglob(".*") if p.name != ".writer.lock"] == []
+    assert len(list((path / "states" / "c").rglob("*"))) == 4
+
+
+_STOPS = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from calibscale.monitoring.ledger import days
+from calibscale.monitoring.ledger.days import Ledger, Record
+def hang(*_):
+    print("midway", flush=True)
+    time.sleep(600)
+def hang_in_the_line(path, index, line):
+    with open(path / "index.log", "ab") as file:
+        file.write(line[: len(line) // 2])
+    hang()
+ledger = Ledger.open(sys.argv[1])
+if sys.argv[2] == "create":
+    days.write_whole = hang
+    Ledger.create(sys.argv[3], ledger.recipe)
+vector = np.ones(ledger.recipe.sizes["states"])
+with ledger.writing():
+    if sys.argv[2] == "slot":
+        Path.replace = hang
+    else:
+        days.log.append = hang_in_the_line
+    records = {group: Record(1, {"states": vector}, {}) for group in (None, 1.0)}
+    ledger.write("2026-01-02", "v1", records)
+"""
+
+
+@contextmanager
+def _midway(*arguments):
+    """A writer stopped in the middle of a write, and killed at the end of the context."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STOPS, *map(str, arguments)],
+        stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "midway\n"
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("stage", "left"), [("slot", "0.*.partial"), ("index", "0")])
+def test_killed_writer__leftovers_in_the_ledger_are_removed(small, tmp_path, stage, left):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.sizes["states"])
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
+    slots = tmp_path / "ledger" / "states" / "c"
+    with _midway(tmp_path / "ledger", stage):
+        assert list(slots.glob(f"1/{left}"))
+        assert (ledger.path / "index.log").read_bytes().endswith(b"\n") == (stage != "index")
+        with pytest.raises(cs.StoreError, match="another writer"), ledger.writing():
+            pass
+        assert ledger.check() == []
+    assert list(slots.glob(f"1/{left}"))
+    with ledger.writing():
+        assert [p.name for p in slots.iterdir()] == ["0"]
+        ledger.write("2026-01-03", "v1", _records({None: (1, one)}, {}))
+    assert Ledger.open(tmp_path / "ledger").days() == ["2026-01-01", "2026-01-03"]
+    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), one)
+
+
+@pytest.mark.process
+def test_killed_writer__unfinished_ledger_is_removed(small, tmp_path):
+    Ledger.create(tmp_path / "other", small)
+    with _midway(tmp_path / "other", "create", tmp_path / "ledger"):
+        (aside,) = tmp_path.glob(".ledger.*.new")
+        ledger = Ledger.create(tmp_path / "ledger", small)
+        with ledger.writing():
+            assert aside.exists()
+    with ledger.writing():
+        assert not aside.exists()
+
+
+def test_killed_writer__unfinished_sum_is_removed(small, tmp_path):
+    """The sum is removed even if its final name has changed."""
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    aside = aside_of(ledger.path / "sums" / "v1-46188-0123456789abcdef.sum")
+    aside.parent.mkdir()
+    aside.write_bytes(b"half")
+    with ledger.writing():
+        pass
+    assert list(aside.parent.iterdir()) == []
+
+
+def test_read__of_a_day_whose_slot_was_emptied_is_refused(small, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", small)
+    one = np.ones(small.sizes["states"])
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
+    reader = Ledger.open(tmp_path / "ledger")
+    (old,) = reader.select()
+    with ledger.writing():
+        ledger.write("2026-01-01", "v1", _records({None: (2, 2 * one)}, {}))
+    with ledger.writing():
+        pass
+    assert not (tmp_path / "ledger" / "states" / "c" / str(old.slot)).exists()
+    with pytest.raises(cs.StoreError, match=r"2026-01-01 .*was replaced"):
+        reader.read(old)
+    assert reader.damaged == {}
+    np.testing.assert_array_equal(reader.read(reader.select()[0]), 2.0)

@@ -1,0 +1,169 @@
+"""Headline of a night's report: size and direction of the error, its start, and its groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calibscale.output.documents.shared_sections import head
+
+
+class Filled(dict):
+    """Object of a result whose other keys are None."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+def filled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Filled({key: filled(item) for key, item in value.items()})
+    return [filled(item) for item in value] if isinstance(value, list) else value
+
+
+DAYS = [f"2026-11-{k:02}" for k in range(1, 15)]
+
+
+def estimate(name: str, value: float, low: float, high: float, notion: str) -> dict[str, Any]:
+    interval = {"low": low, "high": high, "level": 0.95}
+    return {"estimator": name, "notion": notion, "value": value, "interval": interval}
+
+
+def errors(gap: float, ece: float, notion: str = "top_label") -> list[dict[str, Any]]:
+    return [
+        estimate("confidence_gap", gap, gap - 0.01, gap + 0.01, notion),
+        estimate("ece", ece, 0.0, 1.0, notion),
+    ]
+
+
+def bins(*gaps: tuple[float, float]) -> dict[str, Any]:
+    """Reliability diagram of bins of (weight, gap)."""
+    rows = [
+        {"lower": k / 10, "upper": (k + 1) / 10, "count": 1, "weight": weight,
+         "mean_p": 0.5 + gap, "frequency": 0.5}
+        for k, (weight, gap) in enumerate(gaps)
+    ]  # fmt: skip
+    return {"n": len(rows), "notion": "top_label", "ece": 0.05, "bins": rows}
+
+
+def process(group: float | None, since: str | None, notion: str = "top_label") -> dict[str, Any]:
+    return {"notion": notion, "group": group, "log_evidence": [200.0] * 14,
+            "alarm": since is not None, "since": since}  # fmt: skip
+
+
+def night(
+    *processes: dict[str, Any], results: Any = (), groups: Any = None, reliability: Any = None,
+    thresholds: Any = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Night after 14 days; its windows of 1 and 7 days have the given results."""
+    since = min((p["since"] for p in processes if p["since"]), default=None)
+    alarms = {"level": 0.05, "alarm": since is not None, "since": since, "days": DAYS,
+              "log_evidence": [110.9] * 14, "threshold": 3.0,
+              "processes": list(processes)}  # fmt: skip
+    windows = [
+        {"name": name, "days": DAYS[-days:], "results": [*results], "reliability": reliability,
+         "groups": [{"group": g, "n": 50, "results": r} for g, r in (groups or {}).items()]}
+        for name, days in (("day", 1), ("7d", 7))
+    ]  # fmt: skip
+    return filled({
+        "schema": "calibscale.nightly/1", "n": 100, "job": "scores", "day": DAYS[-1], "model": "v3",
+        "status": "fine", "group_by": "region", "windows": windows,
+        "thresholds": [*thresholds], "alarms": alarms if processes else None,
+    })  # fmt: skip
+
+
+def breach(group: float | None = None, estimator: str = "ece") -> dict[str, Any]:
+    return {"name": "ece over 7d above 0.05", "window": "7d", "group": group, "breached": True,
+            "estimator": estimator, "quantity": "low", "above": 0.05, "observed": 0.06}  # fmt: skip
+
+
+def test_headline__states_size_direction_day_and_groups_but_not_evidence() -> None:
+    result = night(
+        process(None, "2026-11-07"), process(1.0, "2026-11-07"), process(2.0, "2026-11-09"),
+        results=errors(0.0721, 0.074),
+    )  # fmt: skip
+    state, verdict, reasons = head(result)
+    assert (state, verdict) == (
+        "alarm", "Alarm: 7.2 points too confident since 7 Nov 2026, every region"
+    )  # fmt: skip
+    assert reasons[0].startswith("Mean prediction minus frequency: +0.0721 (95 % interval 0.0621")
+    assert reasons[0].endswith("over 7 days.")
+    assert "E =" not in f"{verdict} {reasons}"
+
+
+def test_headline__uses_the_longest_window_since_the_alarm() -> None:
+    result = night(process(None, "2026-11-10"), results=errors(0.05, 0.05))
+    assert head(result).reasons[0].endswith("over the day.")
+
+
+@pytest.mark.parametrize(
+    ("results", "text"),
+    [
+        (errors(-0.031, 0.04), "3.1 points too cautious"),
+        (
+            errors(0.0042, 0.12),
+            "off by 12.0 points on average",
+        ),  # too high in some bins, too low in others
+        (errors(0.004, 0.006), "off by 0.6 points on average"),  # the interval includes 0
+        (errors(0.02, 0.02, "positive"), "not calibrated"),  # the alarm is for the top label
+        ([], "not calibrated"),
+    ],
+)
+def test_headline__states_a_direction_only_if_it_is_significant(
+    results: list[dict[str, Any]], text: str
+) -> None:
+    verdict = head(night(process(None, "2026-11-07"), results=results)).verdict
+    assert verdict == f"Alarm: {text} since 7 Nov 2026, all rows"
+
+
+def test_headline__of_the_positive_class_names_predictions() -> None:
+    result = night(process(None, "2026-11-07", "positive"), results=errors(0.02, 0.02, "positive"))
+    assert head(result).verdict.startswith("Alarm: 2.0 points too high since")
+
+
+def test_headline__without_confidence_gap_uses_the_bins() -> None:
+    result = night(process(None, "2026-11-07"), reliability=bins((3.0, 0.06), (1.0, 0.02)))
+    assert head(result).verdict.startswith("Alarm: 5.0 points too confident since")
+    result = night(process(None, "2026-11-07"), reliability=bins((1.0, 0.06), (1.0, -0.05)))
+    assert head(result).verdict.startswith("Alarm: off by 5.0 points on average since")
+
+
+def test_headline__of_some_groups_names_only_these() -> None:
+    groups = {1.0: errors(0.09, 0.09), 2.0: errors(0.05, 0.05), 3.0: errors(0.0, 0.01)}
+    quiet = process(None, None), process(3.0, None)
+    one = night(*quiet, process(1.0, "2026-11-07"), process(2.0, None), groups=groups)
+    assert head(one).verdict == (
+        "Alarm: 9.0 points too confident since 7 Nov 2026, region\u00a0=\u00a01"
+    )
+    alarms = process(1.0, "2026-11-08"), process(2.0, "2026-11-07")
+    two = night(*quiet, *alarms, groups=groups)
+    assert head(two).verdict == (
+        "Alarm: up to 9.0 points too confident since 7 Nov 2026, "
+        "region\u00a0=\u00a02 and region\u00a0=\u00a01"
+    )
+    groups[2.0] = errors(-0.05, 0.05)
+    assert "off by up to 9.0 points on average" in (
+        head(night(*quiet, *alarms, groups=groups)).verdict
+    )
+
+
+def test_headline__of_breaches_states_size_window_and_groups() -> None:
+    quiet, groups = process(None, None), {1.0: errors(0.09, 0.09)}
+    result = night(quiet, results=errors(0.06, 0.06), groups=groups, thresholds=[breach(1.0)])
+    assert head(result)[:2] == (
+        "breached",
+        "Breached: 1 of 1 threshold; 9.0 points too confident over 7 days, region\u00a0=\u00a01",
+    )
+    score = night(quiet, results=errors(0.06, 0.06), thresholds=[breach(estimator="brier")])
+    assert head(score).verdict == "Breached: 1 of 1 threshold"
+    both = night(
+        process(None, "2026-11-07"), results=errors(0.06, 0.06), thresholds=[breach()]
+    )  # fmt: skip
+    assert head(both)[:2] == (
+        "breached",
+        "Alarm: 6.0 points too confident since 7 Nov 2026, all rows; 1 of 1 threshold breached",
+    )
+    assert (
+        head(both).reasons[-1] == "ece, lower bound over 7 days, above 0.05: 0.06000 for all rows."
+    )

@@ -1,0 +1,198 @@
+"""Reports in a browser, at the widths of a phone, a tablet and a desktop, light and dark."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibscale.output.report import save_report
+from tests.support.report_results import HOSTILE, command_results, night
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+MIN_TEXT = 8.0  # CSS px, smallest text of a plot on a phone
+SWITCHES = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Headless Chromium with an empty profile."""
+    driver = shutil.which("chromedriver")
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if driver is None or program is None:
+        pytest.skip("there is no Chromium with its chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "localhost,127.0.0.1")  # the driver is local
+        started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+        yield started
+        started.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """URLs of report files."""
+    folder = tmp_path_factory.mktemp("reports")
+    script, math_, quotes, *_ = HOSTILE
+    hostile = night(days=8, groups=2, size=200, names=(script, "m" * 120 + quotes, math_))
+    hostile["notes"] = [markup * 20 for markup in HOSTILE]
+    reports = {
+        "night": [night()],
+        "hostile": [hostile],
+        "commands": list(command_results().values()),
+        "several": [night(), command_results()["ranking"]],
+    }
+    for name, results in reports.items():
+        save_report(results, folder / f"{name}.html")
+    return {name: (folder / f"{name}.html").as_uri() for name in reports}
+
+
+def visit(browser: Any, page: str, width: int = 1280, scheme: str = "light") -> None:
+    """Open a page in a window of the given width."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)  # discard entries of the previous page
+    browser.get(page)
+
+
+def requests(browser: Any) -> list[str]:
+    """URLs that a page has requested."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [m for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [m["params"]["request"]["url"] for m in sent]
+
+
+PLOTS = """
+return [...document.querySelectorAll("svg")].map(svg => {
+  const box = svg.getBoundingClientRect();
+  const letters = [...svg.querySelectorAll("text")].map(t => {
+    const scale = t.getScreenCTM();
+    const place = t.getBoundingClientRect();
+    return {size: parseFloat(getComputedStyle(t).fontSize) * Math.hypot(scale.a, scale.b),
+            left: place.left - box.left, right: place.right - box.right, text: t.textContent,
+            place};
+  });
+  const over = letters.flatMap((a, i) => letters.slice(0, i).filter(b =>
+    Math.min(a.place.right, b.place.right) - Math.max(a.place.left, b.place.left) > 1 &&
+    Math.min(a.place.bottom, b.place.bottom) - Math.max(a.place.top, b.place.top) > 4
+  ).map(b => [a.text, b.text]));
+  return {name: svg.getAttribute("aria-label"), width: box.width, height: box.height,
+          over, marks: svg.querySelectorAll("path").length, letters};
+});
+"""
+
+
+@pytest.mark.parametrize("name", ["night", "hostile", "commands", "several"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_report__fits_the_window_and_loads_nothing(
+    browser: Any, pages: dict[str, str], width: int, scheme: str, name: str
+) -> None:
+    visit(browser, pages[name], width, scheme)
+    assert browser.get_log("browser") == []
+    assert [url for url in requests(browser) if not url.startswith("data:")] == [pages[name]]
+    wide, inner = browser.execute_script(
+        "return [document.scrollingElement.scrollWidth, innerWidth]"
+    )
+    assert inner == width
+    assert wide <= inner
+    plots = browser.execute_script(PLOTS)
+    assert plots
+    for plot in plots:
+        assert plot["width"] > 250, plot["name"]
+        assert plot["height"] > 40, plot["name"]
+        assert plot["marks"] > 2, plot["name"]
+        assert plot["over"] == [], plot["name"]  # overlapping texts
+        for letters in plot["letters"]:
+            assert letters["size"] >= MIN_TEXT, letters
+            assert letters["left"] >= -4, (plot["name"], letters)
+            assert letters["right"] <= 4, (plot["name"], letters)
+
+
+def test_report__open_details_do_not_widen_the_page(browser: Any, pages: dict[str, str]) -> None:
+    for name in ("night", "hostile", "commands"):
+        visit(browser, pages[name], 360)
+        browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert browser.execute_script("return document.scrollingElement.scrollWidth") <= 360
+
+
+def test_report__has_sufficient_contrast_in_light_and_dark(
+    browser: Any, pages: dict[str, str]
+) -> None:
+    """Text has a contrast of at least 4.5 with its background."""
+    script = """
+    const style = getComputedStyle(document.documentElement);
+    return Object.fromEntries(["paper", "ink", "muted", "accent", "alert", "fine", "soft",
+      "alert-soft", "fine-soft"].map(n => [n, style.getPropertyValue("--" + n).trim()]));
+    """
+    for scheme in ("light", "dark"):
+        visit(browser, pages["night"], 768, scheme)
+        colours = browser.execute_script(script)
+        pairs = [(letters, "paper") for letters in ("ink", "muted", "accent", "alert", "fine")]
+        pairs += [("ink", "soft"), ("muted", "soft"), ("ink", "alert-soft"), ("fine", "fine-soft"),
+                  ("alert", "alert-soft")]  # fmt: skip
+        for letters, ground in pairs:
+            assert contrast(colours[letters], colours[ground]) >= 4.5, (scheme, letters, ground)
+
+
+def contrast(a: str, b: str) -> float:
+    """Contrast of two colours #rrggbb (WCAG 2.1)."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (
+            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((light(a), light(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_report__names_from_data_are_not_executed(browser: Any, pages: dict[str, str]) -> None:
+    visit(browser, pages["hostile"])
+    assert browser.execute_script("return document.scripts.length") == 0
+    assert HOSTILE[0] in browser.find_element("tag name", "h1").text
+    drawn = browser.execute_script(
+        "return [...document.querySelectorAll('svg text')].map(t => t.textContent).join('\\n')"
+    )
+    assert HOSTILE[1] in drawn
+
+
+def test_report__prints_on_white_with_its_parameters(
+    browser: Any, pages: dict[str, str], tmp_path: Path
+) -> None:
+    visit(browser, pages["night"], 1280, "dark")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    style = "return getComputedStyle(document.body).backgroundColor"
+    assert browser.execute_script(style) == "rgb(255, 255, 255)"
+    hidden = "return document.querySelector('details.numbers').getBoundingClientRect().height"
+    assert browser.execute_script(hidden) == 0
+    cut = """
+    return [...document.querySelectorAll("figure")].map(f => getComputedStyle(f).breakInside);
+    """
+    assert set(browser.execute_script(cut)) == {"avoid"}
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {})
+    path = tmp_path / "report.pdf"
+    path.write_bytes(base64.b64decode(printed["data"]))
+    assert path.read_bytes().startswith(b"%PDF")
+    assert path.stat().st_size > 20_000

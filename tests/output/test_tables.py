@@ -1,0 +1,255 @@
+"""Tables on terminals of any width."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import calibscale as cs
+from calibscale.auditing.audit_pipeline import audit
+from calibscale.cli import main
+from calibscale.estimators.registry import BIASED, ESTIMATORS
+from calibscale.output.text import print_result, tables
+from calibscale.output.text.tables import days_table, escape, number, show, terminal
+from tests.support.report_results import night, rows
+
+pytestmark = pytest.mark.long
+
+NAME = "abcdefghijklmnopqrstuvwxyz"
+DAYS = [{"day": "2026-09-01", "model": "v3", "n": 3000, "n_unlabelled": 7, "n_dropped": 1}] * 2
+
+
+def _table() -> tuple[Table, list[str]]:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", overflow="fold")
+    for head in ("value", "95 % of the null below", "interval"):
+        table.add_column(head, justify="right", no_wrap=True)
+    numbers = ["0.0012345", "-2.7199e-05", "-0.00129 … 0.00412"]
+    table.add_row(NAME, *numbers)
+    return table, numbers
+
+
+@pytest.mark.parametrize("width", [10, 20, 28, 40, 60, 80, 120])
+def test_show__truncates_neither_numbers_nor_names(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, numbers = _table()
+    show(Console(width=width), table)
+    lines = capsys.readouterr().out.splitlines()
+    assert width < 28 or max(map(len, lines)) <= width
+    assert all(any(one in line for line in lines) for one in numbers)
+    first = "".join(line.split(" ")[0] for line in lines if line.strip())
+    parts = 1 + sum(not line for line in lines)
+    assert first.count(NAME) == parts == {120: 1, 80: 1, 60: 1, 40: 2}.get(width, 3)
+
+
+def test_show__wraps_names_after_separators(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", overflow="fold")
+    table.add_column("value", no_wrap=True)
+    table.add_row("resnet50_augmented-with_mixup/ms.over", "0.0012345")
+    show(Console(width=28), table)
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == ["resnet50_", "augmented-with_", "mixup/ms.over"]
+
+
+def test_terminal__does_not_wrap_lines_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert tables.terminal().width > 1000  # pytest's output is not a terminal
+    monkeypatch.setenv("COLUMNS", "70")
+    assert tables.terminal().width == 70
+
+
+def _data() -> Any:
+    return rows(300, names=("region", "age"))
+
+
+def _ranking() -> Any:
+    names = {"a network of many layers": rows(300), "another_one_with_many_more_layers": _data()}
+    return cs.rank(names, cs.CKCE())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize(
+    ("make", "print_tables"),
+    [
+        (lambda: cs.evaluate(_data(), [cs.ECE(), cs.CKCE()], interval="jackknife"), print_result),
+        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.TCE2Debiased()], replicates=19),
+         print_result),
+        (lambda: audit(_data(), ("region", "age"), replicates=19, recalibrate=("temperature",)),
+         print_result),
+        (_ranking, print_result),
+        (lambda: SimpleNamespace(to_dict=night), print_result),
+        (lambda: DAYS, days_table),
+    ],
+    ids=["evaluate", "test", "audit", "rank", "nightly", "days"],
+)  # fmt: skip
+def test_tables__fit_the_screen(
+    make: Any, print_tables: Any, width: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_tables(make())
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line.replace(" … ", "") for line in lines)
+
+
+def test_number__has_one_sign_of_infinity() -> None:
+    infinity = float("inf")
+    assert [number(x) for x in (infinity, -infinity, None, 0.1)] == ["∞", "-∞", "–", "0.1"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    ("make", "short"),
+    [
+        (lambda: cs.evaluate(_data(), group_by="region"), "Evaluation(n=300, "),
+        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.CKCE()], replicates=19),
+         "CalibrationTests(n=300, ece: p="),
+        (lambda: cs.select(_data(), "top_label", [cs.selection.Bins((5, 10))]),
+         "Selection(n=300, 2 candidates, selected: bins, bins="),
+    ],
+    ids=["evaluation", "tests", "selection"],
+)  # fmt: skip
+def test_print__shows_the_table_of_the_command(
+    make: Any, short: str, width: int,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = make()
+    print_result(result)
+    assert str(result) == capsys.readouterr().out.rstrip("\n")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in str(result)
+    assert repr(result).startswith(short)
+    assert len(repr(result)) < 1000
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: cs.reliability(_data()), lambda: cs.rank({"a": _data(), "b": _data()})]
+)
+def test_print__shows_the_tables_of_any_result(
+    make: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    result = make()
+    print_result(result)
+    assert str(result) == capsys.readouterr().out.rstrip("\n")
+
+
+def _grouped(sizes: tuple[int, ...], *estimators: Any) -> str:
+    rng = np.random.default_rng(0)
+    source = cs.from_arrays(
+        probabilities=rng.dirichlet(np.ones(3), sum(sizes)),
+        labels=rng.integers(0, 3, sum(sizes)),
+        covariates=np.repeat(np.arange(len(sizes)), sizes)[:, None],
+        covariate_names=["g"],
+    )
+    return " ".join(str(cs.evaluate(source, estimators, group_by="g")).split())
+
+
+class _Own(cs.ECE):
+    """User-defined estimator."""
+
+    name = "own"
+
+
+def test_print__accepts_user_defined_estimators(source: Any) -> None:
+    assert "own" in str(cs.evaluate(source, [_Own(), cs.ECE()], group_by="group"))
+
+
+def test_biased__are_the_estimators_that_depend_on_the_number_of_rows() -> None:
+    biased = {name for name, kind in ESTIMATORS.items() if not kind.unbiased}
+    assert biased == BIASED
+
+
+def test_groups__of_different_sizes_have_a_note_on_comparability() -> None:
+    comparable, biased = "not comparable between groups", "Biased upwards, most in small groups: "
+    estimators = (cs.CKCE(), cs.ECE(), cs.TCE2Debiased(), cs.NLL())
+    text = _grouped((300, 100), *estimators)
+    assert f"ckce: {comparable}" in text
+    assert f"{biased}ece." in text
+    assert comparable not in _grouped((200, 200), *estimators)  # the ridges are equal
+    fixed = _grouped((300, 100), cs.CKCE(ridge=0.1))
+    assert comparable not in fixed
+    assert f"{biased}ckce." in fixed
+    assert "small groups" not in _grouped((300, 100), cs.NLL(), cs.TCE2Debiased())
+
+
+def test_rank__of_one_model_prints_no_probabilities(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    unlabelled = cs.from_arrays(logits=np.zeros((300, 4)), labels=np.full(300, -1))
+    for others in ({}, {"without a rank": unlabelled}):
+        print_result(cs.rank({"alone": rows(300), **others}, cs.ECE()))
+        out = capsys.readouterr().out
+        assert "0.99" not in out
+        assert "P(rank" not in out
+
+
+HOSTILE = "a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\r"
+ESCAPED = r"a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\x0d"
+
+
+def test_names__do_not_control_the_terminal(capsys):
+    """Names are escaped in cells, titles and sentences."""
+    table = Table("name")
+    table.add_row(escape(HOSTILE))
+    console = terminal()
+    console.print(table)
+    console.print(Text(f"{HOSTILE}: 2 rows"))
+    out = capsys.readouterr().out
+    assert ESCAPED in out
+    assert out.count(r"a\x1b[2J\x9b31m\u202eb\u2066") == 2
+    assert all(ord(c) >= 32 or c == "\n" for c in out)
+
+
+def test_names__of_files_and_columns_in_errors_are_escaped(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / HOSTILE)])
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--unknown" + HOSTILE])
+    err = capsys.readouterr().err
+    assert err.count(r"a\x1b[2J\x9b31m\u202eb") >= 2
+    assert not set(err) & set("\x1b\x9b\u202e\u2066\x07")
+
+
+def test_names__of_groups_in_the_table_of_a_result(arrays):
+    source = cs.from_arrays(
+        logits=arrays["logits"], labels=arrays["labels"], covariates=arrays["covariates"],
+        covariate_names=[HOSTILE],
+    )  # fmt: skip
+    text = str(cs.evaluate(source, [cs.ECE()], group_by=HOSTILE))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert r"a\x1b[2J" in text
+
+
+class _OwnEvaluation(cs.Evaluation):
+    """Subclass of a result."""
+
+
+def test_print__accepts_subclasses_of_results() -> None:
+    result = cs.evaluate(_data(), [cs.ECE()])
+    own = _OwnEvaluation(**{f.name: getattr(result, f.name) for f in fields(result)})
+    assert str(own) == str(result)
+
+
+def test_evaluation__names_the_notion(rng):
+    p = rng.random(200)
+    source = cs.from_arrays(probabilities=p, labels=(rng.random(200) < p).astype(int), binary=True)
+    several = str(cs.evaluate(source, [cs.ECE(), cs.ECE(notion="top_label"), cs.NLL()]))
+    header, first, second, third = several.splitlines()[3:7]
+    assert header.split()[0] == "estimator"
+    assert first.startswith("ece, positive class ")
+    assert second.startswith("ece(notion='top_label') ")
+    assert third.startswith("nll ")

@@ -1,0 +1,331 @@
+"""Laws that every statistic of the package obeys, checked on one example of each class."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import calibscale
+from calibscale.auditing.smoother import Points, Strengths
+from calibscale.data.covariates import Axis
+from calibscale.data.rows import NO_WEIGHTS, Block, Chunk, Rules, chunks, views
+from calibscale.inference.nulls import DrawnLabels
+from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
+from calibscale.kernel_sums.landmarks import FourierFeatures, Gaussian, choose_landmarks
+from calibscale.kernel_sums.product_kernel import OneHot, ProductKernel, RandomFourier
+from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.fourier_modes import Modes
+from calibscale.statistics.score_sums import Moments, NoiseMoments, ScalarScores, Totals
+from calibscale.statistics.statistic import Statistic
+
+K = 2
+ROWS = 60
+# Sums of at most 60 numbers of order 1, in another order.
+CLOSE = dict(rtol=1e-13, atol=1e-13)
+EDGES = tuple(np.linspace(0, 1, 8).tolist())
+LEVELS = (0.0, 1.0, 2.0)  # of the second covariate
+
+
+def _chunk(weighted: bool = False, dtype: type = np.float64) -> Chunk:
+    """Rows of two classes with a continuous and a categorical covariate, all of fold 0."""
+    rng = np.random.default_rng(5)
+    logits = (rng.normal(size=(ROWS, K)) * 2).astype(dtype)
+    return _rows(logits, rng.uniform(0.5, 2, ROWS) if weighted else None)
+
+
+def _rows(logits, weights=None) -> Chunk:
+    rng = np.random.default_rng(6)
+    labels = rng.integers(0, K, ROWS)
+    covariates = np.column_stack([rng.random(ROWS), rng.integers(0, len(LEVELS), ROWS)])
+    block = Block(0, logits, labels, weights, covariates)
+    ((chunk, counts),) = chunks(block, Rules("logits", K, 1, covariates=(0, 1)))
+    assert counts.used == ROWS
+    return replace(chunk, fold=0)
+
+
+# ---------------------------------------------------------------- one example of each class
+
+
+class MaskedMap:
+    """Fitted map that is masked where p is above one half."""
+
+    def correction(self, p, covariates):
+        return SimpleNamespace(unchanged=p > 0.5)
+
+
+class SineResiduals:
+    """Fitted plug-in family of one hyper-parameter."""
+
+    size, plug_in = 1, True
+
+    def residuals(self, j, view):
+        return np.sin(view.points)[None]
+
+
+KERNEL = ProductKernel(
+    "gaussian", 0.5, columns=(0,), bandwidths=(0.7,), centres=(0.5,), categorical=(1,),
+    levels=(LEVELS,),
+)  # fmt: skip
+PREDICTIONS = ProductKernel("gaussian", 0.5)
+SERIES = FourierSeries((Factor("gaussian", (0.5,), (0.0,), (1.0,)),), 1e-9)
+MODES = Modes("positive", SERIES, True, (), (1,), (LEVELS,), (tuple(np.eye(3).ravel()),))
+GRID = np.linspace(0, 2, 9)[:, None]
+
+EXAMPLES = {
+    "BettingEProcess": lambda cls: cls("positive"),
+    "BinCounts": lambda cls: cls("top_label", EDGES),
+    "BinMoments": lambda cls: cls("class_wise", 7),
+    "BinRests": lambda cls: cls(BinCounts("top_label", EDGES)),
+    "CellMasses": lambda cls: cls("positive", 0.1),
+    "Certain": lambda cls: cls(),
+    "EventSums": lambda cls: cls("positive"),
+    "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
+    "FineHistogram": lambda cls: cls("top_label"),
+    "Fingerprint": lambda cls: cls(),
+    "FoldResiduals": lambda cls: cls("class_wise"),
+    "GroupSums": lambda cls: cls(
+        (Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive"
+    ),
+    "GridSums": lambda cls: cls("positive"),
+    "Grouped": lambda cls: cls(Totals(), 3),
+    "ImpossibleLabels": lambda cls: cls(),
+    "KernelSums": lambda cls: cls(
+        "kde", "positive", (0.1, 0.5), views(_chunk().take(np.arange(10)), "positive")
+    ),
+    "LabelledRows": lambda cls: cls(),
+    "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
+    "LogisticLoss": lambda cls: cls(0.9, 0.1),
+    "Modes": lambda cls: MODES,
+    "Moments": lambda cls: cls(RandomFourier(5, 0.8)),
+    "NoiseMoments": lambda cls: cls(RandomFourier(5, 0.8)),
+    "Nystrom": lambda cls: cls(
+        PREDICTIONS, "positive", choose_landmarks(Gaussian(1.0), GRID, 5, 1e-12), kept=20
+    ),
+    "OwnLogit": lambda cls: cls(),
+    "PointSums": lambda cls: cls(
+        Strengths("positive"), PREDICTIONS, (), Points(np.array(EDGES), np.empty((8, 0)))
+    ),
+    "PooledResiduals": lambda cls: cls("positive"),
+    "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
+    "RowPoints": lambda cls: cls("positive", (0,)),
+    "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
+    "ScalarScores": lambda cls: cls("top_label"),
+    "SimplexCells": lambda cls: cls(),
+    "SquaredResiduals": lambda cls: cls(BinCounts("class_wise", EDGES)),
+    "StrengthModes": lambda cls: cls(MODES, Strengths("positive"), False),
+    "Subset": lambda cls: cls("positive", 0.5),
+    "Subsets": lambda cls: cls(Totals(), 0.25, 0, 4, 7),
+    "TemperedLoss": lambda cls: cls(1.3),
+    "Totals": lambda cls: cls(),
+    "_Unchanged": lambda cls: cls(MaskedMap(), (0,)),
+}
+VARIANTS = [
+    ScalarScores("positive"),
+    BinCounts("positive", EDGES, left_closed=True),
+    BinCounts("class_wise", EDGES),
+]
+
+
+def _concrete(cls: type) -> dict[str, type]:
+    """Concrete subclasses in the package by name, those of subclasses included."""
+    classes: dict[str, type] = {}
+    for subclass in cls.__subclasses__():
+        classes |= _concrete(subclass)
+        if subclass.__module__.startswith("calibscale.") and not inspect.isabstract(subclass):
+            classes[subclass.__name__] = subclass
+    return classes
+
+
+for _module in pkgutil.walk_packages(calibscale.__path__, "calibscale."):
+    if not _module.name.endswith("__main__"):
+        importlib.import_module(_module.name)
+CLASSES = _concrete(Statistic)
+STATISTICS = [EXAMPLES[name](CLASSES[name]) for name in sorted(set(EXAMPLES) & set(CLASSES))]
+statistics = pytest.mark.parametrize(
+    "statistic", [*STATISTICS, *VARIANTS], ids=lambda statistic: type(statistic).__name__
+)
+
+
+def test_examples__cover_every_statistic_of_the_package():
+    assert sorted(EXAMPLES) == sorted(CLASSES)
+
+
+# ---------------------------------------------------------------- comparison of states
+
+
+def _state(statistic, chunk):
+    return statistic.accumulate(statistic.zero(K), chunk)
+
+
+def _sorted_rows(state, order, axis=0):
+    return type(state)(*(np.take(field, order, axis) for field in state))
+
+
+def _sorted_sample(state):
+    order = np.argsort(state.hashes)
+    return state._replace(**{name: getattr(state, name)[order] for name in state._fields[5:]})
+
+
+def _sorted_lists(state):
+    """Cells with the points of a list in order, and without those of a list that has ended."""
+    points, masses = np.zeros_like(state.points), np.zeros_like(state.masses)
+    for index in np.argwhere(state.counts > 0):
+        j, c = index
+        order = np.argsort(state.points[j, c, : state.counts[j, c]])
+        points[j, c, : len(order)] = state.points[j, c, order]
+        masses[j, c, : len(order)] = state.masses[j, c, order]
+    return state._replace(points=points, masses=masses)
+
+
+# Of states that list rows, the order of the rows is that of the merges.
+CANONICAL = {
+    "CellMasses": _sorted_lists,
+    "Nystrom": _sorted_sample,
+    "PooledResiduals": lambda state: _sorted_rows(state, np.argsort(state.rows)),
+    "RowPoints": lambda state: _sorted_rows(state, np.argsort(state.rows)),
+    "Subset": lambda state: _sorted_rows(state, np.argsort(state.rows[0]), axis=1),
+}
+
+
+def _equal(statistic, a, b, **tolerance):
+    canonical = CANONICAL.get(type(statistic).__name__, tuple)
+    for x, y in zip(canonical(a), canonical(b), strict=True):
+        assert x.dtype in (np.float64, np.complex128, np.int64, np.uint64)
+        if tolerance:
+            np.testing.assert_allclose(x, y, **tolerance)
+        else:
+            np.testing.assert_array_equal(x, y)
+
+
+def _close(statistic):
+    """Tolerance for sums in another order; a Fourier transform rounds phases and a grid as well."""
+    transforms = type(statistic).__name__ in ("Modes", "StrengthModes")
+    return dict(rtol=1e-10, atol=1e-11) if transforms else CLOSE
+
+
+# ---------------------------------------------------------------- laws
+
+
+@pytest.mark.long
+@statistics
+@pytest.mark.parametrize("weighted", [False, True])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_statistic__does_not_depend_on_how_rows_are_cut(statistic, weighted, data):
+    chunk = _chunk(weighted)
+    cuts = sorted(data.draw(st.lists(st.integers(0, ROWS), max_size=6)))
+    borders = [0, *cuts, ROWS]
+    merged = statistic.zero(K)
+    for low, high in pairwise(borders):
+        if high > low:
+            part = chunk.take(np.arange(low, high))
+            merged = statistic.merge(merged, _state(statistic, part))
+    _equal(statistic, merged, _state(statistic, chunk), **_close(statistic))
+
+
+@statistics
+def test_statistic__merge_is_associative(statistic):
+    chunk = _chunk(weighted=True)
+    a, b, c = (_state(statistic, chunk.take(np.arange(i, ROWS, 3))) for i in range(3))
+    left = statistic.merge(statistic.merge(deepcopy(a), deepcopy(b)), deepcopy(c))
+    right = statistic.merge(deepcopy(a), statistic.merge(deepcopy(b), deepcopy(c)))
+    _equal(statistic, left, right, **CLOSE)
+
+
+@statistics
+def test_statistic__zero_is_neutral_on_both_sides(statistic):
+    state = _state(statistic, _chunk())
+    _equal(statistic, statistic.merge(deepcopy(state), statistic.zero(K)), state)
+    _equal(statistic, statistic.merge(statistic.zero(K), deepcopy(state)), state)
+
+
+@statistics
+def test_statistic__row_order_does_not_matter(statistic):
+    chunk = _chunk(weighted=True)
+    shuffled = chunk.take(np.random.default_rng(1).permutation(ROWS))
+    _equal(statistic, _state(statistic, shuffled), _state(statistic, chunk), **_close(statistic))
+
+
+@statistics
+def test_statistic__and_its_state_survive_pickling(statistic):
+    copy = pickle.loads(pickle.dumps(statistic))
+    if type(statistic).__dataclass_params__.eq:
+        assert copy == statistic
+        assert hash(copy) == hash(statistic)
+    state = _state(statistic, _chunk())
+    _equal(statistic, pickle.loads(pickle.dumps(state)), state)
+    _equal(statistic, _state(copy, _chunk()), state)
+
+
+@statistics
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_statistic__narrow_input_is_widened_before_anything_else(statistic, dtype):
+    narrow = _chunk(dtype=dtype)
+    wide = _rows(narrow.values.astype(np.float64))
+    _equal(statistic, _state(statistic, narrow), _state(statistic, wide))
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [s for s in [*STATISTICS, *VARIANTS] if s.powers],
+    ids=lambda statistic: type(statistic).__name__,
+)
+def test_statistic__weighted_parts_equal_weighted_rows(statistic):
+    """Parts of weights 2 and 1/2, against rows whose own weights are scaled so."""
+    chunk = _chunk(weighted=True)
+    scales, parts, expected = (2.0, 0.5), [], statistic.zero(K)
+    for i, scale in enumerate(scales):
+        part = chunk.take(np.arange(i, ROWS, 2))
+        parts.append(_state(statistic, part))
+        scaled = replace(part, weights=scale * part.weights)
+        expected = statistic.merge(expected, _state(statistic, scaled))
+    stacked = type(parts[0])(*(np.stack(fields) for fields in zip(*parts, strict=True)))
+    total = statistic.weighted_total(stacked, np.array(scales))
+    _equal(statistic, total, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [s for s in [*STATISTICS, *VARIANTS] if type(s).__name__ != "Fingerprint"],  # hashes weights
+    ids=lambda statistic: type(statistic).__name__,
+)
+def test_statistic__weight_one_is_no_weight(statistic):
+    plain = _chunk()
+    assert plain.weights is NO_WEIGHTS
+    ones = replace(plain, weights=np.ones(ROWS))
+    _equal(statistic, _state(statistic, ones), _state(statistic, plain), rtol=1e-14, atol=1e-14)
+
+
+# ---------------------------------------------------------------- single statistics
+
+
+def test_one_hot__moments_count_the_points():
+    q = np.array([[0.25, 0.75], [0.5, 0.5], [0.25, 0.75]])
+    block = Block(0, q, np.array([0, 1, 1]), None, None)
+    ((chunk, _),) = chunks(block, Rules("probabilities", 2, 1))
+    state = _state(Moments(OneHot(((0.25, 0.75), (0.5, 0.5)))), chunk)
+    np.testing.assert_array_equal(state.S, np.diag([2.0, 1.0]))
+    np.testing.assert_array_equal(state.C, [[-0.5, 0.5], [0.5, -0.5]])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_noise__is_that_of_each_row(weighted):
+    chunk = _chunk(weighted)
+    features = RandomFourier(5, 0.8)
+    phi, w = features(chunk), chunk.weights if weighted else np.ones(ROWS)
+    expected = sum(
+        w[i] ** 2 * (chunk.delta[i] @ chunk.delta[i]) * np.outer(phi[i], phi[i])
+        for i in range(ROWS)
+    )
+    np.testing.assert_allclose(_state(NoiseMoments(features), chunk).M, expected, **CLOSE)

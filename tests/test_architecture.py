@@ -1,0 +1,160 @@
+"""Which room may import which, and what size modules and functions may have."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import calibscale
+
+PACKAGE = Path(calibscale.__file__).parent
+# A room may import the rooms before it.
+ROOMS = (
+    "errors", "formatting", "results", "schemas", "kernels", "engine", "data", "limits",
+    "kernel_sums", "statistics", "estimators", "session", "inference",
+    "evaluation", "reliability_diagram", "planning", "selection", "ranking", "auditing",
+    "simulation", "output", "monitoring", "cli", "calibscale", "__main__",
+)  # fmt: skip
+LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
+MAX_ENTRIES = 26  # files and folders directly in the package
+MAX_MODULE, MAX_FUNCTION, MAX_PARAMETERS = 450, 90, 9  # lines, lines without docstring, parameters
+
+
+def _modules() -> dict[str, Path]:
+    """Path of each module by its name without the package's."""
+    modules = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        modules[name or "calibscale"] = path
+    return modules
+
+
+MODULES = _modules()
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Modules of the package that are imported anywhere in a module, with the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            full = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in full:
+            if name == "calibscale" or name.startswith("calibscale."):
+                inner = name.removeprefix("calibscale").removeprefix(".")
+                while inner and inner not in MODULES:  # a name inside a module
+                    inner = inner.rpartition(".")[0]
+                yield inner or "calibscale", node.lineno
+
+
+def _room(module: str) -> str:
+    return module.split(".")[0]
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Number of parameters besides self and cls."""
+    given = function.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Number of lines without the docstring."""
+    assert function.end_lineno is not None
+    text = ast.get_docstring(function, clean=False)
+    return function.end_lineno - function.lineno + 1 - (len(text.splitlines()) if text else 0)
+
+
+def test_rooms__are_all_in_the_table():
+    assert {_room(name) for name in MODULES} == set(ROOMS)
+    assert sum(1 for path in PACKAGE.iterdir() if path.name != "__pycache__") <= MAX_ENTRIES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports__point_to_lower_rooms(module):
+    position = ROOMS.index(_room(module))
+    upward = [
+        f"line {line} imports {target}"
+        for target, line in _imports(TREES[module])
+        if _room(target) != _room(module) and ROOMS.index(_room(target)) > position
+    ]
+    assert upward == []
+
+
+def test_imports__are_not_circular():
+    """Modules that import no other one, or that no other one imports, are removed until none is."""
+    left = {
+        name: {target for target, _ in _imports(tree) if target != name}
+        for name, tree in TREES.items()
+    }
+    size = len(left) + 1
+    while len(left) < size:
+        size = len(left)
+        imported = set().union(*left.values())
+        left = {
+            name: targets & left.keys()
+            for name, targets in left.items()
+            if name in imported and targets & left.keys()
+        }
+    assert left == {}
+
+
+@pytest.mark.long
+def test_imports__stand_at_the_top_of_modules():
+    lazy = [
+        f"{module}: line {inner.lineno}"
+        for module, tree in TREES.items()
+        if _room(module) not in LAZY
+        for function in _functions(tree)
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.ImportFrom) and (inner.module or "").startswith("calibscale")
+    ]
+    assert lazy == []
+
+
+def test_names__of_files_are_unique():
+    paths = defaultdict(list)
+    for name, path in MODULES.items():
+        if path.name not in ("__init__.py", "__main__.py"):
+            paths[path.name].append(name)
+    assert {name: places for name, places in paths.items() if len(places) > 1} == {}
+
+
+def test_names__of_public_classes_are_unique():
+    places = defaultdict(list)
+    for module, tree in TREES.items():
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+def test_sizes__of_functions_and_modules_are_small():
+    long_modules = {
+        name: lines
+        for name, path in MODULES.items()
+        if (lines := len(path.read_text().splitlines())) > MAX_MODULE
+    }
+    large = {
+        f"{module}.{function.name}"
+        for module, tree in TREES.items()
+        for function in _functions(tree)
+        if _parameters(function) > MAX_PARAMETERS or _lines(function) > MAX_FUNCTION
+    }
+    assert long_modules == {}
+    assert large == set()
