@@ -306,9 +306,9 @@ class Report:
         at_least: bool = False,
         full_only: bool = False,
     ) -> None:
-        """Check a number; time and memory are checked at full size only."""
+        """Check a number; at small size not if it is `full_only`, a time or a size of memory."""
         met = None
-        if not (full_only and self.settings.small):
+        if not (self.settings.small and (full_only or unit in ("s", "MB"))):
             met = bool(value >= bound if at_least else value <= bound)
         self.checks.append(
             {

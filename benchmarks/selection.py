@@ -73,9 +73,9 @@ def _row(
 ) -> None:
     peak = m.peak / 1e6
     report.row(what=what, seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=peak, **m.value)
-    report.check(what, m.median, seconds, "s", full_only=True)
+    report.check(what, m.median, seconds, "s")
     if megabytes:
-        report.check(f"{what}, peak memory", peak, megabytes, "MB", full_only=True)
+        report.check(f"{what}, peak memory", peak, megabytes, "MB")
 
 
 # ---------------------------------------------------------------- reference values

@@ -104,6 +104,7 @@ def legend_entries(ax: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------- Inline SVG
 
 
+_EDGE = 3.0  # points around axes with their texts
 _VARIABLES = {code: f"var(--{role})" for role, code in COLOURS.items()}
 _TAG = re.compile(r"<[^>]*>")
 _NAME = re.compile(r' id="(?![mp][0-9a-f]{10}")[^"]*"')  # all but those of markers and clip paths
@@ -140,20 +141,39 @@ def own_style() -> Iterator[None]:
 def drawing(draw: Callable[..., Any], height: float, salt: str) -> Drawing:
     """Draw a plot of the given height within `own_style`; `salt` makes its ids unique."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
 
-    ax = axes(None, height)
+    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
+    ax = axes(figure.subplots())
     draw(ax=ax)
     matplotlib.rcParams["svg.hashsalt"] = salt
-    file = io.BytesIO()
+    _fit(ax)
+    file = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    ax.figure.savefig(file, format="svg", metadata=no_metadata, facecolor="none")
-    svg = file.getvalue().decode()
+    # savefig would draw the figure a first time, without output
+    FigureCanvasSVG(figure).print_svg(file, metadata=no_metadata)
+    svg = file.getvalue()
     svg = _TAG.sub(_short, svg[svg.index("</defs>") + 7 : svg.rindex("</svg>")])
     svg = re.sub(r">\s+<", "><", svg.strip())
     for _ in range(4):  # nested groups
         svg = re.sub(r"<g></g>|<g/>|<path[^>]*style=\"fill: none\"/>", "", svg)
     entries = legend_entries(ax)
     return Drawing(Markup(svg), height, tuple((_key(a), name) for name, a in entries.items()))
+
+
+def _fit(ax: Any) -> None:
+    """Fit axes with their texts into the figure, in half the time of a constrained layout."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    size, inner = ax.figure.bbox, ax.get_window_extent()
+    outer = ax.get_tightbbox(FigureCanvasAgg(ax.figure).get_renderer(), for_layout_only=True)
+    ax.figure.subplots_adjust(
+        left=(inner.x0 - outer.x0 + _EDGE) / size.width,
+        right=1 - (outer.x1 - inner.x1 + _EDGE) / size.width,
+        bottom=(inner.y0 - outer.y0 + _EDGE) / size.height,
+        top=1 - (outer.y1 - inner.y1 + _EDGE) / size.height,
+    )
 
 
 def _short(match: re.Match[str]) -> str:
