@@ -16,7 +16,7 @@ from measure import Report, Settings, measure
 DAYS, ROWS, CLASSES = 365, 10**6, 10
 REAL_DAYS = 15  # read from rows; the others are copies with noise
 YOUNG, OLD, AGE_ROWS = 10, 1000, 2000  # nights that are compared, and rows of their days
-AROUND = 3  # nights before, and after, of which the median is taken
+AROUND = 3  # nights before, and after, of which the median is taken; at small size 1
 FEW = """[
     "ece", "tce2_debiased", "cwce2", "brier", "nll",
     {name = "ckce", features = 50}, {name = "jkce", features = 50},
@@ -70,7 +70,10 @@ def run(settings: Settings) -> Report:
             _compare_with_one_pass(report, job, settings.folder)
         _fill(folder / "ledger", real, days - 1)
         _judge_windows(report, job, days - 1, what)
-        new = measure("nightly:days_read", str(job), str(settings.folder), rows, days - 1, days)
+        new = measure(
+            "nightly:days_read", str(job), str(settings.folder), rows, days - 1, days,
+            runs=settings.runs,
+        )  # fmt: skip
         report.row(what="a new day", ledger=what, seconds=new.seconds, peak=new.peak)
         report.check(f"a new day of {rows:,} rows, {what}", max(new.seconds), 60, "s")
         report.check(f"the same, peak memory, {what}", new.peak / 1e6, 1000, "MB")
@@ -87,13 +90,14 @@ def _compare_ages(report: Report, settings: Settings) -> None:
     folder, old_nights = settings.folder / "nightly-age", 120 if settings.small else OLD
     shutil.rmtree(folder, ignore_errors=True)
     young, old = (_small_job(folder / name, folder / "days") for name in ("young", "old"))
-    first = YOUNG - AROUND - 2
+    around = 1 if settings.small else AROUND
+    first = YOUNG - around - 2
     measure("nightly:days_read", str(young), str(folder), AGE_ROWS, 0, first, runs=1)
     shutil.copytree(young.parent / "ledger", old.parent / "ledger")
-    first_old = old_nights - AROUND - 2
+    first_old = old_nights - around - 2
     _fill(old.parent / "ledger", first, first_old)
     nights = [[str(young), first], [str(old), first_old]]
-    done = measure("nightly:nights_in_turn", nights, str(folder), AGE_ROWS, runs=1)
+    done = measure("nightly:nights_in_turn", nights, str(folder), AGE_ROWS, around, runs=1)
     seconds = [float(np.median(each)) for each in done.value]
     for k, median in zip((YOUNG, old_nights), seconds, strict=True):
         report.note(f"night {k} of {AGE_ROWS:,} rows: {median:.3g} s")
@@ -144,11 +148,13 @@ def days_read(job: str, folder: str, rows: int, first: int, last: int) -> Callab
     return work
 
 
-def nights_in_turn(jobs: list[tuple[str, int]], folder: str, rows: int) -> Callable[[], Any]:
+def nights_in_turn(
+    jobs: list[tuple[str, int]], folder: str, rows: int, around: int
+) -> Callable[[], Any]:
     """Seconds per night from a day on, by job, with the jobs in turn."""
     from calibscale.monitoring.night import night
 
-    count = 2 * AROUND + 1
+    count = 2 * around + 1
     for _, first in jobs:
         for k in range(first, first + 1 + count):
             _make(Path(folder) / "days" / f"{_day(k)}.zarr", rows, k)
@@ -263,7 +269,8 @@ def _fill(path: Path, real: int, days: int) -> None:
 
 
 def _judge_windows(report: Report, job: Path, days: int, what: str) -> None:
-    for name in ("day", "7d", "30d", f"{_day(days // 4)}/{_day(days // 2)}", "all"):
+    names = ("day", "all", "7d", "30d", f"{_day(days // 4)}/{_day(days // 2)}")
+    for name in names[: 2 if report.settings.small else None]:
         done = measure("nightly:window_values", str(job), name, days, runs=report.settings.runs)
         report.row(
             what=f"window {name}", ledger=what, days=done.value[0], tests=done.value[1],

@@ -372,7 +372,8 @@ def test_worker_lost__a_pass_continues_without_it(frail: Cluster, store: Path) -
 
 
 @contextmanager
-def _patience(seconds: int) -> Iterator[None]:
+def _patience(seconds: int = 6) -> Iterator[None]:
+    """Let the scheduler answer in `seconds`, which a busy machine needs as well."""
     with dask.config.set({"distributed.scheduler.no-workers-timeout": f"{seconds}s"}):
         yield
 
@@ -380,7 +381,7 @@ def _patience(seconds: int) -> Iterator[None]:
 @pytest.mark.cluster
 def test_worker_lost__all_of_them(frail: Cluster, store: Path) -> None:
     kill = At(frail.worker().kill)
-    with _patience(3), pytest.raises(ClusterError, match="had no worker for 3 s"):
+    with _patience(), pytest.raises(ClusterError, match="had no worker for 6 s"):
         cs.evaluate(store, scheduler=frail.address, block_rows=5, progress=kill)
     assert time.monotonic() - kill.acted < LIMIT
 
@@ -388,11 +389,11 @@ def test_worker_lost__all_of_them(frail: Cluster, store: Path) -> None:
 @pytest.mark.cluster
 def test_no_worker__is_an_error_after_a_timeout(run: Any, frail: Cluster, store: Path) -> None:
     started = time.monotonic()
-    with _patience(2):
+    with _patience():
         ran = run("evaluate", store, "-e", "ece", "--scheduler", frail.address)
     assert time.monotonic() - started < LIMIT
     assert ran.code == 75
-    assert "had no worker for 2 s: start workers" in ran.err
+    assert "had no worker for 6 s: start workers" in ran.err
 
 
 @pytest.mark.cluster
@@ -470,7 +471,7 @@ def test_scheduler_stopped__is_an_error_after_a_timeout(frail: Cluster, store: P
     """A stopped scheduler does not answer and closes no connection."""
     frail.worker()
     stop = At(lambda: frail.scheduler.send_signal(signal.SIGSTOP))
-    with _patience(3), pytest.raises(ClusterError, match="was lost"):
+    with _patience(), pytest.raises(ClusterError, match="was lost"):
         cs.evaluate(store, scheduler=frail.address, block_rows=5, progress=stop)
     assert time.monotonic() - stop.acted < LIMIT
 
