@@ -14,11 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibscale.estimators.registry import CLASSES
+from calibscale.estimators import CLASSES
 from calibscale.results import Outcome
 
 if TYPE_CHECKING:
-    from calibscale.auditing.audit_pipeline import Recalibration, audit
+    from calibscale.auditing import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
     from calibscale.data.source import ArraySource, from_arrays
     from calibscale.data.store import LogitStore
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     )
     from calibscale.estimators.skce import KCE, KLCE, SKCE
     from calibscale.evaluation import evaluate
-    from calibscale.inference.calibration_test import calibration_test
+    from calibscale.inference import calibration_test
     from calibscale.inference.power import power
     from calibscale.inference.reliability_bins import consistency_interval, wilson_interval
     from calibscale.inference.resampling import Bootstrap, Jackknife
-    from calibscale.kernel_sums.product_kernel import OneHot, RandomFourier
+    from calibscale.kernel_sums import OneHot, RandomFourier
     from calibscale.planning import plan
-    from calibscale.ranking.ranking import rank
+    from calibscale.ranking import rank
     from calibscale.reliability_diagram import reliability
     from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
@@ -71,10 +71,10 @@ if TYPE_CHECKING:
     )
     from calibscale.results.ranking_results import Agreement, Difference, RankedModel, Ranking
     from calibscale.results.selection_results import Candidate, Selection
+    from calibscale.selection import select
     from calibscale.selection.kde import KDE, LeaveOneOutKDE
     from calibscale.selection.ridge import KKR, UKKR
     from calibscale.selection.risk import plug_in_risk, plug_in_risk_error, sampled_risk
-    from calibscale.selection.selection_pipeline import select
     from calibscale.selection.simple_families import DebiasedBins
     from calibscale.session import Session
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from calibscale import engine
+from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.estimators.registry import labels
 from calibscale.inference.intervals import (
     estimate_of,
     has_limits,
@@ -32,8 +32,8 @@ from calibscale.session import (
     verb,
     versions,
 )
+from calibscale.statistics import States, Statistic
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
-from calibscale.statistics.statistic import States, Statistic
 
 
 @verb

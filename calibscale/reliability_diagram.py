@@ -8,18 +8,18 @@ from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 
-from calibscale.data.rows import SCALAR_NOTIONS, default_notion
+from calibscale.data import SCALAR_NOTIONS, default_notion
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.evaluation import evaluate
 from calibscale.inference.reliability_bins import check_level, curve_of_estimate
-from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.kernel_sums import DataProfile
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Reliability, ReliabilityCurve
 from calibscale.session import Session, SessionOptions, verb
+from calibscale.statistics import States
 from calibscale.statistics.bins import BinState, BinTable
-from calibscale.statistics.statistic import States
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 import numpy as np
 
 from calibscale import engine
+from calibscale.data import RowCounts, Rules
 from calibscale.data.covariates import ColumnSummary
 from calibscale.data.derived_sources import Split
-from calibscale.data.rows import RowCounts, Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
+from calibscale.estimators import ESTIMATORS, build, estimator, settings_of
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.estimators.registry import ESTIMATORS, build, estimator, settings_of
+from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.kernel_sums.product_kernel import DataProfile
 from calibscale.results import Estimate
-from calibscale.statistics.statistic import PassResult, Statistic, scan, scan_of
+from calibscale.statistics import PassResult, Statistic, scan, scan_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,7 +173,7 @@ class Session:
         self, statistics: Iterable[Statistic], *, group_by: str | None = None,
         covariates: tuple[str, ...] = (), split: Split | None = None,
     ) -> PassResult:  # fmt: skip
-        """Run one pass; see `calibscale.statistics.statistic.scan`.
+        """Run one pass; see `calibscale.statistics.scan`.
 
         Parameters
         ----------

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
-from calibscale.data.rows import Block, Chunk, Event, Floats, Ints, Rules, chunks
+from calibscale.data import Block, Chunk, Event, Floats, Ints, Rules, chunks
 from calibscale.data.source import from_arrays
 from calibscale.data.store import LogitStore
 from calibscale.engine import available_cpus, one_thread
 from calibscale.errors import OptionError, StoreError
 from calibscale.estimators.base import Estimator
-from calibscale.kernel_sums.product_kernel import BANDWIDTH_ROWS, DataProfile
+from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.results import Estimate
 

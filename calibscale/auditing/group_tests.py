@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
-from calibscale.data.rows import Chunk, Floats, Ints
 from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import DrawnLabels, Replicates
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.audit_results import Group, Where
 from calibscale.session import Session
-from calibscale.statistics.statistic import Draws, Statistic, weights_of
+from calibscale.statistics import Draws, Statistic, weights_of
 
 
 class GroupState(NamedTuple):

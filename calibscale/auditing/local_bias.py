@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from calibscale.auditing.smoother import Direct, Measured, Points, Strengths, choose
-from calibscale.data.rows import Floats, problems
+from calibscale.data import Floats, problems
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.bandwidths import local_kernel
-from calibscale.kernel_sums.product_kernel import DataProfile, ProductKernel
 from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, verb
-from calibscale.statistics.statistic import PassResult, Statistic
+from calibscale.statistics import PassResult, Statistic
 
 METHODS = ("auto", "spectral", "direct")
 NOTIONS = ("positive", "top_label")

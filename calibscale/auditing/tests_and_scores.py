@@ -25,7 +25,7 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE
 from calibscale.estimators.scores import NLL, Brier
 from calibscale.estimators.skce import KCE, SKCE
-from calibscale.inference.calibration_test import calibration_test
+from calibscale.inference import calibration_test
 from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.nulls import Null
@@ -41,7 +41,7 @@ from calibscale.results.audit_results import (
 )
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.session import Run, Session
-from calibscale.statistics.statistic import States
+from calibscale.statistics import States
 
 
 def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import DROP_REMEDY, Floats, Ints, place_of
+from calibscale.data import DROP_REMEDY, Floats, Ints, place_of
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.results.audit_results import Where

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data.rows import Block, Chunk, Ints
+from calibscale.data import Block, Chunk, Ints
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import InvalidDataError, OptionError

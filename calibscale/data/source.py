@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import input_hints
-from calibscale.data.rows import Block, Rules
+from calibscale.data import Block, Rules, input_hints
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, StoreError
 from calibscale.formatting import one_line
 from calibscale.kernels import random_draws

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from calibscale.data.rows import Floats, default_notion
+from calibscale.data import Floats, default_notion
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import DataProfile
-from calibscale.limits.inversion import Limits
+from calibscale.kernel_sums import DataProfile
+from calibscale.limits import Limits
 from calibscale.results import Estimate
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 if TYPE_CHECKING:
     from calibscale.kernel_sums.pair_sums import Pairs
@@ -180,7 +180,7 @@ class BoundEstimator(ABC):
         return False
 
     def quadratic(self, *states: Any) -> Quadratic:
-        """Squared norm, for the limits of `calibscale.limits.inversion.quadratic_limits`."""
+        """Squared norm, for the limits of `calibscale.limits.quadratic_limits`."""
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:

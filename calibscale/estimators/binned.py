@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data.rows import SCALAR_NOTIONS, Floats, problems
+from calibscale.data import SCALAR_NOTIONS, Floats, problems
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.kernel_sums.product_kernel import DataProfile
-from calibscale.limits.inversion import Limits, bin_limits
+from calibscale.kernel_sums import DataProfile
+from calibscale.limits import Limits, bin_limits
 from calibscale.results import Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
     BinCounts,
     BinState,
@@ -27,7 +28,6 @@ from calibscale.statistics.bins import (
     simplex_cell_count,
 )
 from calibscale.statistics.score_sums import SquaredResiduals, SquareState, Totals, TotalsState
-from calibscale.statistics.statistic import Statistic
 
 CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
@@ -184,7 +184,7 @@ class ECE(Binned):
         return float(np.abs(bins.delta).sum() / bins.weight.sum())
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.inversion.bin_limits`."""
+        """Limits by `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         limits = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
         return Limits(limits.low, limits.mean_at_high, "binned")
@@ -228,7 +228,7 @@ class _SquaredGaps(Binned):
         return TCE2(self.bins, self.edges, self.notion)
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.inversion.bin_limits`."""
+        """Limits by `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         limits = bin_limits(
             gaps, lambda g: g**2 @ gaps.share, (1.0 - level) / 2.0, at_least_mean=self.unbiased

@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator, PairWork, no_replicates
+from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, RandomFourier
 from calibscale.kernel_sums.landmarks import solve
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.kernel_sums.product_kernel import (
-    DataProfile,
-    FeatureMap,
-    ProductKernel,
-    RandomFourier,
-)
 from calibscale.results import Approximation, Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation
-from calibscale.statistics.statistic import Statistic
 
 if TYPE_CHECKING:
     from calibscale.kernel_sums.pair_sums import Pairs

@@ -6,19 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from calibscale.data.rows import problems
+from calibscale.data import problems
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic
 from calibscale.estimators.skce_methods import BoundSKCE, check_settings, largest_term, too_few
-from calibscale.kernel_sums.product_kernel import (
-    DataProfile,
-    FeatureMap,
-    ProductKernel,
-    RandomFourier,
-)
+from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, RandomFourier
 from calibscale.results import Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import Moments, MomentState, approximation
-from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.special import xlogy
 
-from calibscale.data.rows import problems
+from calibscale.data import problems
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import Binned
-from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.kernel_sums import DataProfile
+from calibscale.limits import Limits, clopper_pearson
 from calibscale.limits.excess import excess_limits
-from calibscale.limits.inversion import Limits, clopper_pearson
 from calibscale.results import Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
 from calibscale.statistics.score_sums import (
     EventSums,
@@ -25,7 +26,6 @@ from calibscale.statistics.score_sums import (
     Totals,
     TotalsState,
 )
-from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from calibscale.data import problems
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.rows import problems
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.skce_methods import (
@@ -19,17 +19,17 @@ from calibscale.estimators.skce_methods import (
     largest_term,
     too_few,
 )
-from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful
-from calibscale.kernel_sums.product_kernel import (
+from calibscale.kernel_sums import (
     PREDICTION_KERNELS,
     RADIAL,
     DataProfile,
     ProductKernel,
     pooled_distance,
 )
+from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful
 from calibscale.results import Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.fourier_modes import Modes
-from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

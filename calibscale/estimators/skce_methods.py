@@ -10,15 +10,15 @@ from scipy.special import stdtrit
 
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
+from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.kernel_sums.pair_sums import sampled_mean
 from calibscale.kernel_sums.pair_tasks import PairState, PairSum
-from calibscale.kernel_sums.product_kernel import DataProfile, ProductKernel
 from calibscale.kernel_sums.tile_layout import panel_cuts
 from calibscale.results import EXACT, Approximation, Estimate
+from calibscale.statistics import PairStatistic, Statistic
 from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
 from calibscale.statistics.nystrom_map import nystrom_statistic
-from calibscale.statistics.statistic import PairStatistic, Statistic
 
 if TYPE_CHECKING:
     from calibscale.kernel_sums.pair_sums import Pairs

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.signal import fftconvolve
 
-from calibscale.data.rows import SCALAR_NOTIONS, Chunk, Floats, problems
+from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, problems
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.kernel_sums import DataProfile
 from calibscale.results import Estimate
-from calibscale.statistics.statistic import Draws, Statistic, weights_of
+from calibscale.statistics import Draws, Statistic, weights_of
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried

@@ -15,9 +15,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import LOG_SMALLEST, Chunk, Floats
+from calibscale.data import LOG_SMALLEST, Chunk, Floats
 from calibscale.errors import OptionError
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 NOTIONS = ("canonical", "top_label", "positive")
 # bets of fixed strengths, spaced so that a drift of any size is close to one of them

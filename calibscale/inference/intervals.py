@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import (
@@ -23,11 +23,11 @@ from calibscale.inference.resampling import (
     norm_p_values,
     total,
 )
+from calibscale.kernel_sums import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.kernel_sums.product_kernel import NotionRows
-from calibscale.limits.inversion import Limits, Noise, noise_of_gram
+from calibscale.limits import Limits, Noise, noise_of_gram
 from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
-from calibscale.statistics.statistic import States, Statistic
+from calibscale.statistics import States, Statistic
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibscale.data.rows import Floats, Ints
+from calibscale.data import Floats, Ints
 from calibscale.results import Estimate, Interval, name_of
 
 _TIE = 1e-9  # relative, so that rounding does not decide

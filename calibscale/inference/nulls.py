@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data.rows import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
+from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import NotionRows
+from calibscale.kernel_sums import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import BoundEstimator

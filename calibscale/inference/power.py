@@ -12,11 +12,11 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri
 
-from calibscale.data.rows import Chunk, Floats, RowCounts, chunks
+from calibscale.data import Chunk, Floats, RowCounts, chunks
 from calibscale.data.source import ArraySource, from_arrays
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.inference.calibration_test import calibration_test
+from calibscale.inference import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincc, ndtri
 
-from calibscale.data.rows import SCALAR_NOTIONS, Floats
+from calibscale.data import SCALAR_NOTIONS, Floats
 from calibscale.errors import OptionError
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Diagram, Range, ReliabilityBin, ReliabilityCurve

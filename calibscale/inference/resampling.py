@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data.rows import Chunk, Floats
+from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import DrawnLabels, Replicates, redraws
 from calibscale.kernels import random_draws
+from calibscale.limits import FEW, Limits, Noise, noise_of, quadratic_limits
 from calibscale.limits.excess import excess_limits
-from calibscale.limits.inversion import FEW, Limits, Noise, noise_of, quadratic_limits
+from calibscale.statistics import States, Statistic
 from calibscale.statistics.score_sums import EventSums
-from calibscale.statistics.statistic import States, Statistic
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,11 @@ from itertools import product
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
+from calibscale.data import Floats
 from calibscale.data.covariates import ColumnSummary
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.rows import Floats
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import (
-    DataProfile,
-    NotionRows,
-    ProductKernel,
-    pooled_distance,
-    radial,
-)
+from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel, pooled_distance, radial
 
 ROWS = 2000
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)

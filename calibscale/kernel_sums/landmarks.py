@@ -13,10 +13,10 @@ import numpy as np
 from scipy.linalg import qr, solve_triangular
 from scipy.spatial.distance import cdist
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.engine.merge_tree import Checkpoint
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import frequencies
+from calibscale.kernel_sums import frequencies
 from calibscale.kernels import elementary, random_draws
 
 Product = Callable[[Floats, int], Floats]  # (vectors (n, r), number of earlier calls) → A vectors

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import Floats, Ints, Rules, chunks, width
+from calibscale.data import Floats, Ints, Rules, chunks, width
 from calibscale.data.source import ArraySource
 from calibscale.engine.merge_tree import Checkpoint, digest
+from calibscale.kernel_sums import NotionRows, ProductKernel
 from calibscale.kernel_sums.pair_tasks import (
     MatrixProductTask,
     MovedSumTask,
@@ -23,7 +24,6 @@ from calibscale.kernel_sums.pair_tasks import (
     PairSum,
     PairSumTask,
 )
-from calibscale.kernel_sums.product_kernel import NotionRows, ProductKernel
 from calibscale.kernel_sums.tile_layout import Panels, TileLayout, forget, panel_cuts
 from calibscale.kernels import random_draws
 

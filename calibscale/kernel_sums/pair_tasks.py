@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.engine.merge_tree import RunParts, in_one_part
-from calibscale.kernel_sums.product_kernel import NotionRows, ProductKernel
+from calibscale.kernel_sums import NotionRows, ProductKernel
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout, rows_from
 from calibscale.kernels import tiles
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data.rows import Floats, Ints, RowCounts, Rules, chunks
+from calibscale.data import Floats, Ints, RowCounts, Rules, chunks
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import NotionRows, ProductKernel
+from calibscale.kernel_sums import NotionRows, ProductKernel
 from calibscale.kernels import elementary, gram, tile_strips
 
 # largest factor of a Gram product whose loss of digits is below 1e-12 (float64), 1e-5 (float32)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp
 
 NODES = 16  # points or nodes of a cell; the nodes integrate polynomials of degree < 16 exactly

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels._jit import full_width, inlined, kernel
+from calibscale.kernels import full_width, inlined, kernel
 from calibscale.kernels.elementary import exp
 
 UNROLL = 5  # the number of classes is padded to a multiple of it

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined
+from calibscale.kernels import inlined
 from calibscale.kernels.elementary import exp2, exp2_within, registers
 from calibscale.kernels.gram import whole
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import registers
 from calibscale.kernels.gram import (
     BLAS_CLASSES,

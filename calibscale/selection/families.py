@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.data.derived_sources import TEST
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.errors import OptionError
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.kernels import random_draws
 from calibscale.results import EXACT, Approximation
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 
 class ResidualState(NamedTuple):

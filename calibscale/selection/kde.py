@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln, gammaln
 
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.data.derived_sources import TEST
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.errors import OptionError
 from calibscale.kernels import beta_cells as kernel_cells
 from calibscale.kernels import gram
@@ -26,7 +26,7 @@ from calibscale.selection.families import (
     GridFamily,
     PlugIn,
 )
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 _MAX_CELLS = 2**17
 _POINTS = np.empty(0, np.bool_)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.linalg import eigh
 
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.kernel_sums.landmarks import FourierFeatures, PointFeatures
 from calibscale.results import Approximation
 from calibscale.selection.families import (
@@ -22,8 +22,8 @@ from calibscale.selection.families import (
     GridFamily,
     PairSums,
 )
+from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import from_left_out
-from calibscale.statistics.statistic import Statistic
 
 _SIZE_FLOOR = 1e-3  # directions with a smaller share of the largest |r̂| are not used
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
-from calibscale.data.rows import Floats, NotionView
 from calibscale.errors import OptionError
 from calibscale.kernels import random_draws
 from calibscale.selection.families import (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views
 from calibscale.errors import OptionError
 from calibscale.kernels import row_sums
 from calibscale.selection.families import (
@@ -23,7 +23,7 @@ from calibscale.selection.families import (
     PlugIn,
 )
 from calibscale.selection.risk import plug_in_risk
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 
 class BinMomentState(NamedTuple):

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import Chunk, Floats, Ints
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.kernels import row_sums as kernel_bins
-from calibscale.limits.inversion import BinGaps
-from calibscale.statistics.statistic import Draws, Statistic, _power, weights_of
+from calibscale.limits import BinGaps
+from calibscale.statistics import Draws, Statistic, _power, weights_of
 
 
 class BinState(NamedTuple):

@@ -10,9 +10,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
+from calibscale.data import Chunk, Floats, width
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.rows import Chunk, Floats, width
 from calibscale.errors import OptionError
+from calibscale.kernel_sums import (
+    DataProfile,
+    NotionRows,
+    ProductKernel,
+    combine,
+    radial,
+    with_unseen,
+)
 from calibscale.kernel_sums.bandwidths import FEW_LEVELS
 from calibscale.kernel_sums.fourier_series import (
     Complexes,
@@ -21,16 +29,8 @@ from calibscale.kernel_sums.fourier_series import (
     NoSeries,
     modes_needed,
 )
-from calibscale.kernel_sums.product_kernel import (
-    DataProfile,
-    NotionRows,
-    ProductKernel,
-    combine,
-    radial,
-    with_unseen,
-)
 from calibscale.kernels import elementary, random_draws
-from calibscale.statistics.statistic import Draws, PairStatistic
+from calibscale.statistics import Draws, PairStatistic
 
 MAX_COMBINATIONS = 1024
 MAX_NUMBERS = 2**23  # modes of all combinations of levels: 256 MB per state

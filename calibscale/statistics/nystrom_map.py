@@ -7,8 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import Chunk, Floats, Ints, width
+from calibscale.data import Chunk, Floats, Ints, width
 from calibscale.errors import OptionError
+from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel
 from calibscale.kernel_sums.landmarks import (
     Gaussian,
     Kernel,
@@ -16,10 +17,9 @@ from calibscale.kernel_sums.landmarks import (
     Laplacian,
     choose_landmarks,
 )
-from calibscale.kernel_sums.product_kernel import DataProfile, NotionRows, ProductKernel
 from calibscale.kernels import random_draws
+from calibscale.statistics import PairStatistic
 from calibscale.statistics.fourier_modes import check_size
-from calibscale.statistics.statistic import PairStatistic
 
 KEPT_ROWS = 2000
 _RANK_TOLERANCE = 1e-12

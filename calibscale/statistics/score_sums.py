@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from calibscale.data.rows import NO_WEIGHTS, Chunk, Floats
-from calibscale.kernel_sums.product_kernel import FeatureMap, RandomFourier
+from calibscale.data import NO_WEIGHTS, Chunk, Floats
+from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results import EXACT, Approximation
+from calibscale.statistics import Draws, Statistic, weighted_sum, weights_of
 from calibscale.statistics.bins import BinCounts, FineHistogram
-from calibscale.statistics.statistic import Draws, Statistic, weighted_sum, weights_of
 
 
 class MomentState(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from calibscale.data.rows import LOG_SMALLEST, Block, Rules, chunks
+from calibscale.data import LOG_SMALLEST, Block, Rules, chunks
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import elementary, gram, random_draws, row_sums
 from calibscale.statistics.bins import fine_borders, simplex_cell_count

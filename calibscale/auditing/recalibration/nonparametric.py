@@ -12,15 +12,15 @@ from scipy.optimize import isotonic_regression
 from calibscale.auditing.local_bias import effective
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
 from calibscale.auditing.smoother import Points, Spectral, Strengths
-from calibscale.data.rows import Chunk, Floats
+from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.skce import KLCE
+from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.bandwidths import local_kernel
 from calibscale.kernel_sums.fourier_series import NoSeries
-from calibscale.kernel_sums.product_kernel import DataProfile
 from calibscale.session import Session, SessionOptions
+from calibscale.statistics import PassResult, Statistic
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
-from calibscale.statistics.statistic import PassResult, Statistic
 
 HISTOGRAM = FineHistogram("positive")
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
-from calibscale.data.rows import Chunk, Floats
+from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import DataProfile
-from calibscale.statistics.statistic import Statistic, weighted_sum
+from calibscale.kernel_sums import DataProfile
+from calibscale.statistics import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 

@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
+from calibscale.data import Block, Chunk, Floats, RowCounts, chunks
 from calibscale.data.derived_sources import DerivedSource, left_out
-from calibscale.data.rows import Block, Chunk, Floats, RowCounts, chunks
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import Null
-from calibscale.kernel_sums.product_kernel import DataProfile, NotionRows
+from calibscale.kernel_sums import DataProfile, NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results import as_json
 from calibscale.session import Session, SessionOptions, verb
-from calibscale.statistics.statistic import PassResult
+from calibscale.statistics import PassResult
 
 Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
 

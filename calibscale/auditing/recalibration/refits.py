@@ -42,11 +42,11 @@ from calibscale.auditing.recalibration.recalibrator import (
     Refits,
     recalibrated,
 )
-from calibscale.data.rows import Chunk, Floats, Ints
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.inference.nulls import DrawnLabels, Replicates
-from calibscale.kernel_sums.product_kernel import NotionRows
+from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics.statistic import Draws, States, Statistic, weights_of
+from calibscale.statistics import Draws, States, Statistic, weights_of
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated

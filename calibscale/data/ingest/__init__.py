@@ -11,10 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from calibscale.data import input_hints
+from calibscale.data import Block, Rules, chunks, input_hints
 from calibscale.data.ingest.columns import Batch, agree, batches, categories_of, filled, layouts_of
 from calibscale.data.ingest.readers import reading
-from calibscale.data.rows import Block, Rules, chunks
 from calibscale.data.store import LogitStore
 from calibscale.errors import InvalidDataError, StoreError
 
