@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         TCE2Kumar,
     )
     from calibscale.estimators.ckce import CKCE, CMMD, CKCECentred
-    from calibscale.estimators.jkce import JKCE, JKCEBiased
     from calibscale.estimators.scores import (
         NLL,
         Accuracy,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
         ConfidenceGap,
         NLLDecomposition,
     )
-    from calibscale.estimators.skce import KCE, KLCE, SKCE
+    from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
     from calibscale.evaluation import evaluate
     from calibscale.inference import calibration_test
     from calibscale.inference.power import power

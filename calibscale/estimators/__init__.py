@@ -47,8 +47,8 @@ _ENTRIES = {
     "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),
     "ckce_centred": ("ckce", "CKCECentred", "conditional kernel error without bias: around 0 if calibrated, ranks models", False),
     "cmmd": ("ckce", "CMMD", "conditional maximum mean discrepancy, squared", True),
-    "jkce": ("jkce", "JKCE", "joint kernel error, squared, unbiased, so that it can fall below 0", False),
-    "jkce_biased": ("jkce", "JKCEBiased", "joint kernel error, squared; biased upwards by noise", True),
+    "jkce": ("skce", "JKCE", "joint kernel error, squared, unbiased, so that it can fall below 0", False),
+    "jkce_biased": ("skce", "JKCEBiased", "joint kernel error, squared; biased upwards by noise", True),
     "kce": ("skce", "KCE", "kernel calibration error, squared, unbiased, so that it can fall below 0", False),
     "klce": ("skce", "KLCE", "local calibration error, squared: are predictions right at all covariates", False),
 }

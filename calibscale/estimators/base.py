@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from calibscale.data import Floats, default_notion
+from calibscale.data import SCALAR_NOTIONS, Floats, default_notion, problems
 from calibscale.errors import OptionError
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits import Limits
@@ -16,6 +17,9 @@ from calibscale.statistics import Statistic
 if TYPE_CHECKING:
     from calibscale.kernel_sums.pair_sums import Pairs
     from calibscale.kernel_sums.pair_tasks import PairSum
+
+
+NO_ROWS = "no rows with a label and a positive weight"
 
 
 class Quadratic(NamedTuple):
@@ -101,6 +105,16 @@ class BoundEstimator(ABC):
     no_interval: ClassVar[str | None] = None
     gap_power: ClassVar[int | None] = None
     centred_null: ClassVar[bool] = False
+
+    @property
+    def judged(self) -> str:
+        """Notion that is judged; the top label while the number of classes is unknown."""
+        return self.notion or "top_label"
+
+    def unknown(self, parameters: dict[str, Any] | None = None, squared: bool = False) -> Estimate:
+        """Estimate without a value, as there are no rows."""
+        settings = parameters or {}
+        return Estimate(self.name, self.judged, None, squared, parameters=settings, reason=NO_ROWS)
 
     @property
     def bin_settings(self) -> tuple[int, str | Sequence[float]] | None:
@@ -293,3 +307,18 @@ class Estimator(BoundEstimator):
         A ridge that is not set is that of the given number of rows.
         """
         return self
+
+
+class ScalarEstimator(Estimator):
+    """Base class of estimators with a setting `notion` whose default depends on the data."""
+
+    notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
+
+    def __post_init__(self) -> None:
+        if self.notion not in (None, *self.notions):
+            raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
+
+    def bind(self, setup: DataProfile) -> Self:
+        notion = self.notion_for(setup.classes)
+        problems(notion, setup.classes)
+        return replace(self, notion=notion)  # type: ignore[type-var]

@@ -11,10 +11,10 @@ from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import binom, chi2
 
 import calibscale as cs
+from calibscale import selection
 from calibscale.data import NOTIONS, Block, Rules, chunks
 from calibscale.data.derived_sources import TEST, Split
 from calibscale.kernel_sums.landmarks import Laplacian
-from calibscale import selection
 from calibscale.selection import KernelFeatures
 from calibscale.selection.families import Family, FoldScores, PlugIn
 from calibscale.simulation import configured, draws
