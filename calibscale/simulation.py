@@ -303,8 +303,7 @@ def _labels(seed: int, start: int, log_p: Floats) -> Ints:
 
 def _uniforms(seed: int, start: int, stop: int, d: int) -> Floats:
     """Uniform numbers (rows, d) for covariates; a column does not depend on d."""
-    u = np.empty((stop - start, -(-d // 2), 2))
-    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.COVARIATES), start, u)
+    u = random_draws.table(stop - start, -(-d // 2), seed, random_draws.COVARIATES, start)
     return np.ascontiguousarray(u.reshape(len(u), -1)[:, :d])
 
 

@@ -64,8 +64,7 @@ class Split:
         if self.given is not None:
             fold = self.given[rows - self.first_row].astype(np.int64)
         else:
-            u = np.empty(len(rows))
-            random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.SPLIT), rows, u)
+            u = random_draws.of_rows(rows, self.seed, random_draws.SPLIT)
             fold = np.floor((u - self.test_fraction) / (1 - self.test_fraction) * self.folds)
             fold = np.clip(fold, TEST, self.folds - 1).astype(np.int64)
         if self.outer is None:
@@ -118,9 +117,7 @@ class HoldOut:
 
     def holds(self, rows: Ints) -> Any:
         """Whether each row is held out (c,)."""
-        u = np.empty(len(rows))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.HOLD_OUT), rows, u)
-        return u < self.share
+        return random_draws.of_rows(rows, self.seed, random_draws.HOLD_OUT) < self.share
 
     def some(self, share: float) -> HoldOut:
         """Subset with the smallest hashes, of about `share` of all rows."""

@@ -180,8 +180,7 @@ class Grouped(Statistic):
 
     def of(self, rows: Any) -> Any:
         """Group of each row (c,), from the row numbers."""
-        u = np.empty(len(rows))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.GROUPS), rows, u)
+        u = random_draws.of_rows(rows, self.seed, random_draws.GROUPS)
         return np.minimum((u * self.groups).astype(np.int64), self.groups - 1)
 
 

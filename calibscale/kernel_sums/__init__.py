@@ -100,8 +100,7 @@ class RandomFourier:
 @lru_cache(maxsize=8)
 def frequencies(n_features: int, classes: int, seed: int) -> Floats:
     """Standard normal frequencies (F, K); row j does not depend on F."""
-    u = np.empty((n_features, classes, 2))
-    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.FREQUENCIES), np.uint64(0), u)
+    u = random_draws.table(n_features, classes, seed, random_draws.FREQUENCIES)
     frequencies = ndtri(u[:, :, 0])
     frequencies.setflags(write=False)
     return frequencies

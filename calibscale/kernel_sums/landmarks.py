@@ -263,9 +263,7 @@ def choose_landmarks(
     residual = np.ones(n)
     rows = np.empty((limit, n))  # φ of every candidate, feature by feature
     chosen: list[int] = []
-    draws, stream = np.empty((1, 2 * n, 2)), np.uint64(random_draws.LANDMARKS)
-    random_draws.uniform_rows(np.uint64(seed), stream, np.uint64(0), draws)
-    uniforms = iter(draws.reshape(-1))
+    uniforms = iter(random_draws.table(1, 2 * n, seed, random_draws.LANDMARKS).reshape(-1))
     while len(chosen) < limit and residual.sum() > tolerance * n and residual.max() > _PIVOT_FLOOR:
         m = len(chosen)
         cumulative = np.cumsum(residual)

@@ -51,11 +51,7 @@ def sampled_mean(
     rows = pairs.source.rows
     if rows < 2:
         return None
-    u = np.empty((count, 1, 2))
-    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.PAIRS), np.uint64(0), u)
-    first = (u[:, 0, 0] * rows).astype(np.int64)
-    second = (u[:, 0, 1] * (rows - 1)).astype(np.int64)
-    second += second >= first  # uniform over the other rows
+    first, second = random_draws.drawn_pairs(count, rows, seed)
     numbers, contents = _gather(pairs, notion, np.unique(np.concatenate([first, second])))
     if len(numbers) < 2:
         return None

@@ -17,7 +17,7 @@ from calibscale.data import Floats, Ints, RowCounts, Rules, chunks
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.kernel_sums import NotionRows, ProductKernel
-from calibscale.kernels import elementary, gram, tile_strips
+from calibscale.kernels import elementary, tile_strips
 
 # largest factor of a Gram product whose loss of digits is below 1e-12 (float64), 1e-5 (float32)
 _LARGEST_CROSS = {"float64": 2048.0, "float32": 64.0}
@@ -137,7 +137,9 @@ class TileLayout:
         X = self._array(d, size)
         X[: coordinates.shape[1], place] = coordinates.T
         products = self._crossed or self.vectors or kernel.linear
-        A = self._array(size, -(-self.width // gram.UNROLL) * gram.UNROLL if products else 0)
+        A = self._array(
+            size, -(-self.width // tile_strips.UNROLL) * tile_strips.UNROLL if products else 0
+        )
         if products:
             points = _without(rows.points, smallest)
             A[place, : self.width] = points

@@ -307,8 +307,7 @@ class Subsets(Statistic):
         return type(zero)(*(np.zeros((self.count, *f.shape), f.dtype) for f in zero))
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        u = np.empty(len(chunk))
-        random_draws.uniform_at(np.uint64(self.key), np.uint64(random_draws.SUBSET), chunk.rows, u)
+        u = random_draws.of_rows(chunk.rows, self.key, random_draws.SUBSET)
         subsets = (u / self.share).astype(np.int64) - self.first
         order = np.argsort(subsets, kind="stable")
         ends = np.searchsorted(subsets[order], np.arange(self.count + 1))

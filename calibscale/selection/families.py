@@ -88,8 +88,7 @@ class Subset(Statistic):
         )  # fmt: skip
 
     def accumulate(self, state: SubsetState, chunk: Chunk) -> SubsetState:
-        u = np.empty(len(chunk))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.SUBSET), chunk.rows, u)
+        u = random_draws.of_rows(chunk.rows, self.seed, random_draws.SUBSET)
         kept = views(chunk.take(u < self.share), self.notion)
         added = SubsetState(*(np.stack(parts) for parts in zip(*kept, strict=True)))
         return self.merge(state, added)

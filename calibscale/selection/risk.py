@@ -145,16 +145,9 @@ def sampled_risk(
     n = len(delta)
     if n < 2 or pairs < 2:
         raise OptionError("the risk needs two rows and two pairs or more")
-    u = np.empty((pairs, 1, 2))
-    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.PAIRS), np.uint64(0), u)
-    i = (u[:, 0, 0] * n).astype(np.int64)
-    j = (u[:, 0, 1] * (n - 1)).astype(np.int64)
-    j += j >= i
+    i, j = random_draws.drawn_pairs(pairs, n, seed)
     losses = (np.einsum("ij,ij->i", delta[i], delta[j]) - h(points[i], points[j])) ** 2
     return float(losses.mean()), float(losses.std(ddof=1) / np.sqrt(pairs))
-
-
-# ---------------------------------------------------------------- Temperature scaling
 
 
 # ---------------------------------------------------------------- Scores by fold

@@ -331,10 +331,8 @@ class LocalFeatures(PairStatistic):
             0 if self.kernel.prediction == "none" else predictions,
             len(self.kernel.columns),
         ]
-        u = np.empty((self.n_features, sum(counts) + 2, 2))
-        random_draws.uniform_rows(
-            np.uint64(self.seed), np.uint64(random_draws.FREQUENCIES), np.uint64(0), u
-        )
+        columns = sum(counts) + 2
+        u = random_draws.table(self.n_features, columns, self.seed, random_draws.FREQUENCIES)
         normal = ndtri(u[:, : sum(counts), 0])
         parts = np.split(normal, [counts[0]], axis=1)
         names = (self.kernel.prediction, self.kernel.covariate)

@@ -99,8 +99,7 @@ class Nystrom(PairStatistic):
             for code in np.unique(codes):
                 here = codes == code
                 state.sums[code] += strengths[here].T @ phi[here]
-        u = np.empty(len(rows))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.KEPT), chunk.rows, u)
+        u = random_draws.of_rows(chunk.rows, self.seed, random_draws.KEPT)
         return self._keep(state, (points, strengths, codes, u))
 
     def merge(self, a: NystromState, b: NystromState) -> NystromState:
