@@ -49,18 +49,25 @@ if TYPE_CHECKING:
         NLLDecomposition,
     )
     from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
-    from calibscale.evaluation import evaluate
+    from calibscale.evaluation import evaluate, reliability
     from calibscale.inference import calibration_test
     from calibscale.inference.power import power
-    from calibscale.inference.reliability_bins import consistency_interval, wilson_interval
     from calibscale.inference.resampling import Bootstrap, Jackknife
     from calibscale.kernel_sums import OneHot, RandomFourier
+    from calibscale.limits import consistency_interval, wilson_interval
     from calibscale.planning import plan
     from calibscale.ranking import rank
-    from calibscale.reliability_diagram import reliability
     from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap
+    from calibscale.results.comparison_results import (
+        Agreement,
+        Candidate,
+        Difference,
+        RankedModel,
+        Ranking,
+        Selection,
+    )
     from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
     from calibscale.results.inference_results import (
         CalibrationTests,
@@ -68,8 +75,6 @@ if TYPE_CHECKING:
         Power,
         TestResult,
     )
-    from calibscale.results.ranking_results import Agreement, Difference, RankedModel, Ranking
-    from calibscale.results.selection_results import Candidate, Selection
     from calibscale.selection import select
     from calibscale.selection.kde import KDE, LeaveOneOutKDE
     from calibscale.selection.ridge import KKR, UKKR

@@ -15,12 +15,12 @@ from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
 from calibscale.inference.multiple_testing import StepDown
-from calibscale.inference.nulls import DrawnLabels, Replicates
+from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.audit_results import Group, Where
 from calibscale.session import Session
-from calibscale.statistics import Draws, Statistic, weights_of
+from calibscale.statistics import Replicates, Statistic, weights_of
 
 
 class GroupState(NamedTuple):
@@ -109,7 +109,7 @@ class GroupSums(Statistic):
     def zero_drawn(self, classes: int, count: int) -> DrawnGroups:
         return DrawnGroups(np.zeros((count, sum(self._sizes))), np.zeros((count, 2)))
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         deltas, squares = sums
         p, _, delta, _ = chunk.event(self.notion)
         w = weights_of(chunk)

@@ -13,7 +13,7 @@ from scipy.signal import fftconvolve
 from calibscale.data import Chunk, Floats
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.results import Estimate
-from calibscale.statistics import Draws, Statistic, weights_of
+from calibscale.statistics import Replicates, Statistic, weights_of
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
@@ -70,7 +70,7 @@ class GridSums(Statistic):
         _divide(p, [(w * delta, state.residuals), (w, state.weights)])
         return state
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         (residuals,) = sums
         p, _, delta, _ = chunk.event(self.notion)
         drawn = replicates.scalars(self.notion, chunk.rows, p, delta) * weights_of(chunk)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data import Chunk, Floats
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import DrawnLabels, Replicates, redraws
@@ -152,17 +152,18 @@ def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling
 METHODS: dict[str, type[Resampling]] = {kind.method: kind for kind in (Jackknife, Bootstrap)}
 
 
-@dataclass(frozen=True)
-class Grouped(Statistic):
-    """States of a statistic by group, with the fields stacked along the first axis."""
+class Stacked(Statistic):
+    """Base of statistics whose states are those of `statistic` on `groups` disjoint sets of rows.
+
+    The fields of the states are stacked along the first axis.
+    """
 
     statistic: Statistic
     groups: int
-    seed: int = 0
 
-    @property
-    def large_chunks(self) -> bool:  # type: ignore[override]
-        return self.statistic.large_chunks
+    @abstractmethod
+    def of(self, rows: Ints) -> Ints:
+        """Group of each row (c,), from the row numbers; numbers of no group are left out."""
 
     def size(self, classes: int) -> int:
         return self.statistic.size(classes)
@@ -173,13 +174,32 @@ class Grouped(Statistic):
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         groups = self.of(chunk.rows)
-        for g in np.unique(groups):
-            part = type(state)(*(field[g, ...] for field in state))
-            self.statistic.accumulate(part, chunk.take(groups == g))
+        order = np.argsort(groups, kind="stable")
+        ends = np.searchsorted(groups[order], np.arange(self.groups + 1))
+        for g in np.flatnonzero(np.diff(ends)):
+            rows = chunk.take(order[ends[g] : ends[g + 1]])
+            self.statistic.accumulate(group_of(state, int(g)), rows)
         return state
 
-    def of(self, rows: Any) -> Any:
-        """Group of each row (c,), from the row numbers."""
+
+def group_of(state: Any, g: int) -> Any:
+    """State of one group; its arrays are views."""
+    return type(state)(*(field[g, ...] for field in state))
+
+
+@dataclass(frozen=True)
+class Grouped(Stacked):
+    """States of a statistic by group, for the jackknife and the bootstrap."""
+
+    statistic: Statistic
+    groups: int
+    seed: int = 0
+
+    @property
+    def large_chunks(self) -> bool:  # type: ignore[override]
+        return self.statistic.large_chunks
+
+    def of(self, rows: Ints) -> Ints:
         u = random_draws.of_rows(rows, self.seed, random_draws.GROUPS)
         return np.minimum((u * self.groups).astype(np.int64), self.groups - 1)
 
@@ -302,7 +322,7 @@ def norm_of(
     vectors = np.array([drawn(b) for b in range(len(replicates[0]))])
     calibrated = noise_of(vectors, direction)
     parts = [
-        estimator.quadratic(*(type(states[g])(*(f[k, ...] for f in states[g])) for g in grouped))
+        estimator.quadratic(*(group_of(states[g], k) for g in grouped))
         for k in range(request.groups)
     ]
     parts = [part for part in parts if part.scale > 0]

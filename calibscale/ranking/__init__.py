@@ -12,10 +12,10 @@ import numpy as np
 from scipy.stats import kendalltau, rankdata
 
 from calibscale import engine
-from calibscale.data import Chunk, Floats
+from calibscale.data import Floats, Ints
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.inference.resampling import Jackknife, Resampling, Stacked, group_of
 from calibscale.kernels import random_draws
 from calibscale.ranking.model_estimates import (
     DRAWS,
@@ -29,7 +29,7 @@ from calibscale.ranking.model_estimates import (
     ranks,
 )
 from calibscale.results import POPULATION, THIS_N
-from calibscale.results.ranking_results import Agreement, Difference, Ranking
+from calibscale.results.comparison_results import Agreement, Difference, Ranking
 from calibscale.session import Run, Session, SessionOptions, listed, verb, versions
 from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import from_left_out
@@ -285,36 +285,23 @@ _STATE_BYTES = 2**26  # memory of the subsets of one pass
 
 
 @dataclass(frozen=True)
-class Subsets(Statistic):
+class Subsets(Stacked):
     """States of a statistic on disjoint random subsets of the rows, stacked.
 
     A row is in subset ⌊u/share⌋, with u a counter hash of its index, so that models of the same
-    rows have the same subsets.  Subsets first..first+count−1 are accumulated.
+    rows have the same subsets.  Subsets first..first+groups−1 are accumulated.
     """
 
     statistic: Statistic
     share: float
     first: int
-    count: int
+    groups: int
     key: int
     large_chunks: ClassVar[bool] = True  # a subset has few rows of a chunk
 
-    def size(self, classes: int) -> int:
-        return self.statistic.size(classes)
-
-    def zero(self, classes: int) -> Any:
-        zero = self.statistic.zero(classes)
-        return type(zero)(*(np.zeros((self.count, *f.shape), f.dtype) for f in zero))
-
-    def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        u = random_draws.of_rows(chunk.rows, self.key, random_draws.SUBSET)
-        subsets = (u / self.share).astype(np.int64) - self.first
-        order = np.argsort(subsets, kind="stable")
-        ends = np.searchsorted(subsets[order], np.arange(self.count + 1))
-        for s in np.flatnonzero(np.diff(ends)):
-            part = type(state)(*(field[s, ...] for field in state))
-            self.statistic.accumulate(part, chunk.take(order[ends[s] : ends[s + 1]]))
-        return state
+    def of(self, rows: Ints) -> Ints:
+        u = random_draws.of_rows(rows, self.key, random_draws.SUBSET)
+        return (u / self.share).astype(np.int64) - self.first
 
 
 @dataclass(frozen=True)
@@ -377,11 +364,8 @@ def subset_values(
         )
         with engine.one_thread():
             for drawn in needed:
-                for trial in range(drawn[0].count):
-                    parts = [
-                        type(states[s])(*(field[trial, ...] for field in states[s])) for s in drawn
-                    ]
-                    values.append(estimator.value(*parts))
+                for trial in range(drawn[0].groups):
+                    values.append(estimator.value(*(group_of(states[s], trial) for s in drawn)))
     return np.array(values)
 
 

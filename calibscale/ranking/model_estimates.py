@@ -24,7 +24,7 @@ from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, total
 from calibscale.kernel_sums import RandomFourier
 from calibscale.results import Estimate, Interval
-from calibscale.results.ranking_results import Difference, RankedModel
+from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.session import Run
 from calibscale.statistics import Statistic, weights_of
 from calibscale.statistics.score_sums import (

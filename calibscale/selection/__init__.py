@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from calibscale import engine
-from calibscale.data import Block, Floats, NotionView, Rules, chunks, problems, views, width
+from calibscale.data import Floats, NotionView, chunks, problems, views, width
 from calibscale.data.derived_sources import TEST, Split, given_split
+from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.kernel_sums.landmarks import (
     FourierFeatures,
@@ -23,7 +24,7 @@ from calibscale.kernel_sums.landmarks import (
     choose_landmarks,
     unit_interval_landmarks,
 )
-from calibscale.results.selection_results import Candidate, Selection
+from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
 from calibscale.selection.families import (
     Family,
@@ -397,10 +398,13 @@ class Pointwise:
             raise InvalidDataError(f"probabilities must be (c, {K}), not of shape {q.shape}")
         if not all(fit.anywhere for fit in self.fits):
             raise OptionError("this estimator is only defined at the rows it was fitted for")
-        block = Block(0, q, np.zeros(len(q), np.int64), None, None)
+        labels = np.zeros(len(q), np.int64)
+        rows = ArraySource(
+            "probabilities", q, labels, binary=q.ndim == 1, rows=len(q), name="the source"
+        )
         values = [
-            np.mean([fit.diagonal(rows)[:, 0].sum(axis=0) for fit in self.fits], axis=0)
-            for chunk, _ in chunks(block, Rules("probabilities", K, 1))
-            for rows in [views(chunk, self.notion)]
+            np.mean([fit.diagonal(seen)[:, 0].sum(axis=0) for fit in self.fits], axis=0)
+            for chunk, _ in chunks(rows.read(0, len(q)), rows.rules())
+            for seen in [views(chunk, self.notion)]
         ]
         return np.concatenate(values) if values else np.empty(0)

@@ -16,7 +16,7 @@ from calibscale.data.derived_sources import TEST
 from calibscale.errors import OptionError
 from calibscale.limits import bounded_low
 from calibscale.results import EXACT, POPULATION, Approximation, Interval
-from calibscale.results.selection_results import Candidate
+from calibscale.results.comparison_results import Candidate
 from calibscale.selection.families import (
     Bilinear,
     Errors,

@@ -1,4 +1,4 @@
-"""Base class of mergeable statistics, draws from a null hypothesis, and passes over a source.
+"""Base classes of mergeable statistics, their replicates of a null, and passes over a source.
 
 A statistic is a frozen dataclass: statistics of equal parameters are computed once.  A state is a
 NamedTuple of float64 arrays that are additive over rows, unless `merge` is overridden.
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,37 +22,7 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import CalibscaleError, OptionError
 from calibscale.kernel_sums import NotionRows
 
-
-class Draws(Protocol):
-    """Residuals drawn from a null hypothesis, for B replicates of a chunk of c rows."""
-
-    @property
-    def of_labels(self) -> bool:
-        """Whether replicates are labels drawn from the predictions."""
-
-    @property
-    def moves(self) -> bool:
-        """Whether each replicate also has other predictions, those of `moved`."""
-
-    def labels(self, chunk: Chunk) -> NDArray[np.int32]:
-        """Drawn labels (B, c)."""
-
-    def scalars(self, notion: str, rows: Ints, p: Floats, delta: Floats) -> Floats:
-        """Residuals of a scalar notion (B, c)."""
-
-    def some_scalars(
-        self, notion: str, rows: Ints, p: Floats, delta: Floats, max_count: int
-    ) -> Iterator[tuple[slice, Floats]]:
-        """Residuals of up to `max_count` replicates at a time, with the slice of their numbers."""
-
-    def moved(self, notion: str, rows: NotionRows) -> Iterator[tuple[int, NotionRows]]:
-        """Rows of each replicate."""
-
-    def vectors(self, chunk: Chunk) -> Iterator[tuple[int, Floats]]:
-        """Residuals (c, K) of each replicate."""
-
-    def vectors_of(self, rows: Ints, q: Floats, delta: Floats) -> Iterator[tuple[int, Floats]]:
-        """Residuals (c, K) of each replicate, from predictions and residuals."""
+_DRAWN = 2**21  # draws of a chunk at a time: 16 MB
 
 
 class Statistic(ABC):
@@ -95,7 +65,7 @@ class Statistic(ABC):
         fields = (getattr(zero, name) for name in self.drawn)
         return tuple(np.zeros((count, *field.shape), field.dtype) for field in fields)
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         """Add a chunk with residuals drawn from a null to the sums of `zero_drawn`."""
         raise NotImplementedError(type(self).__name__)
 
@@ -113,6 +83,86 @@ class Statistic(ABC):
                 for power, field in zip(self.powers, parts, strict=True)
             )
         )
+
+
+@dataclass(frozen=True)
+class Replicates(Statistic):
+    """Label-dependent part of a statistic's state, for replicates of a null.
+
+    A state is a tuple of arrays whose first axis is the replicates; `Statistic.with_drawn`
+    substitutes one of them for the observed part; `null` is a `calibscale.inference.nulls.Null`.
+    """
+
+    statistic: Statistic
+    null: Any
+    first: int
+    last: int
+
+    @property
+    def large_chunks(self) -> bool:  # type: ignore[override]
+        return self.statistic.large_chunks
+
+    def size(self, classes: int) -> int:
+        return self.statistic.size(classes)
+
+    def zero(self, classes: int) -> Any:
+        return self.statistic.zero_drawn(classes, self.last - self.first)
+
+    def accumulate(self, state: Any, chunk: Chunk) -> Any:
+        # a statistic with `large_chunks` draws the replicates in parts itself
+        step = len(chunk) if self.large_chunks else max(256, _DRAWN // len(self))
+        for low in range(0, len(chunk), step):
+            part = chunk if step >= len(chunk) else chunk.take(slice(low, low + step))
+            self.statistic.draw(state, part, self)
+        return state
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @property
+    def of_labels(self) -> bool:
+        return self.null.of_labels
+
+    @property
+    def moves(self) -> bool:
+        return self.null.moves
+
+    def labels(self, chunk: Chunk) -> NDArray[np.int32]:
+        """Drawn labels (B, c), cached on the chunk."""
+        key = f"labels drawn with {self.null.seed}: {self.first}..{self.last}"
+        if key not in chunk.views:
+            chunk.views[key] = self.null.labels(chunk.rows, chunk.q, self.first, self.last)
+        return chunk.views[key]
+
+    def scalars(self, notion: str, rows: Ints, p: Floats, delta: Floats) -> Floats:
+        """δ* of a scalar notion (B, c)."""
+        return self.null.scalars(notion, rows, p, delta, self.first, self.last)
+
+    def some_scalars(
+        self, notion: str, rows: Ints, p: Floats, delta: Floats, most: int
+    ) -> Iterator[tuple[slice, Floats]]:
+        """δ* of a scalar notion, at most `most` replicates at a time, with their indices."""
+        for low in range(self.first, self.last, most):
+            high = min(self.last, low + most)
+            indices = slice(low - self.first, high - self.first)
+            yield indices, self.null.scalars(notion, rows, p, delta, low, high)
+
+    def moved(self, notion: str, rows: NotionRows) -> Iterator[tuple[int, NotionRows]]:
+        """Rows of each replicate, of a null that changes predictions."""
+        return enumerate(self.null.moved(notion, rows, self.first, self.last))
+
+    def vectors(self, chunk: Chunk) -> Iterator[tuple[int, Floats]]:
+        """δ* (c, K) of each replicate."""
+        return self.vectors_of(chunk.rows, chunk.q, chunk.delta)
+
+    def vectors_of(self, rows: Ints, q: Floats, delta: Floats) -> Iterator[tuple[int, Floats]]:
+        """δ* (c, K) of each replicate, from predictions and residuals."""
+        return enumerate(self.null.vectors(rows, q, delta, self.first, self.last))
+
+
+def redraws(statistic: Statistic) -> bool:
+    """Whether the statistic depends on the labels."""
+    return type(statistic).draw is not Statistic.draw
 
 
 class PairStatistic(Statistic):

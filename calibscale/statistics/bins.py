@@ -11,7 +11,7 @@ from calibscale.data import Chunk, Floats, Ints
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.kernels import row_sums as kernel_bins
 from calibscale.limits import BinGaps
-from calibscale.statistics import Draws, Statistic, _power, weights_of
+from calibscale.statistics import Replicates, Statistic, _power, weights_of
 
 
 class BinState(NamedTuple):
@@ -87,7 +87,7 @@ class BinCounts(_Counts):
         edges = np.array(self.edges)
         kernel_bins.bin_classes(chunk.q, delta, chunk.weights, edges, self.left_closed, sums)
 
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
         if self.notion != "class_wise":
             p, _, delta, _ = chunk.event(self.notion)
@@ -133,7 +133,7 @@ class FineHistogram(_Counts):
         kernel_bins.fine_histogram(p, delta, chunk.weights, state.sums)
         return state
 
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         p, _, delta, _ = chunk.event(self.notion)
         drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
         kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
@@ -197,7 +197,7 @@ class SimplexCells(Statistic):
         kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, state.weight, state.delta)
         return state
 
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
         q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(out.shape[1])
         if replicates.of_labels:

@@ -30,7 +30,7 @@ from calibscale.kernel_sums.fourier_series import (
     modes_needed,
 )
 from calibscale.kernels import elementary, random_draws
-from calibscale.statistics import Draws, PairStatistic
+from calibscale.statistics import PairStatistic, Replicates
 
 MAX_COMBINATIONS = 1024
 MAX_NUMBERS = 2**23  # modes of all combinations of levels: 256 MB per state
@@ -168,7 +168,7 @@ class Modes(PairStatistic):
             state.weights[code] += weights
         return state
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, residuals = sums
         rows = NotionRows.of(chunk, self.notion, self.hold_out)
         codes = self.codes(rows.covariates)
@@ -367,7 +367,7 @@ class LocalFeatures(PairStatistic):
         elementary.fourier_features(z, 1.0, phi)
         return phi
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, out = sums
         rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
         codes, phi = self.kernel.codes(rows.covariates), self._features(rows)

@@ -18,11 +18,11 @@ from jsonschema.exceptions import best_match
 import calibscale as cs
 from calibscale.cli.nightly_command import ledger
 from calibscale.errors import OptionError
+from calibscale.evaluation import reliability
 from calibscale.inference.power import power
 from calibscale.monitoring.night import dry_run, night
 from calibscale.planning import plan
 from calibscale.ranking import rank
-from calibscale.reliability_diagram import reliability
 from calibscale.results.inference_results import Miscalibration
 from calibscale.schemas import names, path, schema
 from calibscale.selection import select
