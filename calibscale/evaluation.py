@@ -88,10 +88,6 @@ def evaluate(
     **options
         on_invalid, tolerance, block_rows, scheduler, memory_limit, progress: see `Session.open`.
 
-    Returns
-    -------
-    Evaluation
-
     Raises
     ------
     InvalidDataError
@@ -255,10 +251,6 @@ def reliability(
         Name of a covariate; a curve is also computed for each of its values.
     level : float
         Level of both intervals, in (0, 1).
-
-    Returns
-    -------
-    Reliability
 
     Raises
     ------

@@ -56,10 +56,6 @@ def plan(
     replicates : int
         Number of draws of labels of a test; 0 for no test.
 
-    Returns
-    -------
-    Plan
-
     Raises
     ------
     OptionError, InvalidDataError, StoreError

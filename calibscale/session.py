@@ -228,14 +228,9 @@ class Session:
 class Run(Session):
     """Session with the estimators resolved for its source.
 
-    Attributes
-    ----------
-    chosen : tuple
-        Bound estimators, or for an unsupported one an `Estimate` without a value.
-    group_by : str or None
-        Covariate by which passes have groups.
-    also_finite : tuple of str
-        Further covariates that must be finite.
+    `chosen` are bound estimators, or for an unsupported one an `Estimate` without a value;
+    `group_by` is the covariate by which passes have groups, `also_finite` further covariates that
+    must be finite.
     """
 
     chosen: tuple[BoundEstimator | Estimate, ...] = ()
@@ -272,12 +267,9 @@ class Run(Session):
 
 
 def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Estimator]:
-    """List of one or several estimators, which may be given by their text (`registry`).
+    """List of one or several estimators, which may be given by their text.
 
-    Raises
-    ------
-    OptionError
-        If an element is not an estimator, or its text is invalid.
+    An OptionError is raised if an element is not an estimator, or its text is invalid.
     """
     several = isinstance(estimators, Iterable) and not isinstance(estimators, str)
     return [estimator(each) for each in (estimators if several else [estimators])]  # type: ignore[union-attr]

@@ -202,10 +202,6 @@ def simulate(
     progress : callable, optional
         Called with the number of rows written and the total number of rows.
 
-    Returns
-    -------
-    LogitStore
-
     Raises
     ------
     OptionError, StoreError

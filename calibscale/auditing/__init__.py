@@ -107,10 +107,6 @@ def audit(
         Predictions of another model for the same rows; labels, weights and covariates are those
         of `source`.
 
-    Returns
-    -------
-    Audit
-
     Raises
     ------
     InvalidDataError

@@ -26,13 +26,9 @@ from calibscale.statistics import Replicates, Statistic, weights_of
 class GroupState(NamedTuple):
     """Sums of each of G groups.
 
-    Attributes
-    ----------
-    sums : (8, 2, G)
-        Number of rows with a positive weight, then Σ of w, w², wp, wr, w²p², w²pr, w²r², with
-        r = 1 − p, over the rows without the event and over those with it.
-    thirds : (2, G)
-        Σw³pr(r − p) over the rows with p ≤ 1/2, and over the others.
+    sums (8, 2, G): number of rows with a positive weight, then Σ of w, w², wp, wr, w²p², w²pr,
+    w²r², with r = 1 − p, over the rows without the event and over those with it.  thirds (2, G):
+    Σw³pr(r − p) over the rows with p ≤ 1/2, and over the others.
     """
 
     sums: Floats
@@ -42,12 +38,7 @@ class GroupState(NamedTuple):
 class DrawnGroups(NamedTuple):
     """Sums of B replicates, with δ* = p − y* for y* drawn with probability p.
 
-    Attributes
-    ----------
-    deltas : (B, G)
-        Σwδ* of each group.
-    squares : (B, 2)
-        Σw²δ* and Σw²δ*² over all rows.
+    deltas (B, G): Σwδ* of each group; squares (B, 2): Σw²δ* and Σw²δ*² over all rows.
     """
 
     deltas: Floats

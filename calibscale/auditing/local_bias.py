@@ -70,10 +70,6 @@ def local_bias(
     series_tolerance : float
         The error of Σwκ is below series_tolerance·Σw.
 
-    Returns
-    -------
-    BiasMap
-
     Raises
     ------
     InvalidDataError

@@ -56,17 +56,7 @@ class RowPoints(Statistic):
 
 
 class Measured(NamedTuple):
-    """Sums of `Strengths` at the points.
-
-    Attributes
-    ----------
-    points : Points
-    first, second : (s, m), (t, m)
-        Sums with κ, and with κ².
-    errors : tuple of float
-        Errors of Σwκ and Σw²κ².
-    counts : RowCounts
-    """
+    """Sums of `Strengths` at points, with κ (s, m) and κ² (t, m); errors of Σwκ and Σw²κ²."""
 
     points: Points
     first: Floats

@@ -85,22 +85,11 @@ class Event(NamedTuple):
 class Chunk:
     """Labelled, valid rows of positive weight with their scores, computed by one fused kernel.
 
-    Attributes
-    ----------
-    rows : (c,) int64
-        Row numbers in the source.
-    values : (c, K) float32 or float64
-        Logits or probabilities as read; `q` is computed from them on first use.
-    kind : str
-        ``logits`` or ``probabilities``.
-    labels, top : (c,) int64
-        y, and the first class of largest q.
-    confidence, rest, brier, nll : (c,) float64
-        max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log q_y.
-    weights : (c,) float64, or empty for weight 1
-    covariates : (c, d) or None
-    fold : int or None
-        Fold of all rows, in a pass by folds.
+    Row numbers in the source (c,); logits or probabilities as read (c, K), from which `q` is
+    computed on first use; labels y, and `top`, the first class of largest q (c,); `confidence`,
+    `rest`, `brier` and `nll` (c,): max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log
+    q_y; weights (c,), or empty for weight 1; covariates (c, d); and in a pass by folds the fold of
+    all rows.
     """
 
     rows: Ints
@@ -354,19 +343,9 @@ SCALAR_NOTIONS = ("top_label", "positive")
 class NotionView(NamedTuple):
     """Rows of one problem of a notion; e = K if canonical, else 1.
 
-    Attributes
-    ----------
-    rows : (c,) int64
-    points : (c, e)
-        Predictions: q, or the scalar p.
-    compositions : (c, d)
-        Predictions as points of the simplex: q, or [p, 1 − p], with 1 − p to full precision.
-    logs : (c, d)
-        Logarithms of the compositions, −744.4 for log 0.
-    delta : (c, e)
-        Residuals.
-    weights : (c,)
-        Ones if the source has no weights.
+    Row numbers (c,); predictions q, or the scalar p (c, e); predictions as points of the simplex,
+    q, or [p, 1 − p] with 1 − p to full precision (c, d); their logarithms, −744.4 for log 0 (c, d);
+    residuals (c, e); weights, ones if the source has none (c,).
     """
 
     rows: Ints

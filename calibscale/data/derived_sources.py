@@ -23,20 +23,9 @@ class Split:
     """Folds of row numbers: −1 is the test part, 0..k−1 are the folds of the cross-validation.
 
     Folds are drawn by a counter hash of the row number, and so do not depend on blocks or chunks;
-    or they are `given`, one integer for each row of the source.
-
-    Parameters
-    ----------
-    folds : int
-        k ≥ 2.
-    test_fraction : float
-        Expected share of rows in the test part, in (0, 1).
-    seed : int
-    given : (n,) integers, optional
-        Folds to use instead of a draw.
-    outer : int, optional
-        In nested cross-validation, the fold used as the test part; the test part itself is left
-        out.
+    or they are `given`, one integer for each row of the source.  `test_fraction` is the expected
+    share of rows in the test part, in (0, 1).  In nested cross-validation, `outer` is the fold used
+    as the test part; the test part itself is left out.
     """
 
     folds: int = 5
@@ -239,10 +228,6 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
         by the same draw.
     held : bool
         Whether to take the rows held out or the rest.
-
-    Returns
-    -------
-    ArraySource
 
     Raises
     ------

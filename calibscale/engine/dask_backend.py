@@ -175,14 +175,9 @@ def check_versions(machines: Mapping[str, Versions], mine: Versions) -> None:
 
 @dataclass(frozen=True)
 class Terms:
-    """Conditions that a worker checks before it runs a fold.
+    """Conditions that a worker checks before it runs a fold, once for each fold.
 
-    Attributes
-    ----------
-    fold : str
-        Name of the fold; a worker checks once for each fold.
-    versions : tuple of (package, version)
-    places : tuple of (path, identity of its content)
+    `versions` are (package, version), `places` (path, identity of its content).
     """
 
     fold: str

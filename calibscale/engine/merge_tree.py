@@ -32,13 +32,8 @@ _FORMAT = 1
 class Checkpoint:
     """File of the nodes of a merge tree, replaced in one step.
 
-    Parameters
-    ----------
-    path : Path
-    identity : dict
-        JSON values that identify data and parameters; a file with other values is refused.
-    every : float
-        Minimum seconds between two writes.
+    `identity` has JSON values that identify data and parameters; a file with other values is
+    refused. `every` is the minimum number of seconds between two writes.
     """
 
     path: Path
@@ -49,12 +44,8 @@ class Checkpoint:
     def load(self) -> Nodes:
         """Read the nodes that an earlier run of the same work has finished.
 
-        Raises
-        ------
-        OptionError
-            If the file belongs to other data or other parameters.
-        StoreError
-            If the file cannot be read.
+        An OptionError is raised if the file belongs to other data or other parameters, a StoreError
+        if it cannot be read.
         """
         nodes: Nodes = {}
         try:

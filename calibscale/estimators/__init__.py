@@ -116,26 +116,13 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
 
 
 class Setting(NamedTuple):
-    """Setting of an estimator.
-
-    Attributes
-    ----------
-    annotation : str
-        Type of the field, as written in the class.
-    default : Any
-    """
+    """Setting of an estimator: its type, as written in the class, and its default."""
 
     annotation: str
     default: Any
 
     def checked(self, value: Any) -> Any:
-        """Return the value converted to the type of the setting.
-
-        Raises
-        ------
-        OptionError
-            If it has another type.
-        """
+        """Return the value converted to the type of the setting; an OptionError for other types."""
         annotation = self.annotation.removesuffix(" | None")
         if value is None and annotation != self.annotation:
             return None
@@ -166,13 +153,7 @@ def settings_of(name: str) -> dict[str, Setting]:
 
 
 def build(name: str, settings: Mapping[str, Any]) -> Estimator:
-    """Estimator of a name with the given settings.
-
-    Raises
-    ------
-    OptionError
-        If the name or a setting is unknown, or a value is impossible.
-    """
+    """Estimator of a name; an OptionError if it or a setting is unknown, or a value impossible."""
     if name not in ESTIMATORS:
         raise OptionError(f"there is no estimator {name!r}; {hint(name, ESTIMATORS)}")
     known, values = settings_of(name), {}
@@ -202,10 +183,7 @@ def _random_fourier() -> Any:
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """Name and settings of an estimator from its text, such as ``ckce(ridge=0.03)``.
 
-    Raises
-    ------
-    OptionError
-        If the text is not a name, or a name with settings in parentheses.
+    An OptionError is raised if the text is not a name, or a name with settings in parentheses.
     """
     usage = "write a name, or a name and its settings such as ece(bins=10)"
     try:

@@ -23,17 +23,10 @@ NO_ROWS = "no rows with a label and a positive weight"
 
 
 class Quadratic(NamedTuple):
-    """Sum over rows v = Σ w δ⊗φ whose squared norm estimates a squared error times `scale`.
+    """Sum over rows v = Σ w δ⊗φ (m,) whose squared norm estimates a squared error times `scale`.
 
-    Attributes
-    ----------
-    vector : (m,)
-    own : float
-        Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself.
-    squares : float
-        Σw²|δ|².
-    scale : float
-        (Σw)².
+    `scale` is (Σw)².  `own` is Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself;
+    `squares` is Σw²|δ|².
     """
 
     vector: Floats
@@ -43,18 +36,9 @@ class Quadratic(NamedTuple):
 
 
 class PairWork(NamedTuple):
-    """Pairs that a sum visits.
+    """Pairs that a sum visits, and the number of sums.
 
-    Attributes
-    ----------
-    sum : PairSum
-    method : str
-    pairs : int
-        Number of pairs of one sum.
-    times : int
-        Number of sums.
-    vectors : int
-        Number of vectors that the kernel matrix is multiplied with; 0 for a sum.
+    `vectors` is the number of vectors that the kernel matrix is multiplied with; 0 for a sum.
     """
 
     sum: PairSum
@@ -75,25 +59,12 @@ class BoundEstimator(ABC):
     It names the statistics needed and computes an `Estimate` from their states.  Estimators that
     need sums over pairs of rows (`pairwise`) implement `solve` instead of `finalize`.
 
-    Attributes
-    ----------
-    settings : Estimator
-        Estimator that was bound.
-    name : str
-    notion : str or None
-        Notion of calibration that is judged; None before it is bound.
-    testable : bool
-        Whether the value increases with miscalibration, so that it can be tested.
-    unbiased : bool
-        Whether the expectation does not depend on n.
-    smaller_is_better : bool
-        Whether models can be ranked by the value, of which the smallest is the best.
-    no_interval : str or None
-        Reason for having no interval.
-    gap_power : int or None
-        Power of |conf_b − acc_b| of which the value is the mean over bins; None for other values.
-    centred_null : bool
-        Whether KiTE tests the value against centred permutations.
+    `notion` is what is judged, None before it is bound; `testable`: whether the value increases
+    with miscalibration, so that it can be tested; `unbiased`: whether the expectation does not
+    depend on n; `smaller_is_better`: whether models can be ranked by the value, of which the
+    smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
+    |conf_b − acc_b| of which the value is the mean over bins, None for other values;
+    `centred_null`: whether KiTE tests the value against centred permutations.
     """
 
     settings: Estimator
@@ -236,13 +207,7 @@ class BoundEstimator(ABC):
         return None
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
-        """Return the estimator with a method whose replicates can be drawn.
-
-        Raises
-        ------
-        OptionError
-            If there is none.
-        """
+        """Return the estimator with a method that has replicates; an OptionError if none has."""
         return self
 
     def open_ended(self) -> BoundEstimator:

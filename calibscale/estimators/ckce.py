@@ -315,11 +315,7 @@ class CKCE(CMMD):
 class ExactCKCE(BoundEstimator):
     """CKCE of data by conjugate gradients on the kernel matrix of all rows.
 
-    Parameters
-    ----------
-    settings : CKCE
-    product : ProductKernel
-        Kernel with its bandwidth, times the indicator of equal groups.
+    `product` is the kernel with its bandwidth, times the indicator of equal groups.
     """
 
     settings: CKCE

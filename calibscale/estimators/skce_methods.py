@@ -75,12 +75,7 @@ def choose_method(
 def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
     """Check the settings that all forms of the SKCE have, and those with the given choices.
 
-    The notion may also be the default of the class.
-
-    Raises
-    ------
-    OptionError
-        If a setting is impossible.
+    The notion may also be the default of the class.  An impossible setting is an OptionError.
     """
     for option, allowed in (*choices.items(), ("precision", ("float64", "float32"))):
         value = getattr(settings, option)
@@ -106,18 +101,10 @@ def too_few(state: Any) -> str | None:
 
 @dataclass(frozen=True)
 class BoundSKCE(BoundEstimator):
-    """SKCE of data.
+    """SKCE or JKCE of data: `settings` with the notion, the categorical covariates and the method.
 
-    Parameters
-    ----------
-    settings : SKCE or JKCE
-        With the notion, the categorical covariates and the method of the data.
-    product : ProductKernel
-        Kernel k·l with its bandwidths.
-    statistic : PairStatistic, optional
-        Statistic that the method needs; None for pairs.
-    notes : tuple of str
-        Notes on the covariates, and the reason for the method.
+    `product` is the kernel k·l with its bandwidths; `statistic` the one that the method needs, None
+    for pairs; `notes` are those on the covariates, and the reason for the method.
     """
 
     settings: Any

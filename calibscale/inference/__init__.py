@@ -74,10 +74,6 @@ def calibration_test(
         Number of exceedances at which the test stops with p = exceedances / replicates, which is
         valid (Besag and Clifford 1991).
 
-    Returns
-    -------
-    CalibrationTests
-
     Raises
     ------
     InvalidDataError
@@ -139,10 +135,7 @@ def calibration_test(
 def null_of(null: str | Null, seed: int) -> Null:
     """Null of the given name and seed; a `Null` is returned as it is.
 
-    Raises
-    ------
-    OptionError
-        If the name is unknown, or the seed is out of range.
+    An OptionError is raised if the name is unknown, or the seed is out of range.
     """
     if isinstance(null, Null):
         return null

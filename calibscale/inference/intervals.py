@@ -36,19 +36,12 @@ class Parts:
 
     The difference of two `Parts` of the same rows is that of the difference of the estimates.
 
-    Attributes
-    ----------
-    value : float
-    left_out : (parts,)
-        Value with each group, or each row of positive weight, left out; NaN for a group without
-        rows, or where the value of the remaining rows is undefined.
-    resampled : (resamples,)
-        Value of each resample of the groups; empty for the jackknife.
-    form : SquaredNorm, optional
-        Squared norm of a sum over pairs, which gives tighter limits than the jackknife.
-    least_error : float
-        Lower bound of the standard error: the standard deviation of the estimate over labels
-        drawn from the predictions; 0 if none were drawn.
+    `left_out` (parts,): value with each group, or each row of positive weight, left out; NaN for a
+    group without rows, or where the value of the remaining rows is undefined.  `resampled`
+    (resamples,): value of each resample of the groups; empty for the jackknife.  `form`: squared
+    norm of a sum over pairs, which gives tighter limits than the jackknife.  `least_error`: lower
+    bound of the standard error, the standard deviation of the estimate over labels drawn from the
+    predictions; 0 if none were drawn.
     """
 
     value: float

@@ -109,7 +109,6 @@ def verdict(
 
     Parameters
     ----------
-    estimates : sequence of Estimate
     rows : int
         Number of rows from which the estimates were computed.
     class_names : sequence of str, optional

@@ -57,24 +57,10 @@ class PooledResiduals(Statistic):
 class Null:
     """Base class of null distributions; a draw depends only on (seed, row, replicate).
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the draws.
-
-    Attributes
-    ----------
-    name : str
-    draws : bool
-        Whether replicates are drawn.
-    of_labels : bool
-        Whether the replicates are labels drawn from the predictions.
-    moves : bool
-        Whether replicates also have their own predictions, returned by `moved`.
-    centred : bool
-        Whether estimators with `centred_null` are compared with centred replicates.
-    max_replicates : int or None
-        Number of available replicates; None if unlimited.
+    `draws`: whether replicates are drawn; `of_labels`: whether they are labels drawn from the
+    predictions; `moves`: whether replicates also have their own predictions, returned by `moved`;
+    `centred`: whether estimators with `centred_null` are compared with centred replicates;
+    `max_replicates`: number of available replicates, None if unlimited.
     """
 
     seed: int = 0
@@ -171,15 +157,7 @@ class RandomSigns(Null):
 
 @dataclass(frozen=True)
 class ResampledResiduals(Null):
-    """Residuals drawn from all rows with replacement [VF, Algorithm 1].
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the draws.
-    pools : dict
-        Residuals of all rows by notion.
-    """
+    """Residuals drawn with replacement from all rows, `pools` by notion [VF, Algorithm 1]."""
 
     pools: dict[str, Pool] = field(default_factory=dict, compare=False, repr=False)
     name: ClassVar[str] = "residual"

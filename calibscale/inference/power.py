@@ -66,10 +66,6 @@ def power(
     trials, replicates : int
         Number of data sets of each size, and of draws of labels for each test.
 
-    Returns
-    -------
-    Power
-
     Raises
     ------
     InvalidDataError

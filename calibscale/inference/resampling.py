@@ -137,10 +137,7 @@ class Bootstrap(Resampling):
 def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling:
     """Request of the given name; `resamples` applies to the bootstrap only.
 
-    Raises
-    ------
-    OptionError
-        If the name is unknown, or a setting is out of range.
+    An OptionError is raised if the name is unknown, or a setting is out of range.
     """
     if method not in METHODS:
         raise OptionError(f"interval must be one of {', '.join(METHODS)}, not {method!r}")
@@ -219,20 +216,11 @@ _REPLICATE_BYTES = 2**26
 
 @dataclass(frozen=True)
 class SquaredNorm:
-    """Squared norm |v|² of a sum over rows, and the noise of v.
+    """Squared norm |v|² of a sum over rows, `size`, fields of `Quadratic`, and the noise of v.
 
-    Attributes
-    ----------
-    size, own, squares, scale : float
-        |v|², then the fields of `Quadratic` with these names.
-    calibrated, observed : Noise
-        Noise with drawn labels, and with the observed ones.
-    events : (7, 2)
-        Sums of `EventSums`.
-    p_value : float
-        (1 + #{|v*|² ≥ |v|²})/(B + 1) of the B sums v* with drawn labels.
-    least_p_value : float
-        1/(B + 1).
+    `calibrated` and `observed` are the noise with drawn labels, and with the observed ones;
+    `events` (7, 2) the sums of `EventSums`; `p_value` (1 + #{|v*|² ≥ |v|²})/(B + 1) of the B sums
+    v* with drawn labels, and `least_p_value` 1/(B + 1).
     """
 
     size: float

@@ -49,7 +49,6 @@ class RandomFourier:
     bandwidth : float, optional
         Bandwidth of the Gaussian; by default the median of the positive distances between 1,000
         predictions.
-    seed : int
 
     Examples
     --------
@@ -146,17 +145,8 @@ PREDICTION_KERNELS = (*RADIAL, "linear+gaussian", "none")
 class NotionRows(NamedTuple):
     """Rows of one notion, as pair sums take them.
 
-    Attributes
-    ----------
-    points : (c, e)
-        Predictions: q, or the scalar p.
-    delta : (c, e)
-    labels : (c,) int64
-    weights : (c,)
-    covariates : (c, d)
-        Covariates: all columns of the source, or none (d = 0).
-    rows : (c,) int64
-        Row numbers in the source.
+    Predictions q, or the scalar p (c, e); δ (c, e); labels and weights (c,); covariates, all
+    columns of the source or none (c, d); and row numbers in the source (c,).
     """
 
     points: Floats
@@ -195,26 +185,14 @@ class ProductKernel:
     """Kernel k(f, f')·l(x, x')·1{c = c'} on predictions, covariates and categories [VF, §3.1].
 
     With r the distance in bandwidths, the factors are gaussian exp(−r²/2), laplace exp(−r),
-    matern32 (1 + √3r) exp(−√3r), matern52 (1 + √5r + 5r²/3) exp(−√5r), linear+gaussian
-    pᵀq + gaussian, and none 1.
+    matern32 (1 + √3r) exp(−√3r), matern52 (1 + √5r + 5r²/3) exp(−√5r), linear+gaussian pᵀq +
+    gaussian, and none 1.
 
-    Parameters
-    ----------
-    prediction : str
-        Kernel on predictions.
-    prediction_bandwidth : float
-    covariate : str
-        Kernel on all continuous covariates together, each in its own bandwidth.
-    columns : tuple of int
-        Positions of the continuous covariates.
-    bandwidths, centres : tuples of float
-        One of each for every column; centres only save the digits of large offsets.
-    categorical : tuple of int
-        Positions of covariates that must be equal.
-    levels : tuple of tuples
-        Sorted values of each categorical covariate.
-    hold_out : HoldOut, optional
-        Held-out rows on which the bandwidths were chosen; they are omitted.
+    `prediction` is the kernel on predictions, `covariate` that on all continuous covariates
+    together, each in its own bandwidth: those at the positions `columns`, with one of `bandwidths`
+    and `centres` each; centres only save the digits of large offsets.  Covariates at the positions
+    `categorical` must be equal; `levels` are their sorted values.  The rows of `hold_out`, on which
+    the bandwidths were chosen, are omitted.
     """
 
     prediction: str = "gaussian"

@@ -26,14 +26,10 @@ def most_powerful(
     """Kernel with its bandwidths scaled for the largest power on the held-out rows.
 
     A test of Σ_{i≠j} h_ij rejects with a probability that grows with the mean of h over the
-    standard deviation that it has under the alternative, 2·√Var(E[h_ij | i]) / √n
-    (Sutherland et al. 2017, arXiv 1611.04488).  The search covers all pairs of factors in 1/8..4,
-    one for the bandwidth on predictions, one for those on covariates.
-
-    Raises
-    ------
-    OptionError
-        If fewer than 50 held-out rows have labels.
+    standard deviation that it has under the alternative, 2·√Var(E[h_ij | i]) / √n (Sutherland et
+    al. 2017, arXiv 1611.04488).  The search covers all pairs of factors in 1/8..4, one for the
+    bandwidth on predictions, one for those on covariates.  An OptionError is raised if fewer than
+    50 held-out rows have labels.
     """
     rows = setup.held_out(notion, hold_out, (*kernel.columns, *kernel.categorical), ROWS)
     if len(rows) < 50:

@@ -49,22 +49,13 @@ def solve(
     max_iterations: int = 200,
     checkpoint: Checkpoint | None = None,
 ) -> Solution:
-    """Solve A X = B for a positive definite A, all columns of B in one Krylov space.
+    """Solve A X = B (n, K) for a positive definite A, all columns of B in one Krylov space.
 
     Residuals are stored as an orthonormal basis times small coefficients, which stays stable where
     columns are, or become, dependent (Dubrulle 2001, ETNA 12, the variant BCGrQ).  B may have
-    deficient rank: the residuals q − e_y of a row sum to zero.
-
-    Parameters
-    ----------
-    product : callable
-        Function of vectors (n, r) and the number of earlier calls; returns A times the vectors.
-    B : (n, K)
-    tolerance : float
-        Largest ‖B − A X‖_F / ‖B‖_F at which the iteration stops.
-    max_iterations : int
-    checkpoint : Checkpoint, optional
-        Written after each iteration.
+    deficient rank: the residuals q − e_y of a row sum to zero.  `product` is a function of vectors
+    (n, r) and the number of earlier calls that returns A times the vectors.  The iteration stops at
+    ‖B − A X‖_F / ‖B‖_F ≤ `tolerance`; the checkpoint is written after each iteration.
     """
     norm = float(np.linalg.norm(B))
     if norm == 0:
@@ -241,22 +232,12 @@ class FourierFeatures:
 def choose_landmarks(
     kernel: Kernel, candidates: Floats, limit: int, tolerance: float, seed: int = 0
 ) -> Landmarks:
-    """Choose landmarks among candidate points by block RPCholesky.
+    """Choose at most `limit` landmarks among candidate points (c, e) by block RPCholesky.
 
     Blocks of pivots are drawn with probability proportional to the residual of the diagonal, and
-    thinned by pivoted Cholesky within the block, until the mean residual is below `tolerance` or
-    there are `limit` landmarks (Chen, Epperly, Tropp & Webber, arXiv 2207.06503; Epperly, Tropp &
-    Webber, arXiv 2410.03969).
-
-    Parameters
-    ----------
-    kernel : Kernel
-    candidates : (c, e)
-    limit : int
-        Maximum number of landmarks.
-    tolerance : float
-        Largest mean of k(x, x) − |φ(x)|² over the candidates at which the choice stops.
-    seed : int
+    thinned by pivoted Cholesky within the block, until the mean residual k(x, x) − |φ(x)|² over the
+    candidates is below `tolerance` (Chen, Epperly, Tropp & Webber, arXiv 2207.06503; Epperly, Tropp
+    & Webber, arXiv 2410.03969).
     """
     n = len(candidates)
     limit = min(limit, n)

@@ -100,17 +100,8 @@ def _gather(pairs: Pairs, notion: str, requested: Ints) -> tuple[Ints, NotionRow
 class Pairs:
     """Pair sums of one source, for estimators that need them.
 
-    Parameters
-    ----------
-    source : ArraySource
-    rules : Rules
-    execution : Execution
-    checkpoint : path, optional
-        Folder of checkpoints of finished work.
-    identity : dict
-        Identity of the data that a checkpoint belongs to.
-    group : (position, value), optional
-        Restriction to rows with this value of a covariate.
+    `checkpoint` is a folder of checkpoints of finished work, `identity` that of the data they
+    belong to; `group`, (position, value), a restriction to rows with this value of a covariate.
     """
 
     def __init__(

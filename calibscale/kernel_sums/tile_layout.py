@@ -275,14 +275,9 @@ class LaidOutRows(NamedTuple):
 class Panels:
     """Panels of the rows of a source, read on access and cached up to `budget` bytes.
 
-    Attributes
-    ----------
-    cuts : tuple of (start, stop)
-        Rows of the source that each panel covers; invalid ones are omitted from it.
-    group : (position, value), optional
-        Restriction to rows with this value of a covariate.
-    token : str
-        Key of the panels of one run in the cache of the process.
+    `cuts` are the rows of the source that each panel covers, (start, stop); invalid ones are
+    omitted from it.  `group`, (position, value), is a restriction to rows with this value of a
+    covariate; `token` the key of the panels of one run in the cache of the process.
     """
 
     source: ArraySource

@@ -208,15 +208,7 @@ class BinGaps(NamedTuple):
 
 
 class GapLimits(NamedTuple):
-    """Limits of a statistic of gaps.
-
-    Attributes
-    ----------
-    low, high : float
-        Limits of the statistic of the expected gaps.
-    mean_at_high : float
-        Upper limit of the mean of the statistic, which includes the noise of the rows.
-    """
+    """Limits of a statistic of expected gaps, and the upper limit of its mean with their noise."""
 
     low: float
     high: float
@@ -232,28 +224,23 @@ def bin_limits(
     """Limits of a statistic of the gaps of bins, by tests of hypotheses along a direction.
 
     Under hypothesis s the frequency of events in bin b is f_b = p̄_b − s·d_b, cut to [0, 1], and
-    their number binomial.  Tail probabilities are those of 399 simulated data sets
-    (p = (1 + #)/400), always of the same seed.  At s = 0 this is the exact test of calibration by
-    drawn labels if every bin has a single prediction, and conservative otherwise.
+    their number binomial.  Tail probabilities are those of 399 simulated data sets (p = (1 +
+    #)/400), always of the same seed.  At s = 0 this is the exact test of calibration by drawn
+    labels if every bin has a single prediction, and conservative otherwise.
 
     The lower limit is along the observed gaps, d = g.  The upper limit is the larger one of two
     directions: the observed gaps, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), where f̃ is the
-    frequency observed with one additional row at p̄_b.  The first direction gives no information
-    on bins without an event, which cannot have fewer events.
+    frequency observed with one additional row at p̄_b.  The first direction gives no information on
+    bins without an event, which cannot have fewer events.
 
     Inverting a family of tests gives limits of any level [Lehmann & Romano, Testing Statistical
     Hypotheses, §3.5]; the approximation is that the family has one dimension.
 
-    Parameters
-    ----------
-    statistic
-        Function from gaps (draws, B) to values (draws,); homogeneous, and larger for larger gaps.
-    tail
-        Tail probability of each limit.
-    at_least_mean
-        Whether the upper limit of a statistic below its mean under calibration is that of the mean
-        [power-constrained limits, Cowan et al., arXiv 1105.3166].  Otherwise the upper limit is the
-        observed value in a share `tail` of calibrated data.
+    `statistic` is a function from gaps (draws, B) to values (draws,), homogeneous, and larger for
+    larger gaps; `tail` the tail probability of each limit.  With `at_least_mean`, the upper limit
+    of a statistic below its mean under calibration is that of the mean [power-constrained limits,
+    Cowan et al., arXiv 1105.3166]; otherwise it is the observed value in a share `tail` of
+    calibrated data.
     """
     if not len(bins.gap):
         return GapLimits(0.0, 0.0, 0.0)
@@ -335,17 +322,13 @@ def quadratic_limits(
 ) -> Limits:
     """Limits of |E v|² from |v|² = `size`, where v is a sum over rows.
 
-    Under hypothesis s the mean is s·v and the covariance lies between that of a calibrated model
-    (s = 0) and the observed one (s = 1), extrapolated beyond where noise grows with the deviation.
+    Under hypothesis s the mean is s·v and the covariance lies between that of a calibrated model (s
+    = 0) and the observed one (s = 1), extrapolated beyond where noise grows with the deviation.
     |v*|² is then (s|v| + √(uᵀΣu)·z)² + c·χ²_ν: u = v/|v|, z has mean 0, variance 1 and the skewness
     of a Poisson count, and the χ² has the mean and variance of the part orthogonal to u
     [Satterthwaite, Biometrics Bulletin 2 (1946)].  For the upper limit, a |v|² below its mean under
-    calibration is replaced by this mean, as in `bin_limits`.
-
-    Parameters
-    ----------
-    events
-        Number of rows of the rarer outcome: expected of a calibrated model, and observed.
+    calibration is replaced by this mean, as in `bin_limits`.  `events` are the numbers of rows of
+    the rarer outcome, expected of a calibrated model, and observed.
     """
     if not (size > 0 and calibrated.trace > 0):
         return Limits(0.0, max(size, calibrated.trace), "quadratic_form")

@@ -39,7 +39,6 @@ class Candidate(Declared):
 
     Attributes
     ----------
-    estimator : str
     hyperparameter : dict
         Name and value of the hyper-parameter; empty without one.
     risk, risk_folds : float, tuple of k floats
@@ -196,7 +195,6 @@ class RankedModel(SourceRows):
 
     Attributes
     ----------
-    name : str
     rank : int or None
         1 is the best calibrated model; models with equal estimates share a rank; None where the
         estimate is not defined.
@@ -285,7 +283,6 @@ class Agreement(Declared):
         Share of subsets with the same ranking, and with the same best model.
     tau : float or None
         Mean of Kendall's τ between the two rankings.
-    names : tuple of str
     values : (trials, models)
         Estimates by subset and model.
     """
@@ -313,8 +310,6 @@ class Ranking(Labelled[RankedModel], Outcome):
 
     Attributes
     ----------
-    estimator, notion : str
-    models : tuple of RankedModel
     differences : tuple of Difference
         Difference of every pair, the better model first.
     agreement : tuple of Agreement

@@ -216,14 +216,8 @@ class FamilyProfile:
 class PairSums(NamedTuple):
     """Sums for the risk of a bilinear h on a part with moments S and C.
 
-    Attributes
-    ----------
-    cross, square : (H,)
-        tr(C B Cᵀ) and tr(S B S B), summed over problems.
-    diagonal : (J, H, c)
-        h(p_i, p_i).
-    first : (H, c)
-        φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, summed over problems.
+    `cross` and `square` (H,) are tr(C B Cᵀ) and tr(S B S B), summed over problems; `diagonal` (J,
+    H, c) h(p_i, p_i); `first` (H, c) φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, summed over problems.
     """
 
     cross: Floats
@@ -240,16 +234,10 @@ class PairSums(NamedTuple):
 
 
 class FittedFamily(ABC):
-    """A family fitted on the rows of all folds but one, for every hyper-parameter.
+    """A family fitted on the rows of all folds but one, for each of `size` hyper-parameters (H).
 
-    Attributes
-    ----------
-    size : int
-        Number of hyper-parameters H.
-    plug_in : bool
-        Whether h(p, p') = ⟨r̂(p), r̂(p')⟩ with an r̂ whose sums need a pass over rows.
-    anywhere : bool
-        Whether the functions can be evaluated at every prediction.
+    `plug_in`: h(p, p') = ⟨r̂(p), r̂(p')⟩ with an r̂ whose sums need a pass over rows; `anywhere`:
+    the functions can be evaluated at every prediction.
     """
 
     size: int
@@ -301,21 +289,13 @@ class Bilinear(FittedFamily):
 
 
 class FoldScores(NamedTuple):
-    """Risks and estimates of every hyper-parameter of one family on one fold.
+    """Risks and estimates (H,) of every hyper-parameter of one family on one fold.
 
-    Attributes
-    ----------
-    risk, estimate : (H,)
-    projections : (H, c)
-        Mean loss over the pairs of each kept row of the fold: the first-order projection of the
-        U-statistic.
-    smaller : (replicates, 2, H)
-        Risks and estimates with smaller feature maps.
-    risk_error, estimate_error : (H,)
-        Two standard errors of sums estimated from the kept rows; 0 for sums over all rows.
-    gains : (2, 2, H) or None
-        Means of ⟨r̂, δ⟩ and of |r̂|² over the fold and over the test part, for plug-in functions
-        evaluated at every row.
+    `projections` (H, c): mean loss over the pairs of each kept row of the fold, the first-order
+    projection of the U-statistic.  `smaller` (replicates, 2, H): risks and estimates with smaller
+    feature maps.  `risk_error`, `estimate_error` (H,): two standard errors of sums estimated from
+    the kept rows; 0 for sums over all rows.  `gains` (2, 2, H) or None: means of ⟨r̂, δ⟩ and of
+    |r̂|² over the fold and over the test part, for plug-in functions evaluated at every row.
     """
 
     risk: Floats
@@ -337,13 +317,7 @@ class Family(ABC):
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:
-        """Return the family with its grid and feature map set.
-
-        Raises
-        ------
-        OptionError
-            If the family does not support the notion.
-        """
+        """Return the family with its grid and feature map set; an OptionError for other notions."""
         if profile.notion not in self.notions:
             raise OptionError(
                 f"{self.name} does not support the notion {profile.notion!r}; it supports "

@@ -47,14 +47,8 @@ class _Latest:
 class Basis:
     """S and C of a training set in the eigenbasis of S, problem by problem.
 
-    Attributes
-    ----------
-    sigma, U : (J, m), (J, m, m)
-        Eigenvalues σ, and eigenvectors.
-    G : (J, m, e)
-        UᵀCᵀ.
-    weight, effective : float
-        Σw and (Σw)²/Σw² of the training rows.
+    Eigenvalues `sigma` (J, m) and eigenvectors `U` (J, m, m); `G` = UᵀCᵀ (J, m, e); Σw and
+    (Σw)²/Σw² of the training rows, `weight` and `effective`.
     """
 
     def __init__(
@@ -104,14 +98,9 @@ class Basis:
 
 @dataclass(frozen=True)
 class Ridge(GridFamily):
-    """Base class of the two kernel ridge regressions.
+    """Base class of the two kernel ridge regressions, with values of `reg` as their `grid`.
 
-    Parameters
-    ----------
-    grid : sequence of float, optional
-        Values of `reg`.  Default: the published grid.
-    features : PointFeatures, optional
-        Feature map of the kernel.  Default: the feature map of the selection.
+    The default feature map is that of the selection, the default grid the published one.
     """
 
     features: PointFeatures | None = None

@@ -49,10 +49,6 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     weights : (n,), optional
         Row weights.
 
-    Returns
-    -------
-    float
-
     Raises
     ------
     OptionError
@@ -85,10 +81,6 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     ----------
     delta, residuals, weights
         See `plug_in_risk`.
-
-    Returns
-    -------
-    float
     """
     w = np.ones(len(delta)) if weights is None else weights
     weighted = w[:, None] * delta

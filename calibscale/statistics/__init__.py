@@ -168,10 +168,7 @@ def redraws(statistic: Statistic) -> bool:
 class PairStatistic(Statistic):
     """Statistic from which a sum over pairs of rows follows, exactly or approximately.
 
-    Attributes
-    ----------
-    approximation : str
-        Kind of the error of `pair_total`.
+    `approximation` is the kind of the error of `pair_total`.
     """
 
     approximation: ClassVar[str]

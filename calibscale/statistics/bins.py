@@ -49,15 +49,10 @@ class _Counts(Statistic):
 
 @dataclass(frozen=True)
 class BinCounts(_Counts):
-    """Rows counted into bins of a scalar notion, or of every class.
+    """Rows counted into bins of a scalar notion, or of every class, between B + 1 increasing edges.
 
-    Parameters
-    ----------
-    notion : {"top_label", "positive", "class_wise"}
-    edges : tuple of float
-        B + 1 increasing edges; predictions beyond the ends join the end bins.
-    left_closed : bool
-        Whether bins are [lo, hi) with the last one closed, instead of (lo, hi] with 0 in the first.
+    Predictions beyond the ends join the end bins.  Bins are (lo, hi] with 0 in the first; with
+    `left_closed` they are [lo, hi) with the last one closed.
     """
 
     notion: str

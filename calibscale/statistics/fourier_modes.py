@@ -38,13 +38,7 @@ _DRAWN = 2**22  # residuals of replicates drawn at once: 32 MB
 
 
 def check_size(setup: DataProfile, notion: str, kernel: ProductKernel, features: int) -> None:
-    """Check that the features of all combinations of categories fit into memory.
-
-    Raises
-    ------
-    OptionError
-        If they do not.
-    """
+    """Raise an OptionError unless features of all combinations of categories fit into memory."""
     needed = kernel.n_codes * width(notion, setup.classes) * features
     if needed > MAX_NUMBERS:
         raise OptionError(
@@ -71,28 +65,12 @@ class ModeState(NamedTuple):
 class Modes(PairStatistic):
     """Fourier modes F(ω) = Σ_i w_i δ_i exp(i⟨ω, z_i⟩) of predictions and covariates (a NUFFT).
 
-    Each combination c of categories and of values of discrete columns has separate modes;
-    Σ_ij e_i e_j κ(z_i, z_j) is Σ_cc' L_cc' Σ_ω κ̂(ω) F_c(ω) conj F_c'(ω).
-
-    Parameters
-    ----------
-    notion : {"positive", "top_label"}
-    series : FourierSeries
-        Series of the prediction, unless its kernel is 1, and of the columns.
-    predictions : bool
-        Whether the prediction is the first dimension.
-    columns : tuple of int
-        Positions of the covariates in the series.
-    discrete : tuple of int
-        Positions of the covariates with few values.
-    levels : tuple of tuples
-        Values of each discrete covariate.
-    couplings : tuple of tuples
-        Kernel between the values of each discrete covariate, row by row.
-    hold_out : HoldOut, optional
-        Held-out rows, which are omitted.
-    clipped : bool
-        Whether points outside the series' box are moved to its edge, instead of being an error.
+    Each combination c of categories and of values of discrete columns has separate modes; Σ_ij e_i
+    e_j κ(z_i, z_j) is Σ_cc' L_cc' Σ_ω κ̂(ω) F_c(ω) conj F_c'(ω).  The series is that of the
+    prediction, if `predictions`, and of the covariates at the positions `columns`; `discrete` are
+    the positions of those with few values, `levels` these values, and `couplings` the kernel
+    between them, row by row.  Held-out rows are omitted.  If `clipped`, points outside the series'
+    box are moved to its edge, instead of being an error.
     """
 
     notion: str
@@ -231,10 +209,7 @@ def spectral_statistic(
 ) -> Modes:
     """Modes of a product kernel on the box of the data.
 
-    Raises
-    ------
-    NoSeries
-        If the kernel or the data do not allow a Fourier series; the message names a remedy.
+    NoSeries is raised, with a remedy, if the kernel or the data do not allow a Fourier series.
     """
     if width(notion, setup.classes) > 1:
         raise NoSeries(

@@ -45,21 +45,12 @@ class NystromState(NamedTuple):
 
 @dataclass(frozen=True)
 class Nystrom(PairStatistic):
-    """Nyström features φ of a product kernel, and a seeded sample of rows.
+    """Nyström features φ of a product kernel, and a seeded sample of `kept` rows.
 
     κ = ⟨φ, φ⟩ + a residual.  The pairs of the first part are summed exactly; the sum for the
-    residual is an unbiased estimate from all pairs of the sample, with a standard error.
-
-    Parameters
-    ----------
-    kernel : ProductKernel
-        Product kernel with a single radial kernel, gaussian or laplace.
-    notion : str
-    landmarks : Landmarks
-        Landmarks in coordinates divided by their bandwidths.
-    kept : int
-        Number of rows of the sample.
-    seed : int
+    residual is an unbiased estimate from all pairs of the sample, with a standard error.  The
+    kernel has a single radial part, gaussian or laplace; landmarks are in coordinates divided by
+    their bandwidths.
     """
 
     kernel: ProductKernel
@@ -151,10 +142,8 @@ def nystrom_statistic(
 ) -> Nystrom:
     """Nyström statistic with landmarks chosen among a sample of the data.
 
-    Raises
-    ------
-    OptionError
-        If the kernel is not gaussian or laplace, or a product of different ones.
+    An OptionError is raised if the kernel is not gaussian or laplace, or a product of different
+    ones.
     """
     names = {kernel.prediction} - {"none"} | ({kernel.covariate} if kernel.columns else set())
     kinds: dict[str, type[Kernel]] = {"gaussian": Gaussian, "laplace": Laplacian}

@@ -28,14 +28,7 @@ HISTOGRAM = FineHistogram("positive")
 class ScoreCells(NamedTuple):
     """Cells of a fine histogram with positive weight, in increasing order of p; each (c,).
 
-    Attributes
-    ----------
-    weight, weight2 :
-        Σw and Σw².
-    mean :
-        Mean of p, non-decreasing.
-    frequency :
-        Frequency of y = 1.
+    Σw and Σw², mean of p (non-decreasing), and frequency of y = 1.
     """
 
     weight: Floats

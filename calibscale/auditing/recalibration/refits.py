@@ -73,7 +73,6 @@ def refits_of(
         Source of the fit, and options as in `calibscale.evaluate`.
     notion : {"positive", "top_label"}
         Notion of the test.
-    replicates, seed : int
 
     Returns
     -------
