@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, Unpack
 
@@ -27,7 +27,7 @@ from calibscale.inference.resampling import Resampling, resampling
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
-from calibscale.results import Estimate
+from calibscale.results import Estimate, Outcome, SourceRows
 from calibscale.results.evaluation_results import (
     Diagram,
     Evaluation,
@@ -90,10 +90,9 @@ def evaluate(
 
     Raises
     ------
-    InvalidDataError
-        At the first invalid row, with its number, its chunk and the remedy.
-    OptionError, StoreError
-        If the data do not support a setting, or cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row, with its number, its chunk and the remedy; if the data do not
+        support a setting, or cannot be read.
 
     Examples
     --------
@@ -254,10 +253,9 @@ def reliability(
 
     Raises
     ------
-    InvalidDataError
-        At the first invalid row, with its number, its chunk and the remedy.
-    OptionError, StoreError
-        If the data do not support a setting, or cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row, with its number, its chunk and the remedy; if the data do not
+        support a setting, or cannot be read.
 
     Examples
     --------
@@ -277,23 +275,18 @@ def reliability(
         notion = notion or default_notion(session.source.classes)
         diagram = _Diagram(bins, edges, notion, class_index)
         result = evaluate(session, [diagram], group_by=group_by)
+    run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
     return Reliability(
         notion=notion,
         class_index=class_index,
         level=level,
         overall=curve_of_estimate(result[diagram.name], level),
-        n=result.n,
-        n_unlabelled=result.n_unlabelled,
-        dropped=result.dropped,
-        source=result.source,
-        seconds=result.seconds,
-        versions=result.versions,
-        parameters={**diagram.parameters, **result.parameters},
         group_by=group_by,
         groups={
             value: curve_of_estimate(estimates[0], level)
             for value, estimates in result.groups.items()
         },
+        **{**run, "parameters": {**diagram.parameters, **result.parameters}},
     )
 
 

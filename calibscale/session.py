@@ -258,12 +258,13 @@ class Run(Session):
 
     def pairs(self, **options: Any) -> Pairs:
         """Sums over pairs of the rows, with the options of `Pairs`."""
-        rules = replace(
-            self.rules,
-            group=None if self.group_by is None else self.source.covariate(self.group_by),
-            covariates=tuple(c.position for c in self.columns.values()),
-        )
-        return Pairs(self.source, rules, self.execution, **options)
+        return Pairs(self.source, self.rules_by(self.group_by), self.execution, **options)
+
+    def rules_by(self, group_by: str | None) -> Rules:
+        """Rules of the rows of the estimators, in groups by a covariate."""
+        group = None if group_by is None else self.source.covariate(group_by)
+        positions = tuple(c.position for c in self.columns.values())
+        return replace(self.rules, group=group, covariates=positions)
 
 
 def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Estimator]:

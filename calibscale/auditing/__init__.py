@@ -109,10 +109,8 @@ def audit(
 
     Raises
     ------
-    InvalidDataError
-        At the first invalid row.
-    OptionError, StoreError
-        If a setting does not suit the data, or a source cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a setting does not suit the data, or a source cannot be read.
 
     Examples
     --------

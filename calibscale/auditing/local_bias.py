@@ -72,10 +72,8 @@ def local_bias(
 
     Raises
     ------
-    InvalidDataError
-        At the first invalid row.
-    OptionError, StoreError
-        If a setting does not suit the data, or the source cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a setting does not suit the data, or the source cannot be read.
 
     Examples
     --------

@@ -76,10 +76,9 @@ def calibration_test(
 
     Raises
     ------
-    InvalidDataError
-        At the first invalid row.
-    OptionError, StoreError
-        If a statistic cannot be tested with this null, or the data cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a statistic cannot be tested with this null, or the data cannot
+        be read.
 
     Examples
     --------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -68,10 +67,8 @@ def power(
 
     Raises
     ------
-    InvalidDataError
-        At the first invalid row.
-    OptionError, StoreError
-        If a parameter is out of range, or the data cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a parameter is out of range, or the data cannot be read.
 
     Examples
     --------
@@ -154,11 +151,7 @@ class _Pool:
     """Rows from which data sets are drawn, with the probabilities of their labels."""
 
     def __init__(self, run: Run, bias: Miscalibration, position: int | None) -> None:
-        rules = replace(
-            run.rules,
-            group=position,
-            covariates=tuple(c.position for c in run.columns.values()),
-        )
+        rules = run.rules_by(None if bias.where is None else bias.where[0])
         q, biased, x, weights = [], [], [], []
         self.counts = RowCounts()
         for block in run.source.sample(POOL):

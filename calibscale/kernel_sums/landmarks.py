@@ -64,7 +64,8 @@ def solve(
     while float(np.linalg.norm(state.C)) > tolerance * norm and state.iterations < max_iterations:
         AP = product(state.P, state.iterations)
         try:
-            xi = np.linalg.inv(_symmetric(state.P.T @ AP))
+            curvature = state.P.T @ AP
+            xi = np.linalg.inv(0.5 * (curvature + curvature.T))
         except np.linalg.LinAlgError:  # no search direction is left; the residual measures X
             break
         state.X += state.P @ (xi @ state.C)
@@ -88,10 +89,6 @@ def _start(B: Floats) -> _State:
     rank = int((sigma > sigma[0] * max(B.shape) * np.finfo(float).eps).sum())
     Q = np.ascontiguousarray(U[:, :rank])
     return _State(np.zeros_like(B), Q, Q.copy(), sigma[:rank, None] * Vt[:rank], 0)
-
-
-def _symmetric(A: Floats) -> Floats:
-    return 0.5 * (A + A.T)
 
 
 def _restored(checkpoint: Checkpoint | None) -> _State | None:

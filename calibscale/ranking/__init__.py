@@ -86,11 +86,9 @@ def rank(
 
     Raises
     ------
-    InvalidDataError
-        If a row of a model is invalid.
-    OptionError, StoreError
-        If the models have different numbers of classes, a setting is invalid, or a store cannot
-        be read.
+    InvalidDataError, OptionError, StoreError
+        If a row of a model is invalid; if the models have different numbers of classes, a setting
+        is invalid, or a store cannot be read.
 
     Examples
     --------

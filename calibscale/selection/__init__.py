@@ -39,7 +39,7 @@ from calibscale.selection.families import (
 )
 from calibscale.selection.kde import KDE, LeaveOneOutKDE
 from calibscale.selection.ridge import KKR, UKKR
-from calibscale.selection.risk import FoldScorer, FoldScores, FoldTask, fit_families
+from calibscale.selection.risk import FoldScorer, FoldScores, FoldTask
 from calibscale.selection.simple_families import Bins, DebiasedBins, Temperature
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics import MAX_GROUPS, Statistic
@@ -341,10 +341,12 @@ def _choose(walk: _Pass, profile: FamilyProfile, families: Sequence[Family]) -> 
         states = groups[fold]
         return FoldPart(states[residuals], tuple(states[s] for s in family.needs))
 
+    def fit(excluded: int) -> tuple[FittedFamily, ...]:
+        train = [fold for fold in range(k) if fold != excluded]
+        return tuple(f.fit([part(v, f) for v in train], profile, excluded) for f in families)
+
     fitted: list[tuple[FittedFamily, ...]] = engine.fold(
-        FoldTask(k, lambda fold: fit_families(fold, k, families, part, profile)),
-        "threads",
-        progress=walk.stages.next(),
+        FoldTask(k, fit), "threads", progress=walk.stages.next()
     )
     streamed = [
         f for f, family in enumerate(families)

@@ -313,16 +313,6 @@ class FoldScorer:
         return sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
 
 
-def fit_families(
-    fold: int, folds: int, families: Sequence[Family], parts: Parts, profile: FamilyProfile
-) -> tuple[FittedFamily, ...]:
-    """Fit every family on all folds but `fold`."""
-    return tuple(
-        family.fit([parts(k, family) for k in range(folds) if k != fold], profile, fold)
-        for family in families
-    )
-
-
 def bilinear_risk(fit: Bilinear, part: FoldPart, rows: Sequence[NotionView]) -> Floats:
     """R̂_CE of each hyper-parameter [GB eq. 20] on a part and all of its rows, (H,)."""
     sums = fit.pair_sums(part, rows, True)

@@ -319,9 +319,9 @@ def test_test__refuses_replicates_without_end(run: Any, store: Path) -> None:
 
 
 def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
-    from calibscale.inference import calibration_test
+    from calibscale import inference
 
-    monkeypatch.setattr(calibration_test, "batch_of", lambda _: 20)
+    monkeypatch.setattr(inference, "batch_of", lambda _: 20)
     seen: list[tuple[int, int]] = []
     cs.calibration_test(
         store, cs.ECE(), replicates=99, block_rows=300, scheduler="serial",
