@@ -244,9 +244,6 @@ _MAP_COLUMNS = ("bias", "standard_error", "low", "high", "effective_rows")
 _MIN_DISTANCE = 2.0  # bandwidths between two regions
 
 
-# ---------------------------------------------------------------- curves
-
-
 def curves(
     session: Session,
     notion: str,

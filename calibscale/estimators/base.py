@@ -5,19 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from calibscale.data import SCALAR_NOTIONS, Floats, default_notion, problems
 from calibscale.errors import OptionError
 from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.limits import Limits
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic
-
-if TYPE_CHECKING:
-    from calibscale.kernel_sums.pair_sums import Pairs
-    from calibscale.kernel_sums.pair_tasks import PairSum
-
 
 NO_ROWS = "no rows with a label and a positive weight"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
@@ -15,13 +15,11 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import NO_ROWS, BoundEstimator, Estimator, PairWork, no_replicates
 from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, RandomFourier
 from calibscale.kernel_sums.landmarks import solve
+from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.results import Approximation, Estimate
+from calibscale.results import EXACT, Approximation, Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation
-
-if TYPE_CHECKING:
-    from calibscale.kernel_sums.pair_sums import Pairs
 
 _ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
 
@@ -393,20 +391,14 @@ class ExactCKCE(BoundEstimator):
             "relative_residual": solution.relative_residual,
         }
         parameters |= {"ridge": ridge, "tolerance": settings.tolerance}
-        if not solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
-            return Estimate(
-                self.name, "canonical", None, True, parameters=parameters, details=details,
-                n=len(delta),
-                reason=f"the iteration stopped at a relative residual of "
-                f"{solution.relative_residual:.2g}; raise the ridge or the bandwidth",
-            )  # fmt: skip
-        return Estimate(
-            self.name,
-            "canonical",
-            value,
-            True,
-            approximation=Approximation("conjugate_gradients", error),
-            parameters=parameters,
-            details=details,
-            n=len(delta),
+        estimate = Estimate(
+            self.name, "canonical", value, True, Approximation("conjugate_gradients", error),
+            parameters, details, len(delta),
+        )  # fmt: skip
+        if solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
+            return estimate
+        reason = (
+            f"the iteration stopped at a relative residual of {solution.relative_residual:.2g}; "
+            "raise the ridge or the bandwidth"
         )
+        return replace(estimate, value=None, approximation=EXACT, reason=reason)

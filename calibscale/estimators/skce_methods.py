@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import stdtrit
@@ -12,16 +12,13 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
 from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.fourier_series import NoSeries
-from calibscale.kernel_sums.pair_sums import sampled_mean
+from calibscale.kernel_sums.pair_sums import Pairs, sampled_mean
 from calibscale.kernel_sums.pair_tasks import PairState, PairSum
 from calibscale.kernel_sums.tile_layout import panel_cuts
 from calibscale.results import EXACT, Approximation, Estimate
 from calibscale.statistics import PairStatistic, Statistic
 from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
 from calibscale.statistics.nystrom_map import nystrom_statistic
-
-if TYPE_CHECKING:
-    from calibscale.kernel_sums.pair_sums import Pairs
 
 _FEW_ROWS = 3000  # all pairs take milliseconds
 _SOME_ROWS = 50_000  # all pairs take seconds

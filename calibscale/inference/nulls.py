@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
 from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator
 from calibscale.kernel_sums import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.statistics import Replicates, Statistic, redraws
-
-if TYPE_CHECKING:
-    from calibscale.estimators.base import BoundEstimator
 
 MAX_POOL = 2**27  # residuals in memory: 1 GB
 

@@ -97,12 +97,8 @@ class Bootstrap(Resampling):
 
     Parameters
     ----------
-    level : float
-        Confidence level.
-    groups : int
-        Number of groups, 2 to 1,000.
-    seed : int
-        Seed of the groups and of the resamples.
+    level, groups, seed
+        See `Jackknife`; the seed is also that of the resamples.
     resamples : int
         Number of resamples, at least 19.
 

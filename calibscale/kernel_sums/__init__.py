@@ -235,6 +235,13 @@ class ProductKernel:
         x = covariates[:, self.columns]
         return (x - np.array(self.centres)) / np.array(self.bandwidths) if self.columns else x
 
+    def coordinates(self, rows: NotionRows) -> Floats:
+        """Predictions and continuous covariates in bandwidths, side by side (c, e + d)."""
+        parts = [self.continuous(rows.covariates)]
+        if self.prediction != "none":
+            parts.insert(0, rows.points / self.prediction_bandwidth)
+        return np.hstack(parts)
+
     def diagonal(self, rows: NotionRows) -> Floats:
         """κ of each row with itself (c,)."""
         if self.linear:

@@ -407,6 +407,3 @@ def _root(covariance: Floats) -> Floats:
     """Symmetric square root of a covariance matrix, which is unique."""
     eigenvalues, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(np.maximum(eigenvalues, 0.0))) @ vectors.T
-
-
-# ---------------------------------------------------------------- Rankings of subsets

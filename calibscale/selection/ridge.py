@@ -330,13 +330,8 @@ def _restricted(state: FeatureState, index: Index | None) -> FeatureState:
 
 Index = tuple[Ints, float]  # positions of some of the features, and their scale factor
 
-
 _GROUPS = 10
-
-
 _ROUNDING = 1e-12
-
-
 # constants that cover 95 % of risks and estimates of networks on CIFAR-10 and -100, ranks 50 to 400
 _UNIT, _POWER, _SAFETY, _MAX_RATIO = 1e-3, 1.25, 2.5, 4.0
 

@@ -333,11 +333,7 @@ class LocalFeatures(PairStatistic):
 
     def _features(self, rows: NotionRows) -> Floats:
         """Features: cosines, then sines (c, 2F)."""
-        kernel = self.kernel
-        parts = [kernel.continuous(rows.covariates)]
-        if kernel.prediction != "none":
-            parts.insert(0, rows.points / kernel.prediction_bandwidth)
-        z = np.hstack(parts) @ self.frequencies(rows.points.shape[1]).T
+        z = self.kernel.coordinates(rows) @ self.frequencies(rows.points.shape[1]).T
         phi = np.empty((len(rows), 2 * self.n_features))
         elementary.fourier_features(z, 1.0, phi)
         return phi

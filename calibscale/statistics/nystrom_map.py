@@ -78,7 +78,7 @@ class Nystrom(PairStatistic):
         rows = NotionRows.of(chunk, self.notion)
         w = rows.weights
         d2 = np.einsum("ij,ij->i", rows.delta, rows.delta)
-        points = coordinates(self.kernel, rows)
+        points = self.kernel.coordinates(rows)
         strengths = rows.delta * w[:, None]
         codes = self.kernel.codes(rows.covariates)
         if len(rows):
@@ -129,14 +129,6 @@ class Nystrom(PairStatistic):
         return low_rank + scale * float(mean), _WIDTH * scale * float(np.sqrt(variance))
 
 
-def coordinates(kernel: ProductKernel, rows: NotionRows) -> Floats:
-    """Predictions and covariates in bandwidths, side by side (c, e + d)."""
-    parts = [kernel.continuous(rows.covariates)]
-    if kernel.prediction != "none":
-        parts.insert(0, rows.points / kernel.prediction_bandwidth)
-    return np.hstack(parts)
-
-
 def nystrom_statistic(
     setup: DataProfile, notion: str, kernel: ProductKernel, limit: int, seed: int
 ) -> Nystrom:
@@ -155,7 +147,7 @@ def nystrom_statistic(
             "'features'"
         )
     sample = setup.sample(notion)
-    points = coordinates(kernel, sample)
+    points = kernel.coordinates(sample)
     points = points[np.isfinite(points).all(axis=1)]
     landmarks = choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
     check_size(setup, notion, kernel, landmarks.m)
