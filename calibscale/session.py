@@ -175,16 +175,8 @@ class Session:
     ) -> PassResult:  # fmt: skip
         """Run one pass; see `calibscale.statistics.scan`.
 
-        Parameters
-        ----------
-        statistics : iterable of Statistic
-            A repeated statistic is computed once.
-        group_by : str, optional
-            Covariate for each value of which there are states as well.
-        covariates : tuple of str
-            Names of the covariates that must be finite.
-        split : Split, optional
-            Folds, for each of which there are states.
+        A repeated statistic is computed once.  There are states as well for each value of the
+        covariate `group_by`, or for each fold of `split`; `covariates` must be finite.
         """
         task = scan_of(
             self.source, tuple(dict.fromkeys(statistics)), self.rules, self.execution.block_rows,

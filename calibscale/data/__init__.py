@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -62,14 +63,8 @@ class RowCounts(NamedTuple):
     dropped: dict[str, int] = {}  # noqa: RUF012  (never mutated)
 
     def __add__(self, other: RowCounts) -> RowCounts:  # type: ignore[override]
-        dropped = dict(self.dropped)
-        for reason, count in other.dropped.items():
-            dropped[reason] = dropped.get(reason, 0) + count
-        return RowCounts(
-            self.used + other.used,
-            self.unlabelled + other.unlabelled,
-            dict(sorted(dropped.items())),
-        )
+        dropped = dict(sorted((Counter(self.dropped) + Counter(other.dropped)).items()))
+        return RowCounts(self.used + other.used, self.unlabelled + other.unlabelled, dropped)
 
 
 class Event(NamedTuple):

@@ -230,10 +230,7 @@ class Estimator(BoundEstimator):
     def bind(self, setup: DataProfile) -> BoundEstimator:
         """Return the estimator for the data, with every default replaced by a value.
 
-        Raises
-        ------
-        OptionError
-            If the estimator does not fit the data.
+        An OptionError is raised if the estimator does not fit the data.
         """
         return self
 
@@ -252,10 +249,7 @@ class Estimator(BoundEstimator):
     def shared(self, setups: Sequence[DataProfile]) -> Self:
         """Return the estimator with every bandwidth that depends on the data set for all models.
 
-        Raises
-        ------
-        OptionError
-            If the estimator chooses bandwidths by power, which differ between models.
+        An OptionError is raised if it chooses bandwidths by power, which differ between models.
         """
         return self
 

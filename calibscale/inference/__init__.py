@@ -214,22 +214,13 @@ def pair_values(
         block = max(2, _DRAWN // max(1, rows.delta.size) // 2 * 2)
         for first in range(0, replicates, block):
             last = min(replicates, first + block)
-            drawn = _residuals(null, spec.notion, rows, first, last)  # (n, B, e)
+            drawn = null.residuals(spec.notion, rows, first, last)  # (n, B, e)
             strengths = (drawn * rows.weights[:, None, None]).reshape(len(rows), -1)
             products = np.concatenate(pairs.product(panels, np.split(strengths, cuts), "draws"))
             sums = np.einsum("ib,ib->b", strengths, products).reshape(-1, e).sum(axis=1)
             diagonals = np.einsum("ibe,ibe,i->b", drawn, drawn, squares)
             for all_pairs, diagonal in zip(sums, diagonals, strict=True):
                 yield estimator.from_sums(float(all_pairs), float(diagonal), state)
-
-
-def _residuals(null: Null, notion: str, rows: NotionRows, first: int, last: int) -> Floats:
-    """Drawn residuals (n, B, e)."""
-    if rows.delta.shape[1] == 1:
-        p, delta = rows.points[:, 0], rows.delta[:, 0]
-        return null.scalars(notion, rows.rows, p, delta, first, last).T[:, :, None]
-    vectors = null.vectors(rows.rows, rows.points, rows.delta, first, last)
-    return np.stack(list(vectors), axis=1)
 
 
 # ---------------------------------------------------------------- Monte Carlo tests

@@ -188,12 +188,9 @@ def _rows_left_out(
 
 def _drawn_residuals(rows: NotionRows, seed: int) -> Floats:
     """Residuals of drawn labels (n, B·e), replicate by replicate."""
-    null, e = DrawnLabels(seed), rows.delta.shape[1]
-    if e == 1:
-        p, delta = rows.points[:, 0], rows.delta[:, 0]
-        return null.scalars("", rows.rows, p, delta, 0, REPLICATES[1]).T
-    count = int(np.clip(400 // e, *REPLICATES))
-    return np.hstack(list(null.vectors(rows.rows, rows.points, rows.delta, 0, count)))
+    e = rows.delta.shape[1]
+    count = REPLICATES[1] if e == 1 else int(np.clip(400 // e, *REPLICATES))
+    return DrawnLabels(seed).residuals("", rows, 0, count).reshape(len(rows), -1)
 
 
 def _event_sums(rows: NotionRows) -> Floats:

@@ -102,6 +102,14 @@ class Null:
         """δ* (c, K), replicate by replicate."""
         raise NotImplementedError(self.name)
 
+    def residuals(self, notion: str, rows: NotionRows, first: int, last: int) -> Floats:
+        """δ* of rows of any notion (n, B, e)."""
+        if rows.delta.shape[1] == 1:
+            p, delta = rows.points[:, 0], rows.delta[:, 0]
+            return self.scalars(notion, rows.rows, p, delta, first, last).T[:, :, None]
+        vectors = self.vectors(rows.rows, rows.points, rows.delta, first, last)
+        return np.stack(list(vectors), axis=1)
+
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of each replicate, with its predictions and residuals."""
         raise NotImplementedError(self.name)
