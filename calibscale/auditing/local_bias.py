@@ -93,10 +93,7 @@ def local_bias(
         local = local_settings(covariates, data)
         names, notion = local.covariates, str(local.notion)
         _check(notion, data.classes, method, at, points, series_tolerance, min_rows)
-        kernel, notes = local_kernel(
-            profile, notion, names, local.categorical, local.prediction_kernel,
-            local.prediction_bandwidth, local.covariate_kernel, local.covariate_bandwidth,
-        )  # fmt: skip
+        kernel, notes = local_kernel(profile, notion, local)
         where = None
         if not isinstance(at, str):
             where = given_points(at, names, kernel)

@@ -109,20 +109,11 @@ class SKCE(Estimator):
         problems(notion, setup.classes)
         levelled = setup.source.categorical(self.covariates, self.categorical)
         named = replace(self, notion=notion, categorical=levelled)
-        kernel, notes = named._kernel(setup, self.prediction_bandwidth)
+        kernel, notes = local_kernel(setup, notion, named)
         if self.bandwidth_share is not None:
             kernel = most_powerful(setup, notion, kernel, HoldOut(self.bandwidth_share, self.seed))
         method, statistic, reason = choose_method(named, setup, kernel)
         return BoundSKCE(replace(named, method=method), kernel, statistic, (*notes, reason))
-
-    def _kernel(
-        self, setup: DataProfile, bandwidth: float | None
-    ) -> tuple[ProductKernel, list[str]]:
-        assert self.notion is not None
-        return local_kernel(
-            setup, self.notion, self.covariates, self.categorical, self.prediction_kernel,
-            bandwidth, self.covariate_kernel, self.covariate_bandwidth,
-        )  # fmt: skip
 
     def with_parts(self, **parts: Any) -> BoundSKCE:
         return BoundSKCE(self, **parts)
@@ -147,15 +138,12 @@ class SKCE(Estimator):
         bandwidth = self.prediction_bandwidth
         if bandwidth is None:
             bandwidth = pooled_distance([setup.sample(notion).points for setup in setups])
-        named = replace(self, notion=notion)
-        kernels = [named._kernel(setup, bandwidth)[0] for setup in setups]
+        named = replace(self, notion=notion, prediction_bandwidth=bandwidth)
+        kernels = [local_kernel(setup, notion, named)[0] for setup in setups]
         names = [name for name in self.covariates if name not in self.categorical]
         chosen = np.median([kernel.bandwidths for kernel in kernels], axis=0)
-        common = replace(
-            named,
-            prediction_bandwidth=bandwidth,
-            covariate_bandwidth=dict(zip(names, chosen.tolist(), strict=True)),
-        )
+        bandwidths = dict(zip(names, chosen.tolist(), strict=True))
+        common = replace(named, covariate_bandwidth=bandwidths)
         if common.method == "auto":  # the method of the largest model for all
             largest = max(setups, key=lambda setup: setup.rows)
             common = replace(common, method=common.bind(largest).settings.method)

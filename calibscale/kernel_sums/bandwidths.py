@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
@@ -80,20 +81,12 @@ def _covariates(kernel: ProductKernel, rows: NotionRows, factor: float) -> Float
 FEW_LEVELS = 16  # continuous columns with at most this many values are summed value by value
 
 
-def local_kernel(
-    setup: DataProfile,
-    notion: str,
-    covariates: tuple[str, ...],
-    categorical: tuple[str, ...],
-    prediction: str,
-    prediction_bandwidth: float | None,
-    covariate: str,
-    covariate_bandwidth: float | Mapping[str, float] | None,
-) -> tuple[ProductKernel, list[str]]:
-    """Kernel with its defaults from the data, and notes for the user."""
-    columns = setup.columns(covariates)
-    continuous = [columns[name] for name in covariates if name not in categorical]
+def local_kernel(setup: DataProfile, notion: str, settings: Any) -> tuple[ProductKernel, list[str]]:
+    """Kernel of the settings of an `SKCE` with defaults from the data, and notes for the user."""
+    columns, categorical = setup.columns(settings.covariates), settings.categorical
+    continuous = [columns[name] for name in settings.covariates if name not in categorical]
     sample = setup.sample(notion)
+    prediction_bandwidth = settings.prediction_bandwidth
     if prediction_bandwidth is None:
         prediction_bandwidth = pooled_distance([sample.points])
     levels = []
@@ -106,11 +99,11 @@ def local_kernel(
             )
         levels.append(values)
     kernel = ProductKernel(
-        prediction,
+        settings.prediction_kernel,
         prediction_bandwidth,
-        covariate,
+        settings.covariate_kernel,
         tuple(c.position for c in continuous),
-        _bandwidths(continuous, sample, covariate_bandwidth),
+        _bandwidths(continuous, sample, settings.covariate_bandwidth),
         tuple(c.mean for c in continuous),
         tuple(columns[name].position for name in categorical),
         tuple(levels),

@@ -146,16 +146,16 @@ class LocalBias(Recalibrator):
             raise OptionError(
                 f"prediction_kernel must be gaussian or none, not {self.prediction_kernel!r}"
             )
-        KLCE(  # validates the shared settings
+        self._local()  # validates the shared settings
+
+    def _local(self) -> KLCE:
+        return KLCE(
             self.covariates, self.prediction_bandwidth, self.covariate_bandwidth,
             self.categorical, self.prediction_kernel, tolerance=self.tolerance,
         )  # fmt: skip
 
     def _fit(self, setup: DataProfile, read: Read) -> LocalBiasFit:
-        kernel, notes = local_kernel(
-            setup, "positive", self.covariates, self.categorical, self.prediction_kernel,
-            self.prediction_bandwidth, "gaussian", self.covariate_bandwidth,
-        )  # fmt: skip
+        kernel, notes = local_kernel(setup, "positive", self._local())
         try:
             plan = Spectral.fitting(
                 setup, "positive", kernel, self.covariates, self.tolerance, None
