@@ -13,7 +13,7 @@ import numpy as np
 from measure import Measurement, Report, Settings, measure
 
 from calibscale import KDE, KKR, UKKR, from_arrays, select
-from calibscale.results.selection_results import Selection
+from calibscale.results.comparison_results import Selection
 
 # file, rows, notion, golden file → estimator: (key there, smallest hyper-parameter, tolerance)
 GOLDEN = {

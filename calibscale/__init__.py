@@ -14,11 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibscale.estimators.registry import CLASSES
+from calibscale.estimators import CLASSES
 from calibscale.results import Outcome
 
 if TYPE_CHECKING:
-    from calibscale.auditing.audit_pipeline import Recalibration, audit
+    from calibscale.auditing import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
     from calibscale.data.source import ArraySource, from_arrays
     from calibscale.data.store import LogitStore
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         TCE2Kumar,
     )
     from calibscale.estimators.ckce import CKCE, CMMD, CKCECentred
-    from calibscale.estimators.jkce import JKCE, JKCEBiased
     from calibscale.estimators.scores import (
         NLL,
         Accuracy,
@@ -49,19 +48,26 @@ if TYPE_CHECKING:
         ConfidenceGap,
         NLLDecomposition,
     )
-    from calibscale.estimators.skce import KCE, KLCE, SKCE
-    from calibscale.evaluation import evaluate
-    from calibscale.inference.calibration_test import calibration_test
+    from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
+    from calibscale.evaluation import evaluate, reliability
+    from calibscale.inference import calibration_test
     from calibscale.inference.power import power
-    from calibscale.inference.reliability_bins import consistency_interval, wilson_interval
     from calibscale.inference.resampling import Bootstrap, Jackknife
-    from calibscale.kernel_sums.product_kernel import OneHot, RandomFourier
+    from calibscale.kernel_sums import OneHot, RandomFourier
+    from calibscale.limits import consistency_interval, wilson_interval
     from calibscale.planning import plan
-    from calibscale.ranking.ranking import rank
-    from calibscale.reliability_diagram import reliability
+    from calibscale.ranking import rank
     from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap
+    from calibscale.results.comparison_results import (
+        Agreement,
+        Candidate,
+        Difference,
+        RankedModel,
+        Ranking,
+        Selection,
+    )
     from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
     from calibscale.results.inference_results import (
         CalibrationTests,
@@ -69,12 +75,10 @@ if TYPE_CHECKING:
         Power,
         TestResult,
     )
-    from calibscale.results.ranking_results import Agreement, Difference, RankedModel, Ranking
-    from calibscale.results.selection_results import Candidate, Selection
+    from calibscale.selection import select
     from calibscale.selection.kde import KDE, LeaveOneOutKDE
     from calibscale.selection.ridge import KKR, UKKR
     from calibscale.selection.risk import plug_in_risk, plug_in_risk_error, sampled_risk
-    from calibscale.selection.selection_pipeline import select
     from calibscale.selection.simple_families import DebiasedBins
     from calibscale.session import Session
 

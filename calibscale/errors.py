@@ -39,12 +39,7 @@ class NoRowsError(InvalidDataError):
 class BinaryError(InvalidDataError):
     """Predictions of one column not declared binary, or of several columns declared binary.
 
-    Attributes
-    ----------
-    what : str
-        The data and their shape, without the remedy.
-    declared : bool
-        Whether the predictions were declared binary.
+    `what` is the data and their shape, without the remedy.
     """
 
     def __init__(self, what: str, declared: bool) -> None:
@@ -60,12 +55,8 @@ class BinaryError(InvalidDataError):
 class MissingNameError(OptionError):
     """A file has no array or column of the requested name.
 
-    Attributes
-    ----------
-    role : str
-        Role of the array or column, such as labels.
-    what : str
-        The file, the missing name, and the existing names.
+    `role` is that of the array or column, such as labels; `what` the file, the missing name, and
+    the existing names.
     """
 
     def __init__(self, message: str, role: str, what: str) -> None:

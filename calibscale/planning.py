@@ -11,18 +11,18 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import width
+from calibscale.data import width
 from calibscale.engine.merge_tree import LONGEST_REMOTE_RUN, run_length
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.nulls import DrawnLabels, replicates_of
+from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.kernel_sums.product_kernel import DataProfile
 from calibscale.kernel_sums.tile_layout import TileLayout, panel_cuts
 from calibscale.kernels import tiles
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb
-from calibscale.statistics.statistic import Scan, scan_of
+from calibscale.statistics import Scan, scan_of
 
 _SAMPLE_SECONDS = 0.1
 _FEW = 20  # replicates that are timed
@@ -55,10 +55,6 @@ def plan(
         without the costs of a cluster.
     replicates : int
         Number of draws of labels of a test; 0 for no test.
-
-    Returns
-    -------
-    Plan
 
     Raises
     ------

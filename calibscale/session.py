@@ -15,18 +15,18 @@ from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 import numpy as np
 
 from calibscale import engine
+from calibscale.data import RowCounts, Rules
 from calibscale.data.covariates import ColumnSummary
 from calibscale.data.derived_sources import Split
-from calibscale.data.rows import RowCounts, Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
+from calibscale.estimators import ESTIMATORS, build, estimator, settings_of
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.estimators.registry import ESTIMATORS, build, estimator, settings_of
+from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.kernel_sums.product_kernel import DataProfile
 from calibscale.results import Estimate
-from calibscale.statistics.statistic import PassResult, Statistic, scan, scan_of
+from calibscale.statistics import PassResult, Statistic, scan, scan_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,18 +173,10 @@ class Session:
         self, statistics: Iterable[Statistic], *, group_by: str | None = None,
         covariates: tuple[str, ...] = (), split: Split | None = None,
     ) -> PassResult:  # fmt: skip
-        """Run one pass; see `calibscale.statistics.statistic.scan`.
+        """Run one pass; see `calibscale.statistics.scan`.
 
-        Parameters
-        ----------
-        statistics : iterable of Statistic
-            A repeated statistic is computed once.
-        group_by : str, optional
-            Covariate for each value of which there are states as well.
-        covariates : tuple of str
-            Names of the covariates that must be finite.
-        split : Split, optional
-            Folds, for each of which there are states.
+        A repeated statistic is computed once.  There are states as well for each value of the
+        covariate `group_by`, or for each fold of `split`; `covariates` must be finite.
         """
         task = scan_of(
             self.source, tuple(dict.fromkeys(statistics)), self.rules, self.execution.block_rows,
@@ -228,14 +220,9 @@ class Session:
 class Run(Session):
     """Session with the estimators resolved for its source.
 
-    Attributes
-    ----------
-    chosen : tuple
-        Bound estimators, or for an unsupported one an `Estimate` without a value.
-    group_by : str or None
-        Covariate by which passes have groups.
-    also_finite : tuple of str
-        Further covariates that must be finite.
+    `chosen` are bound estimators, or for an unsupported one an `Estimate` without a value;
+    `group_by` is the covariate by which passes have groups, `also_finite` further covariates that
+    must be finite.
     """
 
     chosen: tuple[BoundEstimator | Estimate, ...] = ()
@@ -263,21 +250,19 @@ class Run(Session):
 
     def pairs(self, **options: Any) -> Pairs:
         """Sums over pairs of the rows, with the options of `Pairs`."""
-        rules = replace(
-            self.rules,
-            group=None if self.group_by is None else self.source.covariate(self.group_by),
-            covariates=tuple(c.position for c in self.columns.values()),
-        )
-        return Pairs(self.source, rules, self.execution, **options)
+        return Pairs(self.source, self.rules_by(self.group_by), self.execution, **options)
+
+    def rules_by(self, group_by: str | None) -> Rules:
+        """Rules of the rows of the estimators, in groups by a covariate."""
+        group = None if group_by is None else self.source.covariate(group_by)
+        positions = tuple(c.position for c in self.columns.values())
+        return replace(self.rules, group=group, covariates=positions)
 
 
 def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Estimator]:
-    """List of one or several estimators, which may be given by their text (`registry`).
+    """List of one or several estimators, which may be given by their text.
 
-    Raises
-    ------
-    OptionError
-        If an element is not an estimator, or its text is invalid.
+    An OptionError is raised if an element is not an estimator, or its text is invalid.
     """
     several = isinstance(estimators, Iterable) and not isinstance(estimators, str)
     return [estimator(each) for each in (estimators if several else [estimators])]  # type: ignore[union-attr]

@@ -15,15 +15,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
-from calibscale.data.rows import Block, Chunk, Event, Floats, Ints, Rules, chunks
+from calibscale.data import Block, Chunk, Event, Floats, Ints, Rules, chunks
 from calibscale.data.source import from_arrays
 from calibscale.data.store import LogitStore
-from calibscale.engine import available_cpus, one_thread
+from calibscale.engine import available_cpus
 from calibscale.errors import OptionError, StoreError
 from calibscale.estimators.base import Estimator
-from calibscale.kernel_sums.product_kernel import BANDWIDTH_ROWS, DataProfile
+from calibscale.kernel_sums import BANDWIDTH_ROWS
 from calibscale.kernels import random_draws
 from calibscale.results import Estimate
+from calibscale.session import Session
 
 _BATCH_NUMBERS = 2**17  # predictions drawn together: 1 MB, about 10 ms
 
@@ -201,10 +202,6 @@ def simulate(
     progress : callable, optional
         Called with the number of rows written and the total number of rows.
 
-    Returns
-    -------
-    LogitStore
-
     Raises
     ------
     OptionError, StoreError
@@ -303,8 +300,7 @@ def _labels(seed: int, start: int, log_p: Floats) -> Ints:
 
 def _uniforms(seed: int, start: int, stop: int, d: int) -> Floats:
     """Uniform numbers (rows, d) for covariates; a column does not depend on d."""
-    u = np.empty((stop - start, -(-d // 2), 2))
-    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.COVARIATES), start, u)
+    u = random_draws.table(stop - start, -(-d // 2), seed, random_draws.COVARIATES, start)
     return np.ascontiguousarray(u.reshape(len(u), -1)[:, :d])
 
 
@@ -360,14 +356,14 @@ def truth(
     0.0
     """
     configuration = configured(generator, classes, parameters, seed, rows=rows, sample=sample)
-    rules = Rules("logits", configuration.classes, chunk_rows=1)
     first = configuration.draw(seed, _FIRST_ROW, _FIRST_ROW + min(sample, BANDWIDTH_ROWS))
-    profile = DataProfile(from_arrays(logits=first.logits, labels=first.labels), rules)
-    chosen = [estimator.population(rows).bind(profile) for estimator in estimators]
-    states = {s: s.zero(configuration.classes) for e in chosen for s in e.needs}
-    with one_thread():  # as in the engine, for results that do not depend on BLAS threads
+    source = from_arrays(logits=first.logits, labels=first.labels)
+    with Session.open(source, scheduler="serial") as session:
+        run = session.run([estimator.population(rows) for estimator in estimators])
+        chosen = run.fitting
+        states = {s: s.zero(configuration.classes) for e in chosen for s in e.needs}
         for draw in draws(configuration, seed, _FIRST_ROW, sample):
-            for chunk in soft_chunks(draw, rules):
+            for chunk in soft_chunks(draw, session.rules):
                 states = {s: s.accumulate(state, chunk) for s, state in states.items()}
     return tuple(
         replace(e.finalize(*(states[s] for s in e.needs)), estimator=estimator.name)

@@ -6,7 +6,7 @@ threads and clusters, intervals from groups of rows, p-values from drawn labels.
 same bin counts as the estimator here: equal statistics are computed once.
 
 A statistic of your own is a frozen dataclass, too: `zero`, `accumulate` and, for tests, `draw`; see
-`calibscale/statistics/statistic.py`.
+`calibscale/statistics/__init__.py`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ PACKAGE = Path(calibscale.__file__).parent
 ROOMS = (
     "errors", "formatting", "results", "schemas", "kernels", "engine", "data", "limits",
     "kernel_sums", "statistics", "estimators", "session", "inference",
-    "evaluation", "reliability_diagram", "planning", "selection", "ranking", "auditing",
+    "evaluation", "planning", "selection", "ranking", "auditing",
     "simulation", "output", "monitoring", "cli", "calibscale", "__main__",
 )  # fmt: skip
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly

@@ -15,11 +15,11 @@ from scipy.stats import binom, binomtest
 from calibscale import ECE, LogitStore, TCE2Debiased, evaluate, from_arrays
 from calibscale.cli.reliability_command import reliability as command
 from calibscale.errors import OptionError
+from calibscale.evaluation import reliability
 from calibscale.formatting import number
-from calibscale.inference.reliability_bins import consistency_interval, wilson_interval
+from calibscale.limits import consistency_interval, wilson_interval
 from calibscale.output.plots.pictures import check_format, plot_result, save_picture
 from calibscale.output.plots.reliability_plot import plot_reliability
-from calibscale.reliability_diagram import reliability
 from calibscale.results.evaluation_results import Reliability
 
 Z95 = 1.959963984540054

@@ -1,1 +1,366 @@
-"""Audits: local calibration tests, biased groups, bias maps, and the effect of recalibration."""
+"""`audit`: tests, groups, bias curves, the bias map, recalibration, and another model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
+
+from calibscale.auditing.group_tests import GroupSums, tested_groups
+from calibscale.auditing.local_bias import local_bias, local_settings
+from calibscale.auditing.recalibration import part_of
+from calibscale.auditing.tests_and_scores import against as compare
+from calibscale.auditing.tests_and_scores import (
+    frozen,
+    local_estimators,
+    local_tests,
+    methods_named,
+    recalibrations,
+)
+from calibscale.data import Floats, RowCounts, problems
+from calibscale.data.covariates import Axis, axis_of
+from calibscale.data.derived_sources import HoldOut, predicted
+from calibscale.data.store import as_source
+from calibscale.errors import OptionError
+from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.results.audit_results import Audit, Scores
+from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
+from calibscale.session import Session, SessionOptions, verb
+
+_MAX_REGIONS = 8
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """Methods of recalibration, and the share of the rows that they are evaluated on.
+
+    Parameters
+    ----------
+    methods : str or sequence of str
+        ``temperature``, ``platt``, ``isotonic``, ``local_bias``, or ``all``; all but temperature
+        require two classes.
+    hold_out : float
+        Share of the rows that recalibration is evaluated on; the methods are fitted to the others.
+    """
+
+    methods: str | Sequence[str] = ()
+    hold_out: float = 0.5
+
+    def __post_init__(self) -> None:
+        methods = (self.methods,) if isinstance(self.methods, str) else tuple(self.methods)
+        object.__setattr__(self, "methods", methods)
+        if not 0 < self.hold_out < 1:
+            raise OptionError(f"hold_out must be in (0, 1), not {self.hold_out}")
+
+
+@verb
+def audit(
+    source: Any,
+    covariates: str | Sequence[str] | SKCE,
+    *,
+    replicates: int = 999,
+    seed: int = 0,
+    level: float = 0.95,
+    bins: int = 5,
+    min_rows: int = 30,
+    recalibrate: str | Sequence[str] | Recalibration = (),
+    against: Any = None,
+    **options: Unpack[SessionOptions],
+) -> Audit:
+    """Audit a model: test whether it is calibrated on covariates, and find where it is not.
+
+    * Tests with labels drawn from the predictions: KLCE on all covariates together [VF, eq. 4],
+      KCE without covariates, and KLCE on each covariate alone, adjusted by Holm.
+    * Groups: every level of covariates with few values, quantile bins of the others, and their
+      pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
+      drawn labels, adjusted by Westfall–Young.
+    * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
+    * Recalibration fitted to a part of the rows, with tests before and after on the other rows; the
+      null of the tests after accounts for the noise of the fit, except for ``local_bias``
+      (`calibscale.auditing.recalibration.refits_of`).
+    * Comparison with another model on the same rows, by paired differences.
+
+    Parameters
+    ----------
+    source, **options
+        See `evaluate`.
+    covariates : sequence of str, or KLCE
+        Names of covariates; or a `KLCE` with its covariates and the settings of the tests and the
+        map (curves have smaller bandwidths).  Its notion is ``positive``, the default for two
+        classes, or ``top_label``.  Rows that chose the bandwidths are excluded from the tests,
+        recalibration and `against`.
+    replicates, seed : int
+        Number of replicates of the null, and seed of the null and of the held-out rows.
+    level : float
+        Confidence level of the simultaneous intervals; tests use alpha = 1 − level.
+    bins : int
+        Number of quantile bins of a covariate with more than ten values.
+    min_rows : int
+        Minimum effective rows, (Σw)²/Σw², of a group, a region or a point of a curve.
+    recalibrate : str, sequence of str or Recalibration
+        Methods of recalibration; half of the rows are held out from their fits.
+    against : path, URL, LogitStore or ArraySource, optional
+        Predictions of another model for the same rows; labels, weights and covariates are those
+        of `source`.
+
+    Raises
+    ------
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a setting does not suit the data, or a source cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> from calibscale import audit
+    >>> rng = np.random.default_rng(0)
+    >>> group, p = rng.integers(0, 2, 1000), rng.uniform(0.2, 0.8, 1000)
+    >>> source = calibscale.from_arrays(
+    ...     probabilities=p, labels=(rng.random(1000) < p + 0.2 * group).astype(int), binary=True,
+    ...     covariates=group[:, None], covariate_names=["group"],
+    ... )
+    >>> result = audit(source, ["group"], replicates=99)
+    >>> result.verdict, result.groups[0].name, result.groups[0].direction
+    ('locally miscalibrated on group (p ≤ 0.01)', 'group = 1', 'too low')
+    """
+    started = time.perf_counter()
+    chosen = recalibrate if isinstance(recalibrate, Recalibration) else Recalibration(recalibrate)
+    with Session.open(source, **options) as session:
+        data = session.source
+        local = replace(local_settings(covariates, data), seed=seed)
+        names, notion = local.covariates, str(local.notion)
+        _check(names, notion, data.classes, level, bins, min_rows)
+        for name in names:
+            data.covariate(name)  # raises for an unknown name before anything is read
+        estimators = local_estimators(local)
+        methods, unsuitable = methods_named(chosen.methods, data.classes, local)
+        if against is not None:
+            predicted(as_source(against), data)
+        columns = session.profile.columns(names)
+        tests, tested = local_tests(session, estimators, replicates, seed)
+        frozen_estimators = frozen(estimators, tests)
+
+        sample = session.profile.sample(notion).covariates
+        axes = tuple(
+            axis_of(column, column.name in local.categorical, sample[:, column.position], bins)
+            for column in columns.values()
+        )
+        statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
+        grouped = tested_groups(session, names, statistic, replicates, seed, min_rows, level)
+        notes = [*_notes(axes, notion, data.classes), *unsuitable]
+        if grouped.flips:
+            notes.append(
+                f"y − p varies {grouped.dispersion:.2f} times as much as the predictions imply: "
+                f"{100 * grouped.flips:.2g} % of the labels drawn to test groups are flipped"
+            )
+        bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
+        notes += missing
+        bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
+        notes += unmapped
+        rest = session
+        if local.bandwidth_share is not None:  # rows that did not choose the bandwidths
+            rest = session.on(part_of(data, HoldOut(local.bandwidth_share, seed), held=False))
+        recalibration: tuple[Scores, ...] = ()
+        if methods:
+            recalibration = recalibrations(
+                rest, methods, frozen_estimators[0], chosen.hold_out, replicates, seed
+            )
+        other = None
+        if against is not None:
+            other = compare(rest, against, frozen_estimators, tests, replicates, seed, level)
+    counts = RowCounts(tested.n, tested.n_unlabelled, tested.dropped)
+    return Audit(
+        covariates=names,
+        categorical=local.categorical,
+        notion=notion,
+        level=level,
+        tests=tests,
+        overall=grouped.overall,
+        groups=grouped.listed,
+        dispersion=grouped.dispersion,
+        regions=() if bias_map is None else regions(bias_map, _MAX_REGIONS),
+        curves=bias_curves,
+        histograms=histograms,
+        recalibration=recalibration,
+        against=other,
+        bias_map=bias_map,
+        notes=tuple(notes),
+        **session.outcome(
+            counts,
+            started,
+            null="labels",
+            adjusted="westfall-young",  # p-values of groups
+            flips=grouped.flips,
+            replicates=replicates,
+            seed=seed,
+            choose=local.bandwidth_share,
+            bins=bins,
+            min_rows=min_rows,
+            recalibrate=[method.name for method in methods],
+            hold_out=chosen.hold_out if methods else None,
+        ),
+    )
+
+
+def _check(
+    names: tuple[str, ...], notion: str, classes: int, level: float, bins: int, min_rows: int
+) -> None:
+    if not names:
+        raise OptionError("an audit needs covariates")
+    if notion not in ("positive", "top_label"):
+        raise OptionError(f"notion of an audit must be positive or top_label, not {notion!r}")
+    problems(notion, classes)
+    if not 0 < level < 1:
+        raise OptionError(f"level must be in (0, 1), not {level}")
+    if bins < 2:
+        raise OptionError(f"bins must be at least 2, not {bins}")
+    if min_rows < 2:
+        raise OptionError(f"min_rows must be at least 2, not {min_rows}")
+
+
+def _notes(axes: tuple[Axis, ...], notion: str, classes: int) -> list[str]:
+    """Notes on constant covariates, and on the notion."""
+    notes = [
+        f"{axis.name} is {'nearly ' if axis.levels is None else ''}constant: it defines no groups"
+        for axis in axes if len(axis) < 2
+    ]  # fmt: skip
+    if notion == "top_label":
+        what = f"{classes} classes" if classes > 2 else "notion top_label"
+        notes.append(f"{what}: the audit is of the confidence in the predicted class (top_label)")
+    return notes
+
+
+# ---------------------------------------------------------------- Bias curves and regions
+
+
+MAX_COLOURS = 4  # levels of the covariate that separates curves
+_CELLS = 40  # of a histogram
+
+_CURVE = 81  # points of a curve
+_MAP_COLUMNS = ("bias", "standard_error", "low", "high", "effective_rows")
+_MIN_DISTANCE = 2.0  # bandwidths between two regions
+
+
+def curves(
+    session: Session,
+    notion: str,
+    axes: tuple[Axis, ...],
+    rows: int,
+    min_rows: float,
+) -> tuple[tuple[BiasCurve, ...], tuple[Histogram, ...], list[str]]:
+    """Curves along the prediction and each continuous covariate, histograms of x, and notes.
+
+    Each x takes one pass over the rows.  Notes say why a curve is missing.
+    """
+    sample = session.profile.sample(notion)
+    few = (axis for axis in axes if axis.levels is not None and 2 <= len(axis) <= MAX_COLOURS)
+    by = next(few, None)
+    drawn: list[BiasCurve] = []
+    histograms: list[Histogram] = []
+    notes: list[str] = []
+    for axis in (None, *(axis for axis in axes if axis.levels is None)):
+        values = sample.points[:, 0] if axis is None else sample.covariates[:, axis.position]
+        values = values[np.isfinite(values)]
+        name = None if axis is None else axis.name
+        low, high = np.percentile(values, [1, 99]) if len(values) else (0.0, 0.0)
+        if not high > low:
+            continue
+        bandwidth = _bandwidth(values, rows // (len(by) if by else 1))
+        x = np.linspace(low, high, _CURVE)
+        try:
+            drawn += _along(session, notion, name, by, x, bandwidth, min_rows)
+        except OptionError as error:  # too many rows for direct sums, and no series
+            notes.append(f"no curve along {name or 'the prediction'}: {error}")
+            continue
+        counts, edges = np.histogram(values, _CELLS, (low, high))
+        histograms.append(Histogram(name, tuple(edges.tolist()), tuple(counts.tolist())))
+    return tuple(drawn), tuple(histograms), notes
+
+
+def _bandwidth(values: Floats, rows: int) -> float:
+    """Bandwidth 1.5 σ n^(−1/5), with σ from the quartiles where tails are heavy.
+
+    It is smaller than that of a test, but larger than that of a density, 1.06 σ n^(−1/5), because
+    y − p is mostly noise.
+    """
+    quartiles = np.percentile(values, [25, 75])
+    spreads = [values.std(), np.diff(quartiles)[0] / 1.349]
+    return float(1.5 * min(s for s in spreads if s > 0) * max(rows, 1) ** -0.2)
+
+
+def _along(
+    session: Session,
+    notion: str,
+    name: str | None,
+    by: Axis | None,
+    x: Floats,
+    bandwidth: float,
+    min_rows: float,
+) -> list[BiasCurve]:
+    """Curve of each level of `by`, from one map."""
+    levels: tuple[float | None, ...] = (None,) if by is None else by.levels or ()
+    names = [n for n in (name, by.name if by else None) if n is not None]
+    points = np.tile(x, len(levels))
+    columns = [] if name is None else [points]
+    if by is not None:
+        columns.append(np.repeat(np.array(levels, np.float64), len(x)))
+    covariates = np.column_stack(columns) if columns else None
+    local = KLCE(tuple(names), categorical=() if by is None else (by.name,), notion=notion)
+    if name is None:
+        local = replace(local, prediction_bandwidth=bandwidth)
+    else:
+        local = replace(local, prediction_kernel="none", covariate_bandwidth={name: bandwidth})
+    at = (points if name is None else None, covariates)
+    bias_map = local_bias(session, local, at=at, min_rows=min_rows)
+    drawn = []
+    for i, level in enumerate(levels):
+        part = slice(i * len(x), (i + 1) * len(x))
+        values = (getattr(bias_map, column)[part] for column in _MAP_COLUMNS)
+        drawn.append(BiasCurve(name, None if by is None else by.name, level, bandwidth, x, *values))
+    return drawn
+
+
+# ---------------------------------------------------------------- the map
+
+
+def local_map(session: Session, local: SKCE, min_rows: float) -> tuple[BiasMap | None, list[str]]:
+    """Map at 1,000 sampled rows, with the settings of a test, or a note why there is none."""
+    sample = session.profile.sample(str(local.notion))
+    x = sample.covariates[:, [session.source.covariate(name) for name in local.covariates]]
+    finite_rows = np.isfinite(x).all(axis=1)
+    points = sample.points[finite_rows, 0], x[finite_rows]
+    try:
+        return local_bias(session, local, at=points, min_rows=min_rows), []
+    except OptionError as error:
+        return None, [f"no map: {error}"]
+
+
+def regions(bias_map: BiasMap, count: int) -> tuple[Region, ...]:
+    """Points of largest |z|, at least two bandwidths or one level apart, or of opposite bias."""
+    coordinates = [bias_map.predictions / bias_map.parameters["prediction_bandwidth"]]
+    for name, column in zip(bias_map.covariates, bias_map.values.T, strict=True):
+        bandwidth = bias_map.parameters["covariate_bandwidth"].get(name)
+        if bandwidth is None:  # different levels of a category are far apart
+            column, bandwidth = np.unique(column, return_inverse=True)[1], 1 / _MIN_DISTANCE
+        coordinates.append(column / bandwidth)
+    points, bias = np.column_stack(coordinates), bias_map.bias
+    selected: list[int] = []
+    for i in map(int, bias_map.most_biased(len(bias_map))):
+        if len(selected) == count or bias[i] == 0:
+            break
+        if all(
+            math.dist(points[i], points[j]) >= _MIN_DISTANCE or bias[i] * bias[j] < 0
+            for j in selected
+        ):
+            selected.append(i)
+    return tuple(
+        Region(
+            float(bias_map.predictions[i]),
+            dict(zip(bias_map.covariates, map(float, bias_map.values[i]), strict=True)),
+            **{name: float(getattr(bias_map, name)[i]) for name in (*_MAP_COLUMNS, "z")},
+        )
+        for i in selected
+    )

@@ -12,27 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
-from calibscale.data.rows import Chunk, Floats, Ints
 from calibscale.inference.multiple_testing import StepDown
-from calibscale.inference.nulls import DrawnLabels, Replicates
+from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.audit_results import Group, Where
 from calibscale.session import Session
-from calibscale.statistics.statistic import Draws, Statistic, weights_of
+from calibscale.statistics import Replicates, Statistic, weights_of
 
 
 class GroupState(NamedTuple):
     """Sums of each of G groups.
 
-    Attributes
-    ----------
-    sums : (8, 2, G)
-        Number of rows with a positive weight, then Σ of w, w², wp, wr, w²p², w²pr, w²r², with
-        r = 1 − p, over the rows without the event and over those with it.
-    thirds : (2, G)
-        Σw³pr(r − p) over the rows with p ≤ 1/2, and over the others.
+    sums (8, 2, G): number of rows with a positive weight, then Σ of w, w², wp, wr, w²p², w²pr,
+    w²r², with r = 1 − p, over the rows without the event and over those with it.  thirds (2, G):
+    Σw³pr(r − p) over the rows with p ≤ 1/2, and over the others.
     """
 
     sums: Floats
@@ -42,12 +38,7 @@ class GroupState(NamedTuple):
 class DrawnGroups(NamedTuple):
     """Sums of B replicates, with δ* = p − y* for y* drawn with probability p.
 
-    Attributes
-    ----------
-    deltas : (B, G)
-        Σwδ* of each group.
-    squares : (B, 2)
-        Σw²δ* and Σw²δ*² over all rows.
+    deltas (B, G): Σwδ* of each group; squares (B, 2): Σw²δ* and Σw²δ*² over all rows.
     """
 
     deltas: Floats
@@ -109,7 +100,7 @@ class GroupSums(Statistic):
     def zero_drawn(self, classes: int, count: int) -> DrawnGroups:
         return DrawnGroups(np.zeros((count, sum(self._sizes))), np.zeros((count, 2)))
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         deltas, squares = sums
         p, _, delta, _ = chunk.event(self.notion)
         w = weights_of(chunk)

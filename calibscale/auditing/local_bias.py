@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from calibscale.auditing.smoother import Direct, Measured, Points, Strengths, choose
-from calibscale.data.rows import Floats, problems
+from calibscale.data import Floats, problems
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.bandwidths import local_kernel
-from calibscale.kernel_sums.product_kernel import DataProfile, ProductKernel
 from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, verb
-from calibscale.statistics.statistic import PassResult, Statistic
+from calibscale.statistics import PassResult, Statistic
 
 METHODS = ("auto", "spectral", "direct")
 NOTIONS = ("positive", "top_label")
@@ -70,16 +70,10 @@ def local_bias(
     series_tolerance : float
         The error of Σwκ is below series_tolerance·Σw.
 
-    Returns
-    -------
-    BiasMap
-
     Raises
     ------
-    InvalidDataError
-        At the first invalid row.
-    OptionError, StoreError
-        If a setting does not suit the data, or the source cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a setting does not suit the data, or the source cannot be read.
 
     Examples
     --------
@@ -99,10 +93,7 @@ def local_bias(
         local = local_settings(covariates, data)
         names, notion = local.covariates, str(local.notion)
         _check(notion, data.classes, method, at, points, series_tolerance, min_rows)
-        kernel, notes = local_kernel(
-            profile, notion, names, local.categorical, local.prediction_kernel,
-            local.prediction_bandwidth, local.covariate_kernel, local.covariate_bandwidth,
-        )  # fmt: skip
+        kernel, notes = local_kernel(profile, notion, local)
         where = None
         if not isinstance(at, str):
             where = given_points(at, names, kernel)

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import Chunk, Floats, Ints, RowCounts
+from calibscale.data import Chunk, Floats, Ints, RowCounts
 from calibscale.errors import OptionError
+from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel, radial
 from calibscale.kernel_sums.fourier_series import Complexes, NoSeries
-from calibscale.kernel_sums.product_kernel import DataProfile, NotionRows, ProductKernel, radial
+from calibscale.statistics import PassResult, Statistic, weights_of
 from calibscale.statistics.fourier_modes import MAX_NUMBERS, Modes, spectral_statistic
-from calibscale.statistics.statistic import PassResult, Statistic, weights_of
 
 MAX_PAIRS = 2 * 10**10  # some minutes on two cores
 
@@ -56,17 +56,7 @@ class RowPoints(Statistic):
 
 
 class Measured(NamedTuple):
-    """Sums of `Strengths` at the points.
-
-    Attributes
-    ----------
-    points : Points
-    first, second : (s, m), (t, m)
-        Sums with κ, and with κ².
-    errors : tuple of float
-        Errors of Σwκ and Σw²κ².
-    counts : RowCounts
-    """
+    """Sums of `Strengths` at points, with κ (s, m) and κ² (t, m); errors of Σwκ and Σw²κ²."""
 
     points: Points
     first: Floats

@@ -21,11 +21,11 @@ from calibscale.auditing.recalibration import (
 from calibscale.data.derived_sources import HoldOut, predicted
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE
 from calibscale.estimators.scores import NLL, Brier
 from calibscale.estimators.skce import KCE, SKCE
-from calibscale.inference.calibration_test import calibration_test
+from calibscale.inference import calibration_test
 from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.nulls import Null
@@ -41,7 +41,6 @@ from calibscale.results.audit_results import (
 )
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.session import Run, Session
-from calibscale.statistics.statistic import States
 
 
 def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:
@@ -233,35 +232,23 @@ _Value = tuple[Estimate, Parts | None]
 
 def _values(run: Run, design: Resampling) -> list[_Value]:
     """Estimates from one pass, with leave-group-out values where their states are small."""
-    grouped = [_grouped(e, design, run) for e in run.fitting]
-    needed = (s for g, e in zip(grouped, run.fitting, strict=True) for s in g or e.needs)
-    states = run.scan(needed).groups[None]
+    grouped = []
+    for estimator in run.fitting:
+        needed = design.needs(estimator)
+        zeros = (s.statistic.zero(run.source.classes) for s in needed)
+        size = sum(array.nbytes for zero in zeros for array in zero)
+        grouped.append(needed if design.groups * size <= GROUPED_BYTES else ())
+    every = list(zip(run.fitting, grouped, strict=True))
+    states = run.scan(s for e, groups in every for s in groups or e.needs).groups[None]
+    values: list[_Value] = []
     with engine.one_thread():
-        return [
-            _value(e, g, design, run, states) for g, e in zip(grouped, run.fitting, strict=True)
-        ]
-
-
-def _grouped(estimator: BoundEstimator, design: Resampling, run: Run) -> tuple[Any, ...]:
-    """Statistics by group; none if their states are too large."""
-    needed = design.needs(estimator)
-    zeros = (s.statistic.zero(run.source.classes) for s in needed)
-    size = sum(array.nbytes for zero in zeros for array in zero)
-    return needed if design.groups * size <= GROUPED_BYTES else ()
-
-
-def _value(
-    estimator: BoundEstimator,
-    grouped: tuple[Any, ...],
-    design: Resampling,
-    run: Run,
-    states: States,
-) -> _Value:
-    pairs = run.pairs() if estimator.pairwise else None
-    estimate = estimate_of(estimator, states, grouped, pairs)
-    if estimate.value is None or not (grouped or pairs is not None):
-        return estimate, None
-    return estimate, parts_of(estimator, design, states, pairs, estimate.value)
+        for e, groups in every:
+            pairs = run.pairs() if e.pairwise else None
+            estimate, parts = estimate_of(e, states, groups, pairs), None
+            if estimate.value is not None and (groups or pairs is not None):
+                parts = parts_of(e, design, states, pairs, estimate.value)
+            values.append((estimate, parts))
+    return values
 
 
 def _difference(estimator: Estimator, a: _Value, b: _Value, design: Resampling) -> PairedDifference:

@@ -322,7 +322,7 @@ def warmup() -> None:
     import time
 
     from calibscale.cli.warmup import warm_up
-    from calibscale.kernels._jit import cache_folder
+    from calibscale.kernels import cache_folder
 
     started = time.perf_counter()
     warm_up()

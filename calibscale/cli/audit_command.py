@@ -116,8 +116,8 @@ def audit(
         from calibscale.output.plots.pictures import check_format
 
         check_format(figure)
-    from calibscale.auditing.audit_pipeline import Recalibration
-    from calibscale.auditing.audit_pipeline import audit as run
+    from calibscale.auditing import Recalibration
+    from calibscale.auditing import audit as run
 
     local = replace(local_estimator(names, options), method=options.pop("method"))
     recalibrate = Recalibration(options.pop("recalibrate"), options.pop("hold_out"))

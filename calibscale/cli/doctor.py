@@ -11,7 +11,7 @@ from llvmlite import binding
 from threadpoolctl import threadpool_info
 
 from calibscale.engine import available_cpus
-from calibscale.kernels._jit import cache_folder
+from calibscale.kernels import cache_folder
 
 _PACKAGES = (
     *("calibscale", "numpy", "scipy", "numba", "llvmlite", "zarr", "numcodecs", "dask"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli.options import Command, add_options, columns, seed_option, was_passed
-from calibscale.estimators.registry import ESTIMATORS, SUMMARIES, build, parse, settings_of
+from calibscale.estimators import ESTIMATORS, SUMMARIES, build, parse, settings_of
 from calibscale.results import name_of
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     """Print the reason why estimates have no interval."""
     from rich.text import Text
 
-    from calibscale.estimators.registry import ESTIMATORS
+    from calibscale.estimators import ESTIMATORS
     from calibscale.output.text.tables import terminal
     from calibscale.results import name_of
 

@@ -72,8 +72,8 @@ def rank(
         raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
     if len(set(model_names)) < len(model_names):
         raise click.UsageError("a --name is given twice")
+    from calibscale.ranking import rank as run
     from calibscale.ranking.model_estimates import distinct_names
-    from calibscale.ranking.ranking import rank as run
 
     (estimator,) = estimators((by,), options)
     sources = [open_source(store, options) for store in stores]

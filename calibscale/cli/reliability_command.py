@@ -76,7 +76,7 @@ def reliability(
         from calibscale.output.plots.pictures import check_format
 
         check_format(output)
-    from calibscale.reliability_diagram import reliability as run
+    from calibscale.evaluation import reliability as run
 
     notion = notion or (None if class_index is None else "class_wise")
     with open_session(store, options, "counting", quiet=quiet) as session:

@@ -108,7 +108,7 @@ def select(
         check_format(plot_path)
     from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
     from calibscale.selection import KernelFeatures
-    from calibscale.selection.selection_pipeline import select as run
+    from calibscale.selection import select as run
 
     kernel = {"gaussian": Gaussian, "laplacian": Laplacian}[options.pop("kernel")]
     features = KernelFeatures(
@@ -132,7 +132,7 @@ def select(
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
-    from calibscale.selection.selection_pipeline import FAMILIES, default_families
+    from calibscale.selection import FAMILIES, default_families
 
     grid_of = {name: _grid(name, text) for name, text in pairs(grids, "--grid")}
     chosen = default_families(notion)

@@ -88,7 +88,7 @@ def test(
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
     check_output(json_path)
-    from calibscale.inference.calibration_test import calibration_test as run
+    from calibscale.inference import calibration_test as run
     from calibscale.inference.nulls import NULLS
 
     drawn_from = NULLS[null]

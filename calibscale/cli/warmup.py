@@ -7,11 +7,11 @@ import numpy as np
 from calibscale.data.source import from_arrays
 from calibscale.estimators.binned import CWCE2, ECE, SimplexECE
 from calibscale.estimators.ckce import CKCE
-from calibscale.estimators.jkce import JKCE
+from calibscale.estimators.skce import JKCE
 from calibscale.evaluation import evaluate
-from calibscale.inference.calibration_test import calibration_test
+from calibscale.inference import calibration_test
 from calibscale.inference.nulls import NULLS
-from calibscale.selection.selection_pipeline import select
+from calibscale.selection import select
 from calibscale.session import default_estimators
 from calibscale.simulation import GENERATORS
 

@@ -1,0 +1,412 @@
+"""Validated rows in memory, the input of every statistic, and their views by notion."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.data import input_hints
+from calibscale.errors import InvalidDataError, OptionError
+from calibscale.kernels import row_sums as kernel_rows
+from calibscale.results import Floats, Ints
+
+NO_WEIGHTS: Floats = np.empty(0)
+# Value used for log 0, so that 0·log 0 is 0 in kernels, not NaN: log 5e-324, which a process that
+# flushes subnormal numbers to 0 cannot compute.
+LOG_SMALLEST = -744.4400719213812
+_LOWEST, _HIGHEST = 1e-100, 1e100  # sums of squares neither vanish nor overflow
+DROP_REMEDY = (
+    "Fix the row, or pass on_invalid='drop' (--on-invalid drop) to skip and count such rows."
+)
+
+_REASONS = {
+    kernel_rows.NOT_FINITE: "not_finite",
+    kernel_rows.LABEL_RANGE: "label_out_of_range",
+    kernel_rows.NEGATIVE: "negative_probability",
+    kernel_rows.OFF_SIMPLEX: "off_simplex",
+    kernel_rows.BAD_WEIGHT: "bad_weight",
+    kernel_rows.NO_GROUP: "no_group",
+    kernel_rows.BAD_COVARIATE: "covariate_not_finite",
+}
+
+
+class Block(NamedTuple):
+    """Rows as read from a source, unchecked; `values` is (rows, K), or (rows,) if binary."""
+
+    start: int
+    values: NDArray[Any]
+    labels: NDArray[Any]
+    weights: NDArray[Any] | None
+    covariates: NDArray[Any] | None
+    name: str = "the source"
+
+    def take(self, index: NDArray[Any] | slice, start: int) -> Block:
+        """Rows selected by `index`, numbered from `start` on."""
+        columns: list[Any] = [None if c is None else c[index] for c in self[1:5]]
+        return Block._make([start, *columns, self.name])
+
+
+class RowCounts(NamedTuple):
+    """Numbers of rows in a pass: used, not yet labelled, and dropped by reason.
+
+    Rows of weight 0 are not counted.
+    """
+
+    used: int = 0
+    unlabelled: int = 0
+    dropped: dict[str, int] = {}  # noqa: RUF012  (never mutated)
+
+    def __add__(self, other: RowCounts) -> RowCounts:  # type: ignore[override]
+        dropped = dict(sorted((Counter(self.dropped) + Counter(other.dropped)).items()))
+        return RowCounts(self.used + other.used, self.unlabelled + other.unlabelled, dropped)
+
+
+class Event(NamedTuple):
+    """A scalar prediction, each (c,): p, 1 − p, δ = p − event, and the event (0 or 1)."""
+
+    p: Floats
+    rest: Floats
+    delta: Floats
+    event: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Labelled, valid rows of positive weight with their scores, computed by one fused kernel.
+
+    Row numbers in the source (c,); logits or probabilities as read (c, K), from which `q` is
+    computed on first use; labels y, and `top`, the first class of largest q (c,); `confidence`,
+    `rest`, `brier` and `nll` (c,): max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log
+    q_y; weights (c,), or empty for weight 1; covariates (c, d); and in a pass by folds the fold of
+    all rows.
+    """
+
+    rows: Ints
+    values: NDArray[Any]
+    kind: str
+    labels: Ints
+    top: Ints
+    confidence: Floats
+    rest: Floats
+    brier: Floats
+    nll: Floats
+    weights: Floats
+    covariates: Floats | None = None
+    fold: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def classes(self) -> int:
+        return self.values.shape[1]
+
+    @cached_property
+    def q(self) -> Floats:
+        """Predicted probabilities (c, K); computed from logits, values below 2⁻⁵⁰⁰ are 0."""
+        if self.kind == "probabilities":
+            return self.values.astype(np.float64)
+        q = np.empty(self.values.shape)
+        kernel_rows.softmax(self.values, self.confidence, q)
+        return q
+
+    @cached_property
+    def log_q(self) -> Floats:
+        """log q (c, K), computed from logits directly; −744.4 for log 0."""
+        if self.kind == "probabilities":
+            q = self.q
+            return np.log(q, out=np.full_like(q, LOG_SMALLEST), where=q > 0)
+        z = self.values.astype(np.float64)
+        z -= z.max(axis=1, keepdims=True)
+        z += np.log(self.confidence)[:, None]
+        return np.maximum(z, LOG_SMALLEST)
+
+    @cached_property
+    def factors(self) -> Floats:
+        """q (c, K) for sums of products: 0 where products would be subnormal, hence slow."""
+        q = self.q
+        if self.kind == "logits":  # `softmax` sets small values to 0
+            return q
+        small = q < kernel_rows.SMALLEST
+        return np.where(small, 0.0, q) if small.any() else q
+
+    @cached_property
+    def delta(self) -> Floats:
+        """δ = q − e_y (c, K), with `factors` as q."""
+        delta = self.factors.copy()
+        delta[np.arange(len(self)), self.labels] -= 1.0
+        return delta
+
+    @cached_property
+    def views(self) -> dict[str, Any]:
+        """Cache of `calibscale.data.views`, by notion."""
+        return {}
+
+    @cached_property
+    def hit(self) -> Floats:
+        """1 where the top label equals the label, else 0 (c,)."""
+        return (self.top == self.labels).astype(np.float64)
+
+    def event(self, notion: str) -> Event:
+        """Event that a scalar notion predicts: ``top_label``, or ``positive`` (class 1 of two)."""
+        if notion == "top_label":
+            delta = np.where(self.hit == 1.0, -self.rest, self.confidence - self.hit)
+            return Event(self.confidence, self.rest, delta, self.hit)
+        rest, p = np.ascontiguousarray(self.q.T)
+        delta = np.ascontiguousarray(self.delta[:, 1])
+        return Event(p, rest, delta, (self.labels == 1).astype(np.float64))
+
+    def take(self, index: NDArray[Any] | slice) -> Chunk:
+        """Rows selected by `index`: a boolean mask, positions or a slice."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, column in columns.items():
+            if isinstance(column, np.ndarray) and len(column):
+                columns[name] = column[index]
+        return replace(self, **columns)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Requirements on rows, and the treatment of rows that violate them.
+
+    `features` is the largest m of the statistics.  `tolerance` is the allowed deviation of a row's
+    sum of probabilities from 1: float16 and float32 softmax outputs deviate by rounding, a missing
+    class by far more.  `group` and `covariates` are positions of columns that must be finite.
+    `large_chunks` means that a statistic has a cost for each chunk.
+    """
+
+    kind: str
+    classes: int
+    chunk_rows: int = 1
+    features: int = 0
+    tolerance: float = 1e-4
+    on_invalid: str = "raise"
+    group: int | None = None
+    covariates: tuple[int, ...] = ()
+    large_chunks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on_invalid not in ("raise", "drop"):
+            raise OptionError(f"on_invalid must be 'raise' or 'drop', not {self.on_invalid!r}")
+        if not 0 <= self.tolerance < 1:
+            raise OptionError(f"tolerance must be in [0, 1), not {self.tolerance}")
+
+    @property
+    def reads_covariates(self) -> bool:
+        return self.group is not None or bool(self.covariates)
+
+    @property
+    def compute_rows(self) -> int:
+        """Number of rows in a chunk: a few megabytes with m features, to stay in cache."""
+        if self.large_chunks:
+            return max(512, 2**20 // self.classes)
+        return min(8192, max(512, 2**20 // (self.classes + self.features)))
+
+
+def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
+    """Cut a block into validated chunks; the first invalid row is an error unless dropped."""
+    step = rules.compute_rows
+    for low in range(0, len(block.labels), step):
+        yield _chunk(block.take(slice(low, low + step), block.start + low), rules)
+
+
+def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
+    n = len(block.labels)
+    x = _square(block.values, rules)
+    labels = block.labels.astype(np.int64)
+    if block.labels.dtype == np.uint64:
+        labels[block.labels >= 2**63] = rules.classes  # out of range, not negative
+    top = np.zeros(n, np.int64)
+    status = np.empty(n, np.int64)
+    confidence, rest, brier, nll = np.zeros((4, n))
+    if rules.kind == "logits":
+        kernel_rows.score_logits(x, labels, top, confidence, rest, brier, nll, status)
+    else:
+        kernel_rows.score_probabilities(
+            x, labels, rules.tolerance, top, confidence, rest, brier, nll, status
+        )
+    weights = NO_WEIGHTS
+    covariates = None
+    if block.weights is not None:
+        weights = block.weights.astype(np.float64)
+        bad = ~((weights == 0) | ((weights >= _LOWEST) & (weights <= _HIGHEST)))
+        status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_WEIGHT
+    if block.covariates is not None:
+        covariates = block.covariates.astype(np.float64)
+        if rules.group is not None:
+            bad = ~np.isfinite(covariates[:, rules.group])
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
+        if rules.covariates:
+            bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_COVARIATE
+    rows = np.arange(block.start, block.start + n)
+    chunk = Chunk(
+        rows, x, rules.kind, labels, top, confidence, rest, brier, nll, weights, covariates
+    )
+    weighted = weights != 0.0 if len(weights) else True
+    if not status.any() and np.all(weighted):
+        return chunk, RowCounts(used=n)
+    if rules.on_invalid == "raise" and (status > kernel_rows.UNLABELLED).any():
+        raise _invalid_row(block, rules, status)
+    counts = np.bincount(status, minlength=2)
+    dropped = {_REASONS[s]: int(counts[s]) for s in range(2, len(counts)) if counts[s]}
+    valid = (status == kernel_rows.OK) & weighted
+    return chunk.take(valid), RowCounts(int(valid.sum()), int(counts[1]), dropped)
+
+
+def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
+    """Values (rows, K) as the kernels need them; binary columns become [0, z] or [1 − p, p]."""
+    if values.ndim == 2 and values.shape[1] > 1:
+        if values.dtype in (np.float32, np.float64) and values.flags.carray:
+            return values
+        # float16, other byte order, read-only or strided: a copy, so that kernels need two types
+        dtype = np.float32 if values.dtype == np.float16 else np.float64
+        return np.array(values, dtype=dtype, order="C")
+    column = values.reshape(-1).astype(np.float64)
+    first = np.zeros_like(column) if rules.kind == "logits" else 1.0 - column
+    return np.column_stack([first, column])
+
+
+def place_of(row: int, name: str, chunk_rows: int) -> str:
+    """Name of a row in messages, with its chunk if chunks have several rows."""
+    chunk = f" (chunk {row // chunk_rows} of {chunk_rows} rows)" if chunk_rows > 1 else ""
+    return f"row {row} of {name}{chunk}"
+
+
+def _invalid_row(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataError:
+    """Error that names the first invalid row, what is wrong with it, and the remedy."""
+    i = int(np.argmax(status > kernel_rows.UNLABELLED))
+    reason = int(status[i])
+    row = block.start + i
+    values = np.asarray(block.values[i], dtype=np.float64).reshape(-1)
+    if reason == kernel_rows.NOT_FINITE:
+        if np.isnan(values).all():
+            what = f"all its {rules.kind} are NaN (a missing chunk of a store reads like this)"
+        else:
+            k = int(np.argmax(~np.isfinite(values)))
+            what = f"its {rules.kind} contain {values[k]} (class {k})"
+            if values[k] == -np.inf and rules.kind == "logits" and np.isfinite(values).any():
+                what += (
+                    "; if −inf masks impossible classes, use −1e4, whose probability is 0 as well: "
+                    "np.maximum(logits, -1e4)"
+                )
+    elif reason == kernel_rows.LABEL_RANGE:
+        what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known"
+        what += ", and a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"
+        what += input_hints.of_range(block.labels, rules.classes)
+    elif reason == kernel_rows.NEGATIVE:
+        what = f"it has the negative probability {values.min():.6g}"
+        if len(values) == 1 and values[0] > 1:
+            what = f"it has the probability {values[0]:.6g}, above 1"
+        what += input_hints.of_probabilities(values, len(values) == 1)
+    elif reason == kernel_rows.OFF_SIMPLEX:
+        what = (
+            f"its probabilities sum to {values.sum():.9g}, "
+            f"further from 1 than the tolerance {rules.tolerance:g}"
+        )
+        sums = block.values.sum(axis=1, dtype=np.float64)[status == kernel_rows.OFF_SIMPLEX]
+        what += input_hints.of_sums(sums) or input_hints.of_probabilities(values, False)
+    elif reason == kernel_rows.BAD_WEIGHT:
+        assert block.weights is not None
+        what = f"its weight is {block.weights[i]}, neither 0 nor in {_LOWEST:g}..{_HIGHEST:g}"
+        if np.isnan(block.weights[i]):
+            what += " (a missing chunk of a store reads like this)"
+    elif reason == kernel_rows.BAD_COVARIATE:
+        what = "a covariate is not finite"
+    else:
+        what = "its group is not finite"
+    what += "."
+    if "; " not in what or 20 * np.count_nonzero(status == reason) <= len(status):
+        # not if many rows have the same fault and a hint says how to fix it
+        what += f" {DROP_REMEDY}"
+    return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {what}", row)
+
+
+# ---------------------------------------------------------------- Views by notion
+
+
+NOTIONS = ("top_label", "canonical", "class_wise", "positive")
+SCALAR_NOTIONS = ("top_label", "positive")
+
+
+class NotionView(NamedTuple):
+    """Rows of one problem of a notion; e = K if canonical, else 1.
+
+    Row numbers (c,); predictions q, or the scalar p (c, e); predictions as points of the simplex,
+    q, or [p, 1 − p] with 1 − p to full precision (c, d); their logarithms, −744.4 for log 0 (c, d);
+    residuals (c, e); weights, ones if the source has none (c,).
+    """
+
+    rows: Ints
+    points: Floats
+    compositions: Floats
+    logs: Floats
+    delta: Floats
+    weights: Floats
+
+    @property
+    def events(self) -> Floats:
+        """e_y, or the 0/1 event that p predicts (c, e): points − delta, rounded."""
+        return np.rint(self.points - self.delta)
+
+    @property
+    def squares(self) -> Floats:
+        """|δ|² (c,)."""
+        return np.einsum("ij,ij->i", self.delta, self.delta)
+
+    def take(self, index: Any) -> NotionView:
+        """Rows selected by `index`: a mask, positions or a slice."""
+        arrays: list[Any] = [array[index] for array in self]
+        return NotionView(*arrays)
+
+
+def problems(notion: str, classes: int) -> int:
+    """Number J of problems of a notion, which must suit the classes: K if class-wise, else 1."""
+    if notion not in NOTIONS:
+        raise OptionError(f"notion must be one of {', '.join(NOTIONS)}, not {notion!r}")
+    if notion == "positive" and classes != 2:
+        raise OptionError(f"notion 'positive' is for two classes; there are {classes}")
+    return classes if notion == "class_wise" else 1
+
+
+def default_notion(classes: int) -> str:
+    """Default scalar notion."""
+    return "positive" if classes == 2 else "top_label"
+
+
+def width(notion: str, classes: int) -> int:
+    """Length e of a point and of a residual."""
+    return classes if notion == "canonical" else 1
+
+
+def views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
+    """Views of a chunk for the notion's J problems; computed once."""
+    if notion not in chunk.views:
+        chunk.views[notion] = _make_views(chunk, notion)
+    return chunk.views[notion]
+
+
+def _make_views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
+    weights = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
+    if notion == "canonical":
+        return [NotionView(chunk.rows, chunk.q, chunk.q, chunk.log_q, chunk.delta, weights)]
+    if notion == "class_wise":
+        columns = []
+        for k in range(chunk.classes):
+            p = chunk.q[:, k]
+            rest = np.where(chunk.top == k, chunk.rest, 1.0 - p)
+            columns.append((p, rest, chunk.delta[:, k]))
+    else:
+        columns = [chunk.event(notion)[:3]]
+    result = []
+    for p, rest, delta in columns:
+        pair = np.column_stack([p, np.maximum(rest, 0.0)])
+        logs = np.log(pair, out=np.full_like(pair, LOG_SMALLEST), where=pair > 0)
+        result.append(NotionView(chunk.rows, pair[:, :1], pair, logs, delta[:, None], weights))
+    return result

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import DROP_REMEDY, Floats, Ints, place_of
+from calibscale.data import DROP_REMEDY, Floats, Ints, place_of
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.results.audit_results import Where
@@ -21,18 +21,10 @@ _FIRST_VALUES = 1000  # checked first for many distinct values
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """Summary of one covariate over all rows with finite covariates.
+    """Summary of one covariate over all `rows` with finite covariates.
 
-    Attributes
-    ----------
-    name : str
-    position : int
-        Position among the source's covariates.
-    mean, deviation, low, high : float
-    levels : tuple of float, or None
-        Sorted distinct values; None if there are more than 64.
-    rows : int
-        Number of rows summarised.
+    `position` is that among the source's covariates; `levels` are the sorted distinct values, or
+    None if there are more than 64.
     """
 
     name: str
@@ -155,13 +147,8 @@ def summarise(
 ) -> dict[str, ColumnSummary]:
     """Read the covariates once; return their summaries by name.
 
-    Raises
-    ------
-    OptionError
-        If a covariate does not exist or is named twice.
-    InvalidDataError
-        If a value is NaN or infinite and `on_invalid` is "raise", no row is left, or values
-        exceed 1e154.
+    An OptionError is raised if a covariate does not exist or is named twice; an InvalidDataError if
+    a value is NaN or infinite and `on_invalid` is "raise", no row is left, or values exceed 1e154.
     """
     if len(set(names)) != len(names):
         raise OptionError(f"a covariate is named twice: {', '.join(names)}")
@@ -277,23 +264,11 @@ def grouped(
 ) -> tuple[ArraySource, str]:
     """Cut a covariate into ranges to group by, if requested or needed.
 
-    Parameters
-    ----------
-    text : str
-        Name of a covariate, or ``NAME:N`` to cut it into N ranges with about equally many rows.  A
-        covariate that is not categorical and has more than 64 values is cut into 5.
-
-    Returns
-    -------
-    source : ArraySource
-        With an added categorical covariate ``NAME:N`` if the covariate was cut.
-    name : str
-        Name of the covariate to group by.
-
-    Raises
-    ------
-    OptionError
-        If there is no such covariate, or it is categorical and N is given.
+    `text` is the name of a covariate, or ``NAME:N`` to cut it into N ranges with about equally many
+    rows.  A covariate that is not categorical and has more than 64 values is cut into 5.  Returned
+    are the source, with an added categorical covariate ``NAME:N`` if the covariate was cut, and the
+    name of the covariate to group by.  An OptionError is raised if there is no such covariate, or
+    it is categorical and N is given.
     """
     name, count = _parsed(source, text)
     if name in source.categories:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data.rows import Block, Chunk, Ints
+from calibscale.data import Block, Chunk, Ints
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import InvalidDataError, OptionError
@@ -23,20 +23,9 @@ class Split:
     """Folds of row numbers: −1 is the test part, 0..k−1 are the folds of the cross-validation.
 
     Folds are drawn by a counter hash of the row number, and so do not depend on blocks or chunks;
-    or they are `given`, one integer for each row of the source.
-
-    Parameters
-    ----------
-    folds : int
-        k ≥ 2.
-    test_fraction : float
-        Expected share of rows in the test part, in (0, 1).
-    seed : int
-    given : (n,) integers, optional
-        Folds to use instead of a draw.
-    outer : int, optional
-        In nested cross-validation, the fold used as the test part; the test part itself is left
-        out.
+    or they are `given`, one integer for each row of the source.  `test_fraction` is the expected
+    share of rows in the test part, in (0, 1).  In nested cross-validation, `outer` is the fold used
+    as the test part; the test part itself is left out.
     """
 
     folds: int = 5
@@ -64,8 +53,7 @@ class Split:
         if self.given is not None:
             fold = self.given[rows - self.first_row].astype(np.int64)
         else:
-            u = np.empty(len(rows))
-            random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.SPLIT), rows, u)
+            u = random_draws.of_rows(rows, self.seed, random_draws.SPLIT)
             fold = np.floor((u - self.test_fraction) / (1 - self.test_fraction) * self.folds)
             fold = np.clip(fold, TEST, self.folds - 1).astype(np.int64)
         if self.outer is None:
@@ -118,9 +106,7 @@ class HoldOut:
 
     def holds(self, rows: Ints) -> Any:
         """Whether each row is held out (c,)."""
-        u = np.empty(len(rows))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.HOLD_OUT), rows, u)
-        return u < self.share
+        return random_draws.of_rows(rows, self.seed, random_draws.HOLD_OUT) < self.share
 
     def some(self, share: float) -> HoldOut:
         """Subset with the smallest hashes, of about `share` of all rows."""
@@ -242,10 +228,6 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
         by the same draw.
     held : bool
         Whether to take the rows held out or the rest.
-
-    Returns
-    -------
-    ArraySource
 
     Raises
     ------

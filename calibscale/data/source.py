@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import input_hints
-from calibscale.data.rows import Block, Rules
+from calibscale.data import Block, Rules, input_hints
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, StoreError
 from calibscale.formatting import one_line
 from calibscale.kernels import random_draws
@@ -169,8 +168,7 @@ class ArraySource:
         if self.rows <= count:
             yield self.read(0, self.rows, covariates)
             return
-        u = np.empty((2 * count, 1, 2))
-        random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.SAMPLE), np.uint64(0), u)
+        u = random_draws.table(2 * count, 1, seed, random_draws.SAMPLE)
         draws = (u.reshape(-1) * self.rows).astype(np.int64)
         _, first = np.unique(draws, return_index=True)
         chosen = np.sort(draws[np.sort(first)[:count]])

@@ -44,7 +44,6 @@ def fold(
 
     Parameters
     ----------
-    task : Task
     scheduler : str, path, distributed.Client or None
         ``"serial"``, ``"threads"``, ``"threads:N"``, ``"local:N"`` (Dask worker processes on this
         machine), the address or scheduler file of a cluster, or a client.  None: the active
@@ -100,16 +99,9 @@ def open_scheduler(scheduler: Any = None, memory_limit: int | str | None = None)
 
 @dataclass(frozen=True)
 class Execution:
-    """Options of folds: scheduler and size of blocks, memory limit, and progress callback.
+    """Options of folds, with the meaning in `fold`, the size of blocks, and the name for results.
 
-    Attributes
-    ----------
-    scheduler, memory_limit, progress
-        See `fold`.
-    block_rows : int or None
-        Number of rows of a block; None: that of the source.
-    name : str or None
-        Name of the requested scheduler, for results.
+    `block_rows` is the number of rows of a block, None for that of the source.
     """
 
     scheduler: Any = None

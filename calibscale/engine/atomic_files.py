@@ -32,12 +32,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """Context with a temporary file that replaces `path` at the end, in one step.
 
     An interruption leaves the old file.  Missing folders are created, links keep their target, and
-    a pipe or a device is written to directly.  Temporary files of killed writers are removed.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be written; names the path.
+    a pipe or a device is written to directly.  Temporary files of killed writers are removed.  A
+    StoreError that names the path is raised if the file cannot be written.
     """
     try:
         place = _real(path)

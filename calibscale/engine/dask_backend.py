@@ -71,21 +71,16 @@ def connect(kind: str, argument: Any, limit: int | None) -> Iterator[Connection]
     with dask_works():
         import distributed  # noqa: F401
     leave_slot()
-    local = kind == "local"
-    with started_processes(argument, limit) if local else connected(kind, argument) as opened:
-        yield opened
-
-
-@contextmanager
-def connected(kind: str, argument: Any) -> Iterator[Connection]:
-    """Connect a client, the address in a scheduler file, or an address, once it is ready."""
-    if kind == "client":
+    if kind == "local":
+        with started_processes(argument, limit) as opened:
+            yield opened
+    elif kind == "client":
         _make_ready(usable(argument))
         yield Connection(argument)
-        return
-    with client_of(address_in(argument) if kind == "file" else argument) as client:
-        _make_ready(client)
-        yield Connection(client)
+    else:
+        with client_of(address_in(argument) if kind == "file" else argument) as client:
+            _make_ready(client)
+            yield Connection(client)
 
 
 def _make_ready(client: Any) -> None:
@@ -175,14 +170,9 @@ def check_versions(machines: Mapping[str, Versions], mine: Versions) -> None:
 
 @dataclass(frozen=True)
 class Terms:
-    """Conditions that a worker checks before it runs a fold.
+    """Conditions that a worker checks before it runs a fold, once for each fold.
 
-    Attributes
-    ----------
-    fold : str
-        Name of the fold; a worker checks once for each fold.
-    versions : tuple of (package, version)
-    places : tuple of (path, identity of its content)
+    `versions` are (package, version), `places` (path, identity of its content).
     """
 
     fold: str

@@ -32,13 +32,8 @@ _FORMAT = 1
 class Checkpoint:
     """File of the nodes of a merge tree, replaced in one step.
 
-    Parameters
-    ----------
-    path : Path
-    identity : dict
-        JSON values that identify data and parameters; a file with other values is refused.
-    every : float
-        Minimum seconds between two writes.
+    `identity` has JSON values that identify data and parameters; a file with other values is
+    refused. `every` is the minimum number of seconds between two writes.
     """
 
     path: Path
@@ -49,12 +44,8 @@ class Checkpoint:
     def load(self) -> Nodes:
         """Read the nodes that an earlier run of the same work has finished.
 
-        Raises
-        ------
-        OptionError
-            If the file belongs to other data or other parameters.
-        StoreError
-            If the file cannot be read.
+        An OptionError is raised if the file belongs to other data or other parameters, a StoreError
+        if it cannot be read.
         """
         nodes: Nodes = {}
         try:
@@ -184,11 +175,11 @@ class _OneThread:
     def enter(self) -> None:
         depth = getattr(self._own, "depth", 0)
         if not depth:
-            self._own.before = _limited(_of_threads())
+            self._own.before = _limited(_libraries()[0])
         self._own.depth = depth + 1
         with self._lock:
             if not self._inside:
-                self._before = _limited(_of_process())
+                self._before = _limited(_libraries()[1])
             self._inside += 1
 
     def leave(self) -> None:
@@ -241,26 +232,20 @@ def _set(library: Any, threads: int) -> None:
     getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
 
 
-def _of_threads() -> list[Any]:
-    """Libraries whose limit is local to each thread."""
-    return [library for library in _libraries() if _obeys_openmp(library)]
-
-
-def _of_process() -> list[Any]:
-    """Libraries whose limit is global to the process."""
-    return [library for library in _libraries() if not _obeys_openmp(library)]
-
-
-def _obeys_openmp(library: Any) -> bool:
-    return "openmp" in (library.user_api, getattr(library, "threading_layer", None))
-
-
 @cache
-def _libraries() -> list[Any]:
-    """Loaded libraries, with those of SciPy; searched once, as it takes milliseconds."""
+def _libraries() -> tuple[list[Any], list[Any]]:
+    """Loaded libraries, with those of SciPy, whose limit is local to a thread, and all others.
+
+    They are searched once, as it takes milliseconds.
+    """
     import scipy.linalg  # noqa: F401
 
-    return list(ThreadpoolController().lib_controllers)
+    local: list[Any] = []
+    others: list[Any] = []
+    for each in ThreadpoolController().lib_controllers:
+        openmp = "openmp" in (each.user_api, getattr(each, "threading_layer", None))
+        (local if openmp else others).append(each)
+    return local, others
 
 
 RunParts = Callable[[Callable[[slice], object], int], None]

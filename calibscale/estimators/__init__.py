@@ -1,1 +1,252 @@
-"""Estimators of calibration error, listed in `registry`."""
+"""Registry of estimators: names, summaries and settings, and the text form of an estimator.
+
+An estimator is written as its name, with settings in parentheses where they differ from the
+defaults: ``ece`` or ``ckce(ridge=0.03, features=200)``.  The command line, job files and functions
+that take estimators accept this text.
+"""
+
+# ruff: noqa: E501 (one line for each estimator)
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calibscale.errors import OptionError
+from calibscale.results import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from calibscale.estimators.base import Estimator
+
+# Module, class, and summary of each estimator, and whether its expectation depends on n, in the
+# order in which they are computed.
+# fmt: off
+_ENTRIES = {
+    "accuracy": ("scores", "Accuracy", "share of correct top labels", False),
+    "brier": ("scores", "Brier", "mean squared error of the probabilities; good if small, not calibration alone", False),
+    "nll": ("scores", "NLL", "mean log loss in nats; good if small, not calibration alone", False),
+    "confidence_gap": ("scores", "ConfidenceGap", "confidence minus accuracy: above 0 predictions are overconfident", False),
+    "ece": ("binned", "ECE", "expected calibration error: how far bins lie from the diagonal, on average", True),
+    "mce": ("binned", "MCE", "the largest distance of a bin from the diagonal", True),
+    "smooth_ece": ("smooth_ece", "SmoothECE", "expected calibration error with a kernel in the place of bins, and nothing to choose", True),
+    "tce2": ("binned", "TCE2", "squared binned error of the top label; biased upwards by noise", True),
+    "tce2_debiased": ("binned", "TCE2Debiased", "squared binned error without bias, so that it can fall below 0", False),
+    "tce2_kumar": ("binned", "TCE2Kumar", "squared binned error less its bias by the formula of Kumar et al. (2019)", False),
+    "cwce2": ("binned", "CWCE2", "squared binned error of each class, summed over classes", True),
+    "simplex_ece": ("binned", "SimplexECE", "calibration error on cells of the simplex of all classes", True),
+    "brier_decomposition": ("scores", "BrierDecomposition", "the part of the Brier score that recalibration would remove", True),
+    "nll_decomposition": ("scores", "NLLDecomposition", "the part of the log loss that recalibration would remove", True),
+    "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),
+    "ckce_centred": ("ckce", "CKCECentred", "conditional kernel error without bias: around 0 if calibrated, ranks models", False),
+    "cmmd": ("ckce", "CMMD", "conditional maximum mean discrepancy, squared", True),
+    "jkce": ("skce", "JKCE", "joint kernel error, squared, unbiased, so that it can fall below 0", False),
+    "jkce_biased": ("skce", "JKCEBiased", "joint kernel error, squared; biased upwards by noise", True),
+    "kce": ("skce", "KCE", "kernel calibration error, squared, unbiased, so that it can fall below 0", False),
+    "klce": ("skce", "KLCE", "local calibration error, squared: are predictions right at all covariates", False),
+}
+# fmt: on
+SUMMARIES = {name: summary for name, (_, _, summary, _) in _ENTRIES.items()}
+BIASED = {name for name, (_, _, _, biased) in _ENTRIES.items() if biased}
+CLASSES = {kind: f"calibscale.estimators.{module}" for module, kind, _, _ in _ENTRIES.values()}
+CLASSES |= {"Estimator": "calibscale.estimators.base", "SKCE": "calibscale.estimators.skce"}
+
+
+class _Kinds(Mapping):
+    """Class of each estimator by name, imported on first use."""
+
+    def __getitem__(self, name: str) -> type[Estimator]:
+        module, kind, _, _ = _ENTRIES[name]
+        return getattr(import_module(f"calibscale.estimators.{module}"), kind)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_ENTRIES)
+
+    def __len__(self) -> int:
+        return len(_ENTRIES)
+
+
+ESTIMATORS: Mapping[str, type[Estimator]] = _Kinds()
+
+
+def hint(name: Any, valid: Iterable[str]) -> str:
+    """The valid name closest to a misspelt one, or else all of them."""
+    valid = list(valid)
+    near = get_close_matches(str(name), valid, 1)
+    return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(valid) or 'none'}"
+
+
+# ---------------------------------------------------------------- settings
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(type(name) is str for name in value)
+
+
+# description, test and conversion of the values of a setting, by the annotation of its field
+_TYPES: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "int": ("a whole number", lambda value: type(value) is int, int),
+    "float": ("a number", _is_number, float),
+    "str": ("a string", lambda value: type(value) is str, str),
+    "tuple[str, ...]": ("a list of names", _are_names, tuple),
+    "str | Sequence[float]": (
+        "a name, or a list of numbers",
+        lambda value: type(value) is str
+        or (isinstance(value, list | tuple) and all(map(_is_number, value))),
+        lambda value: value if type(value) is str else tuple(map(float, value)),
+    ),
+    "float | Mapping[str, float]": (
+        "a number, or a table of numbers by name",
+        lambda value: _is_number(value)
+        or (isinstance(value, dict) and _are_names([*value]) and all(map(_is_number, value.values()))),
+        lambda value: {k: float(v) for k, v in value.items()} if type(value) is dict else float(value),
+    ),
+}  # fmt: skip
+
+
+class Setting(NamedTuple):
+    """Setting of an estimator: its type, as written in the class, and its default."""
+
+    annotation: str
+    default: Any
+
+    def checked(self, value: Any) -> Any:
+        """Return the value converted to the type of the setting; an OptionError for other types."""
+        annotation = self.annotation.removesuffix(" | None")
+        if value is None and annotation != self.annotation:
+            return None
+        what, fits, converted = _TYPES[annotation]
+        if not fits(value):
+            text = repr(value)
+            raise OptionError(
+                f"must be {what}, not {text if len(text) <= 60 else text[:57] + '...'}"
+            )
+        return converted(value)
+
+
+_FEATURES = {
+    "features": Setting("int", 100), "bandwidth": Setting("float | None", None),
+    "seed": Setting("int", 0),
+}  # fmt: skip
+
+
+def settings_of(name: str) -> dict[str, Setting]:
+    """Settings of an estimator by name; those of random features stand for the feature map."""
+    kind = ESTIMATORS[name]
+    settings = {
+        f.name: Setting(str(f.type), None if f.default is MISSING else f.default)
+        for f in fields(kind)  # type: ignore[arg-type]
+        if f.init and f.repr and f.name not in kind.fixed
+    }
+    return settings | _FEATURES if "features" in settings else settings
+
+
+def build(name: str, settings: Mapping[str, Any]) -> Estimator:
+    """Estimator of a name; an OptionError if it or a setting is unknown, or a value impossible."""
+    if name not in ESTIMATORS:
+        raise OptionError(f"there is no estimator {name!r}; {hint(name, ESTIMATORS)}")
+    known, values = settings_of(name), {}
+    for key, value in settings.items():
+        if key not in known:
+            raise OptionError(f"{name} has no setting {key!r}; {hint(key, known)}")
+        try:
+            values[key] = known[key].checked(value)
+        except OptionError as error:
+            raise OptionError(f"{name}: {key} {error}") from None
+    kind = ESTIMATORS[name]
+    if "features" in known:
+        from_map = [values.get(key, default) for key, (_, default) in _FEATURES.items()]
+        values["features"] = import_module("calibscale.kernel_sums").RandomFourier(*from_map)
+        own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+        values = {key: value for key, value in values.items() if key in own}
+    return kind(**values)
+
+
+# ---------------------------------------------------------------- text
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of an estimator from its text, such as ``ckce(ridge=0.03)``.
+
+    An OptionError is raised if the text is not a name, or a name with settings in parentheses.
+    """
+    usage = "write a name, or a name and its settings such as ece(bins=10)"
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise OptionError(f"{text[:200]!r} is not an estimator: {usage}") from None
+    if isinstance(call, ast.Name):
+        return call.id, {}
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise OptionError(f"{text[:200]!r} is not an estimator: {usage}")
+    return call.func.id, {k.arg or "**": _value(text.strip(), k.value) for k in call.keywords}
+
+
+def _value(text: str, node: ast.expr) -> Any:
+    """Value of a setting; a text without quotes, such as ``equal-mass``, is a string."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.get_source_segment(text, node)
+
+
+def estimator(requested: Any) -> Estimator:
+    """Estimator from its text, or the settings of an estimator.
+
+    Raises
+    ------
+    OptionError
+        If the text is not that of an estimator, or the value is of another type.
+
+    Examples
+    --------
+    >>> from calibscale.estimators import estimator
+    >>> estimator("ece(bins=10)")
+    ECE(bins=10, edges='equal-width', notion=None)
+    """
+    if isinstance(requested, str):
+        return build(*parse(requested))
+    if not hasattr(requested, "settings"):
+        raise OptionError(f"an estimator is needed, such as 'ece' or ECE(), not {requested!r}")
+    return requested.settings
+
+
+def text_of(requested: Estimator) -> str:
+    """Name of an estimator, with the settings that differ from their defaults."""
+    settings: dict[str, Any] = {}
+    for f in fields(requested):  # type: ignore[arg-type]
+        value = getattr(requested, f.name)
+        default = f.default_factory() if f.default_factory is not MISSING else f.default
+        if not f.init or not f.repr or value == default:
+            continue
+        if f.name == "features":
+            pairs = zip(_FEATURES, (f.name for f in fields(value)), strict=False)
+            own = {key: getattr(value, inner) for key, inner in pairs}
+            settings |= {key: each for key, each in own.items() if each != _FEATURES[key].default}
+        else:
+            settings[f.name] = value
+    listed = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+    return f"{requested.name}({listed})" if listed else requested.name
+
+
+def labels(requested: Iterable[Estimator]) -> list[str]:
+    """Label of each estimator: its name, or its text if another one has the same name."""
+    requested = list(requested)
+    names = [each.name for each in requested]
+    return [text_of(each) if names.count(each.name) > 1 else each.name for each in requested]
+
+
+def short_summary(label: str) -> str:
+    """First clause of the summary of an estimator; empty if it is user-defined."""
+    return re.split("[;:,]", SUMMARIES.get(name_of(label), ""))[0]

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
-from calibscale.data.rows import Floats, default_notion
+from calibscale.data import SCALAR_NOTIONS, Floats, default_notion, problems
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import DataProfile
-from calibscale.limits.inversion import Limits
+from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernel_sums.pair_tasks import PairSum
+from calibscale.limits import Limits
 from calibscale.results import Estimate
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
-if TYPE_CHECKING:
-    from calibscale.kernel_sums.pair_sums import Pairs
-    from calibscale.kernel_sums.pair_tasks import PairSum
+NO_ROWS = "no rows with a label and a positive weight"
 
 
 class Quadratic(NamedTuple):
-    """Sum over rows v = Σ w δ⊗φ whose squared norm estimates a squared error times `scale`.
+    """Sum over rows v = Σ w δ⊗φ (m,) whose squared norm estimates a squared error times `scale`.
 
-    Attributes
-    ----------
-    vector : (m,)
-    own : float
-        Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself.
-    squares : float
-        Σw²|δ|².
-    scale : float
-        (Σw)².
+    `scale` is (Σw)².  `own` is Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself;
+    `squares` is Σw²|δ|².
     """
 
     vector: Floats
@@ -39,18 +33,9 @@ class Quadratic(NamedTuple):
 
 
 class PairWork(NamedTuple):
-    """Pairs that a sum visits.
+    """Pairs that a sum visits, and the number of sums.
 
-    Attributes
-    ----------
-    sum : PairSum
-    method : str
-    pairs : int
-        Number of pairs of one sum.
-    times : int
-        Number of sums.
-    vectors : int
-        Number of vectors that the kernel matrix is multiplied with; 0 for a sum.
+    `vectors` is the number of vectors that the kernel matrix is multiplied with; 0 for a sum.
     """
 
     sum: PairSum
@@ -71,25 +56,12 @@ class BoundEstimator(ABC):
     It names the statistics needed and computes an `Estimate` from their states.  Estimators that
     need sums over pairs of rows (`pairwise`) implement `solve` instead of `finalize`.
 
-    Attributes
-    ----------
-    settings : Estimator
-        Estimator that was bound.
-    name : str
-    notion : str or None
-        Notion of calibration that is judged; None before it is bound.
-    testable : bool
-        Whether the value increases with miscalibration, so that it can be tested.
-    unbiased : bool
-        Whether the expectation does not depend on n.
-    smaller_is_better : bool
-        Whether models can be ranked by the value, of which the smallest is the best.
-    no_interval : str or None
-        Reason for having no interval.
-    gap_power : int or None
-        Power of |conf_b − acc_b| of which the value is the mean over bins; None for other values.
-    centred_null : bool
-        Whether KiTE tests the value against centred permutations.
+    `notion` is what is judged, None before it is bound; `testable`: whether the value increases
+    with miscalibration, so that it can be tested; `unbiased`: whether the expectation does not
+    depend on n; `smaller_is_better`: whether models can be ranked by the value, of which the
+    smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
+    |conf_b − acc_b| of which the value is the mean over bins, None for other values;
+    `centred_null`: whether KiTE tests the value against centred permutations.
     """
 
     settings: Estimator
@@ -101,6 +73,16 @@ class BoundEstimator(ABC):
     no_interval: ClassVar[str | None] = None
     gap_power: ClassVar[int | None] = None
     centred_null: ClassVar[bool] = False
+
+    @property
+    def judged(self) -> str:
+        """Notion that is judged; the top label while the number of classes is unknown."""
+        return self.notion or "top_label"
+
+    def unknown(self, parameters: dict[str, Any] | None = None, squared: bool = False) -> Estimate:
+        """Estimate without a value, as there are no rows."""
+        settings = parameters or {}
+        return Estimate(self.name, self.judged, None, squared, parameters=settings, reason=NO_ROWS)
 
     @property
     def bin_settings(self) -> tuple[int, str | Sequence[float]] | None:
@@ -180,7 +162,7 @@ class BoundEstimator(ABC):
         return False
 
     def quadratic(self, *states: Any) -> Quadratic:
-        """Squared norm, for the limits of `calibscale.limits.inversion.quadratic_limits`."""
+        """Squared norm, for the limits of `calibscale.limits.quadratic_limits`."""
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:
@@ -222,13 +204,7 @@ class BoundEstimator(ABC):
         return None
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
-        """Return the estimator with a method whose replicates can be drawn.
-
-        Raises
-        ------
-        OptionError
-            If there is none.
-        """
+        """Return the estimator with a method that has replicates; an OptionError if none has."""
         return self
 
     def open_ended(self) -> BoundEstimator:
@@ -254,10 +230,7 @@ class Estimator(BoundEstimator):
     def bind(self, setup: DataProfile) -> BoundEstimator:
         """Return the estimator for the data, with every default replaced by a value.
 
-        Raises
-        ------
-        OptionError
-            If the estimator does not fit the data.
+        An OptionError is raised if the estimator does not fit the data.
         """
         return self
 
@@ -276,10 +249,7 @@ class Estimator(BoundEstimator):
     def shared(self, setups: Sequence[DataProfile]) -> Self:
         """Return the estimator with every bandwidth that depends on the data set for all models.
 
-        Raises
-        ------
-        OptionError
-            If the estimator chooses bandwidths by power, which differ between models.
+        An OptionError is raised if it chooses bandwidths by power, which differ between models.
         """
         return self
 
@@ -293,3 +263,18 @@ class Estimator(BoundEstimator):
         A ridge that is not set is that of the given number of rows.
         """
         return self
+
+
+class ScalarEstimator(Estimator):
+    """Base class of estimators with a setting `notion` whose default depends on the data."""
+
+    notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
+
+    def __post_init__(self) -> None:
+        if self.notion not in (None, *self.notions):
+            raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
+
+    def bind(self, setup: DataProfile) -> Self:
+        notion = self.notion_for(setup.classes)
+        problems(notion, setup.classes)
+        return replace(self, notion=notion)  # type: ignore[type-var]

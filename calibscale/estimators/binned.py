@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data.rows import SCALAR_NOTIONS, Floats, problems
+from calibscale.data import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
-from calibscale.kernel_sums.product_kernel import DataProfile
-from calibscale.limits.inversion import Limits, bin_limits
+from calibscale.estimators.base import Estimator, ScalarEstimator
+from calibscale.kernel_sums import DataProfile
+from calibscale.limits import Limits, bin_limits
 from calibscale.results import Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
     BinCounts,
     BinState,
@@ -27,13 +28,12 @@ from calibscale.statistics.bins import (
     simplex_cell_count,
 )
 from calibscale.statistics.score_sums import SquaredResiduals, SquareState, Totals, TotalsState
-from calibscale.statistics.statistic import Statistic
 
 CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
 
 @dataclass(frozen=True)
-class Binned(Estimator):
+class Binned(ScalarEstimator):
     """Base class of binned estimators, which take one pass and memory of the order of `bins`.
 
     Parameters
@@ -56,7 +56,6 @@ class Binned(Estimator):
     edges: str | Sequence[float] = "equal-width"
     notion: str | None = None
     name: ClassVar[str]
-    notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
     squared: ClassVar[bool] = True
     testable: ClassVar[bool] = True
 
@@ -71,18 +70,7 @@ class Binned(Estimator):
             increasing = (np.diff(self.edges) > 0).all() and np.isfinite(self.edges).all()
             if len(self.edges) < 2 or not increasing:
                 raise OptionError("edges must be two or more increasing numbers")
-        if self.notion not in (None, *self.notions):
-            raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
-
-    @property
-    def judged(self) -> str:
-        """Notion that is judged; the top label while the number of classes is unknown."""
-        return self.notion or "top_label"
-
-    def bind(self, setup: DataProfile) -> Self:
-        notion = self.notion_for(setup.classes)
-        problems(notion, setup.classes)
-        return replace(self, notion=notion)
+        super().__post_init__()
 
     @property
     def bin_settings(self) -> tuple[int, str | Sequence[float]]:
@@ -128,10 +116,7 @@ class Binned(Estimator):
 
     def finalize(self, state: BinState, *others: Any) -> Estimate:
         if not state.sums[1].sum() > 0:
-            return Estimate(
-                self.name, self.judged, None, parameters=self.parameters,
-                reason="no rows with a label and a positive weight",
-            )  # fmt: skip
+            return self.unknown(self.parameters)
         return self._estimate(self._bins(state, *others), *others)
 
     def _estimate(self, bins: BinTable, *others: Any) -> Estimate:
@@ -184,7 +169,7 @@ class ECE(Binned):
         return float(np.abs(bins.delta).sum() / bins.weight.sum())
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.inversion.bin_limits`."""
+        """Limits by `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         limits = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
         return Limits(limits.low, limits.mean_at_high, "binned")
@@ -228,7 +213,7 @@ class _SquaredGaps(Binned):
         return TCE2(self.bins, self.edges, self.notion)
 
     def limits(self, level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.inversion.bin_limits`."""
+        """Limits by `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         limits = bin_limits(
             gaps, lambda g: g**2 @ gaps.share, (1.0 - level) / 2.0, at_least_mean=self.unbiased
@@ -363,10 +348,7 @@ class CWCE2(Binned):
 
     def finalize(self, state: BinState, *others: Any) -> Estimate:
         if not state.sums[0, :, 1].sum() > 0:
-            return Estimate(
-                self.name, self.judged, None, parameters=self.parameters,
-                reason="no rows with a label and a positive weight",
-            )  # fmt: skip
+            return self.unknown(self.parameters)
         by_class = self._by_class(state)
         return Estimate(
             self.name,
@@ -425,10 +407,7 @@ class SimplexECE(Estimator):
     def finalize(self, cells: CellState, totals: TotalsState) -> Estimate:
         parameters = {"intervals": 3, "max_cells": self.max_cells}
         if not totals.weight > 0:
-            return Estimate(
-                self.name, "canonical", None, parameters=parameters,
-                reason="no rows with a label and a positive weight",
-            )  # fmt: skip
+            return self.unknown(parameters)
         return Estimate(
             self.name,
             "canonical",

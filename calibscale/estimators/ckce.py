@@ -2,36 +2,74 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import BoundEstimator, Estimator, PairWork, no_replicates
+from calibscale.estimators.base import NO_ROWS, BoundEstimator, Estimator, PairWork, no_replicates
+from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, RandomFourier
 from calibscale.kernel_sums.landmarks import solve
+from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.kernel_sums.product_kernel import (
-    DataProfile,
-    FeatureMap,
-    ProductKernel,
-    RandomFourier,
-)
-from calibscale.results import Approximation, Estimate
+from calibscale.results import EXACT, Approximation, Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation
-from calibscale.statistics.statistic import Statistic
-
-if TYPE_CHECKING:
-    from calibscale.kernel_sums.pair_sums import Pairs
 
 _ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
 
 
 @dataclass(frozen=True)
-class CMMD(Estimator):
+class MomentError(Estimator):
+    """Base class of squared errors that follow from the `Moments` of features."""
+
+    features: FeatureMap = field(default_factory=RandomFourier)
+    testable: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (Moments(self.features),)
+
+    @property
+    @abstractmethod
+    def shown(self) -> dict[str, Any]:
+        """Settings as written to results."""
+
+    def shared(self, setups: Sequence[DataProfile]) -> Self:
+        notion = self.notion or "canonical"
+        return replace(self, features=self.features.resolve(*setups, notion=notion))
+
+    def undefined(self, state: Any) -> str | None:
+        return None if state.weight > 0 else NO_ROWS
+
+    def finalize(self, *states: Any) -> Estimate:
+        estimate = self.bare(*states)
+        if estimate.value is None:
+            return estimate
+        moments, *noise = states
+        error = approximation(self.features, moments, self.frozen(*states).value, *noise)
+        return replace(estimate, approximation=error)
+
+    def bare(self, *states: Any) -> Estimate:
+        moments = states[0]
+        if reason := self.undefined(moments):
+            unknown = self.unknown(self.shown, squared=True)
+            return replace(unknown, n=int(moments.n), reason=reason)
+        frozen = self.frozen(*states)
+        assert isinstance(frozen, MomentError)
+        value = frozen.value(*states)
+        return Estimate(
+            self.name, self.judged, value, True, parameters=frozen.shown, n=int(moments.n)
+        )
+
+
+@dataclass(frozen=True)
+class CMMD(MomentError):
     """Conditional MMD of level s: ‖C (S + λnI)⁻¹ (S/n)^{s/2}‖²_F (arXiv 2605.02260).
 
     The error is squared, in units of the label kernel.  Level 0 compares conditional mean
@@ -59,11 +97,9 @@ class CMMD(Estimator):
     0.13
     """
 
-    features: FeatureMap = field(default_factory=RandomFourier)
     ridge: float | None = None
     level: float = 1.0
     name: ClassVar[str] = "cmmd"
-    testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.ridge is not None and not 0 <= self.ridge < np.inf:
@@ -80,8 +116,8 @@ class CMMD(Estimator):
         return replace(self, features=self.features.resolve(setup))
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
-        return (Moments(self.features),)
+    def shown(self) -> dict[str, Any]:
+        return {**self.features.parameters, "level": self.level, "ridge": self.ridge}
 
     def frozen(self, *states: Any) -> Self:
         if self.ridge is not None:
@@ -100,9 +136,6 @@ class CMMD(Estimator):
         assert ridge is not None
         return _cmmd(states[0], C, ridge, self.level)
 
-    def shared(self, setups: Sequence[DataProfile]) -> Self:
-        return replace(self, features=self.features.resolve(*setups))
-
     def population(self, rows: int) -> Estimator:
         return self if self.ridge is not None else replace(self, ridge=rows**-0.25)
 
@@ -112,32 +145,6 @@ class CMMD(Estimator):
         drawn = sums[0]
         assert drawn is not None
         return self._values(states, drawn[0]).tolist()
-
-    def finalize(self, *states: Any) -> Estimate:
-        estimate = self.bare(*states)
-        if estimate.value is None:
-            return estimate
-        moments, *noise = states
-        error = approximation(self.features, moments, self.frozen(*states).value, *noise)
-        return replace(estimate, approximation=error)
-
-    def bare(self, *states: Any) -> Estimate:
-        moments = states[0]
-        parameters = {**self.features.parameters, "level": self.level, "ridge": self.ridge}
-        if not moments.weight > 0:
-            return Estimate(
-                self.name, "canonical", None, True, parameters=parameters,
-                reason="no rows with a label and a positive weight",
-            )  # fmt: skip
-        frozen = self.frozen(*states)
-        return Estimate(
-            self.name,
-            "canonical",
-            frozen.value(*states),
-            True,
-            parameters={**parameters, "ridge": frozen.ridge},
-            n=int(moments.n),
-        )
 
 
 def _cmmd(moments: MomentState, C: Floats, ridge: float, level: float) -> Floats:
@@ -306,11 +313,7 @@ class CKCE(CMMD):
 class ExactCKCE(BoundEstimator):
     """CKCE of data by conjugate gradients on the kernel matrix of all rows.
 
-    Parameters
-    ----------
-    settings : CKCE
-    product : ProductKernel
-        Kernel with its bandwidth, times the indicator of equal groups.
+    `product` is the kernel with its bandwidth, times the indicator of equal groups.
     """
 
     settings: CKCE
@@ -351,11 +354,7 @@ class ExactCKCE(BoundEstimator):
             del parts
             total = float(weights.sum())
             if not total > 0:
-                return Estimate(
-                    self.name, "canonical", None, True,
-                    parameters={**parameters, "ridge": settings.ridge},
-                    reason="no rows with a label and a positive weight",
-                )  # fmt: skip
+                return self.unknown({**parameters, "ridge": settings.ridge}, squared=True)
             ridge = settings.ridge
             if ridge is None:
                 ridge = float((total**2 / float(np.sum(weights**2))) ** -0.25)
@@ -392,20 +391,14 @@ class ExactCKCE(BoundEstimator):
             "relative_residual": solution.relative_residual,
         }
         parameters |= {"ridge": ridge, "tolerance": settings.tolerance}
-        if not solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
-            return Estimate(
-                self.name, "canonical", None, True, parameters=parameters, details=details,
-                n=len(delta),
-                reason=f"the iteration stopped at a relative residual of "
-                f"{solution.relative_residual:.2g}; raise the ridge or the bandwidth",
-            )  # fmt: skip
-        return Estimate(
-            self.name,
-            "canonical",
-            value,
-            True,
-            approximation=Approximation("conjugate_gradients", error),
-            parameters=parameters,
-            details=details,
-            n=len(delta),
+        estimate = Estimate(
+            self.name, "canonical", value, True, Approximation("conjugate_gradients", error),
+            parameters, details, len(delta),
+        )  # fmt: skip
+        if solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
+            return estimate
+        reason = (
+            f"the iteration stopped at a relative residual of {solution.relative_residual:.2g}; "
+            "raise the ridge or the bandwidth"
         )
+        return replace(estimate, value=None, approximation=EXACT, reason=reason)

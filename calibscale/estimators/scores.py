@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import xlogy
 
-from calibscale.data.rows import problems
-from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.estimators.binned import Binned
-from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.limits import Limits, clopper_pearson
 from calibscale.limits.excess import excess_limits
-from calibscale.limits.inversion import Limits, clopper_pearson
 from calibscale.results import Estimate
+from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
 from calibscale.statistics.score_sums import (
     EventSums,
@@ -25,7 +23,6 @@ from calibscale.statistics.score_sums import (
     Totals,
     TotalsState,
 )
-from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)
@@ -33,19 +30,12 @@ class _MeanScore(Estimator):
     unbiased: ClassVar[bool] = True
 
     @property
-    def judged(self) -> str:
-        """Notion that is judged; the top label while the number of classes is unknown."""
-        return getattr(self, "notion", None) or "top_label"
-
-    @property
     def needs(self) -> tuple[Statistic, ...]:
         return (Totals(),)
 
     def finalize(self, totals: TotalsState, *others: Any) -> Estimate:
         if totals.weight == 0:
-            return Estimate(
-                self.name, self.judged, None, reason="no rows with a label and a positive weight"
-            )
+            return self.unknown()
         value = float(self._total(totals, *others) / totals.weight)
         return Estimate(self.name, self.judged, value, n=int(totals.n))
 
@@ -137,7 +127,7 @@ class NLL(_MeanScore):
 
 
 @dataclass(frozen=True)
-class ConfidenceGap(_MeanScore):
+class ConfidenceGap(_MeanScore, ScalarEstimator):
     """Signed gap Σwδ/Σw, mean prediction minus frequency of the event.
 
     The unit is that of a probability; predictions are too high on average if it is above 0.  For
@@ -162,15 +152,6 @@ class ConfidenceGap(_MeanScore):
     name: ClassVar[str] = "confidence_gap"
     smaller_is_better: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        if self.notion not in (None, "top_label", "positive"):
-            raise OptionError("confidence_gap: notion must be one of top_label, positive")
-
-    def bind(self, setup: DataProfile) -> Self:
-        notion = self.notion_for(setup.classes)
-        problems(notion, setup.classes)
-        return replace(self, notion=notion)
-
     @property
     def needs(self) -> tuple[Statistic, ...]:
         return (Totals(), EventSums(self.judged))
@@ -194,8 +175,26 @@ class ConfidenceGap(_MeanScore):
 # ---------------------------------------------------------------- Decompositions
 
 
+class _Decomposition(Binned):
+    testable: ClassVar[bool] = False
+
+    def _parts_of(
+        self, bins: BinTable, score: float, calibration: float, refinement: float,
+        uncertainty: float,
+    ) -> Estimate:  # fmt: skip
+        return self._result(
+            bins,
+            score=score,
+            calibration=calibration,
+            refinement=refinement,
+            uncertainty=uncertainty,
+            resolution=uncertainty - refinement,
+            within_bins=score - calibration - refinement,
+        )
+
+
 @dataclass(frozen=True)
-class BrierDecomposition(Binned):
+class BrierDecomposition(_Decomposition):
     """Brier score of the event = calibration + refinement + within-bin part (Murphy 1973).
 
     The value is the calibration part Σ_b (n_b/n)(conf_b − acc_b)², a squared error: the part of the
@@ -213,7 +212,6 @@ class BrierDecomposition(Binned):
     """
 
     name: ClassVar[str] = "brier_decomposition"
-    testable: ClassVar[bool] = False
 
     def _value(self, bins: BinTable) -> float:
         return float(bins.share @ bins.gap**2)
@@ -223,23 +221,14 @@ class BrierDecomposition(Binned):
         return (*super().needs, ScalarScores(self.judged))
 
     def _estimate(self, bins: BinTable, scores: ScalarState) -> Estimate:
-        calibration = self._value(bins)
         refinement = float(bins.share @ (bins.frequency * (1.0 - bins.frequency)))
         base = float(bins.share @ bins.frequency)
         score = float(scores.squared / scores.weight)
-        return self._result(
-            bins,
-            score=score,
-            calibration=calibration,
-            refinement=refinement,
-            uncertainty=base * (1.0 - base),
-            resolution=base * (1.0 - base) - refinement,
-            within_bins=score - calibration - refinement,
-        )
+        return self._parts_of(bins, score, self._value(bins), refinement, base * (1.0 - base))
 
 
 @dataclass(frozen=True)
-class NLLDecomposition(Binned):
+class NLLDecomposition(_Decomposition):
     """Log loss of the event = calibration + refinement + within-bin part, in nats.
 
     The value is the calibration part Σ_b (n_b/n) KL(acc_b ‖ conf_b): the part of the log loss that
@@ -258,7 +247,6 @@ class NLLDecomposition(Binned):
 
     name: ClassVar[str] = "nll_decomposition"
     squared: ClassVar[bool] = False
-    testable: ClassVar[bool] = False
 
     def value(self, counts: BinState, _: ScalarState, rests: BinState) -> float:
         if not counts.sums[1].sum() > 0:
@@ -295,12 +283,4 @@ class NLLDecomposition(Binned):
         base = float(bins.share @ bins.frequency)
         uncertainty = float(-xlogy(base, base) - xlogy(1.0 - base, 1.0 - base))
         score = float(scores.log_loss / scores.weight)
-        return self._result(
-            bins,
-            score=score,
-            calibration=calibration,
-            refinement=refinement,
-            uncertainty=uncertainty,
-            resolution=uncertainty - refinement,
-            within_bins=score - calibration - refinement,
-        )
+        return self._parts_of(bins, score, calibration, refinement, uncertainty)

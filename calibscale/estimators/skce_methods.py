@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import stdtrit
 
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
+from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.fourier_series import NoSeries
-from calibscale.kernel_sums.pair_sums import sampled_mean
+from calibscale.kernel_sums.pair_sums import Pairs, sampled_mean
 from calibscale.kernel_sums.pair_tasks import PairState, PairSum
-from calibscale.kernel_sums.product_kernel import DataProfile, ProductKernel
 from calibscale.kernel_sums.tile_layout import panel_cuts
 from calibscale.results import EXACT, Approximation, Estimate
+from calibscale.statistics import PairStatistic, Statistic
 from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
 from calibscale.statistics.nystrom_map import nystrom_statistic
-from calibscale.statistics.statistic import PairStatistic, Statistic
-
-if TYPE_CHECKING:
-    from calibscale.kernel_sums.pair_sums import Pairs
 
 _FEW_ROWS = 3000  # all pairs take milliseconds
 _SOME_ROWS = 50_000  # all pairs take seconds
@@ -75,12 +72,7 @@ def choose_method(
 def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
     """Check the settings that all forms of the SKCE have, and those with the given choices.
 
-    The notion may also be the default of the class.
-
-    Raises
-    ------
-    OptionError
-        If a setting is impossible.
+    The notion may also be the default of the class.  An impossible setting is an OptionError.
     """
     for option, allowed in (*choices.items(), ("precision", ("float64", "float32"))):
         value = getattr(settings, option)
@@ -106,18 +98,10 @@ def too_few(state: Any) -> str | None:
 
 @dataclass(frozen=True)
 class BoundSKCE(BoundEstimator):
-    """SKCE of data.
+    """SKCE or JKCE of data: `settings` with the notion, the categorical covariates and the method.
 
-    Parameters
-    ----------
-    settings : SKCE or JKCE
-        With the notion, the categorical covariates and the method of the data.
-    product : ProductKernel
-        Kernel k·l with its bandwidths.
-    statistic : PairStatistic, optional
-        Statistic that the method needs; None for pairs.
-    notes : tuple of str
-        Notes on the covariates, and the reason for the method.
+    `product` is the kernel k·l with its bandwidths; `statistic` the one that the method needs, None
+    for pairs; `notes` are those on the covariates, and the reason for the method.
     """
 
     settings: Any

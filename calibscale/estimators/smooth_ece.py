@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.signal import fftconvolve
 
-from calibscale.data.rows import SCALAR_NOTIONS, Chunk, Floats, problems
-from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
-from calibscale.kernel_sums.product_kernel import DataProfile
+from calibscale.data import Chunk, Floats
+from calibscale.estimators.base import ScalarEstimator
 from calibscale.results import Estimate
-from calibscale.statistics.statistic import Draws, Statistic, weights_of
+from calibscale.statistics import Replicates, Statistic, weights_of
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
@@ -72,7 +70,7 @@ class GridSums(Statistic):
         _divide(p, [(w * delta, state.residuals), (w, state.weights)])
         return state
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         (residuals,) = sums
         p, _, delta, _ = chunk.event(self.notion)
         drawn = replicates.scalars(self.notion, chunk.rows, p, delta) * weights_of(chunk)
@@ -91,7 +89,7 @@ def _divide(p: Floats, sums: list[tuple[Floats, Floats]]) -> None:
 
 
 @dataclass(frozen=True)
-class SmoothECE(Estimator):
+class SmoothECE(ScalarEstimator):
     """Smooth ECE ∫ |Σ_i w_i δ_i K_σ(t, p_i)| dt / Σ_i w_i (Błasiok & Nakkiran 2023).
 
     K_σ is a Gaussian reflected at 0 and 1, and σ the smallest bandwidth with σ ≥ smECE_σ, so that
@@ -119,30 +117,20 @@ class SmoothECE(Estimator):
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.notion not in (None, *SCALAR_NOTIONS):
-            raise OptionError(f"{self.name}: notion must be one of {', '.join(SCALAR_NOTIONS)}")
-
-    def bind(self, setup: DataProfile) -> Self:
-        notion = self.notion_for(setup.classes)
-        problems(notion, setup.classes)
-        return replace(self, notion=notion)
-
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (GridSums(self.notion or "top_label"),)
+        return (GridSums(self.judged),)
 
     def value(self, *states: Any) -> float:
         (state,) = states
         return _smooth(state)[0] if state.weight > 0 else float("nan")
 
     def finalize(self, state: GridState) -> Estimate:
-        notion = self.notion or "top_label"
         if not state.weight > 0:
-            reason = "no rows with a label and a positive weight"
-            return Estimate(self.name, notion, None, reason=reason)
+            return self.unknown()
         value, bandwidth = _smooth(state)
-        return Estimate(self.name, notion, value, details={"bandwidth": bandwidth}, n=int(state.n))
+        details = {"bandwidth": bandwidth}
+        return Estimate(self.name, self.judged, value, details=details, n=int(state.n))
 
 
 def _smooth(state: GridState) -> tuple[float, float]:

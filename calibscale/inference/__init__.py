@@ -1,0 +1,429 @@
+"""Calibration tests: p-values from labels or residuals drawn under a null hypothesis."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Unpack
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data import Chunk, Floats
+from calibscale.errors import OptionError
+from calibscale.estimators import labels
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.inference.nulls import NULLS, Null, Replicates, redraws, replicates_of
+from calibscale.kernel_sums import NotionRows
+from calibscale.results.inference_results import CalibrationTests, TestResult
+from calibscale.session import Run, Session, SessionOptions, listed, verb
+from calibscale.statistics import States, Statistic
+
+_DRAWN = 2**21  # residuals drawn at a time, over all rows: 16 MB; 64 MB take twice the time
+_MAX_REPLICATES = 10**6
+
+
+@verb
+def calibration_test(
+    source: Any,
+    statistics: Estimator | str | Iterable[Estimator | str] | None = None,
+    *,
+    null: str | Null = "labels",
+    replicates: int = 199,
+    seed: int = 0,
+    stop_after: int | None = None,
+    **options: Unpack[SessionOptions],
+) -> CalibrationTests:
+    """Test whether predictions are calibrated.
+
+    The null hypothesis of strong calibration states that labels are drawn from the predictions.
+    Labels drawn from the predictions therefore give the exact null distribution of any statistic,
+    conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (replicates + 1).  With
+    covariates (`KLCE`) the test is one of local calibration.
+
+    Parameters
+    ----------
+    source, **options
+        See `evaluate`.
+    statistics : Estimator or several, optional
+        Calibration errors to test: ECE, MCE, TCE2, TCE2Debiased, TCE2Kumar, CWCE2, SimplexECE,
+        CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE.  Default: JKCE.
+    null : {"labels", "wild", "residual", "permute", "hoeffding"} or Null
+        Null distribution.  ``labels``: exact (see above).  ``wild``: residuals with random signs;
+        asymptotically valid, but rejects too often where events are rare.  ``residual``: residuals
+        resampled from all rows [VF, Algorithm 1].  ``permute``: permuted residuals; for KLCE and
+        KCE the null values are centred and p = max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The
+        nulls ``residual`` and ``permute`` serve to reproduce published numbers.  They keep the
+        mean of the residuals: KLCE, KCE and JKCE with ``residual`` hardly ever reject; KLCE and
+        KCE with ``permute`` reject twice as often as they should; biased statistics (ECE, TCE2,
+        CKCE …) reject most calibrated data where the variance of a residual depends on its
+        prediction.  ``hoeffding``: the bound p = exp(−⌊n/2⌋T²/2b²), without draws, for kernel
+        statistics of size at most b [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
+        For recalibrated predictions pass the result of
+        `calibscale.auditing.recalibration.refits_of`: drawn labels alone omit the noise of the
+        fit and reject too often.
+    replicates : int
+        Number of draws, at most 1,000,000.
+    seed : int
+        Seed of the draws, which depend on nothing but the seed, the row number and the replicate;
+        ignored if `null` is a `Null`, which has its own seed.
+    stop_after : int, optional
+        Number of exceedances at which the test stops with p = exceedances / replicates, which is
+        valid (Besag and Clifford 1991).
+
+    Raises
+    ------
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a statistic cannot be tested with this null, or the data cannot
+        be read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import ECE, calibration_test, from_arrays
+    >>> q, y = np.tile([0.9, 0.1], (200, 1)), np.arange(200) % 2  # half of 90 % come true
+    >>> source = from_arrays(probabilities=q, labels=y)
+    >>> calibration_test(source, [ECE()], replicates=99)["ece"].p_value
+    0.01
+    """
+    started = time.perf_counter()
+    estimators = listed("jkce" if statistics is None else statistics)
+    drawn_from = null_of(null, seed)
+    _check(estimators, drawn_from, replicates, stop_after)
+    with Session.open(source, **options) as session:
+        run = session.run(estimators)
+        for estimator in run.fitting:
+            if reason := drawn_from.unsupported(estimator):
+                raise OptionError(reason)
+        run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
+        draws = _pooled(drawn_from, run) if drawn_from.draws else None
+        batch = min(replicates, batch_of(run))
+        drawn = replicates_of(run.fitting, draws, 0, batch)
+        passes = -(-replicates // batch) if drawn else 1
+        progress = run.execution.progress
+        scanned = run.reporting(progress and _over(progress, passes))
+        needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
+        one_pass = scanned.scan(needed)
+        states = one_pass.groups[None]
+        with engine.one_thread():
+            trials = [trial_of(e, run, states) for e in run.fitting]
+        for trial in trials:
+            if draws is None:
+                trial.bound()
+            elif trial.estimator.pairwise:
+                trial.add(pair_values(run, trial.estimator, draws, replicates), stop_after)
+        if draws is not None:
+            merged = [trial for trial in trials if not trial.estimator.pairwise]
+            count_replicates(scanned, merged, draws, replicates, batch, states, stop_after)
+        for trial in trials:
+            if drawn_from.centred and trial.estimator.centred_null:
+                trial.centre()
+    certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
+    return CalibrationTests(
+        results=tuple(
+            replace(trial.result(drawn_from.name, drawn_from.seed, certain), statistic=name)
+            for trial, name in zip(trials, labels(estimators), strict=True)
+        ),
+        **run.outcome(one_pass.counts, started),
+    )
+
+
+def null_of(null: str | Null, seed: int) -> Null:
+    """Null of the given name and seed; a `Null` is returned as it is.
+
+    An OptionError is raised if the name is unknown, or the seed is out of range.
+    """
+    if isinstance(null, Null):
+        return null
+    if null not in NULLS:
+        raise OptionError(f"null must be one of {', '.join(NULLS)}, not {null!r}")
+    if not 0 <= seed < 2**64:
+        raise OptionError(f"seed must be in 0..2^64−1, not {seed}")
+    return NULLS[null](seed)
+
+
+def _check(
+    estimators: list[Estimator], null: Null, replicates: int, stop_after: int | None
+) -> None:
+    if null.max_replicates is not None and replicates > null.max_replicates:
+        raise OptionError(
+            f"there are {null.max_replicates:,} refits, fewer than {replicates:,} replicates"
+        )
+    if replicates < 1:
+        raise OptionError(f"replicates must be at least 1, not {replicates}")
+    if replicates > _MAX_REPLICATES:
+        raise OptionError(
+            f"replicates must be at most {_MAX_REPLICATES:,}, not {replicates:,}: the smallest "
+            "p-value of a million replicates is one in a million"
+        )
+    if stop_after is not None and (stop_after < 1 or null.centred):
+        raise OptionError("stop_after must be at least 1, and is not for null='permute'")
+    if not estimators:
+        raise OptionError("no statistic to test")
+    for estimator in estimators:
+        if not estimator.testable:
+            raise OptionError(f"{estimator.name} is not a calibration error and cannot be tested")
+
+
+def _over(progress: engine.Progress, passes: int) -> engine.Progress:
+    """Progress callback of one pass that reports it as part of all passes."""
+    finished = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal finished
+        progress(finished * total + done, passes * total)
+        finished += done == total and finished < passes - 1
+
+    return report
+
+
+# ---------------------------------------------------------------- replicates
+
+
+def _pooled(null: Null, run: Run) -> Null:
+    """Null with the states that it draws from, by a pass of its own."""
+    needed = null.needs({e.notion or "canonical" for e in run.fitting})
+    return null.with_states(run.scan(needed).groups[None]) if needed else null
+
+
+def pair_values(
+    run: Run, estimator: BoundEstimator, null: Null, replicates: int
+) -> Iterator[float]:
+    """Value of each replicate of an estimator that sums over all pairs.
+
+    Σ_ij ⟨δ*_i, δ*_j⟩ κ_ij of a block of replicates takes one product of the kernel matrix with
+    their residuals.
+    """
+    pairs, spec = run.pairs(), estimator.pair_sum
+    assert spec is not None
+    state = pairs.sum(spec)
+    with pairs.panels(spec.kernel, spec.notion) as panels:
+        if null.moves:
+            versions = partial(null.moved, spec.notion)
+            for all_pairs, diagonal in pairs.moved(panels, versions, replicates):
+                yield estimator.from_sums(all_pairs, diagonal, state)
+            return
+        parts = [panels[index].rows for index in range(len(panels))]
+        rows = NotionRows.join(parts)
+        cuts = np.cumsum([len(part) for part in parts])[:-1]
+        squares = rows.weights**2 * spec.kernel.diagonal(rows)
+        e = rows.delta.shape[1]
+        block = max(2, _DRAWN // max(1, rows.delta.size) // 2 * 2)
+        for first in range(0, replicates, block):
+            last = min(replicates, first + block)
+            drawn = null.residuals(spec.notion, rows, first, last)  # (n, B, e)
+            strengths = (drawn * rows.weights[:, None, None]).reshape(len(rows), -1)
+            products = np.concatenate(pairs.product(panels, np.split(strengths, cuts), "draws"))
+            sums = np.einsum("ib,ib->b", strengths, products).reshape(-1, e).sum(axis=1)
+            diagonals = np.einsum("ibe,ibe,i->b", drawn, drawn, squares)
+            for all_pairs, diagonal in zip(sums, diagonals, strict=True):
+                yield estimator.from_sums(float(all_pairs), float(diagonal), state)
+
+
+# ---------------------------------------------------------------- Monte Carlo tests
+
+
+TIE = 1e-9  # relative difference below which two values are tied
+ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
+
+_STATE_BYTES = 2**26  # for the replicates of one statistic in one pass
+_MAX_BATCH = 256  # replicates of one pass
+
+
+@dataclass(frozen=True)
+class Certain(Statistic):
+    """Number of rows that predict a class with certainty (1,)."""
+
+    def zero(self, classes: int) -> tuple[Floats]:
+        return (np.zeros(1),)
+
+    def accumulate(self, state: tuple[Floats], chunk: Chunk) -> tuple[Floats]:
+        state[0][...] += np.count_nonzero(chunk.rest == 0.0)
+        return state
+
+
+CERTAIN = Certain()
+
+
+@dataclass(eq=False)
+class MonteCarloTest:
+    """Running test of one statistic."""
+
+    estimator: BoundEstimator
+    value: float
+    n: int
+    parameters: dict[str, Any]
+    reason: str | None
+    squared: bool = False
+    weighted: bool = False
+    values: list[float] = field(default_factory=list)
+    exceedances: int = 0
+    p_value: float | None = None
+    stopped: bool = False
+    critical: float | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.reason is not None or self.stopped
+
+    def add(self, values: Iterable[float], stop_after: int | None) -> None:
+        """Count values of the null until the test stops."""
+        if self.reason is not None:
+            return
+        for drawn in values:
+            self.values.append(drawn)
+            self.exceedances += not drawn < self.value - self._slack(drawn)
+            if self.exceedances == stop_after:
+                self.stopped = True
+                break
+        B = len(self.values)
+        self.p_value = self.exceedances / B if self.stopped else (1 + self.exceedances) / (B + 1)
+        self.critical = None if self.stopped else _largest(self.values, (B + 1) // 20)
+
+    def _slack(self, drawn: float) -> float:
+        """Allowed difference of a replicate below the value to count as a tie."""
+        larger = max(abs(self.value), abs(drawn))
+        rounding = ROUNDING * (2 * math.sqrt(larger) + ROUNDING) if self.squared else ROUNDING
+        return TIE * larger + rounding
+
+    def centre(self) -> None:
+        """Replace the p-value by that of KiTE, from centred replicates."""
+        if self.reason is None:
+            values = np.array(self.values)
+            centred = values - values.mean()
+            self.exceedances = int(np.count_nonzero(centred > self.value))
+            self.p_value = max(1, self.exceedances) / len(values)
+            few = len(values) // 20
+            self.critical = _largest(centred, few + 1) if few else None
+
+    def bound(self) -> None:
+        """Set the p-value to the bound of Hoeffding's inequality."""
+        if self.reason is not None:
+            return
+        if self.weighted or not self.estimator.sum_scaled:
+            raise OptionError("null='hoeffding' is for n(n−1) equally weighted pairs")
+        b = self.estimator.largest_term
+        assert b is not None
+        half = self.n // 2
+        self.p_value = math.exp(-half * max(self.value, 0.0) ** 2 / (2 * b * b))
+        self.critical = b * math.sqrt(2 * math.log(1 / 0.05) / half)
+
+    def result(self, null: str, seed: int, certain: int) -> TestResult:
+        return TestResult(
+            statistic=self.estimator.name,
+            notion=self.estimator.notion or "canonical",
+            value=None if self.reason is not None else self.value,
+            p_value=self.p_value,
+            null=null,
+            replicates=len(self.values),
+            exceedances=self.exceedances,
+            seed=seed,
+            n=self.n,
+            null_values=np.array(self.values),
+            certain_rows=certain,
+            stopped=self.stopped,
+            critical_value=self.critical,
+            parameters=self.parameters,
+            reason=self.reason,
+        )
+
+
+def _largest(values: Any, count: int) -> float | None:
+    """Smallest of the `count` largest values; None if `count` is 0."""
+    return float(np.sort(values)[len(values) - count]) if count else None
+
+
+def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> MonteCarloTest:
+    """Test of an estimator from its states, without replicates yet."""
+    parts: list[Any]
+    if estimator.pairwise:
+        assert run is not None
+        assert estimator.pair_sum is not None
+        pairs = run.pairs()
+        estimate = estimator.solve(pairs)
+        parts = [pairs.sum(estimator.pair_sum)]  # cached by `solve`
+    else:
+        parts = [states[s] for s in estimator.needs]
+        estimate = estimator.bare(*parts)
+        if estimate.value is not None:
+            estimator = estimator.frozen(*parts)
+    weighted = any(
+        not math.isclose(part.weight**2, part.n * part.weight2)
+        for part in parts
+        if hasattr(part, "weight2")
+    )
+    value = float("nan") if estimate.value is None else estimate.value
+    return MonteCarloTest(
+        estimator, value, estimate.n, estimate.parameters, estimate.reason, estimate.squared,
+        weighted,
+    )  # fmt: skip
+
+
+def result_of(
+    estimator: BoundEstimator,
+    states: States,
+    drawn: dict[Statistic, Replicates],
+    null: Null,
+    certain: int = 0,
+) -> TestResult:
+    """Result of the test of an estimator from its states and those of all replicates."""
+    trial = trial_of(estimator, None, states)
+    if not trial.done:
+        trial.add(_values(trial.estimator, states, drawn), None)
+    return trial.result(null.name, null.seed, certain)
+
+
+# ---------------------------------------------------------------- replicates, pass by pass
+
+
+def count_replicates(
+    run: Run,
+    trials: Iterable[MonteCarloTest],
+    null: Null,
+    replicates: int,
+    batch: int,
+    states: States,
+    stop_after: int | None = None,
+) -> None:
+    """Count the replicates of tests whose states merge.
+
+    The first batch was drawn in the pass over the data and is in `states`; each further batch takes
+    a pass.
+    """
+    for first in range(0, replicates, batch):
+        todo = [trial for trial in trials if not trial.done]
+        drawn = replicates_of(
+            (t.estimator for t in todo), null, first, min(replicates, first + batch)
+        )
+        if first and todo:
+            states |= run.scan(drawn.values()).groups[None]
+        with engine.one_thread():
+            for trial in todo:
+                trial.add(_values(trial.estimator, states, drawn), stop_after)
+        for replicated in drawn.values():
+            states.pop(replicated, None)
+
+
+def batch_of(run: Run) -> int:
+    """Number of replicates of one pass; even, as one counter serves two replicates."""
+    redrawn = {s for e in run.fitting for s in e.needs if redraws(s)}
+    zeros = [s.zero_drawn(run.source.classes, 1) for s in redrawn]
+    sizes = [sum(array.nbytes for array in zero) for zero in zeros]
+    max_count = _STATE_BYTES // max(sizes, default=1)
+    limit = run.execution.limit
+    if limit is not None and sizes:
+        alive = run.blocks.bit_length() + 3  # states of one worker at a time
+        max_count = min(max_count, (limit - engine.resident_bytes()) // (2 * alive * sum(sizes)))
+    return max(2, min(_MAX_BATCH, max_count) // 2 * 2)
+
+
+def _values(
+    estimator: BoundEstimator, states: States, drawn: dict[Statistic, Replicates]
+) -> Iterable[float]:
+    """Value of each replicate."""
+    count = min(len(drawn[s]) for s in estimator.needs if s in drawn)
+    sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
+    return estimator.drawn_values([states[s] for s in estimator.needs], sums, count)

@@ -15,9 +15,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import LOG_SMALLEST, Chunk, Floats
+from calibscale.data import LOG_SMALLEST, Chunk, Floats
 from calibscale.errors import OptionError
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 NOTIONS = ("canonical", "top_label", "positive")
 # bets of fixed strengths, spaced so that a drift of any size is close to one of them
@@ -53,17 +53,10 @@ class BettingEProcess(Statistic):
     Bets on scalar notions: logit g = a·logit p + b, and logit g = logit p + s·shift, with the shift
     of the cell of logit p.  Canonical bets: g ∝ q^a, and g_k ∝ q_k·exp(s·shift_k).
 
-    Parameters
-    ----------
-    notion : {"canonical", "top_label", "positive"}
-    bets : tuple of (a, b)
-        Fixed bets.  Default: slopes from 1/1.8 to 1.8 and, for scalar notions, shifts from −0.5 to
-        0.5.
-    learned : tuple of (group, shifts)
-        Result of `learn` on earlier days by value of `column` (None: all rows); other groups have
-        no learned bets.
-    column : int, optional
-        Position of the covariate that defines groups; all rows of a chunk have the same value.
+    The fixed `bets` (a, b) have slopes from 1/1.8 to 1.8 and, for scalar notions, shifts from −0.5
+    to 0.5 by default.  `learned` has the result of `learn` on earlier days, (group, shifts), by
+    value of the covariate at the position `column` (None: all rows); other groups have no learned
+    bets, and all rows of a chunk are of the same group.
     """
 
     notion: str
@@ -160,19 +153,11 @@ def learn(sums: Floats) -> tuple[float, ...]:
 
 
 def log_evidence(increments: Floats) -> Floats:
-    """log E_t after each night, of a mixture over bets and over the nights at which they start.
+    """log E_t after each night (nights,), of a mixture over bets and over their first nights.
 
     E_t = mean_k Σ_s w_s Π_{s ≤ r ≤ t} exp(l_rk) + Σ_{s > t} w_s with w_s = 1/((s+1)(s+2)), so that
     some process starts when a late drift does.  E is a martingale, as each term is one.
-
-    Parameters
-    ----------
-    increments : (nights, bets)
-        Sums of log(g_y/q_y) of each night.
-
-    Returns
-    -------
-    (nights,)
+    `increments` (nights, bets) are sums of log(g_y/q_y) of each night.
     """
     return advance(no_evidence(increments.shape[1]), increments, 0)[0]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import (
@@ -23,11 +23,11 @@ from calibscale.inference.resampling import (
     norm_p_values,
     total,
 )
+from calibscale.kernel_sums import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.kernel_sums.product_kernel import NotionRows
-from calibscale.limits.inversion import Limits, Noise, noise_of_gram
+from calibscale.limits import Limits, Noise, noise_of_gram
 from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
-from calibscale.statistics.statistic import States, Statistic
+from calibscale.statistics import States, Statistic
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,19 +36,12 @@ class Parts:
 
     The difference of two `Parts` of the same rows is that of the difference of the estimates.
 
-    Attributes
-    ----------
-    value : float
-    left_out : (parts,)
-        Value with each group, or each row of positive weight, left out; NaN for a group without
-        rows, or where the value of the remaining rows is undefined.
-    resampled : (resamples,)
-        Value of each resample of the groups; empty for the jackknife.
-    form : SquaredNorm, optional
-        Squared norm of a sum over pairs, which gives tighter limits than the jackknife.
-    least_error : float
-        Lower bound of the standard error: the standard deviation of the estimate over labels
-        drawn from the predictions; 0 if none were drawn.
+    `left_out` (parts,): value with each group, or each row of positive weight, left out; NaN for a
+    group without rows, or where the value of the remaining rows is undefined.  `resampled`
+    (resamples,): value of each resample of the groups; empty for the jackknife.  `form`: squared
+    norm of a sum over pairs, which gives tighter limits than the jackknife.  `least_error`: lower
+    bound of the standard error, the standard deviation of the estimate over labels drawn from the
+    predictions; 0 if none were drawn.
     """
 
     value: float
@@ -195,12 +188,9 @@ def _rows_left_out(
 
 def _drawn_residuals(rows: NotionRows, seed: int) -> Floats:
     """Residuals of drawn labels (n, B·e), replicate by replicate."""
-    null, e = DrawnLabels(seed), rows.delta.shape[1]
-    if e == 1:
-        p, delta = rows.points[:, 0], rows.delta[:, 0]
-        return null.scalars("", rows.rows, p, delta, 0, REPLICATES[1]).T
-    count = int(np.clip(400 // e, *REPLICATES))
-    return np.hstack(list(null.vectors(rows.rows, rows.points, rows.delta, 0, count)))
+    e = rows.delta.shape[1]
+    count = REPLICATES[1] if e == 1 else int(np.clip(400 // e, *REPLICATES))
+    return DrawnLabels(seed).residuals("", rows, 0, count).reshape(len(rows), -1)
 
 
 def _event_sums(rows: NotionRows) -> Floats:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibscale.data.rows import Floats, Ints
+from calibscale.data import Floats, Ints
 from calibscale.results import Estimate, Interval, name_of
 
 _TIE = 1e-9  # relative, so that rounding does not decide
@@ -109,7 +109,6 @@ def verdict(
 
     Parameters
     ----------
-    estimates : sequence of Estimate
     rows : int
         Number of rows from which the estimates were computed.
     class_names : sequence of str, optional

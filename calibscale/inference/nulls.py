@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data.rows import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
+from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import NotionRows
+from calibscale.estimators.base import BoundEstimator
+from calibscale.kernel_sums import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
-from calibscale.statistics.statistic import Statistic
-
-if TYPE_CHECKING:
-    from calibscale.estimators.base import BoundEstimator
+from calibscale.statistics import Replicates, Statistic, redraws
 
 MAX_POOL = 2**27  # residuals in memory: 1 GB
-_DRAWN = 2**21  # draws of a chunk at a time: 16 MB
 
 Labels = NDArray[np.int32]
 
@@ -58,24 +55,10 @@ class PooledResiduals(Statistic):
 class Null:
     """Base class of null distributions; a draw depends only on (seed, row, replicate).
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the draws.
-
-    Attributes
-    ----------
-    name : str
-    draws : bool
-        Whether replicates are drawn.
-    of_labels : bool
-        Whether the replicates are labels drawn from the predictions.
-    moves : bool
-        Whether replicates also have their own predictions, returned by `moved`.
-    centred : bool
-        Whether estimators with `centred_null` are compared with centred replicates.
-    max_replicates : int or None
-        Number of available replicates; None if unlimited.
+    `draws`: whether replicates are drawn; `of_labels`: whether they are labels drawn from the
+    predictions; `moves`: whether replicates also have their own predictions, returned by `moved`;
+    `centred`: whether estimators with `centred_null` are compared with centred replicates;
+    `max_replicates`: number of available replicates, None if unlimited.
     """
 
     seed: int = 0
@@ -118,6 +101,14 @@ class Null:
     ) -> Iterator[Floats]:
         """δ* (c, K), replicate by replicate."""
         raise NotImplementedError(self.name)
+
+    def residuals(self, notion: str, rows: NotionRows, first: int, last: int) -> Floats:
+        """δ* of rows of any notion (n, B, e)."""
+        if rows.delta.shape[1] == 1:
+            p, delta = rows.points[:, 0], rows.delta[:, 0]
+            return self.scalars(notion, rows.rows, p, delta, first, last).T[:, :, None]
+        vectors = self.vectors(rows.rows, rows.points, rows.delta, first, last)
+        return np.stack(list(vectors), axis=1)
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of each replicate, with its predictions and residuals."""
@@ -172,15 +163,7 @@ class RandomSigns(Null):
 
 @dataclass(frozen=True)
 class ResampledResiduals(Null):
-    """Residuals drawn from all rows with replacement [VF, Algorithm 1].
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the draws.
-    pools : dict
-        Residuals of all rows by notion.
-    """
+    """Residuals drawn with replacement from all rows, `pools` by notion [VF, Algorithm 1]."""
 
     pools: dict[str, Pool] = field(default_factory=dict, compare=False, repr=False)
     name: ClassVar[str] = "residual"
@@ -243,88 +226,6 @@ NULLS: dict[str, type[Null]] = {
     kind.name: kind
     for kind in (DrawnLabels, RandomSigns, ResampledResiduals, PermutedResiduals, HoeffdingBound)
 }
-
-
-@dataclass(frozen=True)
-class Replicates(Statistic):
-    """Label-dependent part of a statistic's state, for replicates of a null.
-
-    A state is a tuple of arrays whose first axis is the replicates; `Statistic.with_drawn`
-    substitutes one of them for the observed part.
-    """
-
-    statistic: Statistic
-    null: Null
-    first: int
-    last: int
-
-    @property
-    def large_chunks(self) -> bool:  # type: ignore[override]
-        return self.statistic.large_chunks
-
-    def size(self, classes: int) -> int:
-        return self.statistic.size(classes)
-
-    def zero(self, classes: int) -> Any:
-        return self.statistic.zero_drawn(classes, self.last - self.first)
-
-    def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        # a statistic with `large_chunks` draws the replicates in parts itself
-        step = len(chunk) if self.large_chunks else max(256, _DRAWN // len(self))
-        for low in range(0, len(chunk), step):
-            part = chunk if step >= len(chunk) else chunk.take(slice(low, low + step))
-            self.statistic.draw(state, part, self)
-        return state
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    # ---------------------------------------------------------------- `Draws`
-
-    @property
-    def of_labels(self) -> bool:
-        return self.null.of_labels
-
-    @property
-    def moves(self) -> bool:
-        return self.null.moves
-
-    def labels(self, chunk: Chunk) -> Labels:
-        """Drawn labels (B, c), cached on the chunk."""
-        key = f"labels drawn with {self.null.seed}: {self.first}..{self.last}"
-        if key not in chunk.views:
-            chunk.views[key] = self.null.labels(chunk.rows, chunk.q, self.first, self.last)
-        return chunk.views[key]
-
-    def scalars(self, notion: str, rows: Ints, p: Floats, delta: Floats) -> Floats:
-        """δ* of a scalar notion (B, c)."""
-        return self.null.scalars(notion, rows, p, delta, self.first, self.last)
-
-    def some_scalars(
-        self, notion: str, rows: Ints, p: Floats, delta: Floats, most: int
-    ) -> Iterator[tuple[slice, Floats]]:
-        """δ* of a scalar notion, at most `most` replicates at a time, with their indices."""
-        for low in range(self.first, self.last, most):
-            high = min(self.last, low + most)
-            indices = slice(low - self.first, high - self.first)
-            yield indices, self.null.scalars(notion, rows, p, delta, low, high)
-
-    def moved(self, notion: str, rows: NotionRows) -> Iterator[tuple[int, NotionRows]]:
-        """Rows of each replicate, of a null that changes predictions."""
-        return enumerate(self.null.moved(notion, rows, self.first, self.last))
-
-    def vectors(self, chunk: Chunk) -> Iterator[tuple[int, Floats]]:
-        """δ* (c, K) of each replicate."""
-        return self.vectors_of(chunk.rows, chunk.q, chunk.delta)
-
-    def vectors_of(self, rows: Ints, q: Floats, delta: Floats) -> Iterator[tuple[int, Floats]]:
-        """δ* (c, K) of each replicate, from predictions and residuals."""
-        return enumerate(self.null.vectors(rows, q, delta, self.first, self.last))
-
-
-def redraws(statistic: Statistic) -> bool:
-    """Whether the statistic depends on the labels."""
-    return type(statistic).draw is not Statistic.draw
 
 
 def replicates_of(

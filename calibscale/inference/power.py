@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri
 
-from calibscale.data.rows import Chunk, Floats, RowCounts, chunks
+from calibscale.data import Chunk, Floats, RowCounts, chunks
 from calibscale.data.source import ArraySource, from_arrays
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.inference.calibration_test import calibration_test
+from calibscale.inference import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
 
@@ -66,16 +65,10 @@ def power(
     trials, replicates : int
         Number of data sets of each size, and of draws of labels for each test.
 
-    Returns
-    -------
-    Power
-
     Raises
     ------
-    InvalidDataError
-        At the first invalid row.
-    OptionError, StoreError
-        If a parameter is out of range, or the data cannot be read.
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if a parameter is out of range, or the data cannot be read.
 
     Examples
     --------
@@ -158,11 +151,7 @@ class _Pool:
     """Rows from which data sets are drawn, with the probabilities of their labels."""
 
     def __init__(self, run: Run, bias: Miscalibration, position: int | None) -> None:
-        rules = replace(
-            run.rules,
-            group=position,
-            covariates=tuple(c.position for c in run.columns.values()),
-        )
+        rules = run.rules_by(None if bias.where is None else bias.where[0])
         q, biased, x, weights = [], [], [], []
         self.counts = RowCounts()
         for block in run.source.sample(POOL):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data.rows import Chunk, Floats
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import DrawnLabels, Replicates, redraws
 from calibscale.kernels import random_draws
+from calibscale.limits import FEW, Limits, Noise, noise_of, quadratic_limits
 from calibscale.limits.excess import excess_limits
-from calibscale.limits.inversion import FEW, Limits, Noise, noise_of, quadratic_limits
+from calibscale.statistics import States, Statistic
 from calibscale.statistics.score_sums import EventSums
-from calibscale.statistics.statistic import States, Statistic
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,8 @@ class Bootstrap(Resampling):
 
     Parameters
     ----------
-    level : float
-        Confidence level.
-    groups : int
-        Number of groups, 2 to 1,000.
-    seed : int
-        Seed of the groups and of the resamples.
+    level, groups, seed
+        See `Jackknife`; the seed is also that of the resamples.
     resamples : int
         Number of resamples, at least 19.
 
@@ -137,10 +133,7 @@ class Bootstrap(Resampling):
 def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling:
     """Request of the given name; `resamples` applies to the bootstrap only.
 
-    Raises
-    ------
-    OptionError
-        If the name is unknown, or a setting is out of range.
+    An OptionError is raised if the name is unknown, or a setting is out of range.
     """
     if method not in METHODS:
         raise OptionError(f"interval must be one of {', '.join(METHODS)}, not {method!r}")
@@ -152,17 +145,18 @@ def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling
 METHODS: dict[str, type[Resampling]] = {kind.method: kind for kind in (Jackknife, Bootstrap)}
 
 
-@dataclass(frozen=True)
-class Grouped(Statistic):
-    """States of a statistic by group, with the fields stacked along the first axis."""
+class Stacked(Statistic):
+    """Base of statistics whose states are those of `statistic` on `groups` disjoint sets of rows.
+
+    The fields of the states are stacked along the first axis.
+    """
 
     statistic: Statistic
     groups: int
-    seed: int = 0
 
-    @property
-    def large_chunks(self) -> bool:  # type: ignore[override]
-        return self.statistic.large_chunks
+    @abstractmethod
+    def of(self, rows: Ints) -> Ints:
+        """Group of each row (c,), from the row numbers; numbers of no group are left out."""
 
     def size(self, classes: int) -> int:
         return self.statistic.size(classes)
@@ -173,15 +167,33 @@ class Grouped(Statistic):
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         groups = self.of(chunk.rows)
-        for g in np.unique(groups):
-            part = type(state)(*(field[g, ...] for field in state))
-            self.statistic.accumulate(part, chunk.take(groups == g))
+        order = np.argsort(groups, kind="stable")
+        ends = np.searchsorted(groups[order], np.arange(self.groups + 1))
+        for g in np.flatnonzero(np.diff(ends)):
+            rows = chunk.take(order[ends[g] : ends[g + 1]])
+            self.statistic.accumulate(group_of(state, int(g)), rows)
         return state
 
-    def of(self, rows: Any) -> Any:
-        """Group of each row (c,), from the row numbers."""
-        u = np.empty(len(rows))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.GROUPS), rows, u)
+
+def group_of(state: Any, g: int) -> Any:
+    """State of one group; its arrays are views."""
+    return type(state)(*(field[g, ...] for field in state))
+
+
+@dataclass(frozen=True)
+class Grouped(Stacked):
+    """States of a statistic by group, for the jackknife and the bootstrap."""
+
+    statistic: Statistic
+    groups: int
+    seed: int = 0
+
+    @property
+    def large_chunks(self) -> bool:  # type: ignore[override]
+        return self.statistic.large_chunks
+
+    def of(self, rows: Ints) -> Ints:
+        u = random_draws.of_rows(rows, self.seed, random_draws.GROUPS)
         return np.minimum((u * self.groups).astype(np.int64), self.groups - 1)
 
 
@@ -200,20 +212,11 @@ _REPLICATE_BYTES = 2**26
 
 @dataclass(frozen=True)
 class SquaredNorm:
-    """Squared norm |v|² of a sum over rows, and the noise of v.
+    """Squared norm |v|² of a sum over rows, `size`, fields of `Quadratic`, and the noise of v.
 
-    Attributes
-    ----------
-    size, own, squares, scale : float
-        |v|², then the fields of `Quadratic` with these names.
-    calibrated, observed : Noise
-        Noise with drawn labels, and with the observed ones.
-    events : (7, 2)
-        Sums of `EventSums`.
-    p_value : float
-        (1 + #{|v*|² ≥ |v|²})/(B + 1) of the B sums v* with drawn labels.
-    least_p_value : float
-        1/(B + 1).
+    `calibrated` and `observed` are the noise with drawn labels, and with the observed ones;
+    `events` (7, 2) the sums of `EventSums`; `p_value` (1 + #{|v*|² ≥ |v|²})/(B + 1) of the B sums
+    v* with drawn labels, and `least_p_value` 1/(B + 1).
     """
 
     size: float
@@ -303,7 +306,7 @@ def norm_of(
     vectors = np.array([drawn(b) for b in range(len(replicates[0]))])
     calibrated = noise_of(vectors, direction)
     parts = [
-        estimator.quadratic(*(type(states[g])(*(f[k, ...] for f in states[g])) for g in grouped))
+        estimator.quadratic(*(group_of(states[g], k) for g in grouped))
         for k in range(request.groups)
     ]
     parts = [part for part in parts if part.scale > 0]

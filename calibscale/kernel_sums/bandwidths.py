@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
+from calibscale.data import Floats
 from calibscale.data.covariates import ColumnSummary
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.rows import Floats
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import (
-    DataProfile,
-    NotionRows,
-    ProductKernel,
-    pooled_distance,
-    radial,
-)
+from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel, pooled_distance, radial
 
 ROWS = 2000
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -32,14 +27,10 @@ def most_powerful(
     """Kernel with its bandwidths scaled for the largest power on the held-out rows.
 
     A test of Σ_{i≠j} h_ij rejects with a probability that grows with the mean of h over the
-    standard deviation that it has under the alternative, 2·√Var(E[h_ij | i]) / √n
-    (Sutherland et al. 2017, arXiv 1611.04488).  The search covers all pairs of factors in 1/8..4,
-    one for the bandwidth on predictions, one for those on covariates.
-
-    Raises
-    ------
-    OptionError
-        If fewer than 50 held-out rows have labels.
+    standard deviation that it has under the alternative, 2·√Var(E[h_ij | i]) / √n (Sutherland et
+    al. 2017, arXiv 1611.04488).  The search covers all pairs of factors in 1/8..4, one for the
+    bandwidth on predictions, one for those on covariates.  An OptionError is raised if fewer than
+    50 held-out rows have labels.
     """
     rows = setup.held_out(notion, hold_out, (*kernel.columns, *kernel.categorical), ROWS)
     if len(rows) < 50:
@@ -90,20 +81,12 @@ def _covariates(kernel: ProductKernel, rows: NotionRows, factor: float) -> Float
 FEW_LEVELS = 16  # continuous columns with at most this many values are summed value by value
 
 
-def local_kernel(
-    setup: DataProfile,
-    notion: str,
-    covariates: tuple[str, ...],
-    categorical: tuple[str, ...],
-    prediction: str,
-    prediction_bandwidth: float | None,
-    covariate: str,
-    covariate_bandwidth: float | Mapping[str, float] | None,
-) -> tuple[ProductKernel, list[str]]:
-    """Kernel with its defaults from the data, and notes for the user."""
-    columns = setup.columns(covariates)
-    continuous = [columns[name] for name in covariates if name not in categorical]
+def local_kernel(setup: DataProfile, notion: str, settings: Any) -> tuple[ProductKernel, list[str]]:
+    """Kernel of the settings of an `SKCE` with defaults from the data, and notes for the user."""
+    columns, categorical = setup.columns(settings.covariates), settings.categorical
+    continuous = [columns[name] for name in settings.covariates if name not in categorical]
     sample = setup.sample(notion)
+    prediction_bandwidth = settings.prediction_bandwidth
     if prediction_bandwidth is None:
         prediction_bandwidth = pooled_distance([sample.points])
     levels = []
@@ -116,11 +99,11 @@ def local_kernel(
             )
         levels.append(values)
     kernel = ProductKernel(
-        prediction,
+        settings.prediction_kernel,
         prediction_bandwidth,
-        covariate,
+        settings.covariate_kernel,
         tuple(c.position for c in continuous),
-        _bandwidths(continuous, sample, covariate_bandwidth),
+        _bandwidths(continuous, sample, settings.covariate_bandwidth),
         tuple(c.mean for c in continuous),
         tuple(columns[name].position for name in categorical),
         tuple(levels),

@@ -13,10 +13,10 @@ import numpy as np
 from scipy.linalg import qr, solve_triangular
 from scipy.spatial.distance import cdist
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.engine.merge_tree import Checkpoint
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import frequencies
+from calibscale.kernel_sums import frequencies
 from calibscale.kernels import elementary, random_draws
 
 Product = Callable[[Floats, int], Floats]  # (vectors (n, r), number of earlier calls) → A vectors
@@ -49,22 +49,13 @@ def solve(
     max_iterations: int = 200,
     checkpoint: Checkpoint | None = None,
 ) -> Solution:
-    """Solve A X = B for a positive definite A, all columns of B in one Krylov space.
+    """Solve A X = B (n, K) for a positive definite A, all columns of B in one Krylov space.
 
     Residuals are stored as an orthonormal basis times small coefficients, which stays stable where
     columns are, or become, dependent (Dubrulle 2001, ETNA 12, the variant BCGrQ).  B may have
-    deficient rank: the residuals q − e_y of a row sum to zero.
-
-    Parameters
-    ----------
-    product : callable
-        Function of vectors (n, r) and the number of earlier calls; returns A times the vectors.
-    B : (n, K)
-    tolerance : float
-        Largest ‖B − A X‖_F / ‖B‖_F at which the iteration stops.
-    max_iterations : int
-    checkpoint : Checkpoint, optional
-        Written after each iteration.
+    deficient rank: the residuals q − e_y of a row sum to zero.  `product` is a function of vectors
+    (n, r) and the number of earlier calls that returns A times the vectors.  The iteration stops at
+    ‖B − A X‖_F / ‖B‖_F ≤ `tolerance`; the checkpoint is written after each iteration.
     """
     norm = float(np.linalg.norm(B))
     if norm == 0:
@@ -73,7 +64,8 @@ def solve(
     while float(np.linalg.norm(state.C)) > tolerance * norm and state.iterations < max_iterations:
         AP = product(state.P, state.iterations)
         try:
-            xi = np.linalg.inv(_symmetric(state.P.T @ AP))
+            curvature = state.P.T @ AP
+            xi = np.linalg.inv(0.5 * (curvature + curvature.T))
         except np.linalg.LinAlgError:  # no search direction is left; the residual measures X
             break
         state.X += state.P @ (xi @ state.C)
@@ -97,10 +89,6 @@ def _start(B: Floats) -> _State:
     rank = int((sigma > sigma[0] * max(B.shape) * np.finfo(float).eps).sum())
     Q = np.ascontiguousarray(U[:, :rank])
     return _State(np.zeros_like(B), Q, Q.copy(), sigma[:rank, None] * Vt[:rank], 0)
-
-
-def _symmetric(A: Floats) -> Floats:
-    return 0.5 * (A + A.T)
 
 
 def _restored(checkpoint: Checkpoint | None) -> _State | None:
@@ -241,31 +229,19 @@ class FourierFeatures:
 def choose_landmarks(
     kernel: Kernel, candidates: Floats, limit: int, tolerance: float, seed: int = 0
 ) -> Landmarks:
-    """Choose landmarks among candidate points by block RPCholesky.
+    """Choose at most `limit` landmarks among candidate points (c, e) by block RPCholesky.
 
     Blocks of pivots are drawn with probability proportional to the residual of the diagonal, and
-    thinned by pivoted Cholesky within the block, until the mean residual is below `tolerance` or
-    there are `limit` landmarks (Chen, Epperly, Tropp & Webber, arXiv 2207.06503; Epperly, Tropp &
-    Webber, arXiv 2410.03969).
-
-    Parameters
-    ----------
-    kernel : Kernel
-    candidates : (c, e)
-    limit : int
-        Maximum number of landmarks.
-    tolerance : float
-        Largest mean of k(x, x) − |φ(x)|² over the candidates at which the choice stops.
-    seed : int
+    thinned by pivoted Cholesky within the block, until the mean residual k(x, x) − |φ(x)|² over the
+    candidates is below `tolerance` (Chen, Epperly, Tropp & Webber, arXiv 2207.06503; Epperly, Tropp
+    & Webber, arXiv 2410.03969).
     """
     n = len(candidates)
     limit = min(limit, n)
     residual = np.ones(n)
     rows = np.empty((limit, n))  # φ of every candidate, feature by feature
     chosen: list[int] = []
-    draws, stream = np.empty((1, 2 * n, 2)), np.uint64(random_draws.LANDMARKS)
-    random_draws.uniform_rows(np.uint64(seed), stream, np.uint64(0), draws)
-    uniforms = iter(draws.reshape(-1))
+    uniforms = iter(random_draws.table(1, 2 * n, seed, random_draws.LANDMARKS).reshape(-1))
     while len(chosen) < limit and residual.sum() > tolerance * n and residual.max() > _PIVOT_FLOOR:
         m = len(chosen)
         cumulative = np.cumsum(residual)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import Floats, Ints, Rules, chunks, width
+from calibscale.data import Floats, Ints, Rules, chunks, width
 from calibscale.data.source import ArraySource
 from calibscale.engine.merge_tree import Checkpoint, digest
+from calibscale.kernel_sums import NotionRows, ProductKernel
 from calibscale.kernel_sums.pair_tasks import (
     MatrixProductTask,
     MovedSumTask,
@@ -23,7 +24,6 @@ from calibscale.kernel_sums.pair_tasks import (
     PairSum,
     PairSumTask,
 )
-from calibscale.kernel_sums.product_kernel import NotionRows, ProductKernel
 from calibscale.kernel_sums.tile_layout import Panels, TileLayout, forget, panel_cuts
 from calibscale.kernels import random_draws
 
@@ -51,11 +51,7 @@ def sampled_mean(
     rows = pairs.source.rows
     if rows < 2:
         return None
-    u = np.empty((count, 1, 2))
-    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.PAIRS), np.uint64(0), u)
-    first = (u[:, 0, 0] * rows).astype(np.int64)
-    second = (u[:, 0, 1] * (rows - 1)).astype(np.int64)
-    second += second >= first  # uniform over the other rows
+    first, second = random_draws.drawn_pairs(count, rows, seed)
     numbers, contents = _gather(pairs, notion, np.unique(np.concatenate([first, second])))
     if len(numbers) < 2:
         return None
@@ -104,17 +100,8 @@ def _gather(pairs: Pairs, notion: str, requested: Ints) -> tuple[Ints, NotionRow
 class Pairs:
     """Pair sums of one source, for estimators that need them.
 
-    Parameters
-    ----------
-    source : ArraySource
-    rules : Rules
-    execution : Execution
-    checkpoint : path, optional
-        Folder of checkpoints of finished work.
-    identity : dict
-        Identity of the data that a checkpoint belongs to.
-    group : (position, value), optional
-        Restriction to rows with this value of a covariate.
+    `checkpoint` is a folder of checkpoints of finished work, `identity` that of the data they
+    belong to; `group`, (position, value), a restriction to rows with this value of a covariate.
     """
 
     def __init__(

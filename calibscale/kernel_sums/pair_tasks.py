@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.engine.merge_tree import RunParts, in_one_part
-from calibscale.kernel_sums.product_kernel import NotionRows, ProductKernel
+from calibscale.kernel_sums import NotionRows, ProductKernel
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout, rows_from
 from calibscale.kernels import tiles
 
@@ -19,17 +19,9 @@ from calibscale.kernels import tiles
 class PairSum:
     """Specification of Σ_{i<j} w_i w_j ⟨δ_i, δ_j⟩ κ(z_i, z_j) and of its diagonal.
 
-    Parameters
-    ----------
-    kernel : ProductKernel
-    notion : {"canonical", "top_label", "positive"}
-    precision : {"float64", "float32"}
-        Precision of the values within a sub-tile.
-    kernel_sums : bool
-        Whether to also sum w_i w_j κ(z_i, z_j).
-    block : int, optional
-        Number of consecutive rows of a block.  Panels are divided into blocks of about this
-        size, and the result is the mean of the unbiased estimates of the blocks.
+    `precision` is that of the values within a sub-tile, float64 or float32.  With `kernel_sums`,
+    w_i w_j κ(z_i, z_j) is summed as well.  With `block`, panels are divided into blocks of about so
+    many consecutive rows, and the result is the mean of the unbiased estimates of the blocks.
     """
 
     kernel: ProductKernel
@@ -50,23 +42,13 @@ class PairSum:
 class PairState(NamedTuple):
     """Sums over the pairs of two or more panels, 0-d arrays unless stated otherwise.
 
-    Attributes
-    ----------
-    n, weight, weight2 :
-        Σ1, Σw, Σw² of the rows.
-    diagonal, pairs :
-        Σ w²|δ|²κ_ii, and the sum over i < j.
-    kernel_diagonal, kernel_pairs :
-        Sums like `diagonal` and `pairs` without δ.
-    area, probes, gap, gap2 :
-        Number of pairs in float32; number of sub-tiles also summed in float64, and Σ, Σ² of the
-        mean error of a pair in each of them.
-    kernel_gap, kernel_gap2 :
-        Sums like `gap` and `gap2` for pairs without δ.
-    blocks, mean, mean2 :
-        Number of blocks with an unbiased estimate; Σ and Σ² of those estimates.
-    linear_diagonal, linear : (), (e, e)
-        Σ w²|δ|²|p|² and Σ wδpᵀ, from which all pairs of the kernel's part pᵀq follow.
+    n, weight, weight2: Σ1, Σw, Σw² of the rows.  diagonal, pairs: Σ w²|δ|²κ_ii, and the sum over i
+    < j; kernel_diagonal, kernel_pairs: the same without δ.  area, probes, gap, gap2: number of
+    pairs in float32; number of sub-tiles also summed in float64, and Σ, Σ² of the mean error of a
+    pair in each of them; kernel_gap, kernel_gap2: the same for pairs without δ.  blocks, mean,
+    mean2: number of blocks with an unbiased estimate; Σ and Σ² of those estimates.  linear_diagonal
+    (), linear (e, e): Σ w²|δ|²|p|² and Σ wδpᵀ, from which all pairs of the kernel's part pᵀq
+    follow.
     """
 
     n: Floats

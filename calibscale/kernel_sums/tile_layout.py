@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data.rows import Floats, Ints, RowCounts, Rules, chunks
+from calibscale.data import Floats, Ints, RowCounts, Rules, chunks
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import NotionRows, ProductKernel
-from calibscale.kernels import elementary, gram, tile_strips
+from calibscale.kernel_sums import NotionRows, ProductKernel
+from calibscale.kernels import elementary, tile_strips
 
 # largest factor of a Gram product whose loss of digits is below 1e-12 (float64), 1e-5 (float32)
 _LARGEST_CROSS = {"float64": 2048.0, "float32": 64.0}
@@ -137,7 +137,9 @@ class TileLayout:
         X = self._array(d, size)
         X[: coordinates.shape[1], place] = coordinates.T
         products = self._crossed or self.vectors or kernel.linear
-        A = self._array(size, -(-self.width // gram.UNROLL) * gram.UNROLL if products else 0)
+        A = self._array(
+            size, -(-self.width // tile_strips.UNROLL) * tile_strips.UNROLL if products else 0
+        )
         if products:
             points = _without(rows.points, smallest)
             A[place, : self.width] = points
@@ -273,14 +275,9 @@ class LaidOutRows(NamedTuple):
 class Panels:
     """Panels of the rows of a source, read on access and cached up to `budget` bytes.
 
-    Attributes
-    ----------
-    cuts : tuple of (start, stop)
-        Rows of the source that each panel covers; invalid ones are omitted from it.
-    group : (position, value), optional
-        Restriction to rows with this value of a covariate.
-    token : str
-        Key of the panels of one run in the cache of the process.
+    `cuts` are the rows of the source that each panel covers, (start, stop); invalid ones are
+    omitted from it.  `group`, (position, value), is a restriction to rows with this value of a
+    covariate; `token` the key of the panels of one run in the cache of the process.
     """
 
     source: ArraySource

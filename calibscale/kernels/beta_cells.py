@@ -1,4 +1,4 @@
-"""Measures on [0, π/2] compressed cell by cell, and Beta kernel sums over the compressed points.
+"""Measures on [0, π/2] compressed cell by cell, and sums of Beta and Dirichlet kernels.
 
 A cell stores its points while there are few, and Chebyshev moments once there are many: the
 integral of a function that is smooth on the cell stays the same.
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp
 
 NODES = 16  # points or nodes of a cell; the nodes integrate polynomials of degree < 16 exactly
@@ -190,3 +190,24 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, c
             cell[N, 1] = N - k
             N += 1
     return N
+
+
+@kernel
+def shifted_exp(tile, bias, top):
+    """tile ← exp(tile + bias − top), with top the maximum of each row; 0 where top is −∞.
+
+    axes: tile (queries, keys); bias (keys,); top (queries,)
+    """
+    queries, keys = tile.shape
+    for i in range(queries):
+        high = -np.inf
+        for j in range(keys):
+            x = tile[i, j] + bias[j]
+            tile[i, j] = x
+            high = x if x > high else high
+        top[i] = high
+        if high == -np.inf:
+            tile[i, :] = 0.0
+            continue
+        for j in range(keys):
+            tile[i, j] = exp(tile[i, j] - high)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp, sincos
 
 _MASK = np.uint64(0xFFFFFFFF)
@@ -14,7 +14,7 @@ _M0 = np.uint64(0xD2511F53)
 _M1 = np.uint64(0xCD9E8D57)
 _W0 = np.uint64(0x9E3779B9)
 _W1 = np.uint64(0xBB67AE85)
-_32 = np.uint64(32)
+_32, _ZERO = np.uint64(32), np.uint64(0)
 _ROUNDS = 10
 _UNIT = 1.0 / 4503599627370496.0  # 2^-52: with one more bit, (u + ½)·unit could round to 1
 
@@ -69,6 +69,27 @@ def uniform_at(seed, stream, rows, out):
     """
     for i in range(rows.size):
         out[i], _ = uniforms(seed, stream, rows[i], 0)
+
+
+def of_rows(rows, seed, stream):
+    """Uniform number of each row number (c,); the same in any cut of the rows."""
+    out = np.empty(len(rows))
+    uniform_at(np.uint64(seed), np.uint64(stream), rows, out)
+    return out
+
+
+def table(rows, columns, seed, stream, start=_ZERO):
+    """Pairs of uniform numbers (rows, columns, 2), of the rows of a stream from `start` on."""
+    out = np.empty((rows, columns, 2))
+    uniform_rows(np.uint64(seed), np.uint64(stream), start, out)
+    return out
+
+
+def drawn_pairs(count, rows, seed):
+    """First and second row of random pairs of different rows (count,)."""
+    u = table(count, 1, seed, PAIRS)[:, 0]
+    first, second = (u[:, 0] * rows).astype(np.int64), (u[:, 1] * (rows - 1)).astype(np.int64)
+    return first, second + (second >= first)  # uniform over the other rows
 
 
 # Streams: one for each purpose, so that equal seeds do not give equal draws.

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp
 
 # Status of a row: the first rule that it violates.

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels._jit import inlined, kernel
+from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import registers
-from calibscale.kernels.gram import (
+from calibscale.kernels.tile_strips import (
     BLAS_CLASSES,
     aligned,
-    gram,
-    side_by_side,
-    strip_products,
-    strip_room,
-    whole,
-)
-from calibscale.kernels.tile_strips import (
     canonical_strip,
+    gram,
     kernel_row,
     label_runs,
     near_plane_strip,
@@ -32,6 +26,10 @@ from calibscale.kernels.tile_strips import (
     plane_strip,
     product_offsets,
     residual_rows,
+    side_by_side,
+    strip_products,
+    strip_room,
+    whole,
 )
 
 # largest reach for which s·2^h, and its product with the exponential of a pair, are normal numbers

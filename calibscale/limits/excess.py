@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, ndtr, ndtri
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 
 _MIRRORED = [1, 0, 4, 3, 2]  # the sums of 1 − p
 _MIN_SKEWNESS = 1e-5  # below it Φ is more accurate than a gamma function of shape 4e10
@@ -79,7 +79,7 @@ def _moved(sums: Floats, s: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats
 def weighted_count_limits(
     total: Any, squares: Any, following: Any, tail: float
 ) -> tuple[Floats, Floats]:
-    """Limits of the mean of T = Σwx, where x are Poisson counts, by the gamma distribution.
+    """Limits (…) of the mean of T = Σwx, where x are Poisson counts, by the gamma distribution.
 
     The lower limit is a quantile of the gamma distribution of mean T and variance V = Σw²x, the
     upper limit one of mean T + w₊ and variance V + w₊², where w₊ is the weight of a further event
@@ -88,17 +88,6 @@ def weighted_count_limits(
     sums and lies between the mean and the largest weight [Tiwari, Clegg & Zou, Statistical Methods
     in Medical Research 15 (2006)].  For equal weights the limits are exact [Garwood, Biometrika 28
     (1936)].
-
-    Parameters
-    ----------
-    total, squares, following : (…)
-        T, V and w₊.
-    tail : float
-        Probability that the mean lies beyond each limit.
-
-    Returns
-    -------
-    low, high : (…)
     """
     total, squares, following = (np.asarray(a, np.float64) for a in (total, squares, following))
     low = _gamma_quantile(total, squares, tail, upper=False)

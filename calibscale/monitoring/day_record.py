@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import Floats, RowCounts
+from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference.calibration_test import CERTAIN, batch_of, count_replicates, trial_of
+from calibscale.inference import CERTAIN, batch_of, count_replicates, trial_of
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
@@ -24,7 +24,7 @@ from calibscale.monitoring.ledger.windows import learned_bets
 from calibscale.results import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run, Session, versions
-from calibscale.statistics.statistic import States, Statistic
+from calibscale.statistics import States, Statistic
 
 _GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
 

@@ -28,7 +28,7 @@ from calibscale.monitoring.ledger.recipe import encode
 from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
 from calibscale.results.night_results import Night, NightPlan
-from calibscale.selection.selection_pipeline import select
+from calibscale.selection import select
 from calibscale.session import Session, versions
 
 _FEW_ROWS = 1000  # the first day should have at least so many

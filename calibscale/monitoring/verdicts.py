@@ -13,6 +13,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
+from calibscale.evaluation import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
@@ -23,7 +24,6 @@ from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
-from calibscale.reliability_diagram import curve_of
 from calibscale.results import BOTH, POPULATION, THIS_N, Interval
 from calibscale.results.evaluation_results import Diagram
 

@@ -1,1 +1,385 @@
-"""Ranking of several models by calibration, with its uncertainty."""
+"""Rankings of several models, and their agreement with rankings of subsets of the rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+from scipy.stats import kendalltau, rankdata
+
+from calibscale import engine
+from calibscale.data import Floats, Ints
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.inference.resampling import Jackknife, Resampling, Stacked, group_of
+from calibscale.kernels import random_draws
+from calibscale.ranking.model_estimates import (
+    DRAWS,
+    EstimatedModel,
+    approximation_notes,
+    differences,
+    estimate_models,
+    model_notes,
+    named_models,
+    rank_probabilities,
+    ranks,
+)
+from calibscale.results import POPULATION, THIS_N
+from calibscale.results.comparison_results import Agreement, Difference, Ranking
+from calibscale.session import Run, Session, SessionOptions, listed, verb, versions
+from calibscale.statistics import Statistic
+from calibscale.statistics.score_sums import from_left_out
+
+
+@verb
+def rank(
+    sources: Mapping[str, Any] | Sequence[Any],
+    by: Estimator | None = None,
+    *,
+    subset_size: int | Sequence[int] | None = None,
+    trials: int = 1000,
+    level: float = 0.95,
+    groups: int = 20,
+    seed: int = 0,
+    **options: Unpack[SessionOptions],
+) -> Ranking:
+    """Rank models by calibration, the best first, and state how certain the ranking is.
+
+    All models share one bandwidth and one ridge λ, that of the model with the fewest rows.
+    Differences of models with the same rows and labels are paired: both models leave out the same
+    groups of rows.  Each model takes one pass, and at least one more for subsets.
+
+    Estimates that are biased at this n (ECE, CKCE, …) keep their bias, which differs between
+    calibrated models of different sharpness; CKCECentred, JKCE and TCE2Debiased have no bias.
+
+    Parameters
+    ----------
+    sources : mapping of names, or sequence
+        Models, each as in `evaluate`.  The models of a sequence are named
+        after their files.
+    by : Estimator
+        Estimator to rank by, any but Accuracy and ConfidenceGap; the smallest estimate is the
+        best.  Default: ``CKCECentred()``.
+    subset_size : int or sequence of int, optional
+        Approximate number of rows of random subsets, which are ranked, too, as in [MS, §5.1.2];
+        the result states how often they agree with the ranking of all rows.  λ is that of a
+        subset.
+    trials : int
+        Number of subsets of each size.
+    level : float
+        Confidence level of the intervals, and of the claims that two models differ.
+    groups : int
+        Number of groups of rows, left out one at a time.
+    seed : int
+        Seed of groups, subsets and draws of ranks.
+    **options
+        See `evaluate`.
+
+    Returns
+    -------
+    Ranking
+        Models whose estimates are equal up to rounding share a rank.
+
+    Raises
+    ------
+    InvalidDataError, OptionError, StoreError
+        If a row of a model is invalid; if the models have different numbers of classes, a setting
+        is invalid, or a store cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(2000, 3))
+    >>> y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    >>> models = {
+    ...     name: calibscale.from_arrays(logits=factor * z, labels=y)
+    ...     for name, factor in {"bold": 3.0, "true": 1.0}.items()
+    ... }
+    >>> calibscale.rank(models).names
+    ('true', 'bold')
+    """
+    started = time.perf_counter()
+    estimator, *others = listed("ckce_centred" if by is None else by)
+    if others:
+        raise OptionError("rank by exactly one estimator")
+    jackknife = Jackknife(level, groups, seed)
+    sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
+    _check(estimator, sizes, trials)
+    named = named_models(sources)
+    with ExitStack() as stack:
+        sessions: list[Session] = []
+        for source in named.values():
+            sessions.append(stack.enter_context(Session.open(source, **options)))
+            options["scheduler"] = sessions[0].execution.scheduler  # opened once
+        _check_classes(list(named), sessions)
+        common = estimator.shared([session.profile for session in sessions])
+        runs = [session.run(common) for session in sessions]
+        execution = sessions[0].execution
+        passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
+        stages = engine.Stages(execution.progress, passes)
+        models = estimate_models(list(named), runs, jackknife, stages)
+        order = sorted(range(len(runs)), key=lambda i: models[i].place)
+        runs, models = [runs[i] for i in order], [models[i] for i in order]
+        defined = [model for model in models if model.estimate.value is not None]
+        agreements = tuple(
+            _agreement(runs, models, size, trials, seed, stages) for size in sizes if defined
+        )
+    probabilities, p_order = _rank_probabilities(defined, seed)
+    compared = _compare_models(defined, jackknife, estimator)
+    places = ranks([model.value for model in defined])
+    return Ranking(
+        estimator=estimator.name,
+        notion=models[0].estimate.notion,
+        models=tuple(
+            model.ranked(
+                places[place] if place < len(places) else None,
+                tuple(probabilities[place].tolist()) if place < len(probabilities) else (),
+                run,
+            )
+            for place, (model, run) in enumerate(zip(models, runs, strict=True))
+        ),
+        differences=compared,
+        agreement=agreements,
+        p_order=p_order,
+        common=_common_settings(models),
+        paired=len({model.rows.key for model in models}) == 1,
+        notes=(*model_notes(models), *approximation_notes(compared)),
+        parameters={
+            "level": level,
+            "groups": groups,
+            "seed": seed,
+            "draws": DRAWS,
+            "on_invalid": runs[0].rules.on_invalid,
+            "tolerance": runs[0].rules.tolerance,
+            "block_rows": {
+                model.name: run.block_rows for model, run in zip(models, runs, strict=True)
+            },
+            **execution.describe(),
+        },
+        seconds=time.perf_counter() - started,
+        versions=versions(),
+    )
+
+
+def _check(estimator: Estimator, sizes: list[int], trials: int) -> None:
+    if not estimator.smaller_is_better:
+        raise OptionError(
+            f"{estimator.name} is not a calibration error; models cannot be ranked by it"
+        )
+    if any(size < 2 for size in sizes):
+        raise OptionError(f"a subset must have at least 2 rows, not {min(sizes)}")
+    if trials < 1:
+        raise OptionError(f"trials must be at least 1, not {trials}")
+
+
+def _check_classes(names: list[str], sessions: list[Session]) -> None:
+    classes = {s.source.classes: name for name, s in zip(names, sessions, strict=True)}
+    if len(classes) > 1:
+        counts = ", ".join(f"{name} has {K}" for K, name in classes.items())
+        raise OptionError(f"models with different numbers of classes cannot be ranked: {counts}")
+
+
+def _passes(run: Run, resampling: Resampling, n_sizes: int, trials: int) -> int:
+    """Number of passes over one model."""
+    (estimator,) = run.fitting
+    if not n_sizes:
+        return 1 + estimator.pairwise
+    if not resampling.needs(estimator):
+        raise OptionError(
+            f"{estimator.name} with this method cannot be computed on subsets; use another method "
+            "(features or spectral), or leave subset_size out"
+        )
+    return 1 + n_sizes * -(-trials // per_pass(estimator, run))
+
+
+def _compare_models(
+    models: list[EstimatedModel], resampling: Resampling, estimator: Estimator
+) -> tuple[Difference, ...]:
+    """Differences of all pairs of models, with the errors of their approximations."""
+    by_name = {model.name: model for model in models}
+    return tuple(
+        replace(d, approximation_error=_approximation_error(by_name[d.better], by_name[d.worse]))
+        for d in differences(
+            list(by_name),
+            [model.parts for model in models],
+            [model.value for model in models],
+            _row_sets(models),
+            resampling,
+            POPULATION if estimator.unbiased else THIS_N,
+        )
+    )
+
+
+def _row_sets(models: list[EstimatedModel]) -> list[int]:
+    """A number for each model; equal numbers mean the same rows, labels and weights."""
+    keys = [model.rows.key for model in models]
+    return [keys.index(key) for key in keys]
+
+
+def _approximation_error(a: EstimatedModel, b: EstimatedModel) -> float | None:
+    """Approximation error of a difference; errors of the same random frequencies mostly cancel."""
+    if a.coarse is not None and b.coarse is not None:
+        return from_left_out(b.value - a.value, b.coarse - a.coarse).error
+    first, second = a.estimate.approximation.error, b.estimate.approximation.error
+    return None if first is None or second is None else float(np.hypot(first, second))
+
+
+def _rank_probabilities(models: list[EstimatedModel], seed: int) -> tuple[Floats, float | None]:
+    """P(rank) of every model and P(order); empty and None without intervals."""
+    parts = [model.parts for model in models if model.parts is not None]
+    result = None
+    if models and len(parts) == len(models):
+        with engine.one_thread():
+            result = rank_probabilities(parts, _row_sets(models), seed)
+    return (np.empty((0, 0)), None) if result is None else result
+
+
+def _agreement(
+    runs: list[Run],
+    models: list[EstimatedModel],
+    size: int,
+    trials: int,
+    seed: int,
+    stages: engine.Stages,
+) -> Agreement:
+    """Agreement of the rankings of subsets of about `size` rows with the ranking of all rows."""
+    smallest = min((model.rows for model in models), key=lambda rows: rows.effective)
+    n = float(smallest.n)
+    if size > n:
+        raise OptionError(f"a subset of {size} rows is larger than the data ({n:.0f} rows)")
+    values = []
+    for run, model in zip(runs, models, strict=True):
+        if model.estimate.value is None:
+            continue
+        (estimator,) = run.fitting
+        plan = SubsetPlan(size, size / n, trials, per_pass(estimator, run), seed)
+        estimator = estimator.frozen(smallest.share(plan.share))
+        values.append(subset_values(estimator, plan, run, stages))
+    defined = [model for model in models if model.estimate.value is not None]
+    return agreement(
+        size, [m.name for m in defined], np.column_stack(values), [m.value for m in defined]
+    )
+
+
+def _common_settings(models: list[EstimatedModel]) -> dict[str, Any]:
+    """Settings that are equal in all estimates."""
+    first, *others = (model.estimate.parameters for model in models)
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
+    }
+
+
+# ---------------------------------------------------------------- Rankings of subsets
+
+
+_STATE_BYTES = 2**26  # memory of the subsets of one pass
+
+
+@dataclass(frozen=True)
+class Subsets(Stacked):
+    """States of a statistic on disjoint random subsets of the rows, stacked.
+
+    A row is in subset ⌊u/share⌋, with u a counter hash of its index, so that models of the same
+    rows have the same subsets.  Subsets first..first+groups−1 are accumulated.
+    """
+
+    statistic: Statistic
+    share: float
+    first: int
+    groups: int
+    key: int
+    large_chunks: ClassVar[bool] = True  # a subset has few rows of a chunk
+
+    def of(self, rows: Ints) -> Ints:
+        u = random_draws.of_rows(rows, self.key, random_draws.SUBSET)
+        return (u / self.share).astype(np.int64) - self.first
+
+
+@dataclass(frozen=True)
+class SubsetPlan:
+    """Subsets that are drawn in each pass over the rows.
+
+    One draw of the hashes of the rows gives ⌊1/share⌋ disjoint subsets; each further draw has its
+    own key.  A pass takes as many subsets as memory allows.
+    """
+
+    size: int
+    share: float
+    trials: int
+    per_pass: int
+    seed: int
+
+    @property
+    def passes(self) -> list[list[tuple[int, int, int]]]:
+        """(first, count, key) of every draw that a pass takes subsets from."""
+        disjoint = int(1 / self.share + 1e-9)
+        passes = []
+        for start in range(0, self.trials, self.per_pass):
+            stop = min(start + self.per_pass, self.trials)
+            draws = []
+            while start < stop:
+                draw, first = divmod(start, disjoint)
+                count = min(stop - start, disjoint - first)
+                draws.append((first, count, self._key(draw)))
+                start += count
+            passes.append(draws)
+        return passes
+
+    def _key(self, draw: int) -> int:
+        """Seed that is used for nothing else."""
+        words = (self.size, draw, self.seed & 0xFFFFFFFF, self.seed >> 32)
+        return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
+
+
+def per_pass(estimator: BoundEstimator, run: Run) -> int:
+    """Number of subsets whose states fit into memory together."""
+    zeros = [s.zero(run.source.classes) for s in estimator.needs]
+    state = max(1, sum(array.nbytes for zero in zeros for array in zero))
+    limit = engine.parse_bytes(run.execution.memory_limit)
+    budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)
+    return int(max(1, budget // state))
+
+
+def subset_values(
+    estimator: BoundEstimator, plan: SubsetPlan, run: Run, stages: engine.Stages
+) -> Floats:
+    """Estimate of every subset (trials,)."""
+    values: list[float] = []
+    for draws in plan.passes:
+        needed = [
+            [Subsets(s, plan.share, first, count, key) for s in estimator.needs]
+            for first, count, key in draws
+        ]
+        states = (
+            run.reporting(stages.next()).scan(s for drawn in needed for s in drawn).groups[None]
+        )
+        with engine.one_thread():
+            for drawn in needed:
+                for trial in range(drawn[0].groups):
+                    values.append(estimator.value(*(group_of(states[s], trial) for s in drawn)))
+    return np.array(values)
+
+
+def agreement(size: int, names: Sequence[str], values: Floats, full: Sequence[float]) -> Agreement:
+    """Compare rankings by the values of subsets (trials, M) with the ranking by all rows (M,)."""
+    defined = values[np.isfinite(values).all(axis=1)]
+    same = best = tau = None
+    if len(defined):
+        expected = rankdata(full, "min")
+        orders, counts = np.unique(rankdata(defined, "min", axis=1), axis=0, return_counts=True)
+        share = counts / counts.sum()
+        same = float(share @ (orders == expected).all(axis=1))
+        best = float(share @ ((orders == 1) == (expected == 1)).all(axis=1))
+        if len(names) > 1:
+            taus = np.array([kendalltau(expected, order).statistic for order in orders])
+            tau = float(share @ taus) if np.isfinite(taus).all() else None
+    return Agreement(
+        size, len(values), len(values) - len(defined), same, best, tau, tuple(names), values
+    )

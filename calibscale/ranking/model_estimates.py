@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from calibscale import engine
-from calibscale.data.rows import Chunk, Floats, RowCounts
+from calibscale.data import Chunk, Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import OptionError
@@ -22,10 +22,11 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, total
-from calibscale.kernel_sums.product_kernel import RandomFourier
+from calibscale.kernel_sums import RandomFourier
 from calibscale.results import Estimate, Interval
-from calibscale.results.ranking_results import Difference, RankedModel
+from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.session import Run
+from calibscale.statistics import Statistic, weights_of
 from calibscale.statistics.score_sums import (
     Fingerprint,
     FingerprintState,
@@ -34,7 +35,6 @@ from calibscale.statistics.score_sums import (
     frequencies_left_out,
     from_left_out,
 )
-from calibscale.statistics.statistic import Statistic, weights_of
 
 
 def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -407,6 +407,3 @@ def _root(covariance: Floats) -> Floats:
     """Symmetric square root of a covariance matrix, which is unique."""
     eigenvalues, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(np.maximum(eigenvalues, 0.0))) @ vectors.T
-
-
-# ---------------------------------------------------------------- Rankings of subsets

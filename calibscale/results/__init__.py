@@ -228,10 +228,9 @@ class Interval(Declared):
 
     Attributes
     ----------
-    low, high, level : float
     method : str
         ``clopper_pearson``, ``weighted_counts``, ``binned`` or ``quadratic_form`` for estimators
-        with limits in `calibscale.limits.inversion`, ``one_step`` in `select`, else ``jackknife``
+        with limits in `calibscale.limits`, ``one_step`` in `select`, else ``jackknife``
         or ``bootstrap``.
     parts : int
         Number of groups of rows, rows or folds that were left out one at a time.
@@ -258,12 +257,10 @@ class Estimate(Declared):
 
     Attributes
     ----------
-    estimator, notion : str
     value : float or None
         Value; None if undefined, for the given `reason`.
     squared : bool
         Whether `value` is a squared error; then `root` is its square root.
-    approximation : Approximation
     parameters : dict
         All settings that the value depends on, with defaults resolved.
     details : dict

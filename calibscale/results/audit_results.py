@@ -142,7 +142,6 @@ class Scores(Declared):
     ----------
     name : str
         ``before``, a method of recalibration, or a source.
-    n : int
     ece, brier, log_loss : float or None
         ECE of 15 bins of equal width, Brier score over all classes, and log loss.
     test : TestResult or None
@@ -180,7 +179,6 @@ class PairedDifference(Declared):
 
     Attributes
     ----------
-    estimator : str
     first, second, difference : float or None
         difference = second − first: negative if the second model is better.
     interval : Interval or None
@@ -205,8 +203,6 @@ class Against(Declared):
         Name of the other model.
     tests : LocalTests
         Tests of the other model, with the bandwidths of the first model's tests.
-    first, second : Scores
-    differences : tuple of PairedDifference
     """
 
     name: str
@@ -227,7 +223,6 @@ class Audit(Outcome, SourceRows):
 
     Attributes
     ----------
-    covariates, categorical : tuple of str
     notion : str
         ``positive``: P(class 1); ``top_label``: the confidence in the predicted class.
     level : float

@@ -164,7 +164,6 @@ class Region(Declared):
 
     Attributes
     ----------
-    prediction : float
     covariates : dict
         Value of each covariate.
     bias, standard_error, low, high, effective_rows

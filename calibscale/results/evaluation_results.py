@@ -204,7 +204,6 @@ class Reliability(Outcome, SourceRows):
 
     Attributes
     ----------
-    notion : str
     class_index : int or None
         Class that is judged, for the notion class_wise.
     level : float

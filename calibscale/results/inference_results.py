@@ -41,12 +41,10 @@ class TestResult(Declared):
 
     Attributes
     ----------
-    statistic, notion : str
     value : float or None
         Observed value; None where undefined, for the given `reason`.
     p_value : float or None
         Probability under the null of a value at least as large.
-    null : str
     replicates : int
         Number of draws; fewer than requested if the test stopped early.
     exceedances : int

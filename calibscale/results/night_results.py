@@ -27,9 +27,9 @@ from calibscale.results import (
     Values,
 )
 from calibscale.results.bias_results import BiasMap
+from calibscale.results.comparison_results import Selection
 from calibscale.results.evaluation_results import Diagram
 from calibscale.results.inference_results import TestResult
-from calibscale.results.selection_results import Selection
 
 _GROUP = Object("GroupResult", group=Finite, n=Count, results=list[Estimate])
 _WINDOW = Object(

@@ -32,11 +32,10 @@ from calibscale.errors import OptionError
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
 from calibscale.results.audit_results import Audit
 from calibscale.results.bias_results import BiasMap
+from calibscale.results.comparison_results import Ranking, Selection
 from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
 from calibscale.results.inference_results import CalibrationTests, Power, SingleTest
 from calibscale.results.night_results import LedgerDays, Night, NightPlan
-from calibscale.results.ranking_results import Ranking
-from calibscale.results.selection_results import Selection
 
 # declarations of the results by schema; a result may have several forms
 _RESULTS: dict[str, tuple[type[Declared], ...]] = {

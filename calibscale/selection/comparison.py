@@ -11,12 +11,12 @@ from numpy.polynomial.legendre import legvander
 from scipy.linalg import eigh
 from scipy.special import ndtri
 
+from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
-from calibscale.data.rows import Floats, NotionView
 from calibscale.errors import OptionError
-from calibscale.limits.inversion import bounded_low
+from calibscale.limits import bounded_low
 from calibscale.results import EXACT, POPULATION, Approximation, Interval
-from calibscale.results.selection_results import Candidate
+from calibscale.results.comparison_results import Candidate
 from calibscale.selection.families import (
     Bilinear,
     Errors,

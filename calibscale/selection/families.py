@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.data.derived_sources import TEST
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.errors import OptionError
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.kernels import random_draws
 from calibscale.results import EXACT, Approximation
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 
 class ResidualState(NamedTuple):
@@ -88,8 +88,7 @@ class Subset(Statistic):
         )  # fmt: skip
 
     def accumulate(self, state: SubsetState, chunk: Chunk) -> SubsetState:
-        u = np.empty(len(chunk))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.SUBSET), chunk.rows, u)
+        u = random_draws.of_rows(chunk.rows, self.seed, random_draws.SUBSET)
         kept = views(chunk.take(u < self.share), self.notion)
         added = SubsetState(*(np.stack(parts) for parts in zip(*kept, strict=True)))
         return self.merge(state, added)
@@ -217,14 +216,8 @@ class FamilyProfile:
 class PairSums(NamedTuple):
     """Sums for the risk of a bilinear h on a part with moments S and C.
 
-    Attributes
-    ----------
-    cross, square : (H,)
-        tr(C B Cᵀ) and tr(S B S B), summed over problems.
-    diagonal : (J, H, c)
-        h(p_i, p_i).
-    first : (H, c)
-        φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, summed over problems.
+    `cross` and `square` (H,) are tr(C B Cᵀ) and tr(S B S B), summed over problems; `diagonal` (J,
+    H, c) h(p_i, p_i); `first` (H, c) φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, summed over problems.
     """
 
     cross: Floats
@@ -241,16 +234,10 @@ class PairSums(NamedTuple):
 
 
 class FittedFamily(ABC):
-    """A family fitted on the rows of all folds but one, for every hyper-parameter.
+    """A family fitted on the rows of all folds but one, for each of `size` hyper-parameters (H).
 
-    Attributes
-    ----------
-    size : int
-        Number of hyper-parameters H.
-    plug_in : bool
-        Whether h(p, p') = ⟨r̂(p), r̂(p')⟩ with an r̂ whose sums need a pass over rows.
-    anywhere : bool
-        Whether the functions can be evaluated at every prediction.
+    `plug_in`: h(p, p') = ⟨r̂(p), r̂(p')⟩ with an r̂ whose sums need a pass over rows; `anywhere`:
+    the functions can be evaluated at every prediction.
     """
 
     size: int
@@ -302,21 +289,13 @@ class Bilinear(FittedFamily):
 
 
 class FoldScores(NamedTuple):
-    """Risks and estimates of every hyper-parameter of one family on one fold.
+    """Risks and estimates (H,) of every hyper-parameter of one family on one fold.
 
-    Attributes
-    ----------
-    risk, estimate : (H,)
-    projections : (H, c)
-        Mean loss over the pairs of each kept row of the fold: the first-order projection of the
-        U-statistic.
-    smaller : (replicates, 2, H)
-        Risks and estimates with smaller feature maps.
-    risk_error, estimate_error : (H,)
-        Two standard errors of sums estimated from the kept rows; 0 for sums over all rows.
-    gains : (2, 2, H) or None
-        Means of ⟨r̂, δ⟩ and of |r̂|² over the fold and over the test part, for plug-in functions
-        evaluated at every row.
+    `projections` (H, c): mean loss over the pairs of each kept row of the fold, the first-order
+    projection of the U-statistic.  `smaller` (replicates, 2, H): risks and estimates with smaller
+    feature maps.  `risk_error`, `estimate_error` (H,): two standard errors of sums estimated from
+    the kept rows; 0 for sums over all rows.  `gains` (2, 2, H) or None: means of ⟨r̂, δ⟩ and of
+    |r̂|² over the fold and over the test part, for plug-in functions evaluated at every row.
     """
 
     risk: Floats
@@ -338,13 +317,7 @@ class Family(ABC):
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:
-        """Return the family with its grid and feature map set.
-
-        Raises
-        ------
-        OptionError
-            If the family does not support the notion.
-        """
+        """Return the family with its grid and feature map set; an OptionError for other notions."""
         if profile.notion not in self.notions:
             raise OptionError(
                 f"{self.name} does not support the notion {profile.notion!r}; it supports "

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln, gammaln
 
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.data.derived_sources import TEST
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.errors import OptionError
 from calibscale.kernels import beta_cells as kernel_cells
-from calibscale.kernels import gram
 from calibscale.kernels.beta_cells import GRADED, NODES
 from calibscale.results import EXACT, Approximation
 from calibscale.selection.families import (
@@ -26,7 +25,7 @@ from calibscale.selection.families import (
     GridFamily,
     PlugIn,
 )
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics import Statistic
 
 _MAX_CELLS = 2**17
 _POINTS = np.empty(0, np.bool_)
@@ -257,7 +256,7 @@ class KernelSums(Statistic):
                     mine = own[(at[own] >= low) & (at[own] < low + step)]
                     tile[at[mine] - low, mine] = -np.inf
                     top = np.empty(len(tile))
-                    gram.shifted_exp(tile, bias, top)
+                    kernel_cells.shifted_exp(tile, bias, top)
                     _absorb(state, (j, h, part), top, tile @ values)
         return state
 

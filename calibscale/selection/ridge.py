@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.linalg import eigh
 
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.kernel_sums.landmarks import FourierFeatures, PointFeatures
 from calibscale.results import Approximation
 from calibscale.selection.families import (
@@ -22,8 +22,8 @@ from calibscale.selection.families import (
     GridFamily,
     PairSums,
 )
+from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import from_left_out
-from calibscale.statistics.statistic import Statistic
 
 _SIZE_FLOOR = 1e-3  # directions with a smaller share of the largest |r̂| are not used
 
@@ -47,14 +47,8 @@ class _Latest:
 class Basis:
     """S and C of a training set in the eigenbasis of S, problem by problem.
 
-    Attributes
-    ----------
-    sigma, U : (J, m), (J, m, m)
-        Eigenvalues σ, and eigenvectors.
-    G : (J, m, e)
-        UᵀCᵀ.
-    weight, effective : float
-        Σw and (Σw)²/Σw² of the training rows.
+    Eigenvalues `sigma` (J, m) and eigenvectors `U` (J, m, m); `G` = UᵀCᵀ (J, m, e); Σw and
+    (Σw)²/Σw² of the training rows, `weight` and `effective`.
     """
 
     def __init__(
@@ -104,14 +98,9 @@ class Basis:
 
 @dataclass(frozen=True)
 class Ridge(GridFamily):
-    """Base class of the two kernel ridge regressions.
+    """Base class of the two kernel ridge regressions, with values of `reg` as their `grid`.
 
-    Parameters
-    ----------
-    grid : sequence of float, optional
-        Values of `reg`.  Default: the published grid.
-    features : PointFeatures, optional
-        Feature map of the kernel.  Default: the feature map of the selection.
+    The default feature map is that of the selection, the default grid the published one.
     """
 
     features: PointFeatures | None = None
@@ -341,13 +330,8 @@ def _restricted(state: FeatureState, index: Index | None) -> FeatureState:
 
 Index = tuple[Ints, float]  # positions of some of the features, and their scale factor
 
-
 _GROUPS = 10
-
-
 _ROUNDING = 1e-12
-
-
 # constants that cover 95 % of risks and estimates of networks on CIFAR-10 and -100, ranks 50 to 400
 _UNIT, _POWER, _SAFETY, _MAX_RATIO = 1e-3, 1.25, 2.5, 4.0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
-from calibscale.data.rows import Floats, NotionView
 from calibscale.errors import OptionError
 from calibscale.kernels import random_draws
 from calibscale.selection.families import (
@@ -49,10 +49,6 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     weights : (n,), optional
         Row weights.
 
-    Returns
-    -------
-    float
-
     Raises
     ------
     OptionError
@@ -85,10 +81,6 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     ----------
     delta, residuals, weights
         See `plug_in_risk`.
-
-    Returns
-    -------
-    float
     """
     w = np.ones(len(delta)) if weights is None else weights
     weighted = w[:, None] * delta
@@ -145,16 +137,9 @@ def sampled_risk(
     n = len(delta)
     if n < 2 or pairs < 2:
         raise OptionError("the risk needs two rows and two pairs or more")
-    u = np.empty((pairs, 1, 2))
-    random_draws.uniform_rows(np.uint64(seed), np.uint64(random_draws.PAIRS), np.uint64(0), u)
-    i = (u[:, 0, 0] * n).astype(np.int64)
-    j = (u[:, 0, 1] * (n - 1)).astype(np.int64)
-    j += j >= i
+    i, j = random_draws.drawn_pairs(pairs, n, seed)
     losses = (np.einsum("ij,ij->i", delta[i], delta[j]) - h(points[i], points[j])) ** 2
     return float(losses.mean()), float(losses.std(ddof=1) / np.sqrt(pairs))
-
-
-# ---------------------------------------------------------------- Temperature scaling
 
 
 # ---------------------------------------------------------------- Scores by fold
@@ -326,16 +311,6 @@ class FoldScorer:
         """Offsets of a streamed family's hyper-parameters among all and among plug-in families."""
         before = [self.fitted[0][g] for g in self.streamed if g < f]
         return sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
-
-
-def fit_families(
-    fold: int, folds: int, families: Sequence[Family], parts: Parts, profile: FamilyProfile
-) -> tuple[FittedFamily, ...]:
-    """Fit every family on all folds but `fold`."""
-    return tuple(
-        family.fit([parts(k, family) for k in range(folds) if k != fold], profile, fold)
-        for family in families
-    )
 
 
 def bilinear_risk(fit: Bilinear, part: FoldPart, rows: Sequence[NotionView]) -> Floats:

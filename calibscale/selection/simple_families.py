@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from calibscale.data.rows import Chunk, Floats, Ints, NotionView, problems, views
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views
 from calibscale.errors import OptionError
 from calibscale.kernels import row_sums
 from calibscale.selection.families import (
@@ -23,27 +23,22 @@ from calibscale.selection.families import (
     PlugIn,
 )
 from calibscale.selection.risk import plug_in_risk
-from calibscale.statistics.statistic import Statistic
-
-
-class BinMomentState(NamedTuple):
-    """Σ1, Σw, Σw², Σwp, Σwδ by problem and bin, (J, 5, B)."""
-
-    sums: Floats
+from calibscale.statistics import Statistic
+from calibscale.statistics.bins import BinState
 
 
 @dataclass(frozen=True)
 class BinMoments(Statistic):
-    """Sums over the rows of scalar problems in equal-width bins (lo, hi]."""
+    """Sums over the rows of scalar problems in equal-width bins (lo, hi], (J, 5, B)."""
 
     notion: str
     bins: int
 
-    def zero(self, classes: int) -> BinMomentState:
+    def zero(self, classes: int) -> BinState:
         J = problems(self.notion, classes)
-        return BinMomentState(np.zeros((J, 5, self.bins)))
+        return BinState(np.zeros((J, 5, self.bins)))
 
-    def accumulate(self, state: BinMomentState, chunk: Chunk) -> BinMomentState:
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
         edges = np.linspace(0.0, 1.0, self.bins + 1)
         for j, view in enumerate(views(chunk, self.notion)):
             p = np.ascontiguousarray(view.points[:, 0])
@@ -158,7 +153,7 @@ class DebiasedBins(Bins):
     name: ClassVar[str] = "bins_debiased"
 
 
-def _fit(states: Sequence[BinMomentState], debiased: bool) -> tuple[Floats, Floats]:
+def _fit(states: Sequence[BinState], debiased: bool) -> tuple[Floats, Floats]:
     """Fit d and v, each (J, B)."""
     rows, weight, weight2, p, delta = np.sum([state.sums for state in states], axis=0).transpose(
         1, 0, 2
@@ -177,8 +172,6 @@ def _fit(states: Sequence[BinMomentState], debiased: bool) -> tuple[Floats, Floa
 
 
 _STEP = 0.25
-
-
 _LOG_THETA = _STEP * np.arange(-16, 17)
 
 

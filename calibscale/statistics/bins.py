@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import Chunk, Floats, Ints
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.kernels import row_sums as kernel_bins
-from calibscale.limits.inversion import BinGaps
-from calibscale.statistics.statistic import Draws, Statistic, _power, weights_of
+from calibscale.limits import BinGaps
+from calibscale.statistics import Replicates, Statistic, _power, weights_of
 
 
 class BinState(NamedTuple):
@@ -25,6 +26,24 @@ class _Counts(Statistic):
 
     notion: str
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1)  # of the sums of a bin
+
+    @abstractmethod
+    def numbers(self, p: Floats) -> Ints:
+        """Bin of each prediction (c,)."""
+
+    @abstractmethod
+    def add(self, p: Floats, values: Floats, weights: Floats, sums: Floats) -> None:
+        """Add rows of a scalar prediction to sums (5, B), with `values` in the place of δ."""
+
+    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
+        p, _, delta, _ = chunk.event(self.notion)
+        self.add(p, delta, chunk.weights, state.sums)
+        return state
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
+        p, _, delta, _ = chunk.event(self.notion)
+        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+        kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
         sums = np.moveaxis(self._sums(self.zero(classes)), 0, -1)
@@ -49,15 +68,10 @@ class _Counts(Statistic):
 
 @dataclass(frozen=True)
 class BinCounts(_Counts):
-    """Rows counted into bins of a scalar notion, or of every class.
+    """Rows counted into bins of a scalar notion, or of every class, between B + 1 increasing edges.
 
-    Parameters
-    ----------
-    notion : {"top_label", "positive", "class_wise"}
-    edges : tuple of float
-        B + 1 increasing edges; predictions beyond the ends join the end bins.
-    left_closed : bool
-        Whether bins are [lo, hi) with the last one closed, instead of (lo, hi] with 0 in the first.
+    Predictions beyond the ends join the end bins.  Bins are (lo, hi] with 0 in the first; with
+    `left_closed` they are [lo, hi) with the last one closed.
     """
 
     notion: str
@@ -65,7 +79,6 @@ class BinCounts(_Counts):
     left_closed: bool = False
 
     def numbers(self, p: Floats) -> Ints:
-        """Bin of each prediction of a column (c,)."""
         out = np.empty(len(p), np.int64)
         kernel_bins.bin_numbers(p, np.array(self.edges), self.left_closed, out)
         return out
@@ -74,25 +87,23 @@ class BinCounts(_Counts):
         B = len(self.edges) - 1
         return BinState(np.zeros((classes, B, 5) if self.notion == "class_wise" else (5, B)))
 
+    def add(self, p: Floats, values: Floats, weights: Floats, sums: Floats) -> None:
+        kernel_bins.bin_column(p, values, weights, np.array(self.edges), self.left_closed, sums)
+
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
-        edges = np.array(self.edges)
-        if self.notion == "class_wise":
-            self._bin_classes(state.sums, chunk, chunk.delta)
-        else:
-            p, _, delta, _ = chunk.event(self.notion)
-            kernel_bins.bin_column(p, delta, chunk.weights, edges, self.left_closed, state.sums)
+        if self.notion != "class_wise":
+            return super().accumulate(state, chunk)
+        self._bin_classes(state.sums, chunk, chunk.delta)
         return state
 
     def _bin_classes(self, sums: Floats, chunk: Chunk, delta: Floats) -> None:
         edges = np.array(self.edges)
         kernel_bins.bin_classes(chunk.q, delta, chunk.weights, edges, self.left_closed, sums)
 
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
         if self.notion != "class_wise":
-            p, _, delta, _ = chunk.event(self.notion)
-            residuals = replicates.scalars(self.notion, chunk.rows, p, delta)
-            kernel_draws.add_bins(residuals * weights_of(chunk), self.numbers(p), out)
+            super().draw(sums, chunk, replicates)
         elif replicates.of_labels:
             observed = np.zeros((*out.shape[1:], 5))
             self._bin_classes(observed, chunk, chunk.delta)
@@ -120,7 +131,6 @@ class FineHistogram(_Counts):
     CELLS: ClassVar[int] = kernel_bins.FINE_CELLS
 
     def numbers(self, p: Floats) -> Ints:
-        """Cell of each prediction (c,)."""
         out = np.empty(len(p), np.int64)
         kernel_bins.fine_cells(p, out)
         return out
@@ -128,15 +138,8 @@ class FineHistogram(_Counts):
     def zero(self, classes: int) -> BinState:
         return BinState(np.zeros((5, self.CELLS)))
 
-    def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
-        p, _, delta, _ = chunk.event(self.notion)
-        kernel_bins.fine_histogram(p, delta, chunk.weights, state.sums)
-        return state
-
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
-        p, _, delta, _ = chunk.event(self.notion)
-        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
-        kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
+    def add(self, p: Floats, values: Floats, weights: Floats, sums: Floats) -> None:
+        kernel_bins.fine_histogram(p, values, weights, sums)
 
 
 @dataclass(frozen=True)
@@ -150,13 +153,8 @@ class BinRests(Statistic):
         return self.counts.zero(classes)
 
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
-        counts = self.counts
-        p, rest, _, _ = chunk.event(counts.notion)
-        if isinstance(counts, FineHistogram):
-            kernel_bins.fine_histogram(p, rest, chunk.weights, state.sums)
-        else:
-            edges = np.array(counts.edges)
-            kernel_bins.bin_column(p, rest, chunk.weights, edges, counts.left_closed, state.sums)
+        p, rest, _, _ = chunk.event(self.counts.notion)
+        self.counts.add(p, rest, chunk.weights, state.sums)
         return state
 
     def weighted_total(self, parts: BinState, weights: Floats) -> BinState:
@@ -197,7 +195,7 @@ class SimplexCells(Statistic):
         kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, state.weight, state.delta)
         return state
 
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
         q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(out.shape[1])
         if replicates.of_labels:

@@ -10,9 +10,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
+from calibscale.data import Chunk, Floats, width
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.rows import Chunk, Floats, width
 from calibscale.errors import OptionError
+from calibscale.kernel_sums import (
+    DataProfile,
+    NotionRows,
+    ProductKernel,
+    combine,
+    radial,
+    with_unseen,
+)
 from calibscale.kernel_sums.bandwidths import FEW_LEVELS
 from calibscale.kernel_sums.fourier_series import (
     Complexes,
@@ -21,16 +29,8 @@ from calibscale.kernel_sums.fourier_series import (
     NoSeries,
     modes_needed,
 )
-from calibscale.kernel_sums.product_kernel import (
-    DataProfile,
-    NotionRows,
-    ProductKernel,
-    combine,
-    radial,
-    with_unseen,
-)
 from calibscale.kernels import elementary, random_draws
-from calibscale.statistics.statistic import Draws, PairStatistic
+from calibscale.statistics import PairStatistic, Replicates
 
 MAX_COMBINATIONS = 1024
 MAX_NUMBERS = 2**23  # modes of all combinations of levels: 256 MB per state
@@ -38,13 +38,7 @@ _DRAWN = 2**22  # residuals of replicates drawn at once: 32 MB
 
 
 def check_size(setup: DataProfile, notion: str, kernel: ProductKernel, features: int) -> None:
-    """Check that the features of all combinations of categories fit into memory.
-
-    Raises
-    ------
-    OptionError
-        If they do not.
-    """
+    """Raise an OptionError unless features of all combinations of categories fit into memory."""
     needed = kernel.n_codes * width(notion, setup.classes) * features
     if needed > MAX_NUMBERS:
         raise OptionError(
@@ -71,28 +65,12 @@ class ModeState(NamedTuple):
 class Modes(PairStatistic):
     """Fourier modes F(ω) = Σ_i w_i δ_i exp(i⟨ω, z_i⟩) of predictions and covariates (a NUFFT).
 
-    Each combination c of categories and of values of discrete columns has separate modes;
-    Σ_ij e_i e_j κ(z_i, z_j) is Σ_cc' L_cc' Σ_ω κ̂(ω) F_c(ω) conj F_c'(ω).
-
-    Parameters
-    ----------
-    notion : {"positive", "top_label"}
-    series : FourierSeries
-        Series of the prediction, unless its kernel is 1, and of the columns.
-    predictions : bool
-        Whether the prediction is the first dimension.
-    columns : tuple of int
-        Positions of the covariates in the series.
-    discrete : tuple of int
-        Positions of the covariates with few values.
-    levels : tuple of tuples
-        Values of each discrete covariate.
-    couplings : tuple of tuples
-        Kernel between the values of each discrete covariate, row by row.
-    hold_out : HoldOut, optional
-        Held-out rows, which are omitted.
-    clipped : bool
-        Whether points outside the series' box are moved to its edge, instead of being an error.
+    Each combination c of categories and of values of discrete columns has separate modes; Σ_ij e_i
+    e_j κ(z_i, z_j) is Σ_cc' L_cc' Σ_ω κ̂(ω) F_c(ω) conj F_c'(ω).  The series is that of the
+    prediction, if `predictions`, and of the covariates at the positions `columns`; `discrete` are
+    the positions of those with few values, `levels` these values, and `couplings` the kernel
+    between them, row by row.  Held-out rows are omitted.  If `clipped`, points outside the series'
+    box are moved to its edge, instead of being an error.
     """
 
     notion: str
@@ -168,7 +146,7 @@ class Modes(PairStatistic):
             state.weights[code] += weights
         return state
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, residuals = sums
         rows = NotionRows.of(chunk, self.notion, self.hold_out)
         codes = self.codes(rows.covariates)
@@ -231,10 +209,7 @@ def spectral_statistic(
 ) -> Modes:
     """Modes of a product kernel on the box of the data.
 
-    Raises
-    ------
-    NoSeries
-        If the kernel or the data do not allow a Fourier series; the message names a remedy.
+    NoSeries is raised, with a remedy, if the kernel or the data do not allow a Fourier series.
     """
     if width(notion, setup.classes) > 1:
         raise NoSeries(
@@ -331,10 +306,8 @@ class LocalFeatures(PairStatistic):
             0 if self.kernel.prediction == "none" else predictions,
             len(self.kernel.columns),
         ]
-        u = np.empty((self.n_features, sum(counts) + 2, 2))
-        random_draws.uniform_rows(
-            np.uint64(self.seed), np.uint64(random_draws.FREQUENCIES), np.uint64(0), u
-        )
+        columns = sum(counts) + 2
+        u = random_draws.table(self.n_features, columns, self.seed, random_draws.FREQUENCIES)
         normal = ndtri(u[:, : sum(counts), 0])
         parts = np.split(normal, [counts[0]], axis=1)
         names = (self.kernel.prediction, self.kernel.covariate)
@@ -360,16 +333,12 @@ class LocalFeatures(PairStatistic):
 
     def _features(self, rows: NotionRows) -> Floats:
         """Features: cosines, then sines (c, 2F)."""
-        kernel = self.kernel
-        parts = [kernel.continuous(rows.covariates)]
-        if kernel.prediction != "none":
-            parts.insert(0, rows.points / kernel.prediction_bandwidth)
-        z = np.hstack(parts) @ self.frequencies(rows.points.shape[1]).T
+        z = self.kernel.coordinates(rows) @ self.frequencies(rows.points.shape[1]).T
         phi = np.empty((len(rows), 2 * self.n_features))
         elementary.fourier_features(z, 1.0, phi)
         return phi
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, out = sums
         rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
         codes, phi = self.kernel.codes(rows.covariates), self._features(rows)

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.rows import Chunk, Floats, Ints, width
+from calibscale.data import Chunk, Floats, Ints, width
 from calibscale.errors import OptionError
+from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel
 from calibscale.kernel_sums.landmarks import (
     Gaussian,
     Kernel,
@@ -16,10 +17,9 @@ from calibscale.kernel_sums.landmarks import (
     Laplacian,
     choose_landmarks,
 )
-from calibscale.kernel_sums.product_kernel import DataProfile, NotionRows, ProductKernel
 from calibscale.kernels import random_draws
+from calibscale.statistics import PairStatistic
 from calibscale.statistics.fourier_modes import check_size
-from calibscale.statistics.statistic import PairStatistic
 
 KEPT_ROWS = 2000
 _RANK_TOLERANCE = 1e-12
@@ -45,21 +45,12 @@ class NystromState(NamedTuple):
 
 @dataclass(frozen=True)
 class Nystrom(PairStatistic):
-    """Nyström features φ of a product kernel, and a seeded sample of rows.
+    """Nyström features φ of a product kernel, and a seeded sample of `kept` rows.
 
     κ = ⟨φ, φ⟩ + a residual.  The pairs of the first part are summed exactly; the sum for the
-    residual is an unbiased estimate from all pairs of the sample, with a standard error.
-
-    Parameters
-    ----------
-    kernel : ProductKernel
-        Product kernel with a single radial kernel, gaussian or laplace.
-    notion : str
-    landmarks : Landmarks
-        Landmarks in coordinates divided by their bandwidths.
-    kept : int
-        Number of rows of the sample.
-    seed : int
+    residual is an unbiased estimate from all pairs of the sample, with a standard error.  The
+    kernel has a single radial part, gaussian or laplace; landmarks are in coordinates divided by
+    their bandwidths.
     """
 
     kernel: ProductKernel
@@ -87,7 +78,7 @@ class Nystrom(PairStatistic):
         rows = NotionRows.of(chunk, self.notion)
         w = rows.weights
         d2 = np.einsum("ij,ij->i", rows.delta, rows.delta)
-        points = coordinates(self.kernel, rows)
+        points = self.kernel.coordinates(rows)
         strengths = rows.delta * w[:, None]
         codes = self.kernel.codes(rows.covariates)
         if len(rows):
@@ -99,8 +90,7 @@ class Nystrom(PairStatistic):
             for code in np.unique(codes):
                 here = codes == code
                 state.sums[code] += strengths[here].T @ phi[here]
-        u = np.empty(len(rows))
-        random_draws.uniform_at(np.uint64(self.seed), np.uint64(random_draws.KEPT), chunk.rows, u)
+        u = random_draws.of_rows(chunk.rows, self.seed, random_draws.KEPT)
         return self._keep(state, (points, strengths, codes, u))
 
     def merge(self, a: NystromState, b: NystromState) -> NystromState:
@@ -139,23 +129,13 @@ class Nystrom(PairStatistic):
         return low_rank + scale * float(mean), _WIDTH * scale * float(np.sqrt(variance))
 
 
-def coordinates(kernel: ProductKernel, rows: NotionRows) -> Floats:
-    """Predictions and covariates in bandwidths, side by side (c, e + d)."""
-    parts = [kernel.continuous(rows.covariates)]
-    if kernel.prediction != "none":
-        parts.insert(0, rows.points / kernel.prediction_bandwidth)
-    return np.hstack(parts)
-
-
 def nystrom_statistic(
     setup: DataProfile, notion: str, kernel: ProductKernel, limit: int, seed: int
 ) -> Nystrom:
     """Nyström statistic with landmarks chosen among a sample of the data.
 
-    Raises
-    ------
-    OptionError
-        If the kernel is not gaussian or laplace, or a product of different ones.
+    An OptionError is raised if the kernel is not gaussian or laplace, or a product of different
+    ones.
     """
     names = {kernel.prediction} - {"none"} | ({kernel.covariate} if kernel.columns else set())
     kinds: dict[str, type[Kernel]] = {"gaussian": Gaussian, "laplace": Laplacian}
@@ -167,7 +147,7 @@ def nystrom_statistic(
             "'features'"
         )
     sample = setup.sample(notion)
-    points = coordinates(kernel, sample)
+    points = kernel.coordinates(sample)
     points = points[np.isfinite(points).all(axis=1)]
     landmarks = choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
     check_size(setup, notion, kernel, landmarks.m)

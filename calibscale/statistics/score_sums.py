@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from calibscale.data.rows import NO_WEIGHTS, Chunk, Floats
-from calibscale.kernel_sums.product_kernel import FeatureMap, RandomFourier
+from calibscale.data import NO_WEIGHTS, Chunk, Floats
+from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results import EXACT, Approximation
+from calibscale.statistics import Replicates, Statistic, weighted_sum, weights_of
 from calibscale.statistics.bins import BinCounts, FineHistogram
-from calibscale.statistics.statistic import Draws, Statistic, weighted_sum, weights_of
 
 
 class MomentState(NamedTuple):
@@ -68,7 +68,7 @@ class Moments(Statistic):
         np.add(state.C, delta.T @ phi, out=state.C)
         return state
 
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         C, d, t = sums
         phi, w = self.features(chunk), weights_of(chunk)
         squares = w * w * np.einsum("ij,ij->i", phi, phi)
@@ -283,7 +283,7 @@ class SquaredResiduals(Statistic):
     def _rows(self, squares: Floats) -> Floats:
         return squares if self._by_class else squares[None]
 
-    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
         w2 = weights_of(chunk) ** 2
         if not self._by_class:

@@ -25,7 +25,7 @@ from calibscale.auditing.recalibration.refits import _frequencies
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError
 from calibscale.inference.nulls import DrawnLabels
-from calibscale.kernel_sums.product_kernel import NotionRows
+from calibscale.kernel_sums import NotionRows
 from calibscale.output.text import print_result
 from tests.support.local_settings import audit
 

@@ -21,7 +21,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
-from calibscale.statistics.statistic import MAX_GROUPS
+from calibscale.statistics import MAX_GROUPS
 from tests.support.bad_rows import CLASSES, ROWS, assert_json_is_clean, columns, run, spoil
 
 # ---------------------------------------------------------------- little or nothing to go by

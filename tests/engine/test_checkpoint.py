@@ -15,8 +15,7 @@ from threadpoolctl import threadpool_limits
 import calibscale as cs
 from calibscale.engine.merge_tree import Checkpoint
 from calibscale.estimators.ckce import CKCE
-from calibscale.estimators.jkce import JKCE
-from calibscale.estimators.skce import KLCE
+from calibscale.estimators.skce import JKCE, KLCE
 from calibscale.kernel_sums import pair_sums
 from tests.support import kill_run
 

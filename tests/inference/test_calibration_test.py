@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale.inference import calibration_test
+from calibscale import inference
 from calibscale.results import name_of
 from tests.support.null_values import (
     BOTH,
@@ -137,7 +137,7 @@ def test_stop_after__stops_at_that_number_of_exceedances():
     for h in (1, 3, 10):
         for passes in (256, 4):
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(calibration_test, "_MAX_BATCH", passes)
+                patched.setattr(inference, "_MAX_BATCH", passes)
                 stopped = run_test(data.source(), *ONE_PASS, replicates=99, stop_after=h)
             for a, b in zip(full, stopped, strict=True):
                 above = np.flatnonzero(a.null_values >= a.value - 1e-12)

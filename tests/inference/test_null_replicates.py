@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale import engine
+from calibscale import engine, inference, statistics
 from calibscale.data.derived_sources import HoldOut
-from calibscale.inference import calibration_test, nulls
 from calibscale.inference.nulls import DrawnLabels
 from tests.support.null_values import (
     BOTH,
@@ -163,12 +162,12 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
     source = labelled_rows(4, weighted=True, n=300).source()
     for name, value in (("_MAX_BATCH", 4), ("_STATE_BYTES", 2**17)):
         with monkeypatch.context() as patched:
-            patched.setattr(calibration_test, name, value)
-            patched.setattr(calibration_test, "_DRAWN", 300 * 4 * 6)  # six replicates of all pairs
+            patched.setattr(inference, name, value)
+            patched.setattr(inference, "_DRAWN", 300 * 4 * 6)  # six replicates of all pairs
             result = run_test(source, *ONE_PASS, null=kind, replicates=31)
         assert_same(result, expected[kind], 1e-9)
     with monkeypatch.context() as patched:
-        patched.setattr(nulls, "_DRAWN", 1)  # a chunk is drawn in parts
+        patched.setattr(statistics, "_DRAWN", 1)  # a chunk is drawn in parts
         patched.setattr("calibscale.statistics.fourier_modes._DRAWN", 1)
         assert_same(run_test(source, *ONE_PASS, null=kind, replicates=31), expected[kind], 1e-9)
 
@@ -201,13 +200,13 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
     ]
     plain = run_test(source, *requested, replicates=40)
     passes = []
-    scan = calibration_test.Run.scan
+    scan = inference.Run.scan
 
     def counted(run, needed):
         passes.append(run)
         return scan(run, needed)
 
-    monkeypatch.setattr(calibration_test.Run, "scan", counted)
+    monkeypatch.setattr(inference.Run, "scan", counted)
     monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
     assert_same(run_test(source, *requested, replicates=40, memory_limit=150_000_000), plain, 1e-12)
     assert len(passes) > 1

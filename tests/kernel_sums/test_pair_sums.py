@@ -7,8 +7,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.estimators.ckce import CKCE
-from calibscale.estimators.jkce import JKCE, JKCEBiased
-from calibscale.estimators.skce import KLCE
+from calibscale.estimators.skce import JKCE, KLCE, JKCEBiased
 from calibscale.kernel_sums import tile_layout
 from tests.support import naive
 from tests.support.dense_pairs import (

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import calibscale as cs
 from calibscale import engine
-from calibscale.kernel_sums import tile_layout
+from calibscale.kernel_sums import ProductKernel, tile_layout
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
-from calibscale.kernel_sums.product_kernel import ProductKernel
 from tests.support.dense_pairs import BANDWIDTH, dense_kernel, overconfident_predictions
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import betaln
 
-from calibscale.data.rows import NotionView
-from calibscale.kernels import gram, random_draws, row_sums
+from calibscale.data import NotionView
+from calibscale.kernels import beta_cells, random_draws, row_sums
 from calibscale.kernels.beta_cells import NODES
 from calibscale.selection.kde import CellMasses, FittedCellKDE, KernelCellState
 
@@ -141,7 +141,7 @@ def test_shifted_exp__is_exp_less_its_largest(rng):
     tile, bias = rng.normal(size=(5, 9)) * 30, rng.normal(size=9)
     exponent = tile + bias
     top = np.empty(5)
-    gram.shifted_exp(tile, bias, top)
+    beta_cells.shifted_exp(tile, bias, top)
     np.testing.assert_array_equal(top, exponent.max(axis=1))
     # two ulp of exp, and those of the difference of two numbers of size 100
     np.testing.assert_allclose(tile, np.exp(exponent - top[:, None]), rtol=1e-13)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from calibscale.data.rows import LOG_SMALLEST, Block, Rules, chunks
+from calibscale.data import LOG_SMALLEST, Block, Rules, chunks
 from calibscale.errors import InvalidDataError
-from calibscale.kernels import elementary, gram, random_draws, row_sums
+from calibscale.kernels import elementary, random_draws, row_sums, tile_strips
 from calibscale.statistics.bins import fine_borders, simplex_cell_count
 from tests.support import naive
 
@@ -255,13 +255,13 @@ def test_status_codes__are_distinct():
 
 
 def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
-    assert [gram.whole(n) for n in (0, 15, 16, 47)] == [0, 0, 16, 32]
+    assert [tile_strips.whole(n) for n in (0, 15, 16, 47)] == [0, 0, 16, 32]
     if INTERPRETED:
         return
 
     @numba.njit
     def caller(n):
-        return gram.whole(n)
+        return tile_strips.whole(n)
 
     @numba.njit
     def other(n):

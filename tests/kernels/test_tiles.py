@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibscale.engine.merge_tree import parts_on_threads
-from calibscale.kernels import gram, tiles
+from calibscale.kernels import tile_strips, tiles
 from calibscale.kernels.tile_strips import LANES
 from tests.support.dense_tiles import (
     KERNELS,
@@ -64,8 +64,8 @@ def test_pair_sums__of_two_panels_are_the_dense_ones(rng, dtype, kernel, vectors
 @both_precisions
 @pytest.mark.parametrize("name", ["cross", "cross_linear", "all"])
 def test_sums__of_many_classes_are_multiplied_by_blas(rng, dtype, name):
-    kernel, classes = KERNELS[name], gram.BLAS_CLASSES + 3
-    n = gram.BLAS_ROWS + 16  # a whole block of rows, and a part of one
+    kernel, classes = KERNELS[name], tile_strips.BLAS_CLASSES + 3
+    n = tile_strips.BLAS_ROWS + 16  # a whole block of rows, and a part of one
     a, b = random_rows(rng, n, classes), random_rows(rng, 32, classes)
     P, Q = (panel_of(kernel, rows, dtype, True) for rows in (a, b))
     form, dense = form_of(kernel, dtype), pair_terms(kernel, a, b, True)

@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 from scipy.stats import binom, binomtest, chi2, ncx2, norm
 
 import calibscale as cs
-from calibscale.limits.inversion import (
+from calibscale.limits import (
     BinGaps,
     Noise,
     bin_limits,

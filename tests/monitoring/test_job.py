@@ -10,8 +10,8 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from calibscale import CKCE, ECE, JKCE, KLCE, TCE2Debiased
-from calibscale.estimators.registry import ESTIMATORS
-from calibscale.kernel_sums.product_kernel import RandomFourier
+from calibscale.estimators import ESTIMATORS
+from calibscale.kernel_sums import RandomFourier
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.job import baseline_days, window_days
 from calibscale.monitoring.ledger.recipe import stored_name

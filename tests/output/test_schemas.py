@@ -18,14 +18,14 @@ from jsonschema.exceptions import best_match
 import calibscale as cs
 from calibscale.cli.nightly_command import ledger
 from calibscale.errors import OptionError
+from calibscale.evaluation import reliability
 from calibscale.inference.power import power
 from calibscale.monitoring.night import dry_run, night
 from calibscale.planning import plan
-from calibscale.ranking.ranking import rank
-from calibscale.reliability_diagram import reliability
+from calibscale.ranking import rank
 from calibscale.results.inference_results import Miscalibration
 from calibscale.schemas import names, path, schema
-from calibscale.selection.selection_pipeline import select
+from calibscale.selection import select
 from tests.support.local_settings import audit, local_bias
 from tests.support.nights import JOB, day_name, write_day, write_job
 from tests.support.schema_files import text_of_schema

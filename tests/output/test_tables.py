@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 import calibscale as cs
-from calibscale.auditing.audit_pipeline import audit
+from calibscale.auditing import audit
 from calibscale.cli import main
-from calibscale.estimators.registry import BIASED, ESTIMATORS
+from calibscale.estimators import BIASED, ESTIMATORS
 from calibscale.output.text import print_result, tables
 from calibscale.output.text.tables import days_table, escape, number, show, terminal
 from tests.support.report_results import night, rows

@@ -31,9 +31,9 @@ from calibscale import (
 )
 from calibscale.inference.intervals import Parts
 from calibscale.inference.resampling import Grouped
+from calibscale.ranking import rank
 from calibscale.ranking.model_estimates import _adjusted, distinct_names, rank_probabilities, ranks
-from calibscale.ranking.ranking import rank
-from calibscale.results.ranking_results import Difference
+from calibscale.results.comparison_results import Difference
 from calibscale.simulation import GENERATORS
 from calibscale.statistics.score_sums import Totals
 from tests.support.models import (

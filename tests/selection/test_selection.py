@@ -11,10 +11,11 @@ from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import binom, chi2
 
 import calibscale as cs
+from calibscale import selection
+from calibscale.data import NOTIONS, Block, Rules, chunks
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.rows import NOTIONS, Block, Rules, chunks
 from calibscale.kernel_sums.landmarks import Laplacian
-from calibscale.selection import KernelFeatures, selection_pipeline
+from calibscale.selection import KernelFeatures
 from calibscale.selection.families import Family, FoldScores, PlugIn
 from calibscale.simulation import configured, draws
 from tests.support import naive
@@ -153,13 +154,13 @@ def test_projections__are_mean_losses_over_the_pairs_of_a_row(family, weighted, 
     data = toy("top_label", rows=60, k=2, weighted=weighted)
     kind, grid, reference = DENSE[family]
     seen = []
-    original = selection_pipeline.compare
+    original = selection.compare
 
     def spy(*arguments, **options):
         seen.extend(a for a in arguments if isinstance(a, list) and isinstance(a[0][0], FoldScores))
         return original(*arguments, **options)
 
-    monkeypatch.setattr(selection_pipeline, "compare", spy)
+    monkeypatch.setattr(selection, "compare", spy)
     data.select([kind(grid)])
     (scores,) = seen
     for h, value in enumerate(grid):

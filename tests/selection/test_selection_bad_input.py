@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.data.rows import NOTIONS
+from calibscale.data import NOTIONS
 from calibscale.selection import KernelFeatures
 from tests.support import naive
 

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import chi2
 
 import calibscale as cs
+from calibscale.data import Rules, views
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.rows import Rules, views
 from calibscale.selection.families import FoldResiduals
 from calibscale.selection.kde import KernelSums
 from calibscale.simulation import simulate
@@ -172,7 +172,7 @@ def test_dask__shared_data_are_not_in_the_tasks(store):
     import pickle
 
     from calibscale.data.store import as_source
-    from calibscale.statistics.statistic import Scan
+    from calibscale.statistics import Scan
 
     source = as_source(store)
     queries = [

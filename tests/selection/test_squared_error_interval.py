@@ -10,8 +10,8 @@ from scipy.special import expit, logit
 from scipy.stats import binom, norm
 
 import calibscale as cs
+from calibscale.data import Block, Rules, chunks, views
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.rows import Block, Rules, chunks, views
 from calibscale.selection.ridge import KKR
 from calibscale.simulation import Dirichlet
 

@@ -31,7 +31,7 @@ from calibscale import (
     from_arrays,
 )
 from calibscale import simulation as simulation
-from calibscale.data.rows import Block, Rules, chunks
+from calibscale.data import Block, Rules, chunks
 from calibscale.kernels import random_draws
 from calibscale.kernels import random_draws as kernels
 from calibscale.session import default_estimators

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 import calibscale
 from calibscale.auditing.smoother import Points, Strengths
+from calibscale.data import NO_WEIGHTS, Block, Chunk, Rules, chunks, views
 from calibscale.data.covariates import Axis
-from calibscale.data.rows import NO_WEIGHTS, Block, Chunk, Rules, chunks, views
 from calibscale.inference.nulls import DrawnLabels
+from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
 from calibscale.kernel_sums.landmarks import FourierFeatures, Gaussian, choose_landmarks
-from calibscale.kernel_sums.product_kernel import OneHot, ProductKernel, RandomFourier
+from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.score_sums import Moments, NoiseMoments, ScalarScores, Totals
-from calibscale.statistics.statistic import Statistic
 
 K = 2
 ROWS = 60

@@ -7,7 +7,7 @@ from scipy.spatial.distance import cdist
 
 import calibscale as cs
 from calibscale.estimators.ckce import CKCE
-from calibscale.estimators.jkce import JKCE
+from calibscale.estimators.skce import JKCE
 from tests.support import naive
 
 BANDWIDTH = 0.6

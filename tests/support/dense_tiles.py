@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from calibscale.kernels import elementary, gram, tile_strips, tiles
+from calibscale.kernels import elementary, tile_strips, tiles
 from calibscale.kernels.tile_strips import GAUSSIAN, LAPLACE, MATERN32, MATERN52
 
 LOG2E = np.log2(np.e)
@@ -105,7 +105,7 @@ def panel_of(kernel, rows, dtype, vectors, shift=0, far=False):
     """Panel of rows; with `far`, exponents are too large for loops without a row's own part."""
     n, K = rows.q.shape
     predictions = vectors or kernel.width is not None
-    A = np.zeros((n, -(-K // gram.UNROLL) * gram.UNROLL if predictions else 0), dtype)
+    A = np.zeros((n, -(-K // tile_strips.UNROLL) * tile_strips.UNROLL if predictions else 0), dtype)
     if predictions:
         A[:, :K] = rows.q
     cross = 0.0 if kernel.width is None else LOG2E / kernel.width**2

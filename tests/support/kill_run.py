@@ -18,8 +18,7 @@ import numpy as np
 import calibscale as cs
 from calibscale.engine.merge_tree import Checkpoint
 from calibscale.estimators.ckce import CKCE
-from calibscale.estimators.jkce import JKCE
-from calibscale.estimators.skce import KLCE
+from calibscale.estimators.skce import JKCE, KLCE
 from calibscale.kernel_sums import pair_sums
 
 ROWS, PANEL = 9000, 1000

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import calibscale as cs
-from calibscale.data.rows import Rules
+from calibscale.data import Rules
 from calibscale.inference.nulls import NULLS, Pool
-from calibscale.kernel_sums.product_kernel import DataProfile, frequencies
+from calibscale.kernel_sums import DataProfile, frequencies
 from tests.support import naive
 
 ROWS = 130

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
-from calibscale.data.rows import NOTIONS, Block, Rules, chunks
+from calibscale.data import NOTIONS, Block, Rules, chunks
 from tests.support import naive
 
 

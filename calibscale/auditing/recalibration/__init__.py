@@ -29,22 +29,3 @@ from calibscale.data.derived_sources import left_out, part_of
 METHODS: dict[str, type[Recalibrator]] = {
     method.name: method for method in (TemperatureScaling, Platt, Isotonic, LocalBias)
 }
-
-__all__ = [
-    "METHODS",
-    "FittedRecalibrator",
-    "Isotonic",
-    "IsotonicFit",
-    "LocalBias",
-    "LocalBiasFit",
-    "Platt",
-    "PlattFit",
-    "Recalibrator",
-    "Refits",
-    "TemperatureFit",
-    "TemperatureScaling",
-    "left_out",
-    "part_of",
-    "recalibrated",
-    "refits_of",
-]

@@ -12,15 +12,15 @@ from scipy.optimize import isotonic_regression
 from calibscale.auditing.local_bias import effective
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
 from calibscale.auditing.smoother import Points, Spectral, Strengths
-from calibscale.data.rows import Chunk, Floats
+from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.skce import KLCE
+from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.bandwidths import local_kernel
 from calibscale.kernel_sums.fourier_series import NoSeries
-from calibscale.kernel_sums.product_kernel import DataProfile
 from calibscale.session import Session, SessionOptions
+from calibscale.statistics import PassResult, Statistic
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
-from calibscale.statistics.statistic import PassResult, Statistic
 
 HISTOGRAM = FineHistogram("positive")
 
@@ -28,14 +28,7 @@ HISTOGRAM = FineHistogram("positive")
 class ScoreCells(NamedTuple):
     """Cells of a fine histogram with positive weight, in increasing order of p; each (c,).
 
-    Attributes
-    ----------
-    weight, weight2 :
-        Σw and Σw².
-    mean :
-        Mean of p, non-decreasing.
-    frequency :
-        Frequency of y = 1.
+    Σw and Σw², mean of p (non-decreasing), and frequency of y = 1.
     """
 
     weight: Floats
@@ -153,16 +146,16 @@ class LocalBias(Recalibrator):
             raise OptionError(
                 f"prediction_kernel must be gaussian or none, not {self.prediction_kernel!r}"
             )
-        KLCE(  # validates the shared settings
+        self._local()  # validates the shared settings
+
+    def _local(self) -> KLCE:
+        return KLCE(
             self.covariates, self.prediction_bandwidth, self.covariate_bandwidth,
             self.categorical, self.prediction_kernel, tolerance=self.tolerance,
         )  # fmt: skip
 
     def _fit(self, setup: DataProfile, read: Read) -> LocalBiasFit:
-        kernel, notes = local_kernel(
-            setup, "positive", self.covariates, self.categorical, self.prediction_kernel,
-            self.prediction_bandwidth, "gaussian", self.covariate_bandwidth,
-        )  # fmt: skip
+        kernel, notes = local_kernel(setup, "positive", self._local())
         try:
             plan = Spectral.fitting(
                 setup, "positive", kernel, self.covariates, self.tolerance, None

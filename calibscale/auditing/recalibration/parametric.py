@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
-from calibscale.data.rows import Chunk, Floats
+from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.product_kernel import DataProfile
-from calibscale.statistics.statistic import Statistic, weighted_sum
+from calibscale.kernel_sums import DataProfile
+from calibscale.statistics import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
@@ -51,14 +51,8 @@ def _below(chunk: Chunk, clip: float) -> NDArray[np.bool_]:
 class TemperState(NamedTuple):
     """Sums over rows, each a 0-d array.
 
-    Attributes
-    ----------
-    weight, loss, slope, curvature :
-        Σw, the log loss of softmax(θz) and its first two derivatives by θ.
-    slope_zero, slope_infinity :
-        Limits of the slope at θ → 0 and θ → ∞.
-    clipped :
-        Number of rows whose label has a probability below the clip.
+    Σw, the log loss of softmax(θz) and its first two derivatives by θ, the limits of the slope at θ
+    → 0 and θ → ∞, and the number of rows whose label has a probability below the clip.
     """
 
     weight: Floats
@@ -216,16 +210,9 @@ class TemperatureFit(FittedRecalibrator):
 class PlattState(NamedTuple):
     """Sums over rows for Newton's method, and extent of the log-odds.
 
-    Attributes
-    ----------
-    weight, loss : ()
-        Σw and the log loss.
-    gradient, hessian : (2,), (2, 2)
-        Derivatives of the log loss by (a, b).
-    extent : (2, 2)
-        Smallest log-odds and smallest −log-odds (columns) where y is 0 and 1 (rows); ∞ if none.
-    clipped : ()
-        Number of rows whose p or 1 − p is below the clip.
+    Σw and the log loss (), its derivatives by (a, b), (2,) and (2, 2); the smallest log-odds and
+    smallest −log-odds (columns) where y is 0 and 1 (rows), ∞ if none (2, 2); and the number of rows
+    whose p or 1 − p is below the clip ().
     """
 
     weight: Floats

@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
+from calibscale.data import Block, Chunk, Floats, RowCounts, chunks
 from calibscale.data.derived_sources import DerivedSource, left_out
-from calibscale.data.rows import Block, Chunk, Floats, RowCounts, chunks
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import Null
-from calibscale.kernel_sums.product_kernel import DataProfile, NotionRows
+from calibscale.kernel_sums import DataProfile, NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results import as_json
 from calibscale.session import Session, SessionOptions, verb
-from calibscale.statistics.statistic import PassResult
+from calibscale.statistics import PassResult
 
 Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
 
@@ -48,10 +48,6 @@ class Recalibrator(ABC):
         ----------
         source, **options
             See `calibscale.evaluate`; also part of a source by `part_of`.
-
-        Returns
-        -------
-        FittedRecalibrator
 
         Raises
         ------
@@ -88,22 +84,11 @@ class Recalibrator(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedRecalibrator(ABC):
-    """Fitted recalibration, small enough to be sent to workers.
+    """Fitted recalibration of K classes, small enough to be sent to workers.
 
-    Attributes
-    ----------
-    method : Recalibrator
-    classes : int
-        Number of classes K.
-    counts : RowCounts
-        Number of rows of the fit, of rows not yet labelled, and of dropped rows by reason.
-    passes : int
-        Number of passes over the rows.
-    notes : tuple of str
-    source : dict
-        Description of the source of the fit.
-    tolerance : float
-        Allowed deviation from 1 of the sum of a row to be recalibrated.
+    `counts` are the numbers of rows of the fit, of rows not yet labelled, and of dropped rows by
+    reason; `passes` the number of passes over the rows; `source` describes the source of the fit;
+    `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
     """
 
     method: Recalibrator
@@ -166,15 +151,8 @@ class Refits(Null):
     Replicate b of a row is (m_b(p), y*_b), with y*_b drawn from the recalibrated prediction (see
     `refits_of` for isotonic regression) and m_b refitted to labels of the fitting rows drawn in the
     same way.  A draw depends on (seed, row, replicate) only, and a refit on (seed, replicate) and
-    the fitting rows only.
-
-    Attributes
-    ----------
-    note : str or None
-        Limitation of the p-value.
-    max_replicates : int
-    columns : int
-        Number of columns of `carried`.
+    the fitting rows only.  `note` is a limitation of the p-value, `columns` the number of columns
+    of `carried`.
     """
 
     note: str | None = field(default=None, compare=False)

@@ -42,11 +42,11 @@ from calibscale.auditing.recalibration.recalibrator import (
     Refits,
     recalibrated,
 )
-from calibscale.data.rows import Chunk, Floats, Ints
-from calibscale.inference.nulls import DrawnLabels, Replicates
-from calibscale.kernel_sums.product_kernel import NotionRows
+from calibscale.data import Chunk, Floats, Ints
+from calibscale.inference.nulls import DrawnLabels
+from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics.statistic import Draws, States, Statistic, weights_of
+from calibscale.statistics import Replicates, States, Statistic, weights_of
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated
@@ -73,7 +73,6 @@ def refits_of(
         Source of the fit, and options as in `calibscale.evaluate`.
     notion : {"positive", "top_label"}
         Notion of the test.
-    replicates, seed : int
 
     Returns
     -------
@@ -296,7 +295,7 @@ class OwnLogit(Statistic):
         state.own[...] += weights_of(chunk) @ z[np.arange(len(chunk)), chunk.labels]
         return state
 
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Draws) -> None:
+    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         z = clipped(chunk, self.clip)
         sums[0][...] += z[np.arange(len(chunk)), replicates.labels(chunk)] @ weights_of(chunk)
 

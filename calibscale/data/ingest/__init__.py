@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from calibscale.data import input_hints
-from calibscale.data.ingest.columns import Batch, agree, batches, categories_of, filled, layouts_of
+from calibscale.data import chunks, input_hints
+from calibscale.data.ingest.columns import agree, batches, categories_of, filled, layouts_of
 from calibscale.data.ingest.readers import reading
-from calibscale.data.rows import Block, Rules, chunks
+from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import InvalidDataError, StoreError
 
@@ -150,7 +150,12 @@ def ingest(
             for batch in batches(layouts, stored, *names_of, done):
                 writer.append(**batch._asdict())
                 if done == 0:
-                    _examine(first.file, batch, Rules(store.kind, store.classes, 1))
+                    _examine(
+                        ArraySource(
+                            store.kind, batch.values, batch.labels, weights=batch.weights,
+                            binary=binary, rows=len(batch.labels), name=first.file,
+                        )
+                    )  # fmt: skip
                 done += len(batch.labels)
                 if progress is not None:
                     progress(done, total)
@@ -160,15 +165,15 @@ def ingest(
     return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, paths)))
 
 
-def _examine(file: str, batch: Batch, rules: Rules) -> None:
+def _examine(rows: ArraySource) -> None:
     """Warn of rows that `evaluate` refuses, and of logits that look like probabilities."""
     try:
-        for _ in chunks(Block(0, batch.values, batch.labels, batch.weights, None, file), rules):
+        for _ in chunks(rows.read(0, rows.rows), rows.rules()):
             pass
     except InvalidDataError as error:
         _log.warning("%s The store keeps such rows unchanged.", error)
-    if rules.kind == "logits" and input_hints.seem_probabilities(batch.values):
-        _log.warning(input_hints.ARE_PROBABILITIES, file)
+    if rows.kind == "logits" and input_hints.seem_probabilities(rows.values):
+        _log.warning(input_hints.ARE_PROBABILITIES, rows.name)
 
 
 def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:

@@ -17,8 +17,8 @@ from pydantic.dataclasses import dataclass
 from calibscale.data.zarr_arrays import is_url
 from calibscale.engine import parse_bytes
 from calibscale.errors import OptionError
+from calibscale.estimators import hint
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.registry import hint
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.toml_lines import Where, of_file, shown
 from calibscale.monitoring.ledger.days import Ledger

@@ -14,11 +14,11 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from calibscale.data.rows import SCALAR_NOTIONS
+from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
+from calibscale.estimators import ESTIMATORS, hint
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.registry import ESTIMATORS, hint
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.job import Job, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml, shown

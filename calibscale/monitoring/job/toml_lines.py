@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ConfigDict
 
 from calibscale.errors import OptionError
+from calibscale.estimators import ESTIMATORS, Setting, build, hint, parse, settings_of
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.registry import ESTIMATORS, Setting, build, hint, parse, settings_of
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
 
 Where = tuple[str | int, ...]  # ("thresholds", 1, "window")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.inference.e_process import STRENGTHS, advance, no_evidence, places, shares

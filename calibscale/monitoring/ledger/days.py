@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.data.zarr_arrays import (
     DirectArray,
     complaints,

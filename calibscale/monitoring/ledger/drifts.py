@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
 from calibscale import engine
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.monitoring.ledger.windows import Window, WindowDays, has_bins

@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from calibscale.data import Floats
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.rows import Floats
 from calibscale.errors import OptionError
+from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
-from calibscale.estimators.registry import ESTIMATORS
 from calibscale.inference import e_process
 from calibscale.inference.intervals import Parts, has_limits
 from calibscale.inference.nulls import DrawnLabels, Replicates, replicates_of
 from calibscale.inference.resampling import Resampling
+from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
-from calibscale.kernel_sums.product_kernel import OneHot, ProductKernel, RandomFourier
 from calibscale.results import Interval
-from calibscale.statistics.statistic import States, Statistic
+from calibscale.statistics import States, Statistic
 
 SECTION = "parts"
 PARTS = 5  # of a day's rows

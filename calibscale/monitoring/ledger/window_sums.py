@@ -20,7 +20,7 @@ from urllib.parse import quote
 import google_crc32c
 import numpy as np
 
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import StoreError
 from calibscale.monitoring.ledger.days import SUMS, Ledger

@@ -10,10 +10,10 @@ from datetime import date, timedelta
 import numpy as np
 
 from calibscale import engine
-from calibscale.data.rows import Floats
+from calibscale.data import Floats
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.calibration_test import result_of
+from calibscale.inference import result_of
 from calibscale.inference.e_process import BettingEProcess, learn
 from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.nulls import DrawnLabels
@@ -25,8 +25,8 @@ from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of
 from calibscale.monitoring.ledger.window_sums import Sum, sum_of
 from calibscale.results import Estimate
 from calibscale.results.inference_results import TestResult
+from calibscale.statistics import States
 from calibscale.statistics.bins import BinCounts
-from calibscale.statistics.statistic import States
 
 MAX_RUNS = 20  # runs of consecutive days in a window
 _SPLIT_DATES = 100  # a window of at least so many dates has calendar blocks as runs

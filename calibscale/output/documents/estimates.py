@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.estimators.registry import BIASED, short_summary
+from calibscale.estimators import BIASED, short_summary
 from calibscale.output.document import (
     Block,
     Cell,

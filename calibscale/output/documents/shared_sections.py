@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.estimators.registry import SUMMARIES
+from calibscale.estimators import SUMMARIES
 from calibscale.output.document import (
     Block,
     Folded,

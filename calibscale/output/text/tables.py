@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from calibscale.estimators.registry import short_summary
+from calibscale.estimators import short_summary
 from calibscale.formatting import one_line, plural, printable, seconds
 
 if TYPE_CHECKING:
