@@ -278,7 +278,7 @@ def info(store: str, json_path: str | None) -> None:
 
 def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
     if json_path != "-":
-        from calibscale.output.text.tables import info_table
+        from calibscale.output.text import info_table
 
         info_table(facts)
     write_json(json_path, facts)
@@ -298,7 +298,7 @@ def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
 def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> None:
     """Simulate an overconfident classifier, evaluate it, and compare with the true values."""
     from calibscale.evaluation import evaluate as run
-    from calibscale.output.text.tables import demo_table
+    from calibscale.output.text import demo_table
     from calibscale.session import default_estimators
     from calibscale.simulation import simulate as simulate_store
     from calibscale.simulation import truth

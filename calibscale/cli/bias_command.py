@@ -129,7 +129,7 @@ def _print(result: BiasMap, count: int) -> None:
 
     from calibscale.auditing.local_bias import CONFIDENCE
     from calibscale.formatting import SIGN, level, plural
-    from calibscale.output.text.tables import escape, left_out, show, terminal
+    from calibscale.output.text import escape, left_out, show, terminal
 
     console = terminal()
     source, masked = result.source, int(result.masked.sum())

@@ -127,7 +127,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     from rich.text import Text
 
     from calibscale.estimators.registry import ESTIMATORS
-    from calibscale.output.text.tables import terminal
+    from calibscale.output.text import terminal
     from calibscale.results import name_of
 
     missing = [
@@ -189,7 +189,7 @@ def plan(
         **session_options(options),
     )
     if json_path != "-":
-        from calibscale.output.text.tables import plan_table
+        from calibscale.output.text import plan_table
 
         plan_table(result)
     write_json(json_path, result.to_dict())

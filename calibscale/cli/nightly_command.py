@@ -136,7 +136,7 @@ def list_days(ledger: str, json_path: str | None) -> None:
         )
     ).to_dict()  # fmt: skip
     if json_path != "-":
-        from calibscale.output.text.tables import days_table
+        from calibscale.output.text import days_table
 
         days_table(days["days"])
     write_json(json_path, days)

@@ -14,8 +14,7 @@ from calibscale.formatting import plural, seconds
 from calibscale.monitoring import exports
 from calibscale.monitoring.job.job import Job
 from calibscale.output.report import report
-from calibscale.output.text import print_result
-from calibscale.output.text.tables import escape, show, terminal
+from calibscale.output.text import escape, print_result, show, terminal
 from calibscale.results.night_results import Night, NightPlan
 
 
