@@ -334,8 +334,10 @@ def check_output(path: str | None, option: str = "--json") -> None:
     check_outputs({option: path})
 
 
-def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
-    """Fail before the work if an output cannot be written.
+def check_outputs(
+    outputs: dict[str, str | None], inputs: Iterable[str | Path] = (), picture: str | None = None
+) -> None:
+    """Fail before the work if an output cannot be written, or a picture has no known format.
 
     Outputs must differ from each other and from the inputs: `inputs`, and all other paths on the
     command line.
@@ -354,6 +356,10 @@ def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] =
         if first != option:
             what = "standard output" if path == "-" else path
             raise click.UsageError(f"{first} and {option} cannot both be {what}")
+    if picture is not None:
+        from calibscale.output.plots.pictures import check_format
+
+        check_format(picture)
 
 
 def _check_place(path: str, option: str) -> None:
@@ -402,6 +408,24 @@ def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:
         f"--alpha {alpha:g} cannot be reached with --replicates {replicates}: it needs at least "
         f"{math.ceil(1 / alpha - 1e-9) - own}"
     )
+
+
+def finish(
+    result: Any, json_path: str | None, quiet: bool, picture: str | None = None,
+    max_groups: int | None = None,
+) -> None:  # fmt: skip
+    """Print a result, draw it, and write its JSON, as far as the options of the command say."""
+    if json_path != "-" and not quiet:
+        from calibscale.output.text import print_result
+
+        print_result(result, max_groups)
+    if picture is not None:
+        from calibscale.output.plots.pictures import save_picture
+
+        save_picture(result, picture)
+        wrote(picture)
+    if json_path is not None:
+        write_json(json_path, result.to_dict())
 
 
 def write_json(path: str | None, value: dict[str, Any]) -> None:

@@ -1,8 +1,12 @@
-"""``calibscale nightly`` and ``calibscale ledger``."""
+"""``calibscale nightly``, ``calibscale ledger`` and ``calibscale report``."""
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import click
 
@@ -10,19 +14,20 @@ from calibscale.cli.options import (
     Command,
     Commands,
     check_output,
+    check_outputs,
     json_option,
     quiet_option,
     scheduler_options,
     write_json,
     wrote,
 )
+from calibscale.errors import OptionError
 from calibscale.output.progress import progress
 
 BREACHED = 3
 
 
 def _day(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    from calibscale.errors import OptionError
     from calibscale.monitoring.ledger.index import check_key
 
     if value is None:
@@ -154,7 +159,6 @@ def list_days(ledger: str, json_path: str | None) -> None:
 )
 def forget(ledger: str, day: str, model: str, yes: bool) -> None:
     """Remove a day from LEDGER permanently, after confirmation on the terminal."""
-    from calibscale.errors import OptionError
     from calibscale.monitoring.ledger.days import Ledger
 
     opened = Ledger.open(ledger)
@@ -177,3 +181,96 @@ def forget(ledger: str, day: str, model: str, yes: bool) -> None:
         for suffix in (".json", ".outputs"):
             opened.result_path(model, day).with_suffix(suffix).unlink(missing_ok=True)
     click.echo(f"{ledger}: removed {day} of {model}")
+
+
+# ---------------------------------------------------------------- report
+
+
+_INDEX = "index.log"  # file that every ledger has
+_RESULTS = "results"  # folder of a ledger with the results of its nights
+
+
+@click.command(cls=Command, short_help="Write one HTML page about results.")
+@click.argument("paths", nargs=-1, required=True, metavar="RESULT.json... | LEDGER")
+@click.option(
+    "--output", "-o", required=True, metavar="PATH",
+    help="Path of the HTML file; - for standard output.",
+)  # fmt: skip
+@click.option("--title", metavar="TEXT", help="Title of the page.  [default: title of the result]")
+@click.option(
+    "--model", "models", multiple=True, metavar="NAME",
+    help="Name of a model in LEDGER to report (repeatable).  [default: all models]",
+)  # fmt: skip
+@click.option(
+    "--date", "day", metavar="DAY",
+    help="Day of the night in LEDGER to report, such as 2026-11-20.  [default: newest night]",
+)  # fmt: skip
+def report(
+    paths: tuple[str, ...], output: str, title: str | None, models: tuple[str, ...], day: str | None
+) -> None:
+    """Write one self-contained HTML page about results.
+
+    RESULT is the JSON output of nightly, evaluate, reliability, test, select, bias, rank, audit or
+    power.  LEDGER is the ledger folder of a nightly job; the page shows the newest night of each
+    model.
+    """
+    check_output(output, "--output")
+    ledgers = [path for path in paths if Path(path).is_dir()]
+    if (models or day) and not ledgers:
+        raise click.UsageError("--model and --date need a LEDGER, whose nights they select")
+    files: list[Path] = []
+    for path in paths:
+        files += _nights(Path(path), models, day) if path in ledgers else [Path(path)]
+    check_outputs({"--output": output}, [*files, *(Path(path) / _INDEX for path in ledgers)])
+    results = [_read(path) for path in files]
+    from calibscale.output.report import report as page
+    from calibscale.output.report import save_report
+
+    if output == "-":
+        click.echo(page(results, title), nl=False)
+        return
+    save_report(results, output, title)
+    wrote(output)
+
+
+def _nights(ledger: Path, models: tuple[str, ...], day: str | None) -> list[Path]:
+    """Results of the requested night, or of the newest night, of each model."""
+    if not (ledger / _INDEX).is_file():
+        if (ledger / "labels" / "zarr.json").is_file():
+            raise OptionError(
+                f"{ledger}: is a store, not a result; first write a result: "
+                f"calibscale evaluate {ledger} --json result.json"
+            )
+        raise OptionError(f"{ledger}: neither a result nor a ledger: it has no {_INDEX}")
+    folders = sorted(path for path in (ledger / _RESULTS).glob("*") if path.is_dir())
+    by_model = {}
+    for folder in folders:
+        nights = {path.stem: path for path in sorted(folder.glob("*.json"))}
+        if nights:
+            by_model[unquote(folder.name)] = nights
+    unknown = [name for name in models if name not in by_model]
+    if unknown:
+        names = ", ".join(by_model) or "none"
+        raise OptionError(f"{ledger}: there is no night of model {unknown[0]!r}; models: {names}")
+    requested = [by_model[name] for name in (models or by_model)]
+    chosen = [nights[day or max(nights)] for nights in requested if day in (None, *nights)]
+    if not chosen:
+        night = "night" if day is None else f"night of {day}"
+        raise OptionError(f"{ledger}: there is no {night} in its {_RESULTS}")
+    return chosen
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Result in a JSON file."""
+    try:
+        result = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise OptionError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{path}: not JSON: {error}") from error
+    from calibscale.output.reading import read
+
+    read(result, str(path))  # so that an error names the file
+    return result

@@ -1,4 +1,4 @@
-"""``calibscale select``."""
+"""``calibscale rank`` and ``calibscale select``."""
 
 from __future__ import annotations
 
@@ -6,22 +6,102 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
 from calibscale.cli.options import (
     SHARE,
     Command,
+    check_output,
     check_outputs,
+    finish,
     json_option,
     number,
     open_session,
+    open_source,
     pairs,
     quiet_option,
+    session_options,
     source_options,
-    write_json,
-    wrote,
 )
+from calibscale.output.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.selection.families import Family
+
+
+@click.command(cls=Command, short_help="Rank models by calibration error on the same rows.")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@click.option(
+    "--by", default="ckce_centred", show_default=True, metavar=ESTIMATOR,
+    help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.",
+)  # fmt: skip
+@click.option(
+    "--name", "model_names", multiple=True, metavar="NAME",
+    help="Name of a model (repeatable, in the order of the stores).  [default: name of its file]",
+)  # fmt: skip
+@click.option(
+    "--confidence", type=SHARE, default=0.95, show_default=True,
+    help="Confidence level of the intervals; models differ at alpha = 1 - level.",
+)  # fmt: skip
+@click.option(
+    "--groups", default=20, show_default=True, help="Number of groups of rows for the intervals."
+)
+@click.option(
+    "--subset-size", "sizes", multiple=True, type=int, metavar="N",
+    help="Number of rows of random subsets whose rankings are compared with that of all rows "
+    "(repeatable).",
+)  # fmt: skip
+@click.option(
+    "--trials", default=1000, show_default=True, help="Number of random subsets of each size."
+)
+@estimator_options
+@json_option
+@source_options
+@quiet_option
+def rank(
+    stores: tuple[str, ...],
+    by: str,
+    model_names: tuple[str, ...],
+    confidence: float,
+    groups: int,
+    sizes: tuple[int, ...],
+    trials: int,
+    json_path: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Rank models by calibration error; every STORE has the predictions of one model.
+
+    All models share one bandwidth and one ridge.  Differences are paired by rows if the stores have
+    the same rows and labels, and otherwise taken between independent samples.
+    """
+    check_output(json_path)
+    if model_names and len(model_names) != len(stores):
+        raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
+    if len(set(model_names)) < len(model_names):
+        raise click.UsageError("a --name is given twice")
+    from calibscale.ranking.model_estimates import distinct_names
+    from calibscale.ranking.ranking import rank as run
+
+    (estimator,) = estimators((by,), options)
+    sources = [open_source(store, options) for store in stores]
+    names = model_names or distinct_names(stores)
+    with progress("ranking", "steps", quiet) as report:
+        result = run(
+            dict(zip(names, sources, strict=True)),
+            estimator,
+            subset_size=sizes,
+            trials=trials,
+            level=confidence,
+            groups=groups,
+            seed=options["seed"],
+            progress=report,
+            **session_options(options),
+        )
+    finish(result, json_path, quiet)
+
+
+# ---------------------------------------------------------------- select
+
 
 _NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature")
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
@@ -101,11 +181,7 @@ def select(
     remaining fold; the best one estimates the squared calibration error on rows that were used for
     neither [Gruber & Bach 2025].
     """
-    check_outputs({"--json": json_path, "--plot": plot_path})
-    if plot_path is not None:
-        from calibscale.output.plots.pictures import check_format
-
-        check_format(plot_path)
+    check_outputs({"--json": json_path, "--plot": plot_path}, picture=plot_path)
     from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
     from calibscale.selection import KernelFeatures
     from calibscale.selection.selection_pipeline import select as run
@@ -119,16 +195,7 @@ def select(
     families = _families(estimators, grids, notion)
     with open_session(store, options, "selecting", "steps", quiet) as session:
         result = run(session, notion, families, features=features, **options)
-    if json_path != "-" and not quiet:
-        from calibscale.output.text import print_result
-
-        print_result(result)
-    if plot_path is not None:
-        from calibscale.output.plots.pictures import save_picture
-
-        save_picture(result, plot_path)
-        wrote(plot_path)
-    write_json(json_path, result.to_dict())
+    finish(result, json_path, quiet, plot_path)
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
