@@ -4,26 +4,325 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from calibscale import formatting
 from calibscale.formatting import one_line
-from calibscale.output.document import Article
-from calibscale.output.documents import articles
-from calibscale.output.documents.audit_document import audit
+from calibscale.output.document import (
+    Article,
+    Figure,
+    Figures,
+    Paragraph,
+    estimator_notes,
+    interval_terms,
+    notes,
+    only,
+    rows_left_out,
+    section,
+    settings,
+    size_of,
+    source_name,
+    table,
+    terms,
+)
+from calibscale.output.documents.bias_documents import audit, bias
+from calibscale.output.documents.comparisons import (
+    Tested,
+    difference_table,
+    is_smallest_p,
+    ranking_blocks,
+    selection_blocks,
+    test_blocks,
+)
+from calibscale.output.documents.estimates import (
+    Place,
+    estimate_blocks,
+    group_blocks,
+    interval_name,
+    reliability_figure,
+)
 from calibscale.output.documents.night_report import nightly
+from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 from calibscale.output.reading import read
 
+_MAX_DIAGRAMS = 12
+_ALPHA = 0.05  # level of tests
+
+
+# ---------------------------------------------------------------- evaluate, reliability, test
+
+
+def evaluation(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale evaluate``."""
+    results = result["results"]
+    columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
+    every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
+    grouped = [
+        section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
+            one["column"], [{**g, "group": g["name"] or g["value"]} for g in one["values"]], "",
+            worst_first=True,
+        ), Paragraph(f"To test which groups are biased, run {_audit_command(one['column'])}"))
+        for i, one in enumerate(columns)
+    ]  # fmt: skip
+    blocks = estimate_blocks([Place("", results, result["n"])], "estimator")
+    bins = result["reliability"]
+    band: list[str] = []
+    diagram = (
+        reliability_figure({**bins, "source": result["source"]}, "of all rows") if bins else None
+    )
+    if diagram is not None:
+        band = ["band"]
+        first = Figures((replace(diagram, title="Reliability of all rows"),))
+        blocks = [first, *blocks[1:2], *blocks[:1], *blocks[2:]]  # values beside the diagram
+    return Article(
+        f"Calibration of {source_name(result)}", size_of(result),
+        (result["verdict"] or _first_value(results)).removesuffix("."),
+        sections=only(
+            section("estimates", "Estimates", *blocks),
+            *grouped,
+            rows_left_out(result),
+            notes(estimator_notes(every)),
+            terms(["calibrated", *band, *interval_terms(every)], [e["estimator"] for e in every]),
+            settings(result),
+        ),
+    )  # fmt: skip
+
+
+def _audit_command(column: str) -> str:
+    name, _, ranges = column.rpartition(":")
+    name = name if ranges.isdecimal() and name else column
+    return f"calibscale audit STORE --covariates {name}"
+
+
+def _first_value(results: list[dict[str, Any]]) -> str:
+    """Sentence about the most common calibration error among the results."""
+    by_name = {e["estimator"]: e for e in results if e["value"] is not None}
+    for name in ("ece", "tce2_debiased", *by_name):
+        if name in by_name:
+            estimate, interval = by_name[name], by_name[name]["interval"]
+            text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
+            if interval is not None and None not in (interval["low"], interval["high"]):
+                span = formatting.span(interval["low"], interval["high"])
+                text += f" ({interval_name(interval['level'])} {span})"
+            return text
+    return "No estimate has a value"
+
+
+def reliability(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale reliability``."""
+    filled = [b for b in result["bins"] if b["frequency"] is not None]
+    outside = sum(bool(b["outside"]) for b in filled)
+    level = result["level"]
+    verdict = f"{outside} of {formatting.plural(len(filled), 'bin')} outside the band"
+    if level is not None:
+        verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
+    if not filled:
+        verdict = result["reason"] or "There are no bins"
+    groups = result["groups"]
+    figures = [reliability_figure(result, "of all rows", in_text=True)]
+    if groups is not None:
+        for g in sorted(groups["values"], key=lambda g: -g["n"])[:_MAX_DIAGRAMS]:
+            one = {**g, **{key: result[key] for key in ("notion", "class", "level", "source")}}
+            name = formatting.group(groups["column"], g["name"] or g["value"])
+            figures.append(reliability_figure(one, f"where {name}", result))
+    drawn = tuple(figure for figure in figures if figure is not None)
+    listed = None
+    if groups is not None:
+        rows = [
+            (formatting.group(groups["column"], g["name"] or g["value"]), formatting.count(g["n"]),
+             formatting.number(g["ece"]), formatting.number(g["tce2_debiased"]))
+            for g in sorted(groups["values"], key=lambda g: -g["n"])
+        ]  # fmt: skip
+        listed = table("Groups", ("group", "rows", "ece", "tce2_debiased"), rows)
+    notion, k = formatting.notion(result["notion"]), result["class"]
+    if k is not None:
+        names = (result["source"] or {}).get("class_names")
+        notion = f"class {names[k] if names else k}"
+    return Article(
+        f"Reliability of {source_name(result)}", f"{size_of(result)}, {notion}", verdict,
+        sections=only(
+            section("reliability", "Reliability", Figures(drawn) if drawn else None),
+            section("groups", "Groups", listed),
+            rows_left_out(result),
+            terms(["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
+            settings(result),
+        ),
+    )  # fmt: skip
+
+
+def test(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale test``."""
+    tests = result["tests"]
+    p_values = [(t, t["p_value"]) for t in tests if t["p_value"] is not None]
+    small, count = [(t, p) for t, p in p_values if p <= _ALPHA], len(p_values)
+    cited = sorted(small or p_values, key=lambda one: one[1])
+    texts = [f"{t['statistic']} {formatting.p_is(p, is_smallest_p(t))}" for t, p in cited]
+    verdict = "Evidence of miscalibration" if small else "No evidence of miscalibration"
+    if count > 1:
+        verdict += f" in {len(small)} of {count} tests" if small else f" in {count} tests"
+    verdict = f"{verdict}: {formatting.joined(texts, 4)}" if p_values else "No test has a p-value"
+    several = ("The p-values are not adjusted for the number of tests.",) * (count > 1)
+    run = result.get("run") or result["parameters"] or {}
+    own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
+    seed = tests[0]["seed"] if tests else None
+    return Article(
+        f"Tests of {source_name(result)}", size_of(result), verdict, reasons=several,
+        sections=only(
+            section("tests", "Tests",
+                    *test_blocks([Tested("", t) for t in tests], "test", _ALPHA)),
+            rows_left_out(result),
+            terms(["calibrated", "p-value", "critical"], [t["statistic"] for t in tests]),
+            settings({**result, "parameters": {**run, **own, "seed": seed}}),
+        ),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- select, bias, rank
+
+
+def selection(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale select``."""
+    chosen = result["selected"]
+    verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
+    verdict += formatting.number(chosen["estimate"])
+    limits = chosen["interval"]
+    if limits is not None:
+        between = formatting.span(limits["low"], limits["high"])
+        verdict += f" ({interval_name(limits['level'])} {between})"
+    features = result.get("features")
+    return Article(
+        f"Selection of an estimator for {source_name(result)}",
+        f"{size_of(result)}, {formatting.notion(result['notion'])}", verdict,
+        sections=only(
+            section("risk", "Risk", *selection_blocks(result)),
+            rows_left_out(result),
+            terms(["calibrated", "risk", "root"]),
+            settings(result, **({"features": features} if features else {})),
+        ),
+    )  # fmt: skip
+
+
+def ranking(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale rank``."""
+    models = sorted(result["models"], key=lambda m: (m["rank"] is None, m["rank"]))
+    level = (result["parameters"] or {}).get("level")
+    level = level if isinstance(level, int | float) else None
+    verdict = "No model has a value"
+    if models and models[0]["rank"] is not None:
+        first = [m["name"] for m in models if m["rank"] == models[0]["rank"]]
+        several = sum(m["rank"] is not None for m in models) > 1
+        verb = "is" if len(first) == 1 else "are equally"
+        verdict = f"{formatting.joined(first)} {verb} the best calibrated of "
+        verdict += formatting.plural(len(models), "model")
+        best = (
+            (models[0]["rank_probabilities"] or [None])[0] if len(first) == 1 and several else None
+        )
+        verdict += f" with probability {formatting.probability(best)}" if best is not None else ""
+    sentences = []
+    if len(result["differences"]) > 1:
+        differ = sum(bool(d["distinguishable"]) for d in result["differences"])
+        sentences.append(f"{differ} of {len(result['differences'])} pairs differ.")
+    if result["p_order"] is not None and result["differences"]:
+        probability = formatting.probability(result["p_order"])
+        sentences.append(f"The complete order is correct with probability {probability}.")
+    for a in result["agreement"] or ():
+        sentences.append(
+            f"Of {a['trials']:,} random subsets of {a['size']:,} rows, "
+            f"{formatting.percent(a['same_ranking'])} have the same ranking and "
+            f"{formatting.percent(a['same_best'])} the same best model."
+        )
+    differences = [
+        {"first": d["worse"], "second": d["better"], "value": d["value"],
+         "low": (d["interval"] or {}).get("low"), "high": (d["interval"] or {}).get("high"),
+         "p": d["p_adjusted"]}
+        for d in result["differences"]
+    ]  # fmt: skip
+    rows = sorted({m["n"] for m in models if m["n"] is not None})
+    subtitle = (
+        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ())) + " rows"
+    )
+    excluded = [
+        (m["name"], reason.replace("_", " "), formatting.count(n))
+        for m in models
+        for reason, n in {
+            **({"without a label yet": m["n_unlabelled"]} if m["n_unlabelled"] else {}),
+            **(m["dropped"] or {}),
+        }.items()
+    ]
+    columns = ("model", "reason", "rows")
+    left = table("Rows that were left out", columns, excluded) if excluded else None
+    return Article(
+        f"Ranking by {result['estimator']}", subtitle, verdict,
+        sections=only(
+            section("ranking", "Models",
+                    *ranking_blocks(models, result["estimator"], level, sentences),
+                    difference_table(differences, level, ("model", "minus"))),
+            section("rows", "What was left out", left),
+            notes(result["notes"] or ()),
+            terms(["calibrated", "interval", "rank", "adjusted", *interval_terms(models)],
+                  [result["estimator"]]),
+            settings(result, **(result["common"] or {})),
+        ),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- power
+
+
+def power(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale power``."""
+    bias, where = result["bias"], result["bias"]["where"]
+    parts = [f"a bias of {bias['shift']:+g}"] if bias["shift"] else []
+    parts += [f"a temperature of {bias['temperature']:g}"] if bias["temperature"] != 1 else []
+    what = " and ".join(parts) or "no bias"
+    if where is not None:
+        what += f" where {formatting.group(where['covariate'], where['value'])}"
+    goal = (
+        f"to detect {what} with {result['statistic']} in {formatting.percent(result['power'])} of "
+    )
+    goal += f"cases, at level {result['level']:g}"
+    if result["rows"] is None:
+        verdict = f"More than {formatting.count(result['most_rows'])} rows are needed {goal}"
+    else:
+        low, high = result["interval"] or (result["rows"], result["rows"])
+        verdict = f"{result['rows']:,} rows ({low:,.0f} … {high:,.0f}) are needed {goal}"
+    curve = sorted(result["curve"], key=lambda t: t["rows"])
+    listed = table(
+        "Power by the number of rows",
+        ("rows", "detected", "power"),
+        [(formatting.count(t["rows"]), f"{t['rejections']} of {t['trials']}",
+          f"{100 * t['power']:.1f} %") for t in curve],
+    )  # fmt: skip
+    figure = None
+    if curve and all(t["rows"] > 0 for t in curve):
+        caption = f"Share of detections by the number of rows. {verdict}."
+        one = Figure(partial(plot_power, result), CURVE_HEIGHT, "Power by the number of rows",
+                     caption, listed, in_text=True)  # fmt: skip
+        figure = Figures((one,))
+    shown = figure if figure is not None else Paragraph("Nothing was simulated.")
+    return Article(
+        f"Required rows: {source_name(result)}",
+        f"{size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",
+        verdict,
+        sections=only(
+            section("power", "Power", shown),
+            rows_left_out(result),
+            terms(["calibrated", "power", "p-value"], [result["statistic"]]),
+            settings(result),
+        ),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- documents by result
+
+
 _DOCUMENTS: dict[str, Callable[[dict[str, Any]], Article]] = {
-    "audit": audit,
-    "bias": articles.bias,
-    "evaluation": articles.evaluation,
-    "nightly": nightly,
-    "power": articles.power,
-    "ranking": articles.ranking,
-    "reliability": articles.reliability,
-    "selection": articles.selection,
-    "test": articles.test,
+    one.__name__: one
+    for one in (
+        *(audit, bias, evaluation, nightly, power),
+        *(ranking, reliability, selection, test),
+    )
 }
 
 

@@ -26,7 +26,7 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
 )
-from calibscale.output.plots.reliability_plot import (
+from calibscale.output.plots.prediction_plots import (
     RELIABILITY_HEIGHT,
     outcome,
     plot_reliability,

@@ -44,12 +44,6 @@ def plot_risk(
         a selection.
     best, selected : dict
         Candidate of this estimator, and of all estimators, with the smallest risk.
-    ax : matplotlib.axes.Axes, optional
-        Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------
@@ -93,12 +87,6 @@ def plot_power(result: Any, ax: Any = None) -> Any:
     ----------
     result : Power or dict
         Result of `calibscale.power`, or its JSON object.
-    ax : matplotlib.axes.Axes, optional
-        Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------
@@ -177,12 +165,6 @@ def plot_intervals(
     panels : sequence of IntervalPanel
     point, interval, alert : str
         Legend of the points, of the bars, and of the points with an alert.
-    ax : matplotlib.axes.Axes, optional
-        Axes that the panels divide.  Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------
