@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import click
@@ -23,6 +23,9 @@ from calibscale.cli.options import (
 )
 from calibscale.errors import OptionError
 from calibscale.output.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.results.night_results import NightPlan
 
 BREACHED = 3
 
@@ -80,23 +83,43 @@ def nightly(
     if dry_run:
         planned = plan(settings, day)
         if json_path != "-" and not quiet:
-            from calibscale.monitoring.outputs import plan_tables
-
-            plan_tables(planned)
+            _print_plan(planned)
         write_json(json_path, planned.to_dict())
         return
     with progress("reading", "blocks", quiet) as report:
         result = run(settings, day, force=force, progress=report)
     if json_path != "-" and not quiet:
-        from calibscale.monitoring.outputs import night_tables
+        from calibscale.output.text import print_result, terminal
 
-        night_tables(result)
+        print_result(result)
+        if not result.fresh:
+            terminal().print("nothing has changed, nothing was done")
     for template in settings.to_dict()["outputs"].values() if result.fresh else ():
         if template is not None:
             wrote(settings.place(template, day))
     write_json(json_path, result.to_dict())
     if result.breached:
         raise click.exceptions.Exit(BREACHED)
+
+
+def _print_plan(plan: NightPlan) -> None:
+    """Print what a night would do."""
+    from calibscale.formatting import plural, seconds
+    from calibscale.output.text import escape, grid, show, terminal
+
+    table = grid("", "", show_header=False)
+    rows = "unknown before it is ingested" if plan.rows is None else f"{plan.rows:,} rows"
+    table.add_row("predictions", f"{escape(plan.source)}, {rows}")
+    table.add_row("reads", plan.reads)
+    if plan.seconds is not None:
+        table.add_row("a pass takes", f"about {seconds(plan.seconds)}")
+    days = f"{plural(plan.ledger_days, 'day')} of {plan.model}"
+    table.add_row("ledger", f"{escape(plan.ledger)}, {days}")
+    windows = ", ".join(f"{name} ({plural(n, 'day')})" for name, n in plan.windows.items())
+    table.add_row("windows", windows)
+    for kind, place in plan.outputs.items():
+        table.add_row(f"writes {kind}", escape(place))
+    show(terminal(), table)
 
 
 @click.group(cls=Commands, short_help="Check, list or edit the ledger of a nightly job.")
@@ -109,7 +132,7 @@ def ledger() -> None:
 def check(ledger: str) -> None:
     """Verify every record of LEDGER; exit with code 1 if any is damaged."""
     from calibscale.formatting import plural
-    from calibscale.monitoring.ledger.days import Ledger
+    from calibscale.monitoring.ledger import Ledger
 
     opened = Ledger.open(ledger)
     damaged = opened.check()
@@ -128,7 +151,7 @@ def check(ledger: str) -> None:
 def list_days(ledger: str, json_path: str | None) -> None:
     """List the days of LEDGER with their numbers of rows."""
     check_output(json_path)
-    from calibscale.monitoring.ledger.days import Ledger
+    from calibscale.monitoring.ledger import Ledger
     from calibscale.results.night_results import LedgerDay, LedgerDays
 
     days = LedgerDays(
@@ -159,7 +182,7 @@ def list_days(ledger: str, json_path: str | None) -> None:
 )
 def forget(ledger: str, day: str, model: str, yes: bool) -> None:
     """Remove a day from LEDGER permanently, after confirmation on the terminal."""
-    from calibscale.monitoring.ledger.days import Ledger
+    from calibscale.monitoring.ledger import Ledger
 
     opened = Ledger.open(ledger)
     if opened.day(day, model) and not yes:

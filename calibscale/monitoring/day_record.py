@@ -17,10 +17,10 @@ from calibscale.inference.calibration_test import CERTAIN, batch_of, count_repli
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
-from calibscale.monitoring.job.job import Job
-from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.job import Job
+from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
-from calibscale.monitoring.ledger.windows import learned_bets
 from calibscale.results import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run, Session, versions

@@ -18,7 +18,7 @@ from calibscale.data.store import as_source
 from calibscale.data.zarr_arrays import is_url, local_path, open_arrays
 from calibscale.errors import BinaryError, MissingNameError, NoRowsError, OptionError, StoreError
 from calibscale.estimators.registry import hint
-from calibscale.monitoring.job.job import Job
+from calibscale.monitoring.job import Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
 

@@ -20,9 +20,9 @@ from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import bets_of, empty_record, read_day
-from calibscale.monitoring.job.job import Job, frozen, open_ledger, window_days
+from calibscale.monitoring.job import Job, frozen, open_ledger, window_days
 from calibscale.monitoring.job.job_reader import read_job
-from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.index import Entry, check_key
 from calibscale.monitoring.ledger.recipe import encode
 from calibscale.monitoring.verdicts import NightJudge

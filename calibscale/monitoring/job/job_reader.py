@@ -19,8 +19,7 @@ from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.registry import ESTIMATORS, hint
-from calibscale.monitoring.job import toml_lines
-from calibscale.monitoring.job.job import Job, Threshold
+from calibscale.monitoring.job import Job, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml, shown
 
 _HISTORY = (".csv", ".parquet")
