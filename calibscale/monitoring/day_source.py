@@ -86,16 +86,14 @@ def _source(
         copy = _copy(job, day, ledger, progress)
         stack.callback(_remove, copy)
         return as_source(copy)
+    names = columns.covariates
+    covariates = names[0] if isinstance(names, tuple) else names
     return open_arrays(
         store=where, logits=columns.logits, probabilities=columns.probabilities,
-        labels=columns.labels, covariates=_one(columns.covariates),
+        labels=columns.labels, covariates=covariates,
         covariate_names=columns.covariate_names, weights=columns.weights,
         binary=job.source.binary,
     )  # fmt: skip
-
-
-def _one(names: Any) -> str | None:
-    return names if names is None or isinstance(names, str) else names[0]
 
 
 def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None) -> Path:

@@ -164,7 +164,8 @@ class _Run:
         """Parts of the report that need the rows of the day: the bias map and the risk table."""
         requested = self.job.report
         extras: dict[str, Any] = dict(_NO_EXTRAS)
-        if session is None or self._entry() is None or not self._n():
+        entry = self._entry()
+        if session is None or entry is None or not entry.n:
             return extras
         try:
             if requested.map:
@@ -177,10 +178,6 @@ class _Run:
         except OptionError as error:  # for instance too few rows: the night continues
             self.notes.append(f"The map or the risk table of the day was not computed: {error}")
         return extras
-
-    def _n(self) -> int:
-        entry = self._entry()
-        return 0 if entry is None else entry.n
 
     # ---------------------------------------------------------------- results
 

@@ -247,7 +247,7 @@ class Ledger:
                 fresh.append(
                     Entry(
                         day, model, slot, group, record.n, tuple(record.vectors),
-                        self.revision + 1, log.facts_of(record.info),
+                        self.revision + 1, json.dumps(record.info, allow_nan=False).encode(),
                     )
                 )  # fmt: skip
             self._commit((day, model), tuple(fresh))

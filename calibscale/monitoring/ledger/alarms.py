@@ -89,11 +89,11 @@ def evidence(
         share_of = {group: weight for group, weight in weights.items() if group in first_of}
     processes: list[Process] = []
     damaged: list[str] = []
-    for group, weight in sorted(share_of.items(), key=_by_group):
+    for group in sorted(share_of, key=lambda group: -np.inf if group is None else group):
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
-        share = weight / len(recipe.wagers)
+        share = share_of[group] / len(recipe.wagers)
         for wagers, log in zip(recipe.wagers, logs, strict=True):
             processes.append(Process(wagers.notion, group, log, share))
     days = [(first + timedelta(night)).isoformat() for night in shown]
@@ -102,10 +102,6 @@ def evidence(
 
 def _night(entry: Entry, first: date) -> int:
     return (date.fromisoformat(entry.date) - first).days
-
-
-def _by_group(weighted: tuple[float | None, float]) -> float:
-    return -np.inf if weighted[0] is None else weighted[0]
 
 
 class _Walk:

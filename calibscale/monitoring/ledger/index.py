@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -271,8 +271,3 @@ def identity(index: Path | int) -> tuple[int, ...]:
     """Inode, time and size of the index file, which change with every write."""
     state = os.stat(index)
     return state.st_ino, state.st_mtime_ns, state.st_size
-
-
-def facts_of(info: Mapping[str, Any]) -> bytes:
-    """Information about an entry in the form of its line."""
-    return json.dumps(info, allow_nan=False).encode()

@@ -142,7 +142,10 @@ def window(
         details = "".join(f"; {message}" for message in damaged[:3])
         raise StoreError(f"{ledger.path}: no day {when} can be read{details}")
     sums = [run.vector for run in of_runs]
-    window_runs = tuple(_run(run.entries) for run in of_runs)
+    window_runs = tuple(
+        WindowDays(tuple(sorted({e.day for e in run.entries})), sum(e.n for e in run.entries))
+        for run in of_runs
+    )
     states = recipe.states(np.sum(sums, axis=0))
     jackknife = Jackknife(level=level)
     with engine.one_thread():
@@ -167,10 +170,6 @@ def window(
         tuple(estimate for estimate, _ in estimates), parts,
         tuple(within for _, within in estimates), bins, window_runs, tests, states, tuple(damaged),
     )  # fmt: skip
-
-
-def _run(entries: Sequence[Entry]) -> WindowDays:
-    return WindowDays(tuple(sorted({e.day for e in entries})), sum(e.n for e in entries))
 
 
 def runs_of(days: Sequence[str]) -> list[list[str]]:

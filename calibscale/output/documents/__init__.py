@@ -37,6 +37,7 @@ from calibscale.output.documents.comparisons import (
 )
 from calibscale.output.documents.estimates import (
     Place,
+    ends,
     estimate_blocks,
     group_blocks,
     interval_name,
@@ -100,11 +101,11 @@ def _first_value(results: list[dict[str, Any]]) -> str:
     by_name = {e["estimator"]: e for e in results if e["value"] is not None}
     for name in ("ece", "tce2_debiased", *by_name):
         if name in by_name:
-            estimate, interval = by_name[name], by_name[name]["interval"]
+            estimate = by_name[name]
             text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
-            if interval is not None and None not in (interval["low"], interval["high"]):
-                span = formatting.span(interval["low"], interval["high"])
-                text += f" ({interval_name(interval['level'])} {span})"
+            if None not in ends(estimate):
+                level = interval_name(estimate["interval"]["level"])
+                text += f" ({level} {formatting.span(*ends(estimate))})"
             return text
     return "No estimate has a value"
 
@@ -186,10 +187,9 @@ def selection(result: dict[str, Any]) -> Article:
     chosen = result["selected"]
     verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
     verdict += formatting.number(chosen["estimate"])
-    limits = chosen["interval"]
-    if limits is not None:
-        between = formatting.span(limits["low"], limits["high"])
-        verdict += f" ({interval_name(limits['level'])} {between})"
+    if chosen["interval"] is not None:
+        level = interval_name(chosen["interval"]["level"])
+        verdict += f" ({level} {formatting.span(*ends(chosen))})"
     features = result.get("features")
     return Article(
         f"Selection of an estimator for {source_name(result)}",
@@ -233,9 +233,8 @@ def ranking(result: dict[str, Any]) -> Article:
             f"{formatting.percent(a['same_best'])} the same best model."
         )
     differences = [
-        {"first": d["worse"], "second": d["better"], "value": d["value"],
-         "low": (d["interval"] or {}).get("low"), "high": (d["interval"] or {}).get("high"),
-         "p": d["p_adjusted"]}
+        {"first": d["worse"], "second": d["better"], "value": d["value"], "p": d["p_adjusted"],
+         **dict(zip(("low", "high"), ends(d), strict=True))}
         for d in result["differences"]
     ]  # fmt: skip
     rows = sorted({m["n"] for m in models if m["n"] is not None})
@@ -334,8 +333,7 @@ def document_of_json(value: Any, where: str) -> Article:
     OptionError
         If the value is malformed, or its schema has no report.
     """
-    result = read(value, where)
-    return _document(result)
+    return _document(read(value, where))
 
 
 def document(result: Any) -> Article:

@@ -28,7 +28,7 @@ from calibscale.output.document import (
     terms,
 )
 from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
-from calibscale.output.documents.estimates import interval_name, strip_table
+from calibscale.output.documents.estimates import ends, interval_name, strip_table
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,
@@ -147,16 +147,28 @@ def _most_biased(
     points: dict[str, Any], shown: list[int], caption: str = "Most biased points"
 ) -> Table:
     """Table of the points of largest |z|."""
-    names = list(points["covariates"])
+    quantities = ("prediction", "bias", "low", "high", "z", "effective_rows")
+    listed = [
+        {key: points[key][i] for key in quantities}
+        | {"covariates": {name: values[i] for name, values in points["covariates"].items()}}
+        for i in sorted(shown, key=lambda i: -abs(_z(points, i)))[:_LISTED]
+    ]
+    return region_table(listed, points["source"], caption)
+
+
+def region_table(
+    regions: Sequence[dict[str, Any]], source: dict[str, Any] | None, caption: str
+) -> Table:
+    """Table of biased points or regions of a map."""
+    names = list(regions[0]["covariates"])
     rows = [
         (
-            formatting.number(points["prediction"][i]),
-            *(_value(points["source"], name, points["covariates"][name][i]) for name in names),
-            formatting.signed(points["bias"][i]), formatting.span(points["low"][i],
-            points["high"][i]),
-            formatting.number(points["z"][i], 2), formatting.number(points["effective_rows"][i], 3),
+            formatting.number(r["prediction"]),
+            *(_value(source, name, r["covariates"].get(name)) for name in names),
+            formatting.signed(r["bias"]), formatting.span(r.get("low"), r.get("high")),
+            formatting.number(r.get("z"), 2), formatting.number(r["effective_rows"], 3),
         )
-        for i in sorted(shown, key=lambda i: -abs(_z(points, i)))[:_LISTED]
+        for r in regions[:_LISTED]
     ]  # fmt: skip
     head = (TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
     return table(caption, head, rows, _MANY)
@@ -263,24 +275,6 @@ def _curve_table(
                  rows)  # fmt: skip
 
 
-def region_table(regions: Sequence[dict[str, Any]], source: dict[str, Any] | None) -> Table | None:
-    """Table of the most biased regions of the map of an audit."""
-    if not regions:
-        return None
-    names = list(regions[0]["covariates"])
-    rows = [
-        (
-            formatting.number(r["prediction"]),
-            *(_value(source, name, r["covariates"].get(name)) for name in names),
-            formatting.signed(r["bias"]), formatting.span(r.get("low"), r.get("high")),
-            formatting.number(r.get("z"), 2), formatting.number(r["effective_rows"], 3),
-        )
-        for r in regions[:_LISTED]
-    ]  # fmt: skip
-    head = (TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
-    return table("Most biased regions of the map", head, rows, _MANY)
-
-
 # ---------------------------------------------------------------- documents
 
 
@@ -321,7 +315,8 @@ def audit(result: dict[str, Any]) -> Article:
                    f"({formatting.p_is(overall['p_value'])}).",)  # fmt: skip
     reasons += tuple(_biased(result["groups"], level))
     where = result["source"]
-    regions = region_table(result["map"]["regions"], where) if result["map"] is not None else None
+    regions = result["map"]["regions"] if result["map"] is not None else ()
+    listed = region_table(regions, where, "Most biased regions of the map") if regions else None
     return Article(
         f"Audit of {source_name(result)}",
         f"{size_of(result)}, {formatting.notion(result['notion'])}",
@@ -332,7 +327,7 @@ def audit(result: dict[str, Any]) -> Article:
                     *test_blocks(tests, "covariates", 1 - level + 1e-12)),
             section("groups", "Groups", *biased_groups(result["groups"], level)),
             section("curves", "Where predictions are biased",
-                    curve_figures(result["curves"], where, result.get("histograms", {})), regions),
+                    curve_figures(result["curves"], where, result.get("histograms", {})), listed),
             section("recalibration", "After recalibration",
                     _scores(result["recalibration"], _held_out(result["recalibration"]))),
             section("against", "Comparison with another model", *_against(against, level)),
@@ -401,10 +396,9 @@ def _against(comparison: dict[str, Any] | None, level: float) -> list[Block]:
         return []
     rows = []
     for d in comparison["differences"]:
-        interval = d["interval"] or {"low": None, "high": None}
         rows.append((
             d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
-            formatting.signed(d["difference"]), formatting.span(interval["low"], interval["high"]),
+            formatting.signed(d["difference"]), formatting.span(*ends(d)),
         ))  # fmt: skip
     head = ("estimator", "this model", comparison["name"], "difference", interval_name(level))
     listed = table("Both models on the same rows", head, rows, "below 0 the other model is better")

@@ -38,6 +38,7 @@ from calibscale.output.documents.comparisons import (
 )
 from calibscale.output.documents.estimates import (
     Place,
+    ends,
     estimate_blocks,
     group_blocks,
     group_table,
@@ -59,6 +60,9 @@ from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_eviden
 def nightly(night: dict[str, Any]) -> Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
+    group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
+    risk = [] if selected is None else selection_blocks(selected)
+    drift = [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
     return Article(
         title=f"{night['job']}, model {night['model']}",
         subtitle=_subtitle(night),
@@ -72,14 +76,12 @@ def nightly(night: dict[str, Any]) -> Article:
             section("reliability", "Reliability", _diagrams(night), detail=True),
             section("trend", "Trend over days", *trend_blocks(night), detail=True),
             section("evidence", "Evidence over time", *_evidence(night)),
-            section("drift", "Drift", *_drift(night), detail=True),
-            section(
-                "groups", f"Groups by {night['group_by'] or 'group'}", *_groups(night), detail=True
-            ),
+            section("drift", "Drift", *drift, detail=True),
+            section("groups", f"Groups by {group}", *_groups(night), detail=True),
             section("tests", "Tests", *_tests(night), detail=True),
             section("ranking", "Ranking of models", *_ranking(night), detail=True),
-            section("risk", "Selection of an estimator by risk", *_selection(night), detail=True),
-            section("map", "Local bias", *_map(night), detail=True),
+            section("risk", "Selection of an estimator by risk", *risk, detail=True),
+            section("map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True),
             section("rows", "What was left out", *_left_out(night)),
             notes([*(night["notes"] or ()), *estimator_notes(_every(night))]),
             terms(_terms(night), [e["estimator"] for e in _every(night)]),
@@ -113,10 +115,9 @@ def _subtitle(night: dict[str, Any]) -> str:
 def _facts(night: dict[str, Any]) -> Facts:
     facts = [("rows of the day", formatting.count(night["n"]), _exclusions(night))]
     for window, estimate in _key_estimates(night):
-        interval = estimate["interval"]
         remark = f"over {over(night, window)}"
-        if interval is not None:
-            remark += f", {formatting.span(interval['low'], interval['high'], 2)}"
+        if estimate["interval"] is not None:
+            remark += f", {formatting.span(*ends(estimate), 2)}"
         facts.append((formatting.label(estimate), formatting.number(estimate["value"]), remark))
     alarms = night["alarms"]
     if alarms is not None:
@@ -293,18 +294,6 @@ def _ranking(night: dict[str, Any]) -> list[Block]:
         blocks.insert(0, Paragraph(f"Over {formatting.window(ranking['window'])}."))
     pairs = difference_table(differences, ranking["level"], ("model", "minus"))
     return [*blocks, *([pairs] if pairs is not None else [])]
-
-
-def _drift(night: dict[str, Any]) -> list[Block]:
-    return [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
-
-
-def _selection(night: dict[str, Any]) -> list[Block]:
-    return [] if night["selection"] is None else selection_blocks(night["selection"])
-
-
-def _map(night: dict[str, Any]) -> list[Block]:
-    return [] if night["bias"] is None else map_blocks(night["bias"])
 
 
 # ---------------------------------------------------------------- evidence over time

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from calibscale import formatting
 from calibscale.output.document import Block, Figure, Figures, table
-from calibscale.output.documents.estimates import interval_name
+from calibscale.output.documents.estimates import ends, interval_name
 from calibscale.output.plots.day_plots import (
     DAYS_HEIGHT,
     Limit,
@@ -181,13 +181,13 @@ def _gap(
 ) -> tuple[float | None, str]:
     """Mean prediction minus frequency, None if the interval includes 0, and its description."""
     if estimate is not None and estimate["value"] is not None:
-        value, limits = estimate["value"], estimate["interval"] or {"low": None, "high": None}
+        value, (low, high) = estimate["value"], ends(estimate)
         basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
-        if limits["low"] is None or limits["high"] is None:
+        if low is None or high is None:
             return value, basis
-        span = formatting.span(limits["low"], limits["high"])
-        basis += f" ({interval_name(limits['level'])} {span})"
-        return (None if limits["low"] <= 0 <= limits["high"] else value), basis
+        level = interval_name(estimate["interval"]["level"])
+        basis += f" ({level} {formatting.span(low, high)})"
+        return (None if low <= 0 <= high else value), basis
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
     rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
     if not sum(rows):
