@@ -5,27 +5,29 @@ from __future__ import annotations
 import codecs
 import csv
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from calibscale.cli.options import (
-    RADIAL,
     SHARE,
     Command,
+    add_options,
+    categorical_option,
     check_level,
     check_outputs,
     columns,
+    confidence_option,
     finish,
     json_option,
-    local_estimator,
-    local_options,
-    notion_option,
+    number,
     open_session,
     quiet_option,
     seed_option,
     source_options,
+    split,
     was_passed,
     write_json,
     wrote,
@@ -33,10 +35,60 @@ from calibscale.cli.options import (
 from calibscale.engine.atomic_files import replacing
 
 if TYPE_CHECKING:
+    from calibscale.estimators.skce import KLCE
     from calibscale.results.bias_results import BiasMap
 
 
+RADIAL = ("gaussian", "laplace", "matern32", "matern52")
 METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
+notion_option = click.option(
+    "--notion", type=click.Choice(["positive", "top_label"]),
+    help="Probability to judge.  [default: positive for two classes, else top_label]",
+)  # fmt: skip
+_LOCAL = (
+    categorical_option,
+    click.option(
+        "--prediction-bandwidth", type=float,
+        help="Bandwidth of the kernel on predictions.  [default: median distance]",
+    ),
+    click.option(
+        "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
+        help="Bandwidth of the kernel on covariates, in the units of the column: one number for "
+        "all columns, or one for each name (repeatable).  [default: standard deviation x median "
+        "standardised distance]",
+    ),
+)  # fmt: skip
+
+
+def local_options(command: Callable) -> Callable:
+    """Add the options of commands that compare rows by their covariates."""
+    return add_options(command, _LOCAL, "Local calibration")
+
+
+def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLCE:
+    """KLCE with the settings of `local_options`, which are removed from the options."""
+    from calibscale.estimators.skce import KLCE
+
+    names = ("prediction_kernel", "covariate_kernel", "bandwidth_share", "notion")
+    settings = {name: options.pop(name) for name in names if name in options}
+    return KLCE(
+        covariates,
+        options.pop("prediction_bandwidth"),
+        bandwidths(options.pop("covariate_bandwidths")),
+        tuple(name for text in options.pop("categorical") for name in split(text)),
+        **settings,
+    )
+
+
+def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
+    """Bandwidth for all covariates, or bandwidths by name, from --covariate-bandwidth."""
+    option = "--covariate-bandwidth"
+    named = [text.rpartition("=") for text in texts]
+    if texts and all(name for name, _, _ in named):
+        return {name: number(value, option) for name, _, value in named}
+    if len(texts) > 1 or any(name for name, _, _ in named):
+        raise click.BadParameter("pass one number, or NAME=NUMBER for each", param_hint=option)
+    return number(texts[0], option) if texts else None
 
 
 @click.command(cls=Command, short_help="Test and locate miscalibration over covariates.")
@@ -60,10 +112,7 @@ METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
     help="Number of draws from the null distribution.",
 )  # fmt: skip
 @seed_option
-@click.option(
-    "--confidence", "level", type=SHARE, default=0.95, show_default=True,
-    help="Confidence level of the group intervals; tests use alpha = 1 - level.",
-)  # fmt: skip
+@confidence_option("the group intervals; tests use alpha = 1 - level")
 @click.option(
     "--bins", type=click.IntRange(2), default=5, show_default=True,
     help="Number of quantile groups of a covariate with many values.",

@@ -12,14 +12,14 @@ from calibscale.cli.options import (
     Command,
     check_output,
     check_outputs,
+    confidence_option,
     finish,
     json_option,
     number,
     open_session,
-    open_source,
+    open_sources,
     pairs,
     quiet_option,
-    session_options,
     source_options,
 )
 from calibscale.output.progress import progress
@@ -38,15 +38,12 @@ if TYPE_CHECKING:
     "--name", "model_names", multiple=True, metavar="NAME",
     help="Name of a model (repeatable, in the order of the stores).  [default: name of its file]",
 )  # fmt: skip
-@click.option(
-    "--confidence", type=SHARE, default=0.95, show_default=True,
-    help="Confidence level of the intervals; models differ at alpha = 1 - level.",
-)  # fmt: skip
+@confidence_option("the intervals; models differ at alpha = 1 - level")
 @click.option(
     "--groups", default=20, show_default=True, help="Number of groups of rows for the intervals."
 )
 @click.option(
-    "--subset-size", "sizes", multiple=True, type=int, metavar="N",
+    "--subset-size", multiple=True, type=int, metavar="N",
     help="Number of rows of random subsets whose rankings are compared with that of all rows "
     "(repeatable).",
 )  # fmt: skip
@@ -61,10 +58,6 @@ def rank(
     stores: tuple[str, ...],
     by: str,
     model_names: tuple[str, ...],
-    confidence: float,
-    groups: int,
-    sizes: tuple[int, ...],
-    trials: int,
     json_path: str | None,
     quiet: bool,
     **options: Any,
@@ -83,20 +76,10 @@ def rank(
     from calibscale.ranking.ranking import rank as run
 
     (estimator,) = estimators((by,), options)
-    sources = [open_source(store, options) for store in stores]
-    names = model_names or distinct_names(stores)
+    sources = open_sources(stores, options)
+    models = dict(zip(model_names or distinct_names(stores), sources, strict=True))
     with progress("ranking", "steps", quiet) as report:
-        result = run(
-            dict(zip(names, sources, strict=True)),
-            estimator,
-            subset_size=sizes,
-            trials=trials,
-            level=confidence,
-            groups=groups,
-            seed=options["seed"],
-            progress=report,
-            **session_options(options),
-        )
+        result = run(models, estimator, progress=report, **options)
     finish(result, json_path, quiet)
 
 

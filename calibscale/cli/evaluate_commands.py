@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli.options import (
-    EDGES,
-    SHARE,
     Command,
     add_options,
-    bins_option,
+    categorical_option,
     check_output,
     check_outputs,
     columns,
-    edges_option,
+    confidence_option,
     finish,
     json_option,
     open_session,
-    open_source,
+    open_sources,
     quiet_option,
     seed_option,
-    session_options,
     source_options,
     was_passed,
     write_json,
@@ -59,10 +56,7 @@ _OPTIONS = (
     click.option(
         "--covariates", metavar="A,B", help="Names of the covariates of klce, comma-separated."
     ),
-    click.option(
-        "--categorical", multiple=True, metavar="NAME",
-        help="Name of a covariate that is compared by equality (repeatable).",
-    ),
+    categorical_option,
     seed_option,
 )  # fmt: skip
 # option of each shared setting
@@ -101,8 +95,13 @@ def on_unsupported(names: tuple[str, ...]) -> str:
 
 
 def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:
-    """Estimators by their text (by default those of `DEFAULT`), with the shared settings."""
-    values = {**options, "covariates": columns(options["covariates"])}
+    """Estimators by their text (by default those of `DEFAULT`), with the shared settings.
+
+    Options of settings are removed, except the seed.
+    """
+    values = {option: options.pop(option) for option in {*_SHARED.values()}}
+    options["seed"] = values["seed"]
+    values["covariates"] = columns(values["covariates"])
     every = [name for name, kind in ESTIMATORS.items() if kind.by_default] if "all" in texts else ()
     chosen = dict.fromkeys(e for text in texts for e in (every if text == "all" else (text,)))
     built, used = [], set()
@@ -160,10 +159,7 @@ def list_estimators(name: str | None) -> None:
     help="Method of confidence intervals for estimators without analytic limits: groups of rows "
     "are left out or resampled.  [default: jackknife, or none with --estimator]",
 )  # fmt: skip
-@click.option(
-    "--confidence", type=SHARE, default=0.95, show_default=True,
-    help="Confidence level of the intervals.",
-)  # fmt: skip
+@confidence_option("the intervals")
 @click.option(
     "--groups", type=click.IntRange(2, 1000), default=20, show_default=True,
     help="Number of groups of rows for the intervals.",
@@ -181,7 +177,7 @@ def evaluate(
     quiet: bool,
     group_by: tuple[str, ...],
     interval: str | None,
-    confidence: float,
+    level: float,
     groups: int,
     checkpoint: str | None,
     **options: Any,
@@ -208,7 +204,7 @@ def evaluate(
     method = interval or ("none" if names else "jackknife")
     intervals = None
     if method != "none":
-        intervals = resampling(method, level=confidence, groups=groups, seed=options["seed"])
+        intervals = resampling(method, level=level, groups=groups, seed=options["seed"])
     chosen = estimators(names, options)
     passes: list[Evaluation] = []
     with open_session(store, options, "evaluating", quiet=quiet) as session:
@@ -273,9 +269,6 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 def plan(
     store: str | None,
     names: tuple[str, ...],
-    rows: int | None,
-    workers: int | None,
-    replicates: int,
     json_path: str | None,
     **options: Any,
 ) -> None:
@@ -287,15 +280,9 @@ def plan(
     check_output(json_path)
     from calibscale.planning import plan as run
 
-    result = run(
-        open_source(store, options),
-        estimators(names, options),
-        on_unsupported=on_unsupported(names),
-        rows=rows,
-        workers=workers,
-        replicates=replicates,
-        **session_options(options),
-    )
+    chosen, (source,) = estimators(names, options), open_sources((store,), options)
+    del options["seed"]
+    result = run(source, chosen, on_unsupported=on_unsupported(names), **options)
     if json_path != "-":
         from calibscale.output.text import plan_table
 
@@ -306,12 +293,20 @@ def plan(
 # ---------------------------------------------------------------- reliability
 
 
+EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+
+
 @click.command(cls=Command, short_help="Compare predicted probabilities with frequencies.")
 @click.argument("store", required=False)
 @click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
 @json_option
-@bins_option
-@edges_option
+@click.option(
+    "--bins", type=click.IntRange(1), default=15, show_default=True, help="Number of bins."
+)
+@click.option(
+    "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
+    help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
+)  # fmt: skip
 @click.option(
     "--notion", type=click.Choice(["top_label", "positive", "class_wise"]),
     help="Probability to judge.  [default: positive for two classes, else top_label; class_wise "
@@ -325,10 +320,7 @@ def plan(
     "--group-by", metavar="COLUMN",
     help="Name of a covariate; the diagram is repeated for each of its values.",
 )  # fmt: skip
-@click.option(
-    "--confidence", "level", type=SHARE, default=0.95, show_default=True,
-    help="Confidence level of the intervals and of the shaded band.",
-)  # fmt: skip
+@confidence_option("the intervals and of the shaded band")
 @source_options
 @quiet_option
 def reliability(

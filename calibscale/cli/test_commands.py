@@ -102,13 +102,13 @@ def test(
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
     statistics = names or (("klce",) if options["covariates"] else ("jkce",))
-    tested, seed = estimators(statistics, options), options["seed"]
+    tested = estimators(statistics, options)
     if drawn_from.draws:
         centred = drawn_from.centred and any(each.centred_null for each in tested)
         check_level(alpha, replicates, 0 if centred else 1)
     with open_session(store, options, "testing", quiet=quiet) as session:
         result = run(
-            session, tested, null=null, replicates=replicates, seed=seed, stop_after=stop_after
+            session, tested, null=null, replicates=replicates, stop_after=stop_after, **options
         )
     finish(result, json_path, quiet)
     if alpha is None:
@@ -196,8 +196,6 @@ def power(
         group = (column, number(value, "--where"))
     bias = Miscalibration(shift, temperature, group)
     (statistic,) = estimators((name or ("klce" if options["covariates"] else "kce"),), options)
-    names = ("power", "max_rows", "trials", "replicates", "seed")
-    settings = {name: options[name] for name in names}
     with open_session(store, options, "simulating", "data sets", quiet) as session:
-        result = run(session, bias, statistic, level=alpha, **settings)
+        result = run(session, bias, statistic, level=alpha, **options)
     finish(result, json_path, quiet)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -197,45 +196,58 @@ def show(console: Console, table: RichTable, keys: int = 1) -> None:
 
     Numbers are never truncated; only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
     """
+    every = list(range(len(table.columns)))
     if width_of(_min_width(console, column) for column in table.columns) <= console.width:
-        console.print(_folded(console, table))
+        console.print(_folded(console, table, every))
         return
     widths = [_min_width(console, column, narrow=True) for column in table.columns]
-    parts = [list(range(keys))]
-    for i in range(keys, len(widths)):
+    parts = [every[:keys]]
+    for i in every[keys:]:
         if len(parts[-1]) > keys and width_of(widths[k] for k in [*parts[-1], i]) > console.width:
-            parts.append(list(range(keys)))
+            parts.append(every[:keys])
         parts[-1].append(i)
     for k, part in enumerate(parts):
         if k:
             console.print()
-        some = _part(table, part, widths, console.width)
-        console.print(_folded(console, some, some.width), crop=False)
+        console.print(_folded(console, table, part, widths), crop=False)
 
 
-def _folded(console: Console, table: RichTable, width: int | None = None) -> RichTable:
-    """Copy of the table whose wrapped names break after a separator, not within a word."""
-    columns = [column.copy() for column in table.columns]
-    longest = [_longest(console, column) for column in table.columns]
-    names = [i for i, c in enumerate(columns) if c.overflow == "fold" and not c.width]
+def _folded(
+    console: Console, table: RichTable, chosen: Sequence[int], widths: Sequence[int] | None = None
+) -> RichTable:
+    """Copy of the chosen columns whose wrapped names break after a separator, not within a word.
+
+    With `widths`, the copy is wider than the console only if its columns need it.
+    """
+    old = [table.columns[i] for i in chosen]
+    columns = [column.copy() for column in old]
+    names = [k for k, column in enumerate(old) if column.overflow == "fold"]
+    width = None
+    if widths is not None:
+        for k, (i, column) in enumerate(zip(chosen, columns, strict=True)):
+            column.width = None if k in names else widths[i]
+            column.overflow, column.no_wrap = "fold", False
+        least = [
+            column.width or min(widths[i], _NAME // 2)
+            for i, column in zip(chosen, columns, strict=True)
+        ]
+        width = width_of(least) if width_of(least) > console.width else None
     room = (width or console.width) - width_of(
-        0 if i in names else column.width or _min_width(console, column)
-        for i, column in enumerate(table.columns)
+        0 if k in names else column.width or _min_width(console, old[k])
+        for k, column in enumerate(columns)
     )
     # short columns first; the others share the width that remains
-    for k, i in enumerate(sorted(names, key=longest.__getitem__)):
-        columns[i].width = share = min(longest[i], max(1, room // (len(names) - k)))
+    longest = [_longest(console, column) for column in old]
+    for n, k in enumerate(sorted(names, key=longest.__getitem__)):
+        columns[k].width = share = min(longest[k], max(1, room // (len(names) - n)))
         room -= share
     folded = RichTable(
         *columns, box=None, pad_edge=False, show_header=table.show_header,
-        header_style=table.header_style, width=table.width,
+        header_style=table.header_style, width=width or table.width,
     )  # fmt: skip
     cells = [
-        [
-            _broken(console, cell, columns[i].width or 1) if i in names else cell
-            for cell in old.cells
-        ]
-        for i, old in enumerate(table.columns)
+        [_broken(console, cell, columns[k].width or 1) if k in names else cell for cell in c.cells]
+        for k, c in enumerate(old)
     ]
     for row, texts in zip(table.rows, zip(*cells, strict=True), strict=True):
         folded.add_row(*texts, style=row.style)
@@ -272,26 +284,6 @@ def _min_width(console: Console, column: Column, narrow: bool = False) -> int:
     head, *cells = (_text(console, cell) for cell in (column.header, *column.cells))
     width = max(text.cell_len for text in (*(head.split(" ") if narrow else [head]), *cells))
     return min(width, _NAME) if column.overflow == "fold" else width
-
-
-def _part(table: RichTable, chosen: Sequence[int], widths: Sequence[int], room: int) -> RichTable:
-    """Table of the chosen columns, wider than `room` only if they need it."""
-    columns = [table.columns[i] for i in chosen]
-    limits = [_NAME // 2 if column.overflow == "fold" else math.inf for column in columns]
-    needed = width_of(int(min(widths[i], top)) for i, top in zip(chosen, limits, strict=True))
-    part = RichTable(
-        box=None, pad_edge=False, show_header=table.show_header, header_style=table.header_style,
-        width=needed if needed > room else None,
-    )  # fmt: skip
-    for i, column in zip(chosen, columns, strict=True):
-        width = None if column.overflow == "fold" else widths[i]
-        part.add_column(
-            column.header, justify=column.justify, width=width, style=column.style, overflow="fold"
-        )
-    rows = zip(*(column.cells for column in columns), strict=True)
-    for row, cells in zip(table.rows, rows, strict=True):
-        part.add_row(*cells, style=row.style)
-    return part
 
 
 def left_out(unlabelled: int, dropped: dict[str, int], name: str = "") -> Iterator[Text]:
