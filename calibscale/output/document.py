@@ -200,8 +200,27 @@ def size_of(result: dict[str, Any]) -> str:
     return text if classes is None else f"{text} of {classes} classes"
 
 
-def rows_left_out(result: dict[str, Any]) -> Any:
-    return section("rows", "What was left out", left_out(result))
+def closing(
+    result: dict[str, Any],
+    names: Iterable[str],
+    estimators: Iterable[str] = (),
+    remarks: Iterable[str] = (),
+    excluded: Sequence[Block | None] | None = None,
+    **others: Any,
+) -> tuple[Section | None, ...]:
+    """Sections that end a document: excluded rows, notes, terms, and all parameters and versions.
+
+    `excluded` replaces the table of `left_out`; `others` are settings besides the parameters.
+    """
+    if excluded is None:
+        excluded = [left_out(result)]
+    notes = tuple(dict.fromkeys(remarks))
+    return (
+        section("rows", "What was left out", *excluded),
+        section("notes", "Notes", Listing(notes) if notes else None),
+        _terms(names, estimators),
+        _settings(result, others),
+    )
 
 
 def left_out(result: dict[str, Any]) -> Table | None:
@@ -215,12 +234,6 @@ def left_out(result: dict[str, Any]) -> Table | None:
     return table("Rows", ("status", "rows"), [("used", formatting.count(result["n"])), *rows])
 
 
-def notes(sentences: Iterable[str]) -> Section | None:
-    """Section of notes, each once; None without notes."""
-    items = tuple(dict.fromkeys(sentences))
-    return section("notes", "Notes", Listing(items)) if items else None
-
-
 def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
     """Notes of estimators on their results."""
     sentences = []
@@ -232,7 +245,7 @@ def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-def terms(names: Iterable[str], estimators: Iterable[str] = ()) -> Section:
+def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     """Section that defines each term and estimator of the report."""
     listed = dict.fromkeys(map(name_of, estimators))
     items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
@@ -243,7 +256,7 @@ def terms(names: Iterable[str], estimators: Iterable[str] = ()) -> Section:
     return Section("terms", "How to read this report", (folded,))
 
 
-def settings(result: dict[str, Any], **others: Any) -> Section:
+def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
     """Section of all parameters and versions."""
     blocks: list[Block] = []
     values = {**others, **(result.get("parameters") or {})}

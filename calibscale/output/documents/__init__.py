@@ -14,17 +14,14 @@ from calibscale.output.document import (
     Figure,
     Figures,
     Paragraph,
+    closing,
     estimator_notes,
     interval_terms,
-    notes,
     only,
-    rows_left_out,
     section,
-    settings,
     size_of,
     source_name,
     table,
-    terms,
 )
 from calibscale.output.documents.bias_documents import audit, bias
 from calibscale.output.documents.comparisons import (
@@ -82,10 +79,10 @@ def evaluation(result: dict[str, Any]) -> Article:
         sections=only(
             section("estimates", "Estimates", *blocks),
             *grouped,
-            rows_left_out(result),
-            notes(estimator_notes(every)),
-            terms(["calibrated", *band, *interval_terms(every)], [e["estimator"] for e in every]),
-            settings(result),
+            *closing(
+                result, ["calibrated", *band, *interval_terms(every)],
+                [e["estimator"] for e in every], estimator_notes(every),
+            ),
         ),
     )  # fmt: skip
 
@@ -145,9 +142,7 @@ def reliability(result: dict[str, Any]) -> Article:
         sections=only(
             section("reliability", "Reliability", Figures(drawn) if drawn else None),
             section("groups", "Groups", listed),
-            rows_left_out(result),
-            terms(["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
-            settings(result),
+            *closing(result, ["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
         ),
     )  # fmt: skip
 
@@ -167,14 +162,13 @@ def test(result: dict[str, Any]) -> Article:
     run = result.get("run") or result["parameters"] or {}
     own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
     seed = tests[0]["seed"] if tests else None
+    shown = {**result, "parameters": {**run, **own, "seed": seed}}
     return Article(
         f"Tests of {source_name(result)}", size_of(result), verdict, reasons=several,
         sections=only(
             section("tests", "Tests",
                     *test_blocks([Tested("", t) for t in tests], "test", _ALPHA)),
-            rows_left_out(result),
-            terms(["calibrated", "p-value", "critical"], [t["statistic"] for t in tests]),
-            settings({**result, "parameters": {**run, **own, "seed": seed}}),
+            *closing(shown, ["calibrated", "p-value", "critical"], [t["statistic"] for t in tests]),
         ),
     )  # fmt: skip
 
@@ -190,15 +184,13 @@ def selection(result: dict[str, Any]) -> Article:
     if chosen["interval"] is not None:
         level = interval_name(chosen["interval"]["level"])
         verdict += f" ({level} {formatting.span(*ends(chosen))})"
-    features = result.get("features")
+    features = {"features": result["features"]} if result.get("features") else {}
     return Article(
         f"Selection of an estimator for {source_name(result)}",
         f"{size_of(result)}, {formatting.notion(result['notion'])}", verdict,
         sections=only(
             section("risk", "Risk", *selection_blocks(result)),
-            rows_left_out(result),
-            terms(["calibrated", "risk", "root"]),
-            settings(result, **({"features": features} if features else {})),
+            *closing(result, ["calibrated", "risk", "root"], **features),
         ),
     )  # fmt: skip
 
@@ -257,11 +249,10 @@ def ranking(result: dict[str, Any]) -> Article:
             section("ranking", "Models",
                     *ranking_blocks(models, result["estimator"], level, sentences),
                     difference_table(differences, level, ("model", "minus"))),
-            section("rows", "What was left out", left),
-            notes(result["notes"] or ()),
-            terms(["calibrated", "interval", "rank", "adjusted", *interval_terms(models)],
-                  [result["estimator"]]),
-            settings(result, **(result["common"] or {})),
+            *closing(
+                result, ["calibrated", "interval", "rank", "adjusted", *interval_terms(models)],
+                [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
+            ),
         ),
     )  # fmt: skip
 
@@ -306,9 +297,7 @@ def power(result: dict[str, Any]) -> Article:
         verdict,
         sections=only(
             section("power", "Power", shown),
-            rows_left_out(result),
-            terms(["calibrated", "power", "p-value"], [result["statistic"]]),
-            settings(result),
+            *closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
         ),
     )  # fmt: skip
 

@@ -17,15 +17,12 @@ from calibscale.output.document import (
     Paragraph,
     Table,
     TableColumn,
-    notes,
+    closing,
     only,
-    rows_left_out,
     section,
-    settings,
     size_of,
     source_name,
     table,
-    terms,
 )
 from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
 from calibscale.output.documents.estimates import ends, interval_name, strip_table
@@ -294,10 +291,7 @@ def bias(result: dict[str, Any]) -> Article:
         verdict,
         sections=only(
             section("map", "Map", *map_blocks(result)),
-            rows_left_out(result),
-            notes(result["notes"] or ()),
-            terms(["calibrated", "map"]),
-            settings(result),
+            *closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
         ),
     )  # fmt: skip
 
@@ -331,10 +325,10 @@ def audit(result: dict[str, Any]) -> Article:
             section("recalibration", "After recalibration",
                     _scores(result["recalibration"], _held_out(result["recalibration"]))),
             section("against", "Comparison with another model", *_against(against, level)),
-            rows_left_out(result),
-            notes(result["notes"] or ()),
-            terms(["calibrated", "map", "interval", "p-value", "critical", "adjusted"], ["klce"]),
-            settings(result),
+            *closing(
+                result, ["calibrated", "map", "interval", "p-value", "critical", "adjusted"],
+                ["klce"], result["notes"] or (),
+            ),
         ),
     )  # fmt: skip
 

@@ -17,15 +17,13 @@ from calibscale.output.document import (
     Paragraph,
     Table,
     TableColumn,
+    closing,
     estimator_notes,
     interval_terms,
     left_out,
-    notes,
     only,
     section,
-    settings,
     table,
-    terms,
 )
 from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.comparisons import (
@@ -63,6 +61,7 @@ def nightly(night: dict[str, Any]) -> Article:
     group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
     risk = [] if selected is None else selection_blocks(selected)
     drift = [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
+    every = _every(night)
     return Article(
         title=f"{night['job']}, model {night['model']}",
         subtitle=_subtitle(night),
@@ -82,10 +81,16 @@ def nightly(night: dict[str, Any]) -> Article:
             section("ranking", "Ranking of models", *_ranking(night), detail=True),
             section("risk", "Selection of an estimator by risk", *risk, detail=True),
             section("map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True),
-            section("rows", "What was left out", *_left_out(night)),
-            notes([*(night["notes"] or ()), *estimator_notes(_every(night))]),
-            terms(_terms(night), [e["estimator"] for e in _every(night)]),
-            settings(night, model=night["model"], day=night["day"], created=night["created"]),
+            *closing(
+                night,
+                _terms(night),
+                [e["estimator"] for e in every],
+                [*(night["notes"] or ()), *estimator_notes(every)],
+                _left_out(night),
+                model=night["model"],
+                day=night["day"],
+                created=night["created"],
+            ),
         ),
     )
 
