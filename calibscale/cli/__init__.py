@@ -154,7 +154,10 @@ def _interrupt_again() -> None:
 
 
 @click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Commands,
+    context_settings=dict(
+        help_option_names=["-h", "--help"], max_content_width=100, show_default=True
+    ),
 )
 @click.version_option(package_name="calibscale")
 def cli() -> None:
@@ -183,13 +186,12 @@ def _refuse_small_address_space() -> None:
 
 @cli.command(short_help="Simulate a STORE with known calibration error.")
 @click.argument("store")
-@click.option("--rows", "-n", default=100_000, show_default=True, help="Number of rows.")
+@click.option("--rows", "-n", default=100_000, help="Number of rows.")
 @click.option(
-    "--classes", "-k", type=int,
-    help="Number of classes.  [default: 5 for gb, 10 for ms-*, else 2]",
-)  # fmt: skip
+    "--classes", "-k", type=int, help="Number of classes.  [default: 5 for gb, 10 for ms-*, else 2]"
+)
 @click.option(
-    "--generator", "-g", type=click.Choice(_GENERATORS), default="ms-over", show_default=True,
+    "--generator", "-g", type=click.Choice(_GENERATORS), default="ms-over",
     help="Distribution of the data.  gb: Dirichlet(0.04), tempered by 3/10.  ms-*: the true, "
     "marginal, under- or overconfident predictions of Dirichlet(0.1).  shift: covariate shift.  "
     "bayes and missing: sigmoid of covariates, with and without the last covariate.",
@@ -199,10 +201,7 @@ def _refuse_small_address_space() -> None:
     help="Parameter of the generator (repeatable), such as alpha=0.5.",
 )  # fmt: skip
 @seed_option
-@click.option(
-    "--dtype", type=_DTYPES, default="float32", show_default=True,
-    help="Type of the stored predictions.",
-)  # fmt: skip
+@click.option("--dtype", type=_DTYPES, default="float32", help="Type of the stored predictions.")
 @_overwrite_option
 @_quiet_option
 def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: Any) -> None:
@@ -287,8 +286,8 @@ def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
 
 
 @cli.command(short_help="Evaluate a simulated classifier (start here).")
-@click.option("--rows", "-n", default=100_000, show_default=True, help="Number of rows.")
-@click.option("--classes", "-k", default=10, show_default=True, help="Number of classes.")
+@click.option("--rows", "-n", default=100_000, help="Number of rows.")
+@click.option("--classes", "-k", default=10, help="Number of classes.")
 @seed_option
 @click.option(
     "--keep", metavar="STORE", help="Path at which the simulated store is kept.  [default: deleted]"

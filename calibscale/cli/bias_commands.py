@@ -108,17 +108,17 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     "most LEVEL.",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=999, show_default=True,
+    "--replicates", "-b", type=click.IntRange(1), default=999,
     help="Number of draws from the null distribution.",
 )  # fmt: skip
 @seed_option
 @confidence_option("the group intervals; tests use alpha = 1 - level")
 @click.option(
-    "--bins", type=click.IntRange(2), default=5, show_default=True,
+    "--bins", type=click.IntRange(2), default=5,
     help="Number of quantile groups of a covariate with many values.",
 )  # fmt: skip
 @click.option(
-    "--min-rows", type=click.IntRange(2), default=30, show_default=True,
+    "--min-rows", type=click.IntRange(2), default=30,
     help="Minimum number of rows of a listed group.",
 )  # fmt: skip
 @click.option(
@@ -126,7 +126,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     help="Method of recalibration, after which the audit is repeated (repeatable).",
 )  # fmt: skip
 @click.option(
-    "--hold-out", type=SHARE, default=0.5, show_default=True, metavar="SHARE",
+    "--hold-out", type=SHARE, default=0.5, metavar="SHARE",
     help="Share of the rows held out from the fit of --recalibrate and audited afterwards.",
 )  # fmt: skip
 @click.option(
@@ -142,12 +142,11 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 )  # fmt: skip
 @click.option(
     "--method", type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom"]),
-    default="auto", show_default=True, help="Algorithm of the tests.",
+    default="auto", help="Algorithm of the tests.",
 )  # fmt: skip
 @click.option(
-    "--top", type=click.IntRange(0), default=10, show_default=True,
-    help="Maximum number of lines of a table.",
-)  # fmt: skip
+    "--top", type=click.IntRange(0), default=10, help="Maximum number of lines of a table."
+)
 @source_options
 @quiet_option
 def audit(
@@ -192,43 +191,39 @@ def audit(
     "--covariates", metavar="A,B", help="Names of the covariates of the map, comma-separated."
 )
 @click.option(
-    "--at", type=click.Choice(["rows", "grid"]), default="rows", show_default=True,
+    "--at", type=click.Choice(["rows", "grid"]), default="rows",
     help="Points of the map: every row, or a grid of predictions and covariates.",
 )  # fmt: skip
-@click.option(
-    "--points", default=25, show_default=True, help="Number of values on each axis of the grid."
-)
+@click.option("--points", default=25, help="Number of values on each axis of the grid.")
 @local_options
 @click.option(
     "--prediction-kernel", type=click.Choice([*RADIAL, "linear+gaussian", "none"]),
-    default="gaussian", show_default=True,
+    default="gaussian",
     help="Kernel on predictions; none weights all predictions equally.",
 )  # fmt: skip
 @click.option(
-    "--covariate-kernel", type=click.Choice(RADIAL), default="gaussian", show_default=True,
+    "--covariate-kernel", type=click.Choice(RADIAL), default="gaussian",
     help="Kernel on covariates.",
 )  # fmt: skip
 @notion_option
 @click.option(
-    "--min-rows", type=float, default=10, show_default=True,
+    "--min-rows", type=float, default=10,
     help="Effective number of rows near a point below which the point is masked.",
 )  # fmt: skip
 @click.option(
     "--method", type=click.Choice(["auto", "spectral", "direct"]), default="auto",
-    show_default=True,
     help="Algorithm: spectral is a Fourier series in one pass, direct visits every row for every "
     "point.",
 )  # fmt: skip
 @click.option(
-    "--series-tolerance", type=float, default=1e-12, show_default=True,
-    help="Error tolerance of the Fourier series.",
-)  # fmt: skip
+    "--series-tolerance", type=float, default=1e-12, help="Error tolerance of the Fourier series."
+)
 @click.option(
     "--output", "-o", metavar="MAP.csv", help="Path of the map as CSV; - for standard output."
 )
 @json_option
 @click.option(
-    "--top", default=20, show_default=True,
+    "--top", default=20,
     help="Number of points in the table, which is printed without --output and --json.",
 )  # fmt: skip
 @source_options

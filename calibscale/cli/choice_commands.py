@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command, short_help="Rank models by calibration error on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
-    "--by", default="ckce_centred", show_default=True, metavar=ESTIMATOR,
+    "--by", default="ckce_centred", metavar=ESTIMATOR,
     help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.",
 )  # fmt: skip
 @click.option(
@@ -39,17 +39,13 @@ if TYPE_CHECKING:
     help="Name of a model (repeatable, in the order of the stores).  [default: name of its file]",
 )  # fmt: skip
 @confidence_option("the intervals; models differ at alpha = 1 - level")
-@click.option(
-    "--groups", default=20, show_default=True, help="Number of groups of rows for the intervals."
-)
+@click.option("--groups", default=20, help="Number of groups of rows for the intervals.")
 @click.option(
     "--subset-size", multiple=True, type=int, metavar="N",
     help="Number of rows of random subsets whose rankings are compared with that of all rows "
     "(repeatable).",
 )  # fmt: skip
-@click.option(
-    "--trials", default=1000, show_default=True, help="Number of random subsets of each size."
-)
+@click.option("--trials", default=1000, help="Number of random subsets of each size.")
 @estimator_options
 @json_option
 @source_options
@@ -93,7 +89,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 @click.command(cls=Command, short_help="Select the estimator with the smallest validated risk.")
 @click.argument("store", required=False)
 @click.option(
-    "--notion", type=click.Choice(_NOTIONS), default="top_label", show_default=True,
+    "--notion", type=click.Choice(_NOTIONS), default="top_label",
     help="Notion of calibration whose error is estimated.",
 )  # fmt: skip
 @click.option(
@@ -102,21 +98,17 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
     "bins_debiased and kde_loo; without binning for the canonical notion]",
 )  # fmt: skip
 @click.option(
-    "--folds", type=click.IntRange(2), default=5, show_default=True,
-    help="Number of folds of the cross-validation.",
-)  # fmt: skip
+    "--folds", type=click.IntRange(2), default=5, help="Number of folds of the cross-validation."
+)
 @click.option(
-    "--test-fraction", type=SHARE, default=0.2, show_default=True,
-    help="Share of the rows held out for testing.",
-)  # fmt: skip
+    "--test-fraction", type=SHARE, default=0.2, help="Share of the rows held out for testing."
+)
 @click.option(
     "--split", metavar="FOLDS.npy",
     help="Path of the fold of each row (instead of --folds): integers, −1 for the test part, "
     "0..k−1 for the folds.",
 )  # fmt: skip
-@click.option(
-    "--seed", default=0, show_default=True, help="Seed of the split and of random samples."
-)
+@click.option("--seed", default=0, help="Seed of the split and of random samples.")
 @click.option(
     "--grid", "grids", multiple=True, metavar="NAME=A,B",
     help="Hyperparameter grid of an estimator (repeatable): numbers of bins; bandwidths h of kde; "
@@ -124,7 +116,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )  # fmt: skip
 @click.option(
     "--kernel", type=click.Choice(["gaussian", "laplacian"]), default="gaussian",
-    show_default=True, help="Kernel of kkr and ukkr.",
+    help="Kernel of kkr and ukkr.",
 )  # fmt: skip
 @click.option(
     "--bandwidth", type=float, default=2**-0.5, show_default="1/√2",
@@ -132,11 +124,11 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )  # fmt: skip
 @click.option(
     "--features", type=click.Choice(["landmarks", "random"]), default="landmarks",
-    show_default=True, help="Features that approximate the kernel of kkr and ukkr.",
+    help="Features that approximate the kernel of kkr and ukkr.",
 )  # fmt: skip
-@click.option("--rank", default=1000, show_default=True, help="Maximum number of features.")
+@click.option("--rank", default=1000, help="Maximum number of features.")
 @click.option(
-    "--subset-rows", default=20_000, show_default=True,
+    "--subset-rows", default=20_000,
     help="Number of rows kept in memory for landmarks, canonical kde and standard errors.",
 )  # fmt: skip
 @click.option("--nested", is_flag=True, help="Run nested cross-validation.")

@@ -161,7 +161,7 @@ def list_estimators(name: str | None) -> None:
 )  # fmt: skip
 @confidence_option("the intervals")
 @click.option(
-    "--groups", type=click.IntRange(2, 1000), default=20, show_default=True,
+    "--groups", type=click.IntRange(2, 1000), default=20,
     help="Number of groups of rows for the intervals.",
 )  # fmt: skip
 @click.option(
@@ -262,7 +262,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 )  # fmt: skip
 @click.option(
     "--replicates", "-b", type=click.IntRange(0), default=0, metavar="B",
-    show_default=True, help="Number of replicates of `calibscale test` to include in the cost.",
+    help="Number of replicates of `calibscale test` to include in the cost.",
 )  # fmt: skip
 @json_option
 @source_options
@@ -300,11 +300,9 @@ EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 @click.argument("store", required=False)
 @click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
 @json_option
+@click.option("--bins", type=click.IntRange(1), default=15, help="Number of bins.")
 @click.option(
-    "--bins", type=click.IntRange(1), default=15, show_default=True, help="Number of bins."
-)
-@click.option(
-    "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
+    "--edges", default="equal-width", metavar="NAME|NUMBERS",
     help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
 )  # fmt: skip
 @click.option(

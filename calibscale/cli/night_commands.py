@@ -176,7 +176,7 @@ def list_days(ledger: str, json_path: str | None) -> None:
     "--date", "day", required=True, callback=_day, metavar="DAY",
     help="Day to remove, such as 2026-11-20.",
 )  # fmt: skip
-@click.option("--model", default="default", show_default=True, help="Name of the model.")
+@click.option("--model", default="default", help="Name of the model.")
 @click.option(
     "--yes", "-y", is_flag=True, help="Skip the confirmation; required without a terminal."
 )

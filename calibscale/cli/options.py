@@ -42,7 +42,7 @@ json_option = click.option(
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="Print neither progress nor tables."
 )
-seed_option = click.option("--seed", default=0, show_default=True, help="Seed of all random draws.")
+seed_option = click.option("--seed", default=0, help="Seed of all random draws.")
 binary_option = click.option(
     "--binary", is_flag=True,
     help="Declare that predictions are one column: P(y = 1) or its log-odds.",
@@ -67,7 +67,7 @@ class Command(click.Command):
 def confidence_option(what: str) -> Callable:
     """Option --confidence, described as the level of `what`."""
     return click.option(
-        "--confidence", "level", type=SHARE, default=0.95, show_default=True,
+        "--confidence", "level", type=SHARE, default=0.95,
         help=f"Confidence level of {what}.",
     )  # fmt: skip
 
@@ -134,13 +134,11 @@ _OPTIONS = (
         "--on-invalid",
         type=click.Choice(["raise", "drop"]),
         default="raise",
-        show_default=True,
         help="Treatment of invalid rows: stop with an error, or skip and count them.",
     ),
     click.option(
         "--tolerance",
         default=1e-4,
-        show_default=True,
         help="Allowed deviation of the sum of a row's probabilities from 1.",
     ),
     *_SCHEDULER,

@@ -45,13 +45,13 @@ class _NullChoice(click.Choice):
     "klce with --covariates, else jkce]",
 )  # fmt: skip
 @click.option(
-    "--null", type=_NullChoice(), default="labels", show_default=True,
+    "--null", type=_NullChoice(), default="labels",
     help="Null distribution: labels (drawn from the predictions, exact), wild (residuals with "
     "random signs), residual or permute (resampled or permuted residuals, approximate), or "
     "hoeffding (a bound without draws).",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=199, show_default=True,
+    "--replicates", "-b", type=click.IntRange(1), default=199,
     help="Number of draws from the null distribution.",
 )  # fmt: skip
 @click.option(
@@ -128,12 +128,12 @@ def test(
 @click.command(cls=Command, short_help="Estimate how many rows a test needs to detect a bias.")
 @click.argument("store", required=False)
 @click.option(
-    "--bias", "shift", default=0.0, show_default=True, metavar="B",
+    "--bias", "shift", default=0.0, metavar="B",
     help="Bias to detect: probability of the event (class 1 of two classes, else the top label) "
     "minus its prediction.",
 )  # fmt: skip
 @click.option(
-    "--temperature", default=1.0, show_default=True, metavar="T",
+    "--temperature", default=1.0, metavar="T",
     help="Temperature to detect: labels follow softmax(log q / T); T > 1 means overconfident.",
 )  # fmt: skip
 @click.option(
@@ -144,22 +144,18 @@ def test(
     help="Estimator to test, such as ece; see `calibscale estimators`.  [default: klce with "
     "--covariates, else kce]",
 )  # fmt: skip
+@click.option("--alpha", type=SHARE, default=0.05, help="Significance level of the test.")
+@click.option("--power", type=SHARE, default=0.8, help="Probability of detection to reach.")
 @click.option(
-    "--alpha", type=SHARE, default=0.05, show_default=True, help="Significance level of the test."
-)
-@click.option(
-    "--power", type=SHARE, default=0.8, show_default=True, help="Probability of detection to reach."
-)
-@click.option(
-    "--most", "max_rows", type=click.IntRange(100), default=200_000, show_default=True,
+    "--most", "max_rows", type=click.IntRange(100), default=200_000,
     help="Maximum number of rows to try.",
 )  # fmt: skip
 @click.option(
-    "--trials", type=click.IntRange(10), default=200, show_default=True,
+    "--trials", type=click.IntRange(10), default=200,
     help="Number of simulated data sets of each size.",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=199, show_default=True,
+    "--replicates", "-b", type=click.IntRange(1), default=199,
     help="Number of draws from the null distribution in each test.",
 )  # fmt: skip
 @estimator_options

@@ -340,7 +340,7 @@ def document(result: Any) -> Article:
     >>> document(cs.evaluate(source, cs.Brier())).title
     'Calibration of arrays'
     """
-    value = read(_escaped(result.to_dict()))
+    value = read(result.to_dict(), shown=one_line)
     histograms = getattr(result, "histograms", ())
     value["histograms"] = {one.covariate: (one.edges, one.counts) for one in histograms}
     return _document(value)
@@ -350,12 +350,3 @@ def _document(result: dict[str, Any]) -> Article:
     name = result["schema"].removeprefix("calibscale.").partition("/")[0]
     article, seconds = _DOCUMENTS[name](result), result.get("seconds")
     return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
-
-
-def _escaped(value: Any) -> Any:
-    """Return the JSON value with `formatting.one_line` applied to its texts."""
-    if isinstance(value, dict):
-        return {one_line(key): _escaped(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_escaped(item) for item in value]
-    return one_line(value) if isinstance(value, str) else value
