@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import _thread
 import os
+import platform
 import signal
 import sys
 import tempfile
 import threading
+import time
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO, TextIOWrapper
 from pathlib import Path
@@ -32,6 +34,7 @@ from calibscale.cli.options import (
 )
 from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
+from calibscale.formatting import printable
 from calibscale.output.progress import progress
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
@@ -62,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         shown = StringIO()
         error.show(shown)
-        click.echo(_printable(shown.getvalue()), nl=False, err=True)
+        click.echo(printable(shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         advice = "nothing is lost, " if _resumes(arguments or sys.argv[1:]) else ""
@@ -72,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
         _discard_stdout()
         if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(RUNTIME_ERROR)
-        click.echo(f"error: {_printable(str(error))}", err=True)
+        click.echo(f"error: {printable(str(error))}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
         if isinstance(error, ClusterError):  # the command can run again later
@@ -99,12 +102,6 @@ def _lacks_memory(error: Exception) -> bool:
     """Whether an error is caused by a memory limit: of arrays, thread stacks or libraries."""
     phrases = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
     return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
-
-
-def _printable(text: str) -> str:
-    from calibscale.formatting import printable
-
-    return printable(text)
 
 
 def _resumes(arguments: list[str]) -> bool:
@@ -317,8 +314,6 @@ def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> N
 @cli.command(short_help="Compile all kernels ahead of time.")
 def warmup() -> None:
     """Compile all kernels into the cache, so that later runs start at once."""
-    import time
-
     from calibscale.kernels._jit import cache_folder
 
     started = time.perf_counter()
@@ -370,8 +365,6 @@ def doctor(json_path: str | None) -> None:
 
 def _examined() -> dict[str, Any]:
     """Versions, processor, threads, BLAS and cache as a JSON object."""
-    import platform
-
     from llvmlite import binding
     from threadpoolctl import threadpool_info
 

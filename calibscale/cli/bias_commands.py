@@ -33,6 +33,7 @@ from calibscale.cli.options import (
     wrote,
 )
 from calibscale.engine.atomic_files import replacing
+from calibscale.formatting import SIGN, level, plural
 
 if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
@@ -279,7 +280,6 @@ def _print(result: BiasMap, count: int) -> None:
     from rich.text import Text
 
     from calibscale.auditing.local_bias import CONFIDENCE
-    from calibscale.formatting import SIGN, level, plural
     from calibscale.output.text import escape, left_out, show, terminal
 
     console = terminal()

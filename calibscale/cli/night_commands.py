@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,6 +23,7 @@ from calibscale.cli.options import (
     wrote,
 )
 from calibscale.errors import OptionError
+from calibscale.formatting import plural, seconds
 from calibscale.output.progress import progress
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
     from calibscale.monitoring.ledger.index import check_key
 
     if value is None:
-        from datetime import UTC, datetime, timedelta
-
         return (datetime.now(UTC).date() - timedelta(1)).isoformat()
     try:
         check_key(value)
@@ -104,7 +104,6 @@ def nightly(
 
 def _print_plan(plan: NightPlan) -> None:
     """Print what a night would do."""
-    from calibscale.formatting import plural, seconds
     from calibscale.output.text import escape, grid, show, terminal
 
     table = grid("", "", show_header=False)
@@ -131,7 +130,6 @@ def ledger() -> None:
 @click.argument("ledger")
 def check(ledger: str) -> None:
     """Verify every record of LEDGER; exit with code 1 if any is damaged."""
-    from calibscale.formatting import plural
     from calibscale.monitoring.ledger import Ledger
 
     opened = Ledger.open(ledger)

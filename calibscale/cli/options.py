@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.engine.atomic_files import refuse_overwriting, write_whole
+from calibscale.formatting import printable
 from calibscale.output.progress import progress
 
 if TYPE_CHECKING:
@@ -338,14 +339,7 @@ def _named_paths(outputs: Iterable[str]) -> list[str]:
         if not (isinstance(parameter.type, click.Choice) or {*parameter.opts} & {*outputs}):
             several = value if isinstance(value, tuple) else (value,)
             named += [text for text in several if isinstance(text, str)]
-    return [text for text in named if _exists(text)]
-
-
-def _exists(path: str) -> bool:
-    try:
-        return os.path.exists(path)
-    except ValueError:  # a NUL
-        return False
+    return [text for text in named if os.path.exists(text)]
 
 
 def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:
@@ -389,8 +383,6 @@ def write_json(path: str | None, value: dict[str, Any]) -> None:
 
 def wrote(path: str | Path) -> None:
     """Report on standard error that a file was written, unless the command has --quiet."""
-    from calibscale.formatting import printable
-
     context = click.get_current_context(silent=True)
     quiet = context is not None and context.params.get("quiet")
     if not quiet and os.path.isfile(path):  # not a pipe

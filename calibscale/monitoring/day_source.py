@@ -106,12 +106,8 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
     if not files:
         raise StoreError(f"{where}: there are no predictions for {day}")
     roles = ("logits", "probabilities", "labels", "covariates", "weights")
-    names = {role: getattr(columns, role) for role in roles}
-    keys = {
-        role: name if isinstance(name, str) else ",".join(name)
-        for role, name in names.items()
-        if name
-    }
+    names = {role: name for role in roles if (name := getattr(columns, role))}
+    keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in names.items()}
     folder = ledger.with_name(f".{ledger.name}.ingest")
     begin = f"{quote(job.model, safe='')}-{day}-"
     copy = folder / f"{begin}{str(mark(job, day))[:16]}.zarr"

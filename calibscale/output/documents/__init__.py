@@ -117,22 +117,24 @@ def reliability(result: dict[str, Any]) -> Article:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not filled:
         verdict = result["reason"] or "There are no bins"
-    groups = result["groups"]
     figures = [reliability_figure(result, "of all rows", in_text=True)]
-    if groups is not None:
-        for g in sorted(groups["values"], key=lambda g: -g["n"])[:_MAX_DIAGRAMS]:
-            one = {**g, **{key: result[key] for key in ("notion", "class", "level", "source")}}
-            name = formatting.group(groups["column"], g["name"] or g["value"])
-            figures.append(reliability_figure(one, f"where {name}", result))
-    drawn = tuple(figure for figure in figures if figure is not None)
     listed = None
-    if groups is not None:
+    if result["groups"] is not None:
+        column, values = result["groups"]["column"], result["groups"]["values"]
+        groups = sorted(values, key=lambda g: -g["n"])
+        whom = [formatting.group(column, g["name"] or g["value"]) for g in groups]
+        shared = {key: result[key] for key in ("notion", "class", "level", "source")}
+        figures += [
+            reliability_figure({**g, **shared}, f"where {name}", result)
+            for name, g in list(zip(whom, groups, strict=True))[:_MAX_DIAGRAMS]
+        ]
         rows = [
-            (formatting.group(groups["column"], g["name"] or g["value"]), formatting.count(g["n"]),
-             formatting.number(g["ece"]), formatting.number(g["tce2_debiased"]))
-            for g in sorted(groups["values"], key=lambda g: -g["n"])
+            (name, formatting.count(g["n"]), formatting.number(g["ece"]),
+             formatting.number(g["tce2_debiased"]))
+            for name, g in zip(whom, groups, strict=True)
         ]  # fmt: skip
         listed = table("Groups", ("group", "rows", "ece", "tce2_debiased"), rows)
+    drawn = tuple(figure for figure in figures if figure is not None)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")
@@ -173,7 +175,7 @@ def test(result: dict[str, Any]) -> Article:
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- select, bias, rank
+# ---------------------------------------------------------------- select, rank, power
 
 
 def selection(result: dict[str, Any]) -> Article:
@@ -255,9 +257,6 @@ def ranking(result: dict[str, Any]) -> Article:
             ),
         ),
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- power
 
 
 def power(result: dict[str, Any]) -> Article:

@@ -256,7 +256,8 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
     """Table of risks, plots of risk along grids, and the best estimate of each estimator."""
     candidates = result["candidates"]
     names = list(dict.fromkeys(c["estimator"] for c in candidates))
-    best = {name: _best([c for c in candidates if c["estimator"] == name]) for name in names}
+    grids = {name: [c for c in candidates if c["estimator"] == name] for name in names}
+    best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
     root = "" if chosen["root"] is None else f", its root {formatting.number(chosen['root'])}"
     blocks: list[Block] = [
@@ -269,8 +270,7 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
         _risk_table(list(best.values()), chosen),
     ]
     figures = [_root_figure(list(best.values()), chosen)]
-    for name in names:
-        grid = [c for c in candidates if c["estimator"] == name]
+    for name, grid in grids.items():
         figure = _risk_figure(name, grid, best[name], chosen)
         figures += [figure] if figure is not None else []
         end = figure is not None and figure.caption.endswith("may be better.")
@@ -287,8 +287,8 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
     return [*blocks, Figures(tuple(figures))]
 
 
-def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
-    return min(candidates, key=lambda c: math.inf if c["risk"] is None else c["risk"])
+def _risk(candidate: dict[str, Any]) -> float:
+    return math.inf if candidate["risk"] is None else candidate["risk"]
 
 
 def _settings(candidate: dict[str, Any]) -> str:
@@ -307,7 +307,7 @@ def _digits(value: Any) -> str:
 
 def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Block:
     rows = []
-    for c in sorted(best, key=lambda c: math.inf if c["risk"] is None else c["risk"]):
+    for c in sorted(best, key=_risk):
         best_one = c["estimator"] == chosen["estimator"]
         state = "worse" if c["distinguishable"] else "indistinguishable"
         rows.append((

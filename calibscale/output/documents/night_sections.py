@@ -25,13 +25,7 @@ _SCORES = ("accuracy", "brier", "nll")  # these are not calibration errors
 
 
 class Head(NamedTuple):
-    """State, verdict and reasons of a night.
-
-    Attributes
-    ----------
-    state : str
-        ``fine``, ``breached`` or ``alarm``.
-    """
+    """State (``fine``, ``breached`` or ``alarm``), verdict and reasons of a night."""
 
     state: str
     verdict: str
