@@ -1,4 +1,4 @@
-"""Estimators by their text and shared options, and the commands that estimate: ``evaluate`` etc."""
+"""Options of estimators, and the commands estimators, evaluate, plan and reliability."""
 
 from __future__ import annotations
 

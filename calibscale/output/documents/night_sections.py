@@ -277,8 +277,6 @@ QUANTITIES = {
     "p_value": "p-value",
     "drift_p_value": "p-value of the drift",
 }
-
-
 DAYS = 90  # latest days drawn in a trend
 _GROUP_SERIES = 20  # maximum number of groups drawn in a trend
 _NAMED_GROUPS, _LETTERS = 6, 12  # maximum number and length of group names beside their lines
