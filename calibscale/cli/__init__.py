@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import _thread
 import os
+import platform
 import signal
 import sys
 import tempfile
 import threading
+import time
+from importlib.metadata import PackageNotFoundError, version
 from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import click
 
-from calibscale.cli.audit_command import audit
-from calibscale.cli.bias_command import bias
-from calibscale.cli.estimator_options import list_estimators
-from calibscale.cli.evaluate_command import evaluate, plan
-from calibscale.cli.nightly_command import ledger, nightly
+from calibscale.cli.bias_commands import audit, bias
+from calibscale.cli.choice_commands import rank, select
+from calibscale.cli.evaluate_commands import evaluate, list_estimators, plan, reliability
+from calibscale.cli.night_commands import ledger, nightly, report
 from calibscale.cli.options import (
     Commands,
     binary_option,
@@ -30,19 +32,19 @@ from calibscale.cli.options import (
     split,
     write_json,
 )
-from calibscale.cli.power_command import power
-from calibscale.cli.rank_command import rank
-from calibscale.cli.reliability_command import reliability
-from calibscale.cli.report_command import report
-from calibscale.cli.select_command import select
-from calibscale.cli.test_command import test
+from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
+from calibscale.formatting import printable
 from calibscale.output.progress import progress
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
 _ADDRESS_SPACE = 2**30  # bytes that numerical libraries reserve
 _GENERATORS = ("gb", "ms-true", "ms-marginal", "ms-under", "ms-over", "shift", "missing", "bayes")
 _DTYPES = click.Choice(["float16", "float32", "float64"])
+_PACKAGES = (
+    *("calibscale", "numpy", "scipy", "numba", "llvmlite", "zarr", "numcodecs", "dask"),
+    *("distributed", "finufft", "pyarrow", "matplotlib", "safetensors", "xarray", "fsspec"),
+)
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing STORE.")
 _quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="Print neither progress nor a summary."
@@ -63,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         shown = StringIO()
         error.show(shown)
-        click.echo(_printable(shown.getvalue()), nl=False, err=True)
+        click.echo(printable(shown.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         advice = "nothing is lost, " if _resumes(arguments or sys.argv[1:]) else ""
@@ -73,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
         _discard_stdout()
         if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(RUNTIME_ERROR)
-        click.echo(f"error: {_printable(str(error))}", err=True)
+        click.echo(f"error: {printable(str(error))}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
         if isinstance(error, ClusterError):  # the command can run again later
@@ -100,12 +102,6 @@ def _lacks_memory(error: Exception) -> bool:
     """Whether an error is caused by a memory limit: of arrays, thread stacks or libraries."""
     phrases = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
     return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
-
-
-def _printable(text: str) -> str:
-    from calibscale.formatting import printable
-
-    return printable(text)
 
 
 def _resumes(arguments: list[str]) -> bool:
@@ -155,7 +151,10 @@ def _interrupt_again() -> None:
 
 
 @click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Commands,
+    context_settings=dict(
+        help_option_names=["-h", "--help"], max_content_width=100, show_default=True
+    ),
 )
 @click.version_option(package_name="calibscale")
 def cli() -> None:
@@ -184,13 +183,12 @@ def _refuse_small_address_space() -> None:
 
 @cli.command(short_help="Simulate a STORE with known calibration error.")
 @click.argument("store")
-@click.option("--rows", "-n", default=100_000, show_default=True, help="Number of rows.")
+@click.option("--rows", "-n", default=100_000, help="Number of rows.")
 @click.option(
-    "--classes", "-k", type=int,
-    help="Number of classes.  [default: 5 for gb, 10 for ms-*, else 2]",
-)  # fmt: skip
+    "--classes", "-k", type=int, help="Number of classes.  [default: 5 for gb, 10 for ms-*, else 2]"
+)
 @click.option(
-    "--generator", "-g", type=click.Choice(_GENERATORS), default="ms-over", show_default=True,
+    "--generator", "-g", type=click.Choice(_GENERATORS), default="ms-over",
     help="Distribution of the data.  gb: Dirichlet(0.04), tempered by 3/10.  ms-*: the true, "
     "marginal, under- or overconfident predictions of Dirichlet(0.1).  shift: covariate shift.  "
     "bayes and missing: sigmoid of covariates, with and without the last covariate.",
@@ -200,10 +198,7 @@ def _refuse_small_address_space() -> None:
     help="Parameter of the generator (repeatable), such as alpha=0.5.",
 )  # fmt: skip
 @seed_option
-@click.option(
-    "--dtype", type=_DTYPES, default="float32", show_default=True,
-    help="Type of the stored predictions.",
-)  # fmt: skip
+@click.option("--dtype", type=_DTYPES, default="float32", help="Type of the stored predictions.")
 @_overwrite_option
 @_quiet_option
 def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: Any) -> None:
@@ -278,7 +273,7 @@ def info(store: str, json_path: str | None) -> None:
 
 def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
     if json_path != "-":
-        from calibscale.output.text.tables import info_table
+        from calibscale.output.text import info_table
 
         info_table(facts)
     write_json(json_path, facts)
@@ -288,8 +283,8 @@ def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
 
 
 @cli.command(short_help="Evaluate a simulated classifier (start here).")
-@click.option("--rows", "-n", default=100_000, show_default=True, help="Number of rows.")
-@click.option("--classes", "-k", default=10, show_default=True, help="Number of classes.")
+@click.option("--rows", "-n", default=100_000, help="Number of rows.")
+@click.option("--classes", "-k", default=10, help="Number of classes.")
 @seed_option
 @click.option(
     "--keep", metavar="STORE", help="Path at which the simulated store is kept.  [default: deleted]"
@@ -298,7 +293,7 @@ def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
 def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> None:
     """Simulate an overconfident classifier, evaluate it, and compare with the true values."""
     from calibscale.evaluation import evaluate as run
-    from calibscale.output.text.tables import demo_table
+    from calibscale.output.text import demo_table
     from calibscale.session import default_estimators
     from calibscale.simulation import simulate as simulate_store
     from calibscale.simulation import truth
@@ -319,9 +314,6 @@ def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> N
 @cli.command(short_help="Compile all kernels ahead of time.")
 def warmup() -> None:
     """Compile all kernels into the cache, so that later runs start at once."""
-    import time
-
-    from calibscale.cli.warmup import warm_up
     from calibscale.kernels import cache_folder
 
     started = time.perf_counter()
@@ -329,14 +321,89 @@ def warmup() -> None:
     click.echo(f"kernels ready in {cache_folder()} ({time.perf_counter() - started:.1f} s)")
 
 
+def warm_up() -> None:
+    """Compile (or load from the cache) every kernel of the package, by calls on a few rows."""
+    import numpy as np
+
+    from calibscale.data.source import from_arrays
+    from calibscale.evaluation import evaluate
+    from calibscale.inference import calibration_test
+    from calibscale.inference.nulls import NULLS
+    from calibscale.selection import select
+    from calibscale.session import default_estimators
+    from calibscale.simulation import GENERATORS
+
+    labels = np.array([1, 0, 1])
+    estimators: list[Any] = [*default_estimators(), "ece(edges=equal-mass)"]
+    for dtype in (np.float32, np.float64):
+        halves = np.full((3, 2), 0.5, dtype)
+        for source in (
+            from_arrays(logits=halves, labels=labels),
+            from_arrays(probabilities=halves, labels=labels),
+        ):
+            evaluate(source, estimators, scheduler="serial")
+    pairwise = ("jkce(method=tiles)", "jkce(method=tiles, precision=float32)")
+    evaluate(source, [*pairwise, "ckce(method=exact)"], scheduler="serial")
+    for null in (name for name, kind in NULLS.items() if kind.draws):
+        tested = ("ckce", "ece", "ece(edges=equal-mass)", "cwce2", "simplex_ece")
+        calibration_test(source, tested, null=null, replicates=2, scheduler="serial")
+    evaluate(source, ["ece"], interval="jackknife", scheduler="serial")
+    GENERATORS["ms-over"].draw(0, 0, 2)
+    p = np.linspace(0.01, 0.99, 40)
+    source = from_arrays(probabilities=p, labels=np.arange(40) % 2, binary=True)
+    for notion in ("positive", "canonical"):
+        select(source, notion, folds=2, test_fraction=0.4, features=4, scheduler="serial")
+
+
 @cli.command(short_help="Print the machine and versions for a bug report.")
 @json_option
 def doctor(json_path: str | None) -> None:
     """Print versions, processor, threads, BLAS and cache for a bug report."""
     check_output(json_path)
-    from calibscale.cli.doctor import examine
+    _print_facts(_examined(), json_path)
 
-    _print_facts(examine(), json_path)
+
+def _examined() -> dict[str, Any]:
+    """Versions, processor, threads, BLAS and cache as a JSON object."""
+    from llvmlite import binding
+    from threadpoolctl import threadpool_info
+
+    from calibscale.engine import available_cpus
+    from calibscale.kernels import cache_folder
+
+    cache = cache_folder()
+    files = list(cache.rglob("*.nbc")) if cache.is_dir() else []
+    features = binding.get_host_cpu_features()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "cpu": binding.get_host_cpu_name(),
+        "cpu_flags": [f for f in ("avx2", "fma", "avx512f", "avx512dq", "neon") if features.get(f)],
+        "threads": available_cpus(),
+        "threads_of_machine": os.cpu_count(),
+        "blas": [
+            f"{lib.get('internal_api')} {lib.get('version')} ({lib.get('architecture')}, "
+            f"{lib.get('num_threads')} threads)"
+            for lib in threadpool_info()
+            if lib.get("user_api") == "blas"
+        ],
+        "cache": str(cache),
+        "cached_kernels": len(files),
+        "cached_bytes": sum(file.stat().st_size for file in files),
+        "environment": {
+            name: os.environ[name]
+            for name in sorted(os.environ)
+            if name.startswith(("CALIBSCALE_", "NUMBA_", "OMP_", "OPENBLAS_", "MKL_"))
+        },
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 for command in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.engine.atomic_files import refuse_overwriting, write_whole
+from calibscale.formatting import printable
 from calibscale.output.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.data.source import ArraySource
-    from calibscale.estimators.skce import KLCE
     from calibscale.session import Session
 
 _FILE = "calibscale.scheduler_file"
@@ -32,30 +32,21 @@ class _Range(click.FloatRange):
 
 
 SHARE = _Range(0, 1, min_open=True, max_open=True)
-RADIAL = ("gaussian", "laplace", "matern32", "matern52")
-EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
+categorical_option = click.option(
+    "--categorical", multiple=True, metavar="NAME",
+    help="Name of a covariate that is compared by equality (repeatable).",
+)  # fmt: skip
 json_option = click.option(
     "--json", "json_path", metavar="PATH", help="Path of the JSON output; - for standard output."
 )
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="Print neither progress nor tables."
 )
-seed_option = click.option("--seed", default=0, show_default=True, help="Seed of all random draws.")
+seed_option = click.option("--seed", default=0, help="Seed of all random draws.")
 binary_option = click.option(
     "--binary", is_flag=True,
     help="Declare that predictions are one column: P(y = 1) or its log-odds.",
-)  # fmt: skip
-bins_option = click.option(
-    "--bins", type=click.IntRange(1), default=15, show_default=True, help="Number of bins."
-)
-edges_option = click.option(
-    "--edges", default="equal-width", show_default=True, metavar="NAME|NUMBERS",
-    help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
-)  # fmt: skip
-notion_option = click.option(
-    "--notion", type=click.Choice(["positive", "top_label"]),
-    help="Probability to judge.  [default: positive for two classes, else top_label]",
 )  # fmt: skip
 
 
@@ -72,6 +63,14 @@ class Command(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def confidence_option(what: str) -> Callable:
+    """Option --confidence, described as the level of `what`."""
+    return click.option(
+        "--confidence", "level", type=SHARE, default=0.95,
+        help=f"Confidence level of {what}.",
+    )  # fmt: skip
 
 
 def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
@@ -136,13 +135,11 @@ _OPTIONS = (
         "--on-invalid",
         type=click.Choice(["raise", "drop"]),
         default="raise",
-        show_default=True,
         help="Treatment of invalid rows: stop with an error, or skip and count them.",
     ),
     click.option(
         "--tolerance",
         default=1e-4,
-        show_default=True,
         help="Allowed deviation of the sum of a row's probabilities from 1.",
     ),
     *_SCHEDULER,
@@ -182,27 +179,6 @@ _SOURCE_NAMES = (
     *("logits", "probabilities", "labels", "covariate_array", "covariate_names", "weights"),
     "binary",
 )
-_LOCAL = (
-    click.option(
-        "--categorical", multiple=True, metavar="NAME",
-        help="Name of a covariate that is compared by equality (repeatable).",
-    ),
-    click.option(
-        "--prediction-bandwidth", type=float,
-        help="Bandwidth of the kernel on predictions.  [default: median distance]",
-    ),
-    click.option(
-        "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
-        help="Bandwidth of the kernel on covariates, in the units of the column: one number for "
-        "all columns, or one for each name (repeatable).  [default: standard deviation x median "
-        "standardised distance]",
-    ),
-)  # fmt: skip
-
-
-def local_options(command: Callable) -> Callable:
-    """Add the options of commands that compare rows by their covariates."""
-    return add_options(command, _LOCAL, "Local calibration")
 
 
 def scheduler_options(command: Callable) -> Callable:
@@ -216,12 +192,6 @@ def source_options(command: Callable) -> Callable:
     return add_options(command, _OPTIONS, "Reading and execution")
 
 
-def session_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of a session from those of a command, and return them."""
-    names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
-    return {name: options.pop(name) for name in names}
-
-
 @contextmanager
 def open_session(
     store: str | None, options: dict[str, Any], what: str, unit: str = "blocks", quiet: bool = False
@@ -232,33 +202,23 @@ def open_session(
     """
     from calibscale.session import Session
 
-    source = open_source(store, options)
-    for name in _SOURCE_NAMES:
-        options.pop(name)
+    (source,) = open_sources((store,), options)
+    names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
+    settings = {name: options.pop(name) for name in names}
     with (
         progress(what, unit, quiet) as report,
-        Session.open(source, progress=report, **session_options(options)) as session,
+        Session.open(source, progress=report, **settings) as session,
     ):
         yield session
 
 
-def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLCE:
-    """KLCE with the settings of `local_options`, which are removed from the options."""
-    from calibscale.estimators.skce import KLCE
-
-    names = ("prediction_kernel", "covariate_kernel", "bandwidth_share", "notion")
-    settings = {name: options.pop(name) for name in names if name in options}
-    return KLCE(
-        covariates,
-        options.pop("prediction_bandwidth"),
-        bandwidths(options.pop("covariate_bandwidths")),
-        tuple(name for text in options.pop("categorical") for name in split(text)),
-        **settings,
-    )
+def open_sources(stores: Sequence[str | None], options: dict[str, Any]) -> list[ArraySource]:
+    """Open stores, or in each of them the arrays that the options name; removes these options."""
+    given = {name: options.pop(name) for name in _SOURCE_NAMES}
+    return [_opened(store, given) for store in stores]
 
 
-def open_source(store: str | None, options: dict[str, Any]) -> ArraySource:
-    """Open the store, or the arrays that the options name."""
+def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
     from calibscale.data.store import as_source
     from calibscale.data.zarr_arrays import open_arrays
 
@@ -318,24 +278,15 @@ def columns(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
-    """Bandwidth for all covariates, or bandwidths by name, from --covariate-bandwidth."""
-    option = "--covariate-bandwidth"
-    named = [text.rpartition("=") for text in texts]
-    if texts and all(name for name, _, _ in named):
-        return {name: number(value, option) for name, _, value in named}
-    if len(texts) > 1 or any(name for name, _, _ in named):
-        raise click.BadParameter("pass one number, or NAME=NUMBER for each", param_hint=option)
-    return number(texts[0], option) if texts else None
-
-
 def check_output(path: str | None, option: str = "--json") -> None:
     """`check_outputs` of one option."""
     check_outputs({option: path})
 
 
-def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] = ()) -> None:
-    """Fail before the work if an output cannot be written.
+def check_outputs(
+    outputs: dict[str, str | None], inputs: Iterable[str | Path] = (), picture: str | None = None
+) -> None:
+    """Fail before the work if an output cannot be written, or a picture has no known format.
 
     Outputs must differ from each other and from the inputs: `inputs`, and all other paths on the
     command line.
@@ -354,6 +305,10 @@ def check_outputs(outputs: dict[str, str | None], inputs: Iterable[str | Path] =
         if first != option:
             what = "standard output" if path == "-" else path
             raise click.UsageError(f"{first} and {option} cannot both be {what}")
+    if picture is not None:
+        from calibscale.output.plots.pictures import check_format
+
+        check_format(picture)
 
 
 def _check_place(path: str, option: str) -> None:
@@ -384,14 +339,7 @@ def _named_paths(outputs: Iterable[str]) -> list[str]:
         if not (isinstance(parameter.type, click.Choice) or {*parameter.opts} & {*outputs}):
             several = value if isinstance(value, tuple) else (value,)
             named += [text for text in several if isinstance(text, str)]
-    return [text for text in named if _exists(text)]
-
-
-def _exists(path: str) -> bool:
-    try:
-        return os.path.exists(path)
-    except ValueError:  # a NUL
-        return False
+    return [text for text in named if os.path.exists(text)]
 
 
 def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:
@@ -402,6 +350,24 @@ def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:
         f"--alpha {alpha:g} cannot be reached with --replicates {replicates}: it needs at least "
         f"{math.ceil(1 / alpha - 1e-9) - own}"
     )
+
+
+def finish(
+    result: Any, json_path: str | None, quiet: bool, picture: str | None = None,
+    max_groups: int | None = None,
+) -> None:  # fmt: skip
+    """Print a result, draw it, and write its JSON, as far as the options of the command say."""
+    if json_path != "-" and not quiet:
+        from calibscale.output.text import print_result
+
+        print_result(result, max_groups)
+    if picture is not None:
+        from calibscale.output.plots.pictures import save_picture
+
+        save_picture(result, picture)
+        wrote(picture)
+    if json_path is not None:
+        write_json(json_path, result.to_dict())
 
 
 def write_json(path: str | None, value: dict[str, Any]) -> None:
@@ -417,8 +383,6 @@ def write_json(path: str | None, value: dict[str, Any]) -> None:
 
 def wrote(path: str | Path) -> None:
     """Report on standard error that a file was written, unless the command has --quiet."""
-    from calibscale.formatting import printable
-
     context = click.get_current_context(silent=True)
     quiet = context is not None and context.params.get("quiet")
     if not quiet and os.path.isfile(path):  # not a pipe

@@ -17,10 +17,10 @@ from calibscale.inference import CERTAIN, batch_of, count_replicates, trial_of
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
-from calibscale.monitoring.job.job import Job
-from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.job import Job
+from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
-from calibscale.monitoring.ledger.windows import learned_bets
 from calibscale.results import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run, Session, versions
@@ -117,8 +117,7 @@ class _Reader:
 
     def read(self) -> Reading:
         resampling = Jackknife(level=self.job.confidence)
-        needed: dict[Statistic, Statistic] = {s: s for s in self.recipe.statistics}
-        needed.update(self._by_part())
+        needed = self._needed()
         intervals: list[Statistic] = []
         if self._state_bytes() * resampling.groups <= _GROUPED_BYTES:
             for e in self.recipe.estimators:
@@ -138,7 +137,8 @@ class _Reader:
         merged = _merged(needed, states)
         certain = int(states[CERTAIN][0][0])
         with engine.one_thread():
-            self.recipe = replace(self.recipe, estimators=tuple(_frozen(self.recipe, merged)))
+            frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
+            self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
                 self._estimate(e, resampling, states, merged) for e in self.recipe.estimators
             ]
@@ -160,9 +160,10 @@ class _Reader:
             records |= self._groups(wagers)
         return Reading(self.recipe, records)
 
-    def _by_part(self) -> dict[Statistic, Statistic]:
-        """Grouped statistics for the parts of a day's rows that the ledger keeps."""
-        return {s: Grouped(s, PARTS) for s in self.recipe.parted}
+    def _needed(self) -> dict[Statistic, Statistic]:
+        """Statistics of the pass, by statistic; grouped if the ledger keeps parts of the rows."""
+        parted = {s: Grouped(s, PARTS) for s in self.recipe.parted}
+        return {s: s for s in self.recipe.statistics} | parted
 
     def _vectors(
         self, needed: dict[Statistic, Statistic], states: States, merged: States
@@ -224,8 +225,7 @@ class _Reader:
         """Records of the groups from a second pass, without intervals and replicates."""
         recipe = self.recipe
         run = replace(self.run, group_by=recipe.group_by)
-        needed: dict[Statistic, Statistic] = {s: s for s in recipe.statistics}
-        needed.update(self._by_part())
+        needed = self._needed()
         passed = run.scan([*needed.values(), *wagers])
         records: dict[float | None, Record] = {}
         for group, states in passed.groups.items():
@@ -274,10 +274,6 @@ def empty_record(recipe: Recipe, wagers: tuple[BettingEProcess, ...]) -> Record:
 
 def _merged(needed: dict[Statistic, Statistic], states: States) -> States:
     return {s: states[g] if g is s else total(states[g]) for s, g in needed.items()}
-
-
-def _frozen(recipe: Recipe, states: States) -> Iterable[BoundEstimator]:
-    return (e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
 
 
 def _brief(estimate: Estimate) -> list[float | str | None]:

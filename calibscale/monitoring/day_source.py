@@ -18,7 +18,7 @@ from calibscale.data.store import as_source
 from calibscale.data.zarr_arrays import is_url, local_path, open_arrays
 from calibscale.errors import BinaryError, MissingNameError, NoRowsError, OptionError, StoreError
 from calibscale.estimators import hint
-from calibscale.monitoring.job.job import Job
+from calibscale.monitoring.job import Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
 
@@ -86,16 +86,14 @@ def _source(
         copy = _copy(job, day, ledger, progress)
         stack.callback(_remove, copy)
         return as_source(copy)
+    names = columns.covariates
+    covariates = names[0] if isinstance(names, tuple) else names
     return open_arrays(
         store=where, logits=columns.logits, probabilities=columns.probabilities,
-        labels=columns.labels, covariates=_one(columns.covariates),
+        labels=columns.labels, covariates=covariates,
         covariate_names=columns.covariate_names, weights=columns.weights,
         binary=job.source.binary,
     )  # fmt: skip
-
-
-def _one(names: Any) -> str | None:
-    return names if names is None or isinstance(names, str) else names[0]
 
 
 def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None) -> Path:
@@ -108,12 +106,8 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
     if not files:
         raise StoreError(f"{where}: there are no predictions for {day}")
     roles = ("logits", "probabilities", "labels", "covariates", "weights")
-    names = {role: getattr(columns, role) for role in roles}
-    keys = {
-        role: name if isinstance(name, str) else ",".join(name)
-        for role, name in names.items()
-        if name
-    }
+    names = {role: name for role in roles if (name := getattr(columns, role))}
+    keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in names.items()}
     folder = ledger.with_name(f".{ledger.name}.ingest")
     begin = f"{quote(job.model, safe='')}-{day}-"
     copy = folder / f"{begin}{str(mark(job, day))[:16]}.zarr"

@@ -20,9 +20,9 @@ from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import bets_of, empty_record, read_day
-from calibscale.monitoring.job.job import Job, frozen, open_ledger, window_days
+from calibscale.monitoring.job import Job, frozen, open_ledger, window_days
 from calibscale.monitoring.job.job_reader import read_job
-from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.index import Entry, check_key
 from calibscale.monitoring.ledger.recipe import encode
 from calibscale.monitoring.verdicts import NightJudge
@@ -164,7 +164,8 @@ class _Run:
         """Parts of the report that need the rows of the day: the bias map and the risk table."""
         requested = self.job.report
         extras: dict[str, Any] = dict(_NO_EXTRAS)
-        if session is None or self._entry() is None or not self._n():
+        entry = self._entry()
+        if session is None or entry is None or not entry.n:
             return extras
         try:
             if requested.map:
@@ -177,10 +178,6 @@ class _Run:
         except OptionError as error:  # for instance too few rows: the night continues
             self.notes.append(f"The map or the risk table of the day was not computed: {error}")
         return extras
-
-    def _n(self) -> int:
-        entry = self._entry()
-        return 0 if entry is None else entry.n
 
     # ---------------------------------------------------------------- results
 

@@ -1,22 +1,416 @@
-"""Outputs of a night: files, and text."""
+"""Files that a night writes: the report, and JSON, Prometheus, JUnit, history for other programs.
+
+Writers raise StoreError if the file cannot be written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-from rich.table import Table
+from filelock import FileLock, Timeout
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from calibscale.data.zarr_arrays import is_url
 from calibscale.engine.atomic_files import refuse_overwriting, write_whole
-from calibscale.formatting import plural, seconds
-from calibscale.monitoring import exports
-from calibscale.monitoring.job.job import Job
-from calibscale.output.report import report
-from calibscale.output.text import print_result
-from calibscale.output.text.tables import escape, show, terminal
-from calibscale.results.night_results import Night, NightPlan
+from calibscale.errors import OptionError, StoreError
+from calibscale.formatting import level
+from calibscale.monitoring.job import Job
+from calibscale.output.report import save_report
+from calibscale.results import as_json
+
+Result = dict[str, Any]  # schema calibscale.nightly/1
+
+_WAIT = 60.0  # seconds to wait for another night that writes the same history
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write_json(path: str | Path, result: Result) -> None:
+    """Write the result as JSON."""
+    write_whole(path, (json.dumps(as_json(result), indent=1, allow_nan=False) + "\n").encode())
+
+
+# ---------------------------------------------------------------- Prometheus
+
+_OF_ESTIMATE = ("estimator", "notion", "window", "group")
+_GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "estimate": ("Estimate of a calibration error or score.", _OF_ESTIMATE),
+    "estimate_low": ("Lower end of the confidence interval of an estimate.", _OF_ESTIMATE),
+    "estimate_high": ("Upper end of the confidence interval of an estimate.", _OF_ESTIMATE),
+    "p_value": ("P-value of the test of calibration.", _OF_ESTIMATE),
+    "drift_p_value": (
+        "P-value of the difference from the baseline, adjusted for multiple tests.", _OF_ESTIMATE,
+    ),
+    "threshold_breached": ("1 if a threshold is breached, else 0.", ("name",)),
+    "log_evidence": (
+        "Natural logarithm of the evidence against calibration so far.", ("notion", "group"),
+    ),
+    "log_evidence_overall": (
+        "Natural logarithm of the mean evidence of all notions and groups; it raises the alarm.",
+        (),
+    ),
+    "alarm": ("1 if the evidence has ever reached the alarm threshold, else 0.", ()),
+    "rows": ("Number of rows of the day that were used.", ()),
+    "rows_dropped": ("Number of rows of the day that were dropped as invalid.", ()),
+    "rows_unlabelled": ("Number of rows of the day without a label so far.", ()),
+    "day_timestamp_seconds": ("Time of the midnight (UTC) at which the day began.", ()),
+    "run_timestamp_seconds": ("Time at which the day was judged.", ()),
+}  # fmt: skip
+
+
+def write_prometheus(path: str | Path, result: Result) -> None:
+    """Write gauges in the text format of Prometheus, for node_exporter's textfile collector.
+
+    A missing value gives no sample, unless it breaches a threshold.  The label `group` is empty for
+    all rows.
+    """
+    registry = CollectorRegistry()
+    gauges: dict[str, Gauge] = {}
+    for name, value, labels in _samples(result):
+        if value is None:
+            continue
+        labels = {"job": result["job"], "model": result["model"], **labels}
+        help_, names = _GAUGES[name]
+        if name not in gauges:
+            names = ("job", "model", *names)
+            gauges[name] = Gauge(f"calibscale_{name}", help_, names, registry=registry)
+        gauges[name].labels(**{key: _text(text) for key, text in labels.items()}).set(value)
+    write_whole(path, generate_latest(registry))
+
+
+def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]]]:
+    """Name, value and labels of every sample."""
+    for window in result["windows"]:
+        of = {"window": window["name"]}
+        yield from _estimates(window["results"], of)
+        for group in window["groups"]:
+            yield from _estimates(group["results"], of, group["group"])
+        for test in window["tests"]:
+            yield "p_value", test["p_value"], _labels(test, test["statistic"], of)
+    if result["drift"] is not None:
+        of = {"window": result["drift"]["window"]}
+        for change in result["drift"]["results"]:
+            labels = _labels(change, change["estimator"], of, change["group"])
+            yield "drift_p_value", change["adjusted_p_value"], labels
+    judged = [t for t in result["thresholds"] if t["observed"] is not None or t["breached"]]
+    for threshold in sorted(judged, key=lambda t: t["breached"]):  # of equal names, a breached one
+        yield "threshold_breached", float(threshold["breached"]), {"name": threshold["name"]}
+    alarms = result["alarms"]
+    if alarms is not None:
+        for process in alarms["processes"]:
+            labels = {"notion": process["notion"], "group": _group(process["group"])}
+            yield "log_evidence", _last(process["log_evidence"]), labels
+        yield "log_evidence_overall", _last(alarms["log_evidence"]), {}
+        yield "alarm", float(alarms["alarm"]), {}
+    yield "rows", result["n"], {}
+    yield "rows_dropped", result["n_dropped"], {}
+    yield "rows_unlabelled", result["n_unlabelled"], {}
+    midnight = datetime.fromisoformat(result["day"][:10]).replace(tzinfo=UTC)
+    yield "day_timestamp_seconds", midnight.timestamp(), {}
+    yield "run_timestamp_seconds", datetime.fromisoformat(result["created"]).timestamp(), {}
+
+
+def _estimates(
+    estimates: list[dict[str, Any]], of: dict[str, str], group: float | None = None
+) -> Iterator[tuple[str, float | None, dict[str, str]]]:
+    for result in estimates:
+        labels = _labels(result, result["estimator"], of, group)
+        interval = result["interval"] or {"low": None, "high": None}
+        yield "estimate", result["value"], labels
+        yield "estimate_low", interval["low"], labels
+        yield "estimate_high", interval["high"], labels
+
+
+def _labels(
+    result: dict[str, Any], name: str, of: dict[str, str], group: float | None = None
+) -> dict[str, str]:
+    return {"estimator": name, "notion": result["notion"], "group": _group(group), **of}
+
+
+def _group(group: float | None) -> str:
+    return "" if group is None else repr(float(group)).removesuffix(".0")
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return values[-1] if values else None
+
+
+def _text(value: Any) -> str:
+    """A name without lone surrogates, which cannot be encoded."""
+    return str(value).encode("utf-8", "replace").decode()
+
+
+# ---------------------------------------------------------------- JUnit
+
+
+def write_junit(path: str | Path, result: Result) -> None:
+    """Write a JUnit file with a test case for each threshold, and one for the alarms."""
+    suite = ET.Element("testsuite")
+    properties = ET.SubElement(suite, "properties")
+    for name in ("job", "model", "day", "schema"):
+        ET.SubElement(properties, "property", name=name, value=_xml(result[name]))
+    counts = {"failure": 0, "skipped": 0}
+    cases = [_threshold_case(threshold, result) for threshold in result["thresholds"]]
+    cases.append(_alarm_case(result["alarms"], result))
+    folder = _xml(f"calibscale.{result['job']}.{result['model']}")
+    for name, outcome, message in cases:
+        case = ET.SubElement(suite, "testcase", classname=folder, name=_xml(name), time="0")
+        if outcome is not None:
+            counts[outcome] += 1
+            ET.SubElement(case, outcome, message=_xml(message)).text = _xml(message)
+    for name, value in {
+        "name": f"{result['job']} {result['model']} {result['day']}",
+        "tests": len(cases),
+        "failures": counts["failure"],
+        "errors": 0,
+        "skipped": counts["skipped"],
+        "time": f"{result['seconds']:.3f}",
+        "timestamp": datetime.fromisoformat(result["created"]).replace(tzinfo=None).isoformat(),
+    }.items():
+        suite.set(name, _xml(value))
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+
+
+def _threshold_case(threshold: dict[str, Any], result: Result) -> tuple[str, str | None, str]:
+    """Name, failure or skipped or None, and message of a test case."""
+    observed = threshold["observed"]
+    if observed is None:
+        reason = threshold["reason"] or "there is no value"
+        outcome = "failure" if threshold["breached"] else "skipped"
+        return threshold["name"], outcome, f"{threshold['name']}: {reason}"
+    side = "above" if threshold["above"] is not None else "below"
+    limit = threshold[side]
+    what = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
+    where = _where(threshold["group"], result)
+    message = f"{what}{where}: {observed!r} is {side} {limit!r}"
+    return threshold["name"], "failure" if threshold["breached"] else None, message
+
+
+def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str | None, str]:
+    if alarms is None:
+        return "alarms", "skipped", "alarms are off"
+    if not alarms["alarm"]:
+        return "alarms", None, ""
+    which = [
+        f"{p['notion']}{_where(p['group'], result, ',')} since {p['since']}"
+        for p in alarms["processes"]
+        if p["alarm"]
+    ]
+    message = (
+        f"miscalibrated since {alarms['since']}: the log evidence is "
+        f"{_last(alarms['log_evidence'])!r}, the alarm threshold is {alarms['threshold']!r}"
+    )
+    return "alarms", "failure", "; ".join([message, *which])
+
+
+def _where(group: float | None, result: Result, end: str = "") -> str:
+    """Group by its name in the day's data, or its number; empty for all rows."""
+    if group is None:
+        return ""
+    name = level(result["source"], result["group_by"], group)
+    return f", group {name if isinstance(name, str) else _group(group)}{end}"
+
+
+def _xml(value: Any) -> str:
+    """Text with the characters replaced that XML does not allow."""
+    return _NOT_XML.sub("\ufffd", str(value))
+
+
+# ---------------------------------------------------------------- history
+
+
+class HistoryRow(NamedTuple):
+    """One estimate of a night: a row of the history."""
+
+    job: str
+    model: str
+    day: str
+    window: str
+    group: float | None
+    estimator: str
+    notion: str
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    p_value: float | None
+
+    @property
+    def night(self) -> tuple[str, str, str]:
+        return self.job, self.model, self.day
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        group = (self.group is not None, 0.0 if self.group is None else self.group)
+        return (*self.night, self.window, *group, self.estimator, self.notion)
+
+    @classmethod
+    def read(cls, texts: Sequence[str]) -> Self:
+        """Row from the fields of a CSV line."""
+        if len(texts) != len(cls._fields):
+            raise ValueError(f"{len(texts)} columns instead of {len(cls._fields)}")
+        row: dict[str, Any] = dict(zip(cls._fields, texts, strict=True))
+        numbers = {name: float(row[name]) if row[name] else None for name in _NUMBERS}
+        return cls(**{**row, **numbers, "n": int(row["n"]), "day": _day(row["day"])})
+
+
+_NUMBERS = ("group", "value", "low", "high", "p_value")
+
+
+def write_history(path: str | Path, result: Result) -> None:
+    """Write the estimates of a night to a history of nights, replacing those of the same night.
+
+    A history is a ``.csv`` or ``.parquet`` file with a row for each estimator, window and group.
+
+    Raises
+    ------
+    StoreError
+        If an existing file, which is left unchanged, is damaged or is not a history.
+    OptionError
+        If the file name has another suffix.
+    """
+    place = Path(path)
+    suffix = place.suffix.lower()
+    if suffix not in _FORMATS:
+        raise OptionError(f"{path}: the name of a history must end in {' or '.join(_FORMATS)}")
+    read, written = _FORMATS[suffix]
+    fresh = list(_rows(result))
+    night = (_text(result["job"]), _text(result["model"]), result["day"])
+    lock = FileLock(place.with_name(f".{place.name}.lock"))
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with lock.acquire(timeout=_WAIT):
+            data = _appended(place, fresh) if suffix == ".csv" else None
+            if data is None:
+                others = [row for row in _existing(place, read) if row.night != night]
+                data = written(sorted([*others, *fresh], key=lambda row: row.order))
+            write_whole(path, data)
+    except Timeout as error:
+        raise StoreError(f"{path}: another process has been writing it for a minute") from error
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
+    """A CSV file with the rows of a night appended; None if they do not belong at its end."""
+    try:
+        data = place.read_bytes()
+        last = data[data.rfind(b"\n", 0, -1) + 1 :].decode()
+        if '"' in last or not data.endswith(b"\n") or not data.startswith(_written_csv([])):
+            return None
+        (texts,) = csv.reader([last], strict=True)
+        if not fresh or HistoryRow.read(texts).night >= fresh[0].night:
+            return None
+    except (FileNotFoundError, ValueError, csv.Error):
+        return None
+    behind = _written_csv(sorted(fresh, key=lambda row: row.order))
+    return data + behind.removeprefix(_written_csv([]))
+
+
+def _rows(result: Result) -> Iterator[HistoryRow]:
+    head = (_text(result["job"]), _text(result["model"]), result["day"])
+    for window in result["windows"]:
+        p_values = {(t["statistic"], t["notion"]): t["p_value"] for t in window["tests"]}
+        parts = [(None, window["results"])]
+        parts += [(group["group"], group["results"]) for group in window["groups"]]
+        for group, results in parts:
+            for estimate in results:
+                name = (estimate["estimator"], estimate["notion"])
+                interval = estimate["interval"] or {"low": None, "high": None}
+                yield HistoryRow(
+                    *head, window["name"], group, *name,
+                    estimate["value"], interval["low"], interval["high"], estimate["n"],
+                    p_values.get(name) if group is None else None,
+                )  # fmt: skip
+
+
+def _existing(place: Path, read: Any) -> list[HistoryRow]:
+    """Rows of an existing file; empty if there is no file."""
+    if not place.exists():
+        return []
+    try:
+        return read(place.read_bytes())
+    except OptionError:
+        raise
+    except Exception as error:  # libraries raise various errors for damaged files
+        raise StoreError(
+            f"{place}: damaged, or not a history; the file was left unchanged: {error}"
+        ) from error
+
+
+def _read_csv(data: bytes) -> list[HistoryRow]:
+    reader = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
+    if next(reader, None) != list(HistoryRow._fields):
+        raise ValueError(f"its first line is not {','.join(HistoryRow._fields)}")
+    if not data.endswith(b"\n"):
+        raise ValueError("its last line is cut off")
+    rows = []
+    for texts in reader:
+        try:
+            rows.append(HistoryRow.read(texts))
+        except ValueError as error:
+            raise ValueError(f"line {reader.line_num}: {error}") from error
+    return rows
+
+
+def _written_csv(rows: list[HistoryRow]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HistoryRow._fields)
+    writer.writerows((*row[:4], _group(row.group), *row[5:]) for row in rows)
+    return text.getvalue().encode()
+
+
+def _read_parquet(data: bytes) -> list[HistoryRow]:
+    pq, schema = _parquet()
+    table = pq.read_table(io.BytesIO(data))
+    if table.schema.remove_metadata() != schema:
+        raise ValueError(f"unexpected columns or types: {', '.join(table.column_names)}")
+    return [HistoryRow(**{**row, "day": _day(row["day"])}) for row in table.to_pylist()]
+
+
+def _written_parquet(rows: list[HistoryRow]) -> bytes:
+    import pyarrow as pa
+
+    pq, schema = _parquet()
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=schema), out)
+    return out.getvalue()
+
+
+def _parquet() -> Any:
+    """The module pyarrow.parquet, and the schema of a history."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {**dict.fromkeys(_NUMBERS, pa.float64()), "n": pa.int64()}
+    needed = [*("job", "model", "day", "window", "estimator", "notion"), "n"]
+    return parquet, pa.schema(
+        pa.field(name, kinds.get(name, pa.string()), nullable=name not in needed)
+        for name in HistoryRow._fields
+    )
+
+
+def _day(text: str) -> str:
+    """Check the date of a day or of a part of a day."""
+    date.fromisoformat(text[:10])
+    return text
+
+
+_FORMATS = {".csv": (_read_csv, _written_csv), ".parquet": (_read_parquet, _written_parquet)}
+
+
+# ---------------------------------------------------------------- all outputs of a job
 
 
 def places(job: Job, day: str) -> dict[str, Path]:
@@ -49,40 +443,7 @@ def stamps(job: Job, day: str) -> dict[str, list[int]]:
     return {kind: [file.st_size, file.st_mtime_ns] for kind, file in files.items()}
 
 
-def _write_report(path: str | Path, result: dict[str, Any]) -> None:
-    write_whole(path, report([result]).encode())
-
-
 _WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    "json": exports.write_json, "prometheus": exports.write_prometheus,
-    "junit": exports.write_junit, "history": exports.write_history, "report": _write_report,
+    "json": write_json, "prometheus": write_prometheus, "junit": write_junit,
+    "history": write_history, "report": lambda place, result: save_report([result], place),
 }  # fmt: skip
-
-
-# ---------------------------------------------------------------- Text
-
-
-def night_tables(night: Night) -> None:
-    """Print the document of a night, and whether it was computed before."""
-    print_result(night)
-    if not night.fresh:
-        terminal().print("nothing has changed, nothing was done")
-
-
-def plan_tables(plan: NightPlan) -> None:
-    """Print what a night would do."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    rows = "unknown before it is ingested" if plan.rows is None else f"{plan.rows:,} rows"
-    table.add_row("predictions", f"{escape(plan.source)}, {rows}")
-    table.add_row("reads", plan.reads)
-    if plan.seconds is not None:
-        table.add_row("a pass takes", f"about {seconds(plan.seconds)}")
-    days = f"{plural(plan.ledger_days, 'day')} of {plan.model}"
-    table.add_row("ledger", f"{escape(plan.ledger)}, {days}")
-    windows = ", ".join(f"{name} ({plural(n, 'day')})" for name, n in plan.windows.items())
-    table.add_row("windows", windows)
-    for kind, place in plan.outputs.items():
-        table.add_row(f"writes {kind}", escape(place))
-    show(terminal(), table)

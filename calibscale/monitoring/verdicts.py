@@ -17,9 +17,9 @@ from calibscale.evaluation import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
-from calibscale.monitoring.job.job import Job, Threshold, baseline_days, window_days
+from calibscale.monitoring.job import Job, Threshold, baseline_days, window_days
+from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.alarms import AlarmBook, evidence, first_nights
-from calibscale.monitoring.ledger.days import Ledger
 from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window

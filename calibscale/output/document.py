@@ -1,10 +1,14 @@
-"""Elements of a document: sections of paragraphs, tables and figures, for text and reports."""
+"""Elements of a document, for text and reports, and the sections that several documents share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
+
+from calibscale import formatting
+from calibscale.estimators import SUMMARIES
+from calibscale.results import name_of
 
 
 @dataclass(frozen=True)
@@ -179,3 +183,132 @@ def section(name: str, title: str, *blocks: Block | None, detail: bool = False) 
     """Make a section, or None if all blocks are None."""
     present = tuple(block for block in blocks if block is not None)
     return Section(name, title, present, detail) if present else None
+
+
+# ---------------------------------------------------------------- shared sections
+
+
+def source_name(result: dict[str, Any]) -> str:
+    source = result.get("source") or {}
+    return formatting.base(source.get("name") or "predictions")
+
+
+def size_of(result: dict[str, Any]) -> str:
+    """Number of rows and classes."""
+    text = formatting.plural(result["n"], "row")
+    classes = (result.get("source") or {}).get("classes")
+    return text if classes is None else f"{text} of {classes} classes"
+
+
+def closing(
+    result: dict[str, Any],
+    names: Iterable[str],
+    estimators: Iterable[str] = (),
+    remarks: Iterable[str] = (),
+    excluded: Sequence[Block | None] | None = None,
+    **others: Any,
+) -> tuple[Section | None, ...]:
+    """Sections that end a document: excluded rows, notes, terms, and all parameters and versions.
+
+    `excluded` replaces the table of `left_out`; `others` are settings besides the parameters.
+    """
+    if excluded is None:
+        excluded = [left_out(result)]
+    notes = tuple(dict.fromkeys(remarks))
+    return (
+        section("rows", "What was left out", *excluded),
+        section("notes", "Notes", Listing(notes) if notes else None),
+        _terms(names, estimators),
+        _settings(result, others),
+    )
+
+
+def left_out(result: dict[str, Any]) -> Table | None:
+    """Table of excluded rows by reason; None if all rows were used."""
+    counts = {"without a label yet": result["n_unlabelled"]} if result["n_unlabelled"] else {}
+    for reason, n in (result["dropped"] or {}).items():
+        counts[f"dropped: {reason.replace('_', ' ')}"] = n
+    if not counts:
+        return None
+    rows = [(status, formatting.count(n)) for status, n in counts.items()]
+    return table("Rows", ("status", "rows"), [("used", formatting.count(result["n"])), *rows])
+
+
+def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
+    """Notes of estimators on their results."""
+    sentences = []
+    for estimate in results:
+        details = estimate.get("details")
+        remarks = details.get("notes") if isinstance(details, dict) else None
+        if isinstance(remarks, list):
+            sentences += [f"{formatting.label(estimate)}: {remark}" for remark in remarks]
+    return sentences
+
+
+def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
+    """Section that defines each term and estimator of the report."""
+    listed = dict.fromkeys(map(name_of, estimators))
+    items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
+    titles = {"map": "bias", "expectation": "at this n", "critical": "95 % null quantile",
+              "approximation": "± approx."}  # fmt: skip
+    items += [(titles.get(name, name), formatting.TERMS[name]) for name in dict.fromkeys(names)]
+    folded = Folded("Definitions of terms", (Listing(terms=tuple(items)),))
+    return Section("terms", "How to read this report", (folded,))
+
+
+def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
+    """Section of all parameters and versions."""
+    blocks: list[Block] = []
+    values = {**others, **(result.get("parameters") or {})}
+    flat = list(_flat(values))
+    if flat:
+        blocks.append(table("Settings", ("parameter", "value"), flat))
+    source = result.get("source")
+    if source:
+        blocks.append(table("Source", ("property", "value"), list(_flat(source))))
+    versions = result.get("versions") or {}
+    if versions:
+        named = [(name, formatting.plain(version)) for name, version in versions.items()]
+        blocks.append(table("Versions", ("package", "version"), named))
+    if not blocks:
+        blocks.append(Paragraph("The result contains no parameters."))
+    folded = Folded("All parameters and versions", tuple(blocks))
+    return Section("settings", "Parameters", (folded,))
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Flatten nested settings to dotted names."""
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, dict) and item:
+            yield from _flat(item, f"{name}.")
+        elif isinstance(item, list) and any(isinstance(one, dict | list) for one in item):
+            for i, one in enumerate(item):
+                inner = one if isinstance(one, dict) else {"": one}
+                yield from _flat(
+                    inner, f"{name}[{i}]." if isinstance(one, dict) else f"{name}[{i}]"
+                )
+        else:
+            yield name, formatting.plain(item)
+
+
+def only(*sections: Section | None) -> tuple[Section, ...]:
+    """Sections that are not None."""
+    return tuple(one for one in sections if one is not None)
+
+
+def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Terms needed to explain a list of estimates."""
+    names = []
+    if any(e["interval"] is not None for e in results):
+        names.append("interval")
+    if any(
+        e["interval"] is not None and e["interval"]["covers"] not in (None, "the population")
+        for e in results
+    ):
+        names.append("expectation")
+    if any(e["squared"] for e in results):
+        names.append("root")
+    if any((e["approximation"] or {}).get("kind") not in (None, "exact") for e in results):
+        names.append("approximation")
+    return names

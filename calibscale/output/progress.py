@@ -34,31 +34,24 @@ def _count(number: int, unit: str) -> str:
 
 @contextmanager
 def _bar(what: str, unit: str) -> Iterator[Callable[..., None]]:
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
     from rich.text import Text
 
-    class RemainingTime(TimeRemainingColumn):
-        def render(self, task: Task) -> Text:
+    class RemainingTime(rich_progress.TimeRemainingColumn):
+        def render(self, task: rich_progress.Task) -> Text:
             if task.finished or not task.total:
                 return Text()
             return Text("remaining ") + super().render(task)
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.TextColumn("{task.fields[count]}"),
+        rich_progress.TimeElapsedColumn(),
         RemainingTime(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(what, total=None, count="")
 
         def report(done: int, total: int | None = None, now: str | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,8 +28,12 @@ _KINDS = {
 }  # fmt: skip
 
 
-def read(value: Any, where: str = "the result") -> dict[str, Any]:
+def read(
+    value: Any, where: str = "the result", shown: Callable[[str], str] = str
+) -> dict[str, Any]:
     """Return a result with every key of its schema; keys that it need not have become None.
+
+    `shown` is applied to all texts before they are cleaned.
 
     Raises
     ------
@@ -50,7 +55,7 @@ def read(value: Any, where: str = "the result") -> dict[str, Any]:
         cause = newer if version > 1 else "is unknown; this version of calibscale reads"
         raise OptionError(f"{where}: {schema} {cause} {name}/1")
     try:
-        out = validated(_printable(value))
+        out = validated(_printable(value, lambda text: clean(shown(text))))
     except ValidationError as error:
         raise OptionError(_message(error, where)) from None
     _check_lengths(out, where)
@@ -97,14 +102,14 @@ def _check_lengths(value: Any, where: str, days: int | None = None) -> None:
             _check_lengths(item, f"{where}.{key}", days)
 
 
-def _printable(value: Any) -> Any:
-    """Return a JSON value with clean texts; NaN and infinity become None."""
+def _printable(value: Any, shown: Callable[[str], str]) -> Any:
+    """Return a JSON value with converted texts; NaN and infinity become None."""
     if isinstance(value, dict):
-        return {clean(str(key)): _printable(item) for key, item in value.items()}
+        return {shown(str(key)): _printable(item, shown) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_printable(item) for item in value]
+        return [_printable(item, shown) for item in value]
     if isinstance(value, str):
-        return clean(value)
+        return shown(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -78,7 +78,7 @@ EVERY_KIND = """
 import importlib, pkgutil
 import numpy as np
 import calibscale.kernels
-from calibscale.cli.warmup import warm_up
+from calibscale.cli import warm_up
 
 def compiled():
     names = [module.name for module in pkgutil.iter_modules(calibscale.kernels.__path__)]

@@ -23,14 +23,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
-from calibscale.monitoring.exports import (
+from calibscale.monitoring.night import night
+from calibscale.monitoring.outputs import (
     HistoryRow,
     write_history,
     write_json,
     write_junit,
     write_prometheus,
 )
-from calibscale.monitoring.night import night
 from tests.support.nights import day_name, write_day, write_job
 
 HOSTILE = [
@@ -370,7 +370,7 @@ def test_history__of_two_processes_at_a_time_loses_nothing(history, result, tmp_
     write_json(tmp_path / "night.json", result)
     code = """
 import json, sys
-from calibscale.monitoring.exports import write_history
+from calibscale.monitoring.outputs import write_history
 result = json.load(open(sys.argv[1]))
 for k in range(10):
     write_history(sys.argv[2], {**result, "model": f"{sys.argv[3]}-{k}"})

@@ -18,7 +18,7 @@ import pytest
 import calibscale as cs
 from calibscale.engine.atomic_files import aside_of
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.monitoring.ledger.days import FORMAT, KEY, Ledger, Record
+from calibscale.monitoring.ledger import FORMAT, KEY, Ledger, Record
 from calibscale.monitoring.ledger.recipe import Recipe, decode, encode
 from calibscale.session import Session
 from tests.support import ROOT
@@ -464,7 +464,7 @@ _WRITER = """
 import sys
 import time
 import numpy as np
-from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.ledger import Ledger, Record
 ledger = Ledger.open(sys.argv[1])
 print("start", flush=True)
 for turn in range(1, 10_000):
@@ -514,8 +514,8 @@ _STOPS = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from calibscale.monitoring.ledger import days
-from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring import ledger as module
+from calibscale.monitoring.ledger import Ledger, Record
 def hang(*_):
     print("midway", flush=True)
     time.sleep(600)
@@ -525,14 +525,14 @@ def hang_in_the_line(path, index, line):
     hang()
 ledger = Ledger.open(sys.argv[1])
 if sys.argv[2] == "create":
-    days.write_whole = hang
+    module.write_whole = hang
     Ledger.create(sys.argv[3], ledger.recipe)
 vector = np.ones(ledger.recipe.sizes["states"])
 with ledger.writing():
     if sys.argv[2] == "slot":
         Path.replace = hang
     else:
-        days.log.append = hang_in_the_line
+        module.log.append = hang_in_the_line
     records = {group: Record(1, {"states": vector}, {}) for group in (None, 1.0)}
     ledger.write("2026-01-02", "v1", records)
 """

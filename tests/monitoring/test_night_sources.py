@@ -11,7 +11,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.errors import BinaryError
-from calibscale.monitoring.ledger.days import Ledger
+from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.night import dry_run, night
 from tests.support.ten_nights import (
     CLASSES,

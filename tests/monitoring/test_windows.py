@@ -11,8 +11,8 @@ import pytest
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess, learn, log_evidence
 from calibscale.inference.resampling import Grouped
-from calibscale.monitoring.ledger.alarms import evidence
-from calibscale.monitoring.ledger.days import Ledger, Record
+from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.ledger.alarms import evidence, learned_bets
 from calibscale.monitoring.ledger.drifts import drifts
 from calibscale.monitoring.ledger.recipe import (
     PARTS,
@@ -23,7 +23,7 @@ from calibscale.monitoring.ledger.recipe import (
     parted,
     parts_of_days,
 )
-from calibscale.monitoring.ledger.windows import learned_bets, window
+from calibscale.monitoring.ledger.windows import window
 from calibscale.session import Session
 
 pytestmark = pytest.mark.long

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibscale.output.documents.shared_sections import head
+from calibscale.output.documents.night_sections import head
 
 
 class Filled(dict):

@@ -16,8 +16,7 @@ import calibscale as cs
 from calibscale.auditing import audit
 from calibscale.cli import main
 from calibscale.estimators import BIASED, ESTIMATORS
-from calibscale.output.text import print_result, tables
-from calibscale.output.text.tables import days_table, escape, number, show, terminal
+from calibscale.output.text import days_table, escape, number, print_result, show, terminal
 from tests.support.report_results import night, rows
 
 pytestmark = pytest.mark.long
@@ -62,9 +61,9 @@ def test_show__wraps_names_after_separators(capsys: pytest.CaptureFixture[str]) 
 
 def test_terminal__does_not_wrap_lines_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert tables.terminal().width > 1000  # pytest's output is not a terminal
+    assert terminal().width > 1000  # pytest's output is not a terminal
     monkeypatch.setenv("COLUMNS", "70")
-    assert tables.terminal().width == 70
+    assert terminal().width == 70
 
 
 def _data() -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from calibscale import ECE, LogitStore
 from calibscale.cli import cli, main
-from calibscale.cli.rank_command import rank as command
+from calibscale.cli.choice_commands import rank as command
 from calibscale.ranking import rank
 from tests.support.models import sources_of
 

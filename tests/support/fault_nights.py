@@ -27,7 +27,7 @@ import calibscale.data.ingest
 import calibscale.monitoring.night
 import calibscale.monitoring.outputs
 import calibscale.output.plots.pictures
-import calibscale.output.report.page
+import calibscale.output.report
 from calibscale.cli import main
 from calibscale.data.store import LogitStore
 from calibscale.errors import CalibscaleError
@@ -43,7 +43,7 @@ def warm() -> None:
     source = cs.from_arrays(logits=logits, labels=labels, covariates=rng.random((50, 1)))
     estimators = (cs.ECE(), cs.TCE2Debiased(), cs.CKCE(cs.RandomFourier(20, 0.5), ridge=0.1))
     result = cs.evaluate(source, estimators, scheduler="serial", interval="jackknife")
-    calibscale.output.report.page.report([result.to_dict()])
+    calibscale.output.report.report([result.to_dict()])
     cs.calibration_test(source, estimators[0], replicates=3, scheduler="serial")
     cs.local_bias(source, ("x0",), at="grid", scheduler="serial")
     cs.reliability(source, scheduler="serial")

@@ -1,0 +1,431 @@
+"""Jobs: what is computed each night, and whether a ledger belongs to a job."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.dataclasses import dataclass
+
+from calibscale.data.zarr_arrays import is_url
+from calibscale.engine import parse_bytes
+from calibscale.errors import OptionError
+from calibscale.estimators import hint
+from calibscale.estimators.base import Estimator
+from calibscale.monitoring.job import toml_lines
+from calibscale.monitoring.job.toml_lines import Where, of_file, shown
+from calibscale.monitoring.ledger import Ledger
+
+FIRST_DAY = date.min.isoformat()
+_DAYS = re.compile(r"([1-9][0-9]{0,5})d")
+_PLACES = ("date", "model", "name")
+_NAME_BYTES = 200  # in a part of a path; file systems allow 255
+
+
+# ---------------------------------------------------------------- values of single keys
+
+
+def _day(text: str) -> str:
+    try:
+        if date.fromisoformat(text).isoformat() == text:
+            return text
+    except ValueError:
+        pass
+    raise ValueError(f"a day must be a date such as 2026-11-21, not {shown(text)}")
+
+
+def _range(text: str) -> tuple[str, str] | None:
+    """Ends of ``FIRST/LAST``; None if the text has no slash."""
+    first, slash, last = text.partition("/")
+    if not slash:
+        return None
+    if _day(first) > _day(last):
+        raise ValueError(f"the first day of {text!r} is after its last day")
+    return first, last
+
+
+def _window(text: str) -> str:
+    if text not in ("day", "all") and not _DAYS.fullmatch(text) and _range(text) is None:
+        raise ValueError(f"a window is 'day', '7d', 'all' or 'FIRST/LAST', not {shown(text)}")
+    return text
+
+
+def _baseline(text: str) -> str:
+    if not _DAYS.fullmatch(text) and _range(text) is None:
+        raise ValueError(f"a baseline is '30d' or 'FIRST/LAST', not {shown(text)}")
+    return text
+
+
+def _name(text: str) -> str:
+    """Check a name that becomes a part of paths."""
+    if not text or text in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", text):
+        raise ValueError(f"must be a name without / or \\, not {shown(text)}")
+    if len(quote(text, safe="")) > _NAME_BYTES:
+        raise ValueError(f"must be at most {_NAME_BYTES} bytes long as a part of a URL")
+    return text
+
+
+def _template(text: str) -> str:
+    """Check a path with placeholders in braces."""
+    if not text or "\x00" in text:
+        raise ValueError("must be a path")
+    for place in re.findall(r"\{([^{}]*)\}", text):
+        if place not in _PLACES:
+            raise ValueError(f"unknown placeholder {{{place}}}; {hint(place, _PLACES)}")
+    if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", text)):
+        raise ValueError(f"unmatched brace in {text!r}")
+    return text
+
+
+def _names(value: Any) -> str | tuple[str, ...]:
+    """Check one name or a list of names."""
+    many = value if isinstance(value, list | tuple) else [value]
+    if not many or not all(isinstance(name, str) and name for name in many):
+        raise ValueError(f"must be a name or a list of names, not {shown(value)}")
+    return value if isinstance(value, str) else tuple(value)
+
+
+def _group(value: Any) -> float | str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value != "each" and not (number and abs(value) < float("inf")):
+        raise ValueError(f"must be the number of a group, or 'each', not {shown(value)}")
+    return float(value) if number else "each"
+
+
+def _size(value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"must be a size such as '2GB', not {shown(value)}")
+    if parse_bytes(value) <= 0:  # type: ignore[operator]
+        raise ValueError(f"must be positive, not {shown(value)}")
+    return value
+
+
+def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    seen: set[Any] = set()
+    for value in values:
+        if value in seen:
+            raise ValueError(f"{shown(value)} is listed twice")
+        seen.add(value)
+    return values
+
+
+Day = Annotated[str, AfterValidator(_day)]
+Window = Annotated[str, AfterValidator(_window)]
+Baseline = Annotated[str, AfterValidator(_baseline)]
+Name = Annotated[str, AfterValidator(_name)]
+Template = Annotated[str, AfterValidator(_template)]
+Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
+Group = Annotated[float | str, BeforeValidator(_group)]
+Size = Annotated[int | str, BeforeValidator(_size)]
+Level = Annotated[float, Field(gt=0, lt=1)]
+Text = Annotated[str, Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Unique = AfterValidator(_unique)
+
+
+# ---------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Columns:
+    """Names of the columns of files, or of the arrays of a zarr group, by role."""
+
+    labels: Text
+    logits: Text | None = None
+    probabilities: Text | None = None
+    covariates: Names | None = None  # for zarr: the name of one array
+    covariate_names: Annotated[tuple[Text, ...], Unique] | None = None
+    weights: Text | None = None
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Source:
+    """Location and format of the predictions of a day."""
+
+    path: Template
+    format: Literal["store", "files", "zarr"] = "store"
+    columns: Columns | None = None
+    binary: bool = False
+    on_invalid: Literal["raise", "drop"] = "raise"
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-4
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Test:
+    """Tests with drawn labels; `statistics` defaults to all testable estimators."""
+
+    __test__ = False  # not a test class of pytest
+
+    statistics: Annotated[tuple[str, ...], Unique] | None = None
+    replicates: Annotated[int, Field(ge=1, le=toml_lines.MAX_COUNT)] = 199
+    keep: bool = False
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Threshold:
+    """Limit on one of `estimator`, `test` and `drift`, breached `above` or `below` a number."""
+
+    estimator: str | None = None
+    test: str | None = None
+    drift: str | None = None
+    bound: Literal["value", "low", "high"] | None = None
+    window: Window | None = None
+    above: float | None = None
+    below: float | None = None
+    group: Group | None = None
+    missing: Literal["fine", "breach"] = "fine"  # verdict where there is no value
+
+    @property
+    def kind(self) -> str:
+        """Key that is set: "estimator", "test" or "drift"."""
+        return next(k for k in ("estimator", "test", "drift") if getattr(self, k) is not None)
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class DriftSettings:
+    """Two windows to compare."""
+
+    baseline: Baseline
+    window: Window | None = None
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Alarms:
+    """Evidence over time; `notions` defaults to the scalar notion of the source."""
+
+    notions: (
+        Annotated[
+            tuple[Literal["top_label", "positive", "canonical"], ...], Unique, Field(min_length=1)
+        ]
+        | None
+    ) = None
+    level: Level = 0.05
+    since: Day | None = None
+    learn_days: Annotated[int, Field(ge=1, le=toml_lines.MAX_COUNT)] = 28
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class RankingSettings:
+    """Model versions in the ledger to rank."""
+
+    models: Annotated[tuple[Name, ...], Unique, Field(min_length=2)]
+    by: str
+    window: Window | None = None
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Report:
+    """Optional parts of the report."""
+
+    reliability: Literal["top_label", "positive"] | None = None
+    map: Annotated[tuple[Text, ...], Unique] = ()
+    risk: bool = False
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Outputs:
+    """Paths of the files that a night writes."""
+
+    json: Template | None = None
+    prometheus: Template | None = None
+    junit: Template | None = None
+    history: Template | None = None
+    report: Template | None = None
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class RunSettings:
+    """Execution of the passes over rows."""
+
+    scheduler: Text | None = None
+    memory_limit: Size | None = None
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
+class Job:
+    """A validated job file, with defaults filled in.
+
+    Attributes
+    ----------
+    estimators : tuple of dict
+        Name and all settings of each estimator; `built_estimators` constructs them.
+    alarms, drift, ranking, test
+        None if the job does not have the table.
+    file : Path
+        Path of the job file; relative paths start from its folder.
+    """
+
+    source: Source
+    estimators: tuple[dict[str, Any], ...]
+    name: Name = "job"  # `read_job` sets the stem of the file
+    ledger: Template = "ledger"
+    model: Name = "default"
+    group_by: Text | None = None
+    windows: Annotated[tuple[Window, ...], Unique, Field(min_length=1)] = ("day", "7d", "30d")
+    confidence: Level = 0.95
+    seed: Seed = 0
+    test: Test | None = None
+    thresholds: tuple[Threshold, ...] = ()
+    drift: DriftSettings | None = None
+    alarms: Alarms | None = field(default_factory=Alarms)
+    ranking: RankingSettings | None = None
+    report: Report = field(default_factory=Report)
+    outputs: Outputs = field(default_factory=Outputs)
+    run: RunSettings = field(default_factory=RunSettings)
+    file: Path = field(default=Path(), init=False, compare=False)
+
+    def built_estimators(self) -> tuple[Estimator, ...]:
+        """Estimators in the order of the job, not yet resolved against data."""
+        return tuple(
+            toml_lines.built(table["name"], {k: v for k, v in table.items() if k != "name"})
+            for table in self.estimators
+        )
+
+    def place(self, template: str, day: str, model: str | None = None) -> str:
+        """Path or URL of a template, filled in for a day and a model (default: the job's)."""
+        filled = {"date": day, "model": self.model if model is None else model, "name": self.name}
+        text = re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], template)
+        return text if is_url(text) else str(self.file.parent / text.removeprefix("file://"))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the sessions of the job."""
+        return {
+            "on_invalid": self.source.on_invalid, "tolerance": self.source.tolerance,
+            "scheduler": self.run.scheduler, "memory_limit": self.run.memory_limit,
+        }  # fmt: skip
+
+    @property
+    def ledger_path(self) -> Path:
+        """Path of the ledger."""
+        return Path(self.place(self.ledger, ""))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object of all keys, including defaults."""
+        tables = asdict(self)
+        del tables["file"]
+        return json.loads(json.dumps(tables))
+
+
+# ---------------------------------------------------------------- days
+
+
+def window_days(text: str, day: str) -> tuple[str, str]:
+    """First and last day of a window that ends on `day`."""
+    fixed = _range(_window(text))
+    if fixed is not None:
+        return fixed
+    if text == "all":
+        return FIRST_DAY, day
+    return _back(day, 0 if text == "day" else int(text[:-1]) - 1), day
+
+
+def baseline_days(text: str, window_first: str) -> tuple[str, str]:
+    """First and last day of the baseline of a window that starts on `window_first`."""
+    fixed = _range(_baseline(text))
+    if fixed is not None:
+        return fixed
+    return _back(window_first, int(text[:-1])), _back(window_first, 1)
+
+
+def _back(day: str, count: int) -> str:
+    """The day `count` days before `day`, at the earliest 0001-01-01."""
+    end = date.fromisoformat(day)
+    return (end - timedelta(min(count, (end - date.min).days))).isoformat()
+
+
+# ---------------------------------------------------------------- Ledger of the job
+
+
+_KEYS = ("estimators", "group_by", "confidence", "seed")
+
+
+def open_ledger(job: Job) -> Ledger | None:
+    """Ledger of a job; None before its first night.
+
+    Raises
+    ------
+    OptionError
+        If settings of the job differ from those that the ledger was created with; names them.
+    """
+    if not job.ledger_path.exists():
+        return None
+    ledger = Ledger.open(job.ledger_path)
+    current = frozen(job)
+    stored = ledger.notes.get("job", current)  # a ledger created without a job fits any
+    current["estimators"] = [*_with_notions(current["estimators"], stored.get("estimators") or ())]
+    changed = [key for key in current if current[key] != stored.get(key)]
+    if changed:
+        problems = of_file(job.file)
+        for key in changed:
+            compare = _estimators if key == "estimators" else _settings
+            for where, what in compare((key,), stored.get(key), current[key]):
+                problems.add(where, what)
+        raise OptionError(
+            f"{job.file}: {', '.join(changed)} changed since the ledger {job.ledger_path} was "
+            "created, so that its days could no longer be combined; restore the settings, or name "
+            "another ledger\n" + "\n".join(problems.lines())
+        )
+    return ledger
+
+
+def frozen(job: Job) -> dict[str, Any]:
+    """Settings of a job that must stay as they were when its ledger was created."""
+    settings = job.to_dict()
+    fixed = {key: settings[key] for key in _KEYS}
+    fixed["alarms"] = settings["alarms"] and {"notions": settings["alarms"]["notions"]}
+    test = settings["test"] or {}
+    fixed["test"] = test if test.get("keep") else None
+    return fixed
+
+
+def _with_notions(
+    current: list[dict[str, Any]], stored: Iterable[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Tables of estimators, with the ledger's notion where none is set."""
+    notions = {table["name"]: table.get("notion") for table in stored}
+    for table in current:
+        unset = "notion" in table and table["notion"] is None
+        yield {**table, "notion": notions.get(table["name"])} if unset else table
+
+
+def _estimators(
+    where: Where, stored: list[dict[str, Any]], current: list[dict[str, Any]]
+) -> Iterator[tuple[Where, str]]:
+    old = {table["name"]: table for table in stored or ()}
+    new = {table["name"]: (index, table) for index, table in enumerate(current)}
+    if old.keys() == new.keys() and list(old) != list(new):
+        yield where, f"in another order: {', '.join(old)} in the ledger"
+    for name in (name for name in old if name not in new):
+        yield where, f"{name}: in the ledger, not in the job"
+    for name, (index, table) in new.items():
+        if name not in old:
+            yield (*where, index), f"{name}: not in the ledger"
+            continue
+        for key in sorted(table.keys() | old[name].keys()):
+            if old[name].get(key) != table.get(key):
+                difference = _difference(old[name].get(key), table.get(key))
+                yield (*where, index), f"{name} {key}: {difference}"
+
+
+def _settings(where: Where, stored: Any, current: Any) -> Iterator[tuple[Where, str]]:
+    tables = [isinstance(value, dict) for value in (stored, current)]
+    if not all(tables):
+        key = ("keep",) if where == ("test",) else ()
+        yield (*where, *key), _difference(*tables if any(tables) else (stored, current))
+        return
+    for key in current:
+        if stored.get(key) != current[key]:
+            yield (*where, key), _difference(stored.get(key), current[key])
+
+
+def _difference(stored: Any, current: Any) -> str:
+    old, new = ("unset" if value is None else shown(value) for value in (stored, current))
+    return f"{old} in the ledger, {new} in the job"

@@ -19,8 +19,7 @@ from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, hint
 from calibscale.estimators.base import Estimator
-from calibscale.monitoring.job import toml_lines
-from calibscale.monitoring.job.job import Job, Threshold
+from calibscale.monitoring.job import Job, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml, shown
 
 _HISTORY = (".csv", ".parquet")
@@ -194,9 +193,8 @@ def _threshold(
         problems.add(where, "give exactly one of estimator, test and drift")
         return
     (kind,) = kinds
-    {"estimator": _of_value, "test": _of_test, "drift": _of_drift}[kind](
-        job, names, index, t, problems
-    )
+    check = {"estimator": _of_value, "test": _of_test, "drift": _of_drift}[kind]
+    check(job, names, where, t, problems)
     if (t.above is None) == (t.below is None):
         problems.add(where, "give exactly one of above and below")
     elif kind != "estimator":
@@ -214,9 +212,8 @@ def _threshold(
 
 
 def _of_value(
-    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
+    job: Job, names: list[str | None], where: Where, t: Threshold, problems: Problems
 ) -> None:
-    where: Where = ("thresholds", index)
     _listed((*where, "estimator"), str(t.estimator), names, problems)
     kind = ESTIMATORS.get(str(t.estimator))
     limited = kind is not None and kind.limits is not Estimator.limits
@@ -226,9 +223,8 @@ def _of_value(
 
 
 def _of_test(
-    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
+    job: Job, names: list[str | None], where: Where, t: Threshold, problems: Problems
 ) -> None:
-    where: Where = ("thresholds", index)
     if t.group is not None:
         problems.add((*where, "group"), "tests use all rows, not groups")
     if problems.under("test"):
@@ -253,9 +249,8 @@ def _of_test(
 
 
 def _of_drift(
-    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
+    job: Job, names: list[str | None], where: Where, t: Threshold, problems: Problems
 ) -> None:
-    where: Where = ("thresholds", index)
     _listed((*where, "drift"), str(t.drift), names, problems)
     if problems.under("drift"):
         return
@@ -350,18 +345,12 @@ def _short_forms(tables: dict[str, Any], path: Path) -> None:
 
 
 _ADAPTER = TypeAdapter(Job)
-
-
 _STAND_INS: dict[Any, Any] = {"source": {"path": "{date}"}, "estimators": []}
-
-
 _KINDS = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
     "finite_number": "a finite number", "string_type": "a string", "bool_type": "true or false",
     "tuple_type": "a list", "dataclass_type": "a table", "dict_type": "a name or a table",
 }  # fmt: skip
-
-
 _SWITCHES = (("alarms", "enabled"), ("alarms", "disabled"))
 
 

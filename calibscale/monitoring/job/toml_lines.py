@@ -298,20 +298,17 @@ _MAX_FEATURES = 10_000  # their moments are a square matrix of twice that size
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 _OF_PAIRS = ("block", "n_pairs", "precision", "conditional_on")
-_METHODS = ("spectral", "features")  # with sums that merge; only kce and klce have the first
 _WITH_PAIRS = ("auto", "tiles", "exact", "blocks", "pairs", "nystrom")
 _NO_PAIRS = "visits pairs of rows, but a ledger needs sums that merge"
 
 
 def allowed(name: str) -> dict[str, Setting]:
-    """Settings of an estimator by their names in job files."""
-    hidden = {*_OF_PAIRS}
-    if name.startswith("jkce"):
-        hidden.add("notion")  # others than canonical need pairs
-    settings = {k: s for k, s in settings_of(name).items() if k not in hidden}
-    if "method" in settings:
-        usual = "spectral" if name in ("kce", "klce") else "features"
-        settings["method"] = Setting("str", usual)
+    """Settings of an estimator by their names in job files, without those that need pairs."""
+    settings = {k: s for k, s in settings_of(name).items() if k not in _OF_PAIRS}
+    if settings.get("notion") == Setting("str", "canonical"):  # others need pairs
+        del settings["notion"]
+    if settings.get("method") == Setting("str", "auto"):
+        settings["method"] = Setting("str", "spectral")
     return {stored_name(key): setting for key, setting in settings.items()}
 
 
@@ -349,30 +346,23 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
         limit = _MAX_FEATURES if key == "features" else MAX_COUNT
         if permitted[key].annotation == "int" and key != "seed" and settings[key] > limit:
             problems.add((*where, key), f"must be at most {limit:,}, not {shown(value)}")
-    _method(name, settings, index, problems)
+    if "method" in permitted:
+        methods = dict.fromkeys((permitted["method"].default, "features"))
+        method = settings["method"]
+        if method not in methods:
+            pairs = method in _WITH_PAIRS
+            what = f"{method!r} {_NO_PAIRS}" if pairs else f"unknown method {shown(method)}"
+            problems.add((*where, "method"), f"{what}; use {' or '.join(methods)}")
     if not problems.under(*where):
-        _check(name, settings, index, problems)
+        if settings.get("covariates", True):
+            try:
+                built(name, settings)
+            except OptionError as error:
+                problems.add(where, f"{name}: {error}")
+        else:
+            what = f"{name} needs covariates = [...]; without covariates, use kce"
+            problems.add(where, what)
     return {"name": name, **settings}
-
-
-def _method(name: str, settings: dict[str, Any], index: int, problems: Problems) -> None:
-    methods = _METHODS if name in ("kce", "klce") else _METHODS[1:]
-    method = settings.get("method", "features")
-    if method not in methods:
-        pairs = method in _WITH_PAIRS
-        what = f"{method!r} {_NO_PAIRS}" if pairs else f"unknown method {shown(method)}"
-        problems.add(("estimators", index, "method"), f"{what}; use {' or '.join(methods)}")
-
-
-def _check(name: str, settings: dict[str, Any], index: int, problems: Problems) -> None:
-    if name == "klce" and not settings["covariates"]:
-        what = "klce needs covariates = [...]; without covariates, use kce"
-        problems.add(("estimators", index), what)
-        return
-    try:
-        built(name, settings)
-    except OptionError as error:
-        problems.add(("estimators", index), f"{name}: {error}")
 
 
 def built(name: str, settings: dict[str, Any]) -> Estimator:

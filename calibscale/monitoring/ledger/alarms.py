@@ -1,11 +1,11 @@
-"""Evidence against calibration over the days, and its alarms."""
+"""Evidence against calibration over the days, the bets that it is based on, and its alarms."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,18 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
-from calibscale.inference.e_process import STRENGTHS, advance, no_evidence, places, shares
-from calibscale.monitoring.ledger.days import Ledger
+from calibscale.inference.e_process import (
+    STRENGTHS,
+    BettingEProcess,
+    advance,
+    learn,
+    no_evidence,
+    places,
+    shares,
+)
+from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
-from calibscale.monitoring.ledger.window_sums import load, place, store
+from calibscale.monitoring.ledger.windows import load, place, store
 
 BLOCK = 16  # nights
 _SECTION = "wagers"
@@ -81,11 +89,11 @@ def evidence(
         share_of = {group: weight for group, weight in weights.items() if group in first_of}
     processes: list[Process] = []
     damaged: list[str] = []
-    for group, weight in sorted(share_of.items(), key=_by_group):
+    for group in sorted(share_of, key=lambda group: -np.inf if group is None else group):
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
-        share = weight / len(recipe.wagers)
+        share = share_of[group] / len(recipe.wagers)
         for wagers, log in zip(recipe.wagers, logs, strict=True):
             processes.append(Process(wagers.notion, group, log, share))
     days = [(first + timedelta(night)).isoformat() for night in shown]
@@ -94,10 +102,6 @@ def evidence(
 
 def _night(entry: Entry, first: date) -> int:
     return (date.fromisoformat(entry.date) - first).days
-
-
-def _by_group(weighted: tuple[float | None, float]) -> float:
-    return -np.inf if weighted[0] is None else weighted[0]
 
 
 class _Walk:
@@ -185,6 +189,34 @@ class _Walk:
             for start, increment in zip(running, increments, strict=True)
         ]
         return [state for _, state in advanced], [log for log, _ in advanced]
+
+
+def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[BettingEProcess, ...]:
+    """Bets of a day, learned from the `days` before it in the ledger."""
+    recipe = ledger.recipe
+    until = date.fromisoformat(day[:10])
+    first, last = (until - timedelta(days)).isoformat(), (until - timedelta(1)).isoformat()
+    groups: list[float | None] = [*ledger.groups(model)]
+    if recipe.group_by is None:
+        groups.insert(0, None)
+    learned: list[list[tuple[float | None, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
+    for group in groups:
+        sums = [np.zeros_like(w.zero(recipe.classes).sums) for w in recipe.wagers]
+        for entry in ledger.select(first, last, model, group):
+            if "wagers" not in entry.sections:
+                continue
+            try:
+                states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
+            except StoreError:  # reported by `evidence`; bets do not need every day
+                continue
+            for total, state in zip(sums, states, strict=True):
+                total += state.sums
+        for by_group, total in zip(learned, sums, strict=True):
+            shifts = learn(total)
+            if any(shifts):
+                by_group.append((group, shifts))
+    pairs = zip(recipe.wagers, learned, strict=True)
+    return tuple(replace(w, learned=tuple(by_group)) for w, by_group in pairs)
 
 
 # ---------------------------------------------------------------- Alarms

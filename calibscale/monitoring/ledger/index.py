@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -169,15 +169,12 @@ def _parsed(line: bytes) -> _Line:
         raise ValueError("its checksum does not match")
     text, *facts = body.split(b"\t")
     head = json.loads(text)
-    return _checked(head["day"], head["model"], head["revision"], head["records"], facts)
-
-
-def _checked(day: Any, model: Any, revision: Any, records: Any, facts: Iterable[bytes]) -> _Line:
+    day, model, revision = (head[key] for key in ("day", "model", "revision"))
     check_key(day)
     if type(model) is not str or type(revision) is not int:
         raise ValueError(f"model {model!r} or revision {revision!r} has the wrong type")
     entries = []
-    for (slot, group, n, sections), own in zip(records, facts, strict=True):
+    for (slot, group, n, sections), own in zip(head["records"], facts, strict=True):
         typed = (type(slot), type(n)) == (int, int) and isinstance(group, float | int | None)
         if not typed or not 0 <= slot < SLOTS or not all(type(s) is str for s in sections):
             raise ValueError(f"{[slot, group, n, sections]} is not a record")
@@ -225,19 +222,12 @@ def _message(where: str, key: Key | None, error: Exception) -> str:
 
 def rewrite(path: Path, index: Index) -> None:
     """Replace the log by one with only the current and the damaged lines."""
-    write_whole(path / INDEX, b"".join(_lines(index)))
-
-
-def _lines(index: Index) -> Iterator[bytes]:
-    yield from (line + b"\n" for line in index.damaged)
+    lines = [line + b"\n" for line in index.damaged]
     ordered = sorted(index.days.items(), key=lambda item: item[1][0].revision)
-    for key, entries in ordered:
-        yield line_of(key, entries[0].revision, entries)
+    lines += [line_of(key, entries[0].revision, entries) for key, entries in ordered]
     if not ordered or ordered[-1][1][0].revision < index.revision:  # the last change removed a day
-        yield line_of(_NO_DAY, index.revision, ())
-
-
-_NO_DAY = ("0001-01-01", "")
+        lines.append(line_of(("0001-01-01", ""), index.revision, ()))
+    write_whole(path / INDEX, b"".join(lines))
 
 
 def append(path: Path, index: Index, line: bytes) -> None:
@@ -271,8 +261,3 @@ def identity(index: Path | int) -> tuple[int, ...]:
     """Inode, time and size of the index file, which change with every write."""
     state = os.stat(index)
     return state.st_ino, state.st_mtime_ns, state.st_size
-
-
-def facts_of(info: Mapping[str, Any]) -> bytes:
-    """Information about an entry in the form of its line."""
-    return json.dumps(info, allow_nan=False).encode()

@@ -4,26 +4,312 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from calibscale import formatting
 from calibscale.formatting import one_line
-from calibscale.output.document import Article
-from calibscale.output.documents import articles
-from calibscale.output.documents.audit_document import audit
+from calibscale.output.document import (
+    Article,
+    Figure,
+    Figures,
+    Paragraph,
+    closing,
+    estimator_notes,
+    interval_terms,
+    only,
+    section,
+    size_of,
+    source_name,
+    table,
+)
+from calibscale.output.documents.bias_documents import audit, bias
+from calibscale.output.documents.comparisons import (
+    Tested,
+    difference_table,
+    is_smallest_p,
+    ranking_blocks,
+    selection_blocks,
+    test_blocks,
+)
+from calibscale.output.documents.estimates import (
+    Place,
+    ends,
+    estimate_blocks,
+    group_blocks,
+    interval_name,
+    reliability_figure,
+)
 from calibscale.output.documents.night_report import nightly
+from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 from calibscale.output.reading import read
 
+_MAX_DIAGRAMS = 12
+_ALPHA = 0.05  # level of tests
+
+
+# ---------------------------------------------------------------- evaluate, reliability, test
+
+
+def evaluation(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale evaluate``."""
+    results = result["results"]
+    columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
+    every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
+    grouped = [
+        section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
+            one["column"], [{**g, "group": g["name"] or g["value"]} for g in one["values"]], "",
+            worst_first=True,
+        ), Paragraph(f"To test which groups are biased, run {_audit_command(one['column'])}"))
+        for i, one in enumerate(columns)
+    ]  # fmt: skip
+    blocks = estimate_blocks([Place("", results, result["n"])], "estimator")
+    bins = result["reliability"]
+    band: list[str] = []
+    diagram = (
+        reliability_figure({**bins, "source": result["source"]}, "of all rows") if bins else None
+    )
+    if diagram is not None:
+        band = ["band"]
+        first = Figures((replace(diagram, title="Reliability of all rows"),))
+        blocks = [first, *blocks[1:2], *blocks[:1], *blocks[2:]]  # values beside the diagram
+    return Article(
+        f"Calibration of {source_name(result)}", size_of(result),
+        (result["verdict"] or _first_value(results)).removesuffix("."),
+        sections=only(
+            section("estimates", "Estimates", *blocks),
+            *grouped,
+            *closing(
+                result, ["calibrated", *band, *interval_terms(every)],
+                [e["estimator"] for e in every], estimator_notes(every),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _audit_command(column: str) -> str:
+    name, _, ranges = column.rpartition(":")
+    name = name if ranges.isdecimal() and name else column
+    return f"calibscale audit STORE --covariates {name}"
+
+
+def _first_value(results: list[dict[str, Any]]) -> str:
+    """Sentence about the most common calibration error among the results."""
+    by_name = {e["estimator"]: e for e in results if e["value"] is not None}
+    for name in ("ece", "tce2_debiased", *by_name):
+        if name in by_name:
+            estimate = by_name[name]
+            text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
+            if None not in ends(estimate):
+                level = interval_name(estimate["interval"]["level"])
+                text += f" ({level} {formatting.span(*ends(estimate))})"
+            return text
+    return "No estimate has a value"
+
+
+def reliability(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale reliability``."""
+    filled = [b for b in result["bins"] if b["frequency"] is not None]
+    outside = sum(bool(b["outside"]) for b in filled)
+    level = result["level"]
+    verdict = f"{outside} of {formatting.plural(len(filled), 'bin')} outside the band"
+    if level is not None:
+        verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
+    if not filled:
+        verdict = result["reason"] or "There are no bins"
+    figures = [reliability_figure(result, "of all rows", in_text=True)]
+    listed = None
+    if result["groups"] is not None:
+        column, values = result["groups"]["column"], result["groups"]["values"]
+        groups = sorted(values, key=lambda g: -g["n"])
+        whom = [formatting.group(column, g["name"] or g["value"]) for g in groups]
+        shared = {key: result[key] for key in ("notion", "class", "level", "source")}
+        figures += [
+            reliability_figure({**g, **shared}, f"where {name}", result)
+            for name, g in list(zip(whom, groups, strict=True))[:_MAX_DIAGRAMS]
+        ]
+        rows = [
+            (name, formatting.count(g["n"]), formatting.number(g["ece"]),
+             formatting.number(g["tce2_debiased"]))
+            for name, g in zip(whom, groups, strict=True)
+        ]  # fmt: skip
+        listed = table("Groups", ("group", "rows", "ece", "tce2_debiased"), rows)
+    drawn = tuple(figure for figure in figures if figure is not None)
+    notion, k = formatting.notion(result["notion"]), result["class"]
+    if k is not None:
+        names = (result["source"] or {}).get("class_names")
+        notion = f"class {names[k] if names else k}"
+    return Article(
+        f"Reliability of {source_name(result)}", f"{size_of(result)}, {notion}", verdict,
+        sections=only(
+            section("reliability", "Reliability", Figures(drawn) if drawn else None),
+            section("groups", "Groups", listed),
+            *closing(result, ["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
+        ),
+    )  # fmt: skip
+
+
+def test(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale test``."""
+    tests = result["tests"]
+    p_values = [(t, t["p_value"]) for t in tests if t["p_value"] is not None]
+    small, count = [(t, p) for t, p in p_values if p <= _ALPHA], len(p_values)
+    cited = sorted(small or p_values, key=lambda one: one[1])
+    texts = [f"{t['statistic']} {formatting.p_is(p, is_smallest_p(t))}" for t, p in cited]
+    verdict = "Evidence of miscalibration" if small else "No evidence of miscalibration"
+    if count > 1:
+        verdict += f" in {len(small)} of {count} tests" if small else f" in {count} tests"
+    verdict = f"{verdict}: {formatting.joined(texts, 4)}" if p_values else "No test has a p-value"
+    several = ("The p-values are not adjusted for the number of tests.",) * (count > 1)
+    run = result.get("run") or result["parameters"] or {}
+    own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
+    seed = tests[0]["seed"] if tests else None
+    shown = {**result, "parameters": {**run, **own, "seed": seed}}
+    return Article(
+        f"Tests of {source_name(result)}", size_of(result), verdict, reasons=several,
+        sections=only(
+            section("tests", "Tests",
+                    *test_blocks([Tested("", t) for t in tests], "test", _ALPHA)),
+            *closing(shown, ["calibrated", "p-value", "critical"], [t["statistic"] for t in tests]),
+        ),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- select, rank, power
+
+
+def selection(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale select``."""
+    chosen = result["selected"]
+    verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
+    verdict += formatting.number(chosen["estimate"])
+    if chosen["interval"] is not None:
+        level = interval_name(chosen["interval"]["level"])
+        verdict += f" ({level} {formatting.span(*ends(chosen))})"
+    features = {"features": result["features"]} if result.get("features") else {}
+    return Article(
+        f"Selection of an estimator for {source_name(result)}",
+        f"{size_of(result)}, {formatting.notion(result['notion'])}", verdict,
+        sections=only(
+            section("risk", "Risk", *selection_blocks(result)),
+            *closing(result, ["calibrated", "risk", "root"], **features),
+        ),
+    )  # fmt: skip
+
+
+def ranking(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale rank``."""
+    models = sorted(result["models"], key=lambda m: (m["rank"] is None, m["rank"]))
+    level = (result["parameters"] or {}).get("level")
+    level = level if isinstance(level, int | float) else None
+    verdict = "No model has a value"
+    if models and models[0]["rank"] is not None:
+        first = [m["name"] for m in models if m["rank"] == models[0]["rank"]]
+        several = sum(m["rank"] is not None for m in models) > 1
+        verb = "is" if len(first) == 1 else "are equally"
+        verdict = f"{formatting.joined(first)} {verb} the best calibrated of "
+        verdict += formatting.plural(len(models), "model")
+        best = (
+            (models[0]["rank_probabilities"] or [None])[0] if len(first) == 1 and several else None
+        )
+        verdict += f" with probability {formatting.probability(best)}" if best is not None else ""
+    sentences = []
+    if len(result["differences"]) > 1:
+        differ = sum(bool(d["distinguishable"]) for d in result["differences"])
+        sentences.append(f"{differ} of {len(result['differences'])} pairs differ.")
+    if result["p_order"] is not None and result["differences"]:
+        probability = formatting.probability(result["p_order"])
+        sentences.append(f"The complete order is correct with probability {probability}.")
+    for a in result["agreement"] or ():
+        sentences.append(
+            f"Of {a['trials']:,} random subsets of {a['size']:,} rows, "
+            f"{formatting.percent(a['same_ranking'])} have the same ranking and "
+            f"{formatting.percent(a['same_best'])} the same best model."
+        )
+    differences = [
+        {"first": d["worse"], "second": d["better"], "value": d["value"], "p": d["p_adjusted"],
+         **dict(zip(("low", "high"), ends(d), strict=True))}
+        for d in result["differences"]
+    ]  # fmt: skip
+    rows = sorted({m["n"] for m in models if m["n"] is not None})
+    subtitle = (
+        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ())) + " rows"
+    )
+    excluded = [
+        (m["name"], reason.replace("_", " "), formatting.count(n))
+        for m in models
+        for reason, n in {
+            **({"without a label yet": m["n_unlabelled"]} if m["n_unlabelled"] else {}),
+            **(m["dropped"] or {}),
+        }.items()
+    ]
+    columns = ("model", "reason", "rows")
+    left = table("Rows that were left out", columns, excluded) if excluded else None
+    return Article(
+        f"Ranking by {result['estimator']}", subtitle, verdict,
+        sections=only(
+            section("ranking", "Models",
+                    *ranking_blocks(models, result["estimator"], level, sentences),
+                    difference_table(differences, level, ("model", "minus"))),
+            *closing(
+                result, ["calibrated", "interval", "rank", "adjusted", *interval_terms(models)],
+                [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def power(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale power``."""
+    bias, where = result["bias"], result["bias"]["where"]
+    parts = [f"a bias of {bias['shift']:+g}"] if bias["shift"] else []
+    parts += [f"a temperature of {bias['temperature']:g}"] if bias["temperature"] != 1 else []
+    what = " and ".join(parts) or "no bias"
+    if where is not None:
+        what += f" where {formatting.group(where['covariate'], where['value'])}"
+    goal = (
+        f"to detect {what} with {result['statistic']} in {formatting.percent(result['power'])} of "
+    )
+    goal += f"cases, at level {result['level']:g}"
+    if result["rows"] is None:
+        verdict = f"More than {formatting.count(result['most_rows'])} rows are needed {goal}"
+    else:
+        low, high = result["interval"] or (result["rows"], result["rows"])
+        verdict = f"{result['rows']:,} rows ({low:,.0f} … {high:,.0f}) are needed {goal}"
+    curve = sorted(result["curve"], key=lambda t: t["rows"])
+    listed = table(
+        "Power by the number of rows",
+        ("rows", "detected", "power"),
+        [(formatting.count(t["rows"]), f"{t['rejections']} of {t['trials']}",
+          f"{100 * t['power']:.1f} %") for t in curve],
+    )  # fmt: skip
+    figure = None
+    if curve and all(t["rows"] > 0 for t in curve):
+        caption = f"Share of detections by the number of rows. {verdict}."
+        one = Figure(partial(plot_power, result), CURVE_HEIGHT, "Power by the number of rows",
+                     caption, listed, in_text=True)  # fmt: skip
+        figure = Figures((one,))
+    shown = figure if figure is not None else Paragraph("Nothing was simulated.")
+    return Article(
+        f"Required rows: {source_name(result)}",
+        f"{size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",
+        verdict,
+        sections=only(
+            section("power", "Power", shown),
+            *closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
+        ),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- documents by result
+
+
 _DOCUMENTS: dict[str, Callable[[dict[str, Any]], Article]] = {
-    "audit": audit,
-    "bias": articles.bias,
-    "evaluation": articles.evaluation,
-    "nightly": nightly,
-    "power": articles.power,
-    "ranking": articles.ranking,
-    "reliability": articles.reliability,
-    "selection": articles.selection,
-    "test": articles.test,
+    one.__name__: one
+    for one in (
+        *(audit, bias, evaluation, nightly, power),
+        *(ranking, reliability, selection, test),
+    )
 }
 
 
@@ -35,8 +321,7 @@ def document_of_json(value: Any, where: str) -> Article:
     OptionError
         If the value is malformed, or its schema has no report.
     """
-    result = read(value, where)
-    return _document(result)
+    return _document(read(value, where))
 
 
 def document(result: Any) -> Article:
@@ -54,7 +339,7 @@ def document(result: Any) -> Article:
     >>> document(cs.evaluate(source, cs.Brier())).title
     'Calibration of arrays'
     """
-    value = read(_escaped(result.to_dict()))
+    value = read(result.to_dict(), shown=one_line)
     histograms = getattr(result, "histograms", ())
     value["histograms"] = {one.covariate: (one.edges, one.counts) for one in histograms}
     return _document(value)
@@ -64,12 +349,3 @@ def _document(result: dict[str, Any]) -> Article:
     name = result["schema"].removeprefix("calibscale.").partition("/")[0]
     article, seconds = _DOCUMENTS[name](result), result.get("seconds")
     return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
-
-
-def _escaped(value: Any) -> Any:
-    """Return the JSON value with `formatting.one_line` applied to its texts."""
-    if isinstance(value, dict):
-        return {one_line(key): _escaped(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_escaped(item) for item in value]
-    return one_line(value) if isinstance(value, str) else value

@@ -18,7 +18,7 @@ from calibscale.output.document import (
     TableColumn,
     table,
 )
-from calibscale.output.documents.estimates import interval_name, strip_table
+from calibscale.output.documents.estimates import ends, interval_name, strip_table
 from calibscale.output.plots.curve_plots import (
     CURVE_HEIGHT,
     IntervalPanel,
@@ -27,6 +27,8 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
     plot_risk,
+    root_risk,
+    root_spread,
 )
 
 
@@ -40,7 +42,7 @@ class Tested(NamedTuple):
 
 def is_smallest_p(test: dict[str, Any]) -> bool:
     """Whether the p-value is the smallest that the replicates allow."""
-    return test["null"] != "hoeffding" and test["exceedances"] == 0
+    return bool(test["replicates"]) and test["exceedances"] == 0
 
 
 def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block]:
@@ -125,9 +127,6 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
     return Figures(tuple(figures))
 
 
-# ---------------------------------------------------------------- Comparisons
-
-
 # ---------------------------------------------------------------- ranking
 
 
@@ -137,7 +136,7 @@ def ranking_blocks(
     """Plot and table of ranked models (keys: name, rank, value, interval, rank_probabilities)."""
     if not models:
         return []
-    rows = tuple(_model_row(model) for model in models)
+    rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
     strip = IntervalPanel(by, rows)
     figure = Figure(
         partial(plot_intervals, [strip], by, interval_name(level)), intervals_height([strip]),
@@ -148,18 +147,12 @@ def ranking_blocks(
     return [Figures((figure,)), _models_table(models, by, level), *map(Paragraph, notes)]
 
 
-def _model_row(model: dict[str, Any]) -> IntervalRow:
-    interval = model["interval"] or {"low": None, "high": None}
-    return IntervalRow(model["name"], model["value"], interval["low"], interval["high"])
-
-
 def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None) -> Block:
     n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
     extra = [k for k in ("accuracy", "brier", "nll") if any(m.get(k) is not None for m in models)]
     rows = []
     for model in models:
-        interval = model["interval"] or {"low": None, "high": None}
         given = list(model["rank_probabilities"] or ())[:n_ranks]
         probabilities = [
             Cell(formatting.probability(p), "share", round(p, 3)) if p is not None else Cell("–")
@@ -168,7 +161,7 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
         rank = "–" if model["rank"] is None else str(model["rank"])
         rows.append((
             model["name"], rank, formatting.number(model["value"]),
-            formatting.span(interval["low"], interval["high"]), *probabilities,
+            formatting.span(*ends(model)), *probabilities,
             *(formatting.number(model.get(key)) for key in extra),
         ))  # fmt: skip
     head = ("model", "rank", by, interval_name(level))
@@ -263,25 +256,21 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
     """Table of risks, plots of risk along grids, and the best estimate of each estimator."""
     candidates = result["candidates"]
     names = list(dict.fromkeys(c["estimator"] for c in candidates))
-    best = {name: _best([c for c in candidates if c["estimator"] == name]) for name in names}
+    grids = {name: [c for c in candidates if c["estimator"] == name] for name in names}
+    best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
+    root = "" if chosen["root"] is None else f", its root {formatting.number(chosen['root'])}"
     blocks: list[Block] = [
         Paragraph(
             f"The estimator with the smallest risk is {chosen['estimator']}"
-            + (f" with {_settings(chosen)}" if _settings(chosen) else "")
-            + f": the squared calibration error is {formatting.number(chosen['estimate'])}"
-            + (
-                f", its root {formatting.number(chosen['root'])}"
-                if chosen["root"] is not None
-                else ""
-            )
-            + f". {_interval_sentence(chosen)}"
+            f"{' with ' * bool(_settings(chosen))}{_settings(chosen)}"
+            f": the squared calibration error is {formatting.number(chosen['estimate'])}"
+            f"{root}. {_interval_sentence(chosen)}"
         ),
         _risk_table(list(best.values()), chosen),
     ]
     figures = [_root_figure(list(best.values()), chosen)]
-    for name in names:
-        grid = [c for c in candidates if c["estimator"] == name]
+    for name, grid in grids.items():
         figure = _risk_figure(name, grid, best[name], chosen)
         figures += [figure] if figure is not None else []
         end = figure is not None and figure.caption.endswith("may be better.")
@@ -298,12 +287,8 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
     return [*blocks, Figures(tuple(figures))]
 
 
-def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
-    return min(candidates, key=lambda c: math.inf if c["risk"] is None else c["risk"])
-
-
-def _root_risk(candidate: dict[str, Any]) -> float | None:
-    return None if candidate["risk"] is None else 100 * math.sqrt(max(candidate["risk"], 0.0))
+def _risk(candidate: dict[str, Any]) -> float:
+    return math.inf if candidate["risk"] is None else candidate["risk"]
 
 
 def _settings(candidate: dict[str, Any]) -> str:
@@ -322,12 +307,12 @@ def _digits(value: Any) -> str:
 
 def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Block:
     rows = []
-    for c in sorted(best, key=lambda c: math.inf if c["risk"] is None else c["risk"]):
+    for c in sorted(best, key=_risk):
         best_one = c["estimator"] == chosen["estimator"]
         state = "worse" if c["distinguishable"] else "indistinguishable"
         rows.append((
             Cell(c["estimator"], "strong" if best_one else ""), _settings(c) or "–",
-            formatting.number(_root_risk(c), 6),
+            formatting.number(None if c["risk"] is None else root_risk(c), 6),
             "–" if best_one else formatting.signed(c["difference"]),
             "–" if best_one else formatting.number(c["difference_standard_error"], 2),
             formatting.number(c["estimate"]), formatting.number(c["root"]),
@@ -349,20 +334,20 @@ def _level(candidate: dict[str, Any]) -> float | None:
 
 def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
     """Square roots of the limits of the interval."""
-    limits = candidate["interval"] or {"low": None, "high": None}
-    if limits["low"] is None or limits["high"] is None:
+    low, high = ends(candidate)
+    if low is None or high is None:
         return None, None
-    return math.sqrt(max(limits["low"], 0.0)), math.sqrt(max(limits["high"], 0.0))
+    return math.sqrt(max(low, 0.0)), math.sqrt(max(high, 0.0))
 
 
 def _interval_sentence(chosen: dict[str, Any]) -> str:
     """Sentence about the interval of the selected estimate."""
-    limits = chosen["interval"]
-    if limits is None or limits["low"] is None or limits["high"] is None:
+    low, high = ends(chosen)
+    if low is None or high is None:
         return ""
-    between = formatting.span(limits["low"], limits["high"])
-    text = f"The {interval_name(limits['level'])} of the squared error is {between}"
-    if limits["low"] <= 0:
+    between = formatting.span(low, high)
+    text = f"The {interval_name(_level(chosen))} of the squared error is {between}"
+    if low <= 0:
         return f"{text}. It includes 0, although the estimate, a mean of squares, is positive."
     return f"{text}."
 
@@ -394,8 +379,8 @@ def _risk_figure(
     drawn.sort(key=lambda c: c["hyperparameter"][label])
     values = [c["hyperparameter"][label] for c in drawn]
     rows = [
-        (formatting.number(value, 4), formatting.number(_root_risk(c)),
-         formatting.number(_root_spread(c), 2), formatting.number(c["estimate"]))
+        (formatting.number(value, 4), formatting.number(root_risk(c)),
+         formatting.number(root_spread(c), 2), formatting.number(c["estimate"]))
         for value, c in zip(values, drawn, strict=True)
     ]  # fmt: skip
     at, y_name = best["hyperparameter"][label], "√risk × 100"
@@ -408,9 +393,3 @@ def _risk_figure(
         table(f"Data of the plot: risk of {name}", (label, y_name, "±", "estimate"), rows),
         f"Risk of {name}",
     )  # fmt: skip
-
-
-def _root_spread(candidate: dict[str, Any]) -> float:
-    """Two standard errors of the difference from the best, on the scale of √risk × 100."""
-    error = candidate["difference_standard_error"] or 0.0
-    return 100 * error / math.sqrt(max(candidate["risk"], 1e-300))

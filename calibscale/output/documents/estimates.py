@@ -26,7 +26,7 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
 )
-from calibscale.output.plots.reliability_plot import (
+from calibscale.output.plots.prediction_plots import (
     RELIABILITY_HEIGHT,
     outcome,
     plot_reliability,
@@ -61,6 +61,12 @@ def interval_name(level: float | None) -> str:
     return "interval" if level is None else f"{formatting.percent(level)} interval"
 
 
+def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Ends of the interval of a result; None if it has none."""
+    interval = result["interval"]
+    return (None, None) if interval is None else (interval["low"], interval["high"])
+
+
 # ---------------------------------------------------------------- estimates
 
 
@@ -92,12 +98,9 @@ def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[s
 
 
 def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
-    interval = estimate["interval"] or {"low": None, "high": None}
     name = estimate["estimator"]
-    return IntervalRow(
-        place.name, estimate["value"], interval["low"], interval["high"],
-        name in place.breached, place.limits.get(name, ()),
-    )  # fmt: skip
+    breached, limits = name in place.breached, place.limits.get(name, ())
+    return IntervalRow(place.name, estimate["value"], *ends(estimate), breached, limits)
 
 
 def _forest_figure(
@@ -179,11 +182,10 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
 
 
 def _interval(estimate: dict[str, Any]) -> str:
-    interval = estimate["interval"]
-    if interval is None:
+    if estimate["interval"] is None:
         return "–"
-    biased = interval["covers"] == THIS_N
-    return formatting.span(interval["low"], interval["high"]) + (" at this n" if biased else "")
+    biased = estimate["interval"]["covers"] == THIS_N
+    return formatting.span(*ends(estimate)) + " at this n" * biased
 
 
 def _approximation(estimate: dict[str, Any]) -> str:
@@ -297,10 +299,10 @@ def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
 def _value_and_interval(estimate: dict[str, Any] | None) -> str:
     if estimate is None:
         return "–"
-    interval, value = estimate["interval"], formatting.number(estimate["value"], 3)
-    if interval is None or interval["low"] is None or interval["high"] is None:
+    value = formatting.number(estimate["value"], 3)
+    if None in ends(estimate):
         return value
-    return f"{value} [{formatting.span(interval['low'], interval['high'], 2)}]"
+    return f"{value} [{formatting.span(*ends(estimate), 2)}]"
 
 
 # ---------------------------------------------------------------- reliability

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from calibscale import formatting
@@ -10,15 +11,21 @@ from calibscale.output.document import (
     Block,
     Cell,
     Facts,
+    Figure,
     Figures,
     Folded,
     Paragraph,
     Table,
     TableColumn,
+    closing,
+    estimator_notes,
+    interval_terms,
+    left_out,
+    only,
     section,
     table,
 )
-from calibscale.output.documents.bias_sections import map_blocks
+from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.comparisons import (
     Tested,
     difference_table,
@@ -29,32 +36,32 @@ from calibscale.output.documents.comparisons import (
 )
 from calibscale.output.documents.estimates import (
     Place,
+    ends,
     estimate_blocks,
     group_blocks,
     group_table,
     reliability_figure,
 )
-from calibscale.output.documents.shared_sections import (
-    estimator_notes,
-    exclusions,
+from calibscale.output.documents.night_sections import (
+    DAYS,
     head,
-    interval_terms,
-    left_out,
     missing_value,
-    notes,
+    newest,
     observed,
-    only,
     over,
-    settings,
-    terms,
+    trend_blocks,
     what,
 )
-from calibscale.output.documents.trend_sections import evidence_blocks, trend_blocks
+from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
 
 
 def nightly(night: dict[str, Any]) -> Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
+    group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
+    risk = [] if selected is None else selection_blocks(selected)
+    drift = [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
+    every = _every(night)
     return Article(
         title=f"{night['job']}, model {night['model']}",
         subtitle=_subtitle(night),
@@ -67,19 +74,23 @@ def nightly(night: dict[str, Any]) -> Article:
             section("estimates", "Estimates", *_estimates(night)),
             section("reliability", "Reliability", _diagrams(night), detail=True),
             section("trend", "Trend over days", *trend_blocks(night), detail=True),
-            section("evidence", "Evidence over time", *evidence_blocks(night)),
-            section("drift", "Drift", *_drift(night), detail=True),
-            section(
-                "groups", f"Groups by {night['group_by'] or 'group'}", *_groups(night), detail=True
-            ),
+            section("evidence", "Evidence over time", *_evidence(night)),
+            section("drift", "Drift", *drift, detail=True),
+            section("groups", f"Groups by {group}", *_groups(night), detail=True),
             section("tests", "Tests", *_tests(night), detail=True),
             section("ranking", "Ranking of models", *_ranking(night), detail=True),
-            section("risk", "Selection of an estimator by risk", *_selection(night), detail=True),
-            section("map", "Local bias", *_map(night), detail=True),
-            section("rows", "What was left out", *_left_out(night)),
-            notes([*(night["notes"] or ()), *estimator_notes(_every(night))]),
-            terms(_terms(night), [e["estimator"] for e in _every(night)]),
-            settings(night, model=night["model"], day=night["day"], created=night["created"]),
+            section("risk", "Selection of an estimator by risk", *risk, detail=True),
+            section("map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True),
+            *closing(
+                night,
+                _terms(night),
+                [e["estimator"] for e in every],
+                [*(night["notes"] or ()), *estimator_notes(every)],
+                _left_out(night),
+                model=night["model"],
+                day=night["day"],
+                created=night["created"],
+            ),
         ),
     )
 
@@ -107,12 +118,11 @@ def _subtitle(night: dict[str, Any]) -> str:
 
 
 def _facts(night: dict[str, Any]) -> Facts:
-    facts = [("rows of the day", formatting.count(night["n"]), exclusions(night))]
+    facts = [("rows of the day", formatting.count(night["n"]), _exclusions(night))]
     for window, estimate in _key_estimates(night):
-        interval = estimate["interval"]
         remark = f"over {over(night, window)}"
-        if interval is not None:
-            remark += f", {formatting.span(interval['low'], interval['high'], 2)}"
+        if estimate["interval"] is not None:
+            remark += f", {formatting.span(*ends(estimate), 2)}"
         facts.append((formatting.label(estimate), formatting.number(estimate["value"]), remark))
     alarms = night["alarms"]
     if alarms is not None:
@@ -129,6 +139,16 @@ def _facts(night: dict[str, Any]) -> Facts:
         since = formatting.day(trend["days"][0] if first is None else first)
         facts.append(("days in the ledger", formatting.count(count), f"since {since}"))
     return Facts(tuple(facts))
+
+
+def _exclusions(result: dict[str, Any]) -> str:
+    """Remark on the number of excluded rows."""
+    parts = []
+    if result["n_unlabelled"]:
+        parts.append(f"{formatting.count(result['n_unlabelled'])} without a label yet")
+    if result["n_dropped"]:
+        parts.append(f"{formatting.count(result['n_dropped'])} dropped")
+    return " and ".join(parts) if parts else "none left out"
 
 
 def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -281,16 +301,75 @@ def _ranking(night: dict[str, Any]) -> list[Block]:
     return [*blocks, *([pairs] if pairs is not None else [])]
 
 
-def _drift(night: dict[str, Any]) -> list[Block]:
-    return [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
+# ---------------------------------------------------------------- evidence over time
 
 
-def _selection(night: dict[str, Any]) -> list[Block]:
-    return [] if night["selection"] is None else selection_blocks(night["selection"])
+def _evidence(night: dict[str, Any]) -> list[Block]:
+    """Plot of the e-processes over days, and table of their current values."""
+    alarms, column = night["alarms"], night["group_by"]
+    if alarms is None or not alarms["days"]:
+        return []
+    days = alarms["days"][-DAYS:]
+    processes = alarms["processes"] or []
+    notions = {p["notion"] for p in processes}
+
+    def name(p: dict[str, Any]) -> str:
+        whom = formatting.group(column, p["group"])
+        return f"{whom}, {formatting.notion(p['notion'])}" if len(notions) > 1 else whom
+
+    combined = alarms["log_evidence"][-DAYS:]
+    threshold, each = alarms["threshold"], alarms["process_threshold"]
+    drawn = [
+        Line(name(p), p["log_evidence"][-DAYS:], alarm=bool(p["alarm"]),
+             threshold=p["threshold"] if p["threshold"] is not None else each)
+        for p in processes
+    ]  # fmt: skip
+    level = formatting.percent(alarms["level"])
+    now = formatting.evidence(newest(combined))
+    caption = f"Evidence against calibration after each day, currently E = {now}. "
+    if alarms["since"]:
+        caption += f"There has been an alarm since {formatting.day(alarms['since'])}."
+    else:
+        caption += "There is an alarm." if alarms["alarm"] else "There is no alarm."
+    top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
+    if top > 3 * max(threshold or 0.0, each or 0.0) + 7:
+        caption += " Lines continue above the plot."
+    caption += f" A calibrated model ever raises an alarm with probability at most {level}."
+    rows = [
+        (day, formatting.evidence(v), *(formatting.evidence(p.values[i]) for p in drawn))
+        for i, (day, v) in enumerate(zip(days, combined, strict=True))
+    ]
+    head = ("day", "combined", *(p.name for p in drawn))
+    figure = Figure(
+        partial(plot_evidence, days, Line("combined", combined, threshold=threshold), drawn),
+        EVIDENCE_HEIGHT,
+        "Evidence against calibration over days",
+        caption,
+        table("Data of the plot: evidence E after each day", head, rows),
+    )
+    return [Figures((figure,)), _process_table(night, processes)]
 
 
-def _map(night: dict[str, Any]) -> list[Block]:
-    return [] if night["bias"] is None else map_blocks(night["bias"])
+def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> Table:
+    alarms = night["alarms"]
+    each = alarms["process_threshold"]
+
+    def row(name: str, notion: str, log: float | None, at: float | None, process: Any) -> Any:
+        since = f"alarm since {formatting.day(process['since'])}" if process["since"] else "alarm"
+        state = Cell(since, "breached") if process["alarm"] else Cell("no alarm", "fine")
+        return name, state, formatting.evidence(log), formatting.evidence(at), notion
+
+    combined = row("combined", "–", newest(alarms["log_evidence"]), alarms["threshold"], alarms)
+    rows = [combined] + [
+        row(formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]),
+            newest(p["log_evidence"]), p["threshold"] if p["threshold"] is not None else each, p)
+        for p in sorted(processes, key=lambda p: -(newest(p["log_evidence"]) or 0.0))
+    ]  # fmt: skip
+    head = (
+        "process", TableColumn("state", numbers=False), "current E", "threshold",
+        TableColumn("notion", numbers=False),
+    )  # fmt: skip
+    return table("Evidence of each process", head, rows)
 
 
 # ---------------------------------------------------------------- other sections

@@ -1,9 +1,17 @@
-"""Plots of results: functions that draw on matplotlib axes, as reports and pictures do."""
+"""Plots of results, as in reports and pictures.
 
-from calibscale.output.plots.bias_plots import map_cells, plot_bias_curves, plot_bias_map
+Every function draws on the matplotlib axes `ax`, by default those of a new figure, and returns
+them; diagrams of several parts divide the axes.
+"""
+
 from calibscale.output.plots.curve_plots import plot_intervals, plot_power, plot_risk
 from calibscale.output.plots.day_plots import plot_day_rows, plot_evidence, plot_trend
-from calibscale.output.plots.reliability_plot import plot_reliability
+from calibscale.output.plots.prediction_plots import (
+    map_cells,
+    plot_bias_curves,
+    plot_bias_map,
+    plot_reliability,
+)
 
 __all__ = [
     "map_cells", "plot_bias_curves", "plot_bias_map", "plot_day_rows", "plot_evidence",

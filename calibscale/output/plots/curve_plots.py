@@ -29,6 +29,12 @@ def root_risk(candidate: dict[str, Any]) -> float:
     return 100 * math.sqrt(max(candidate["risk"], 0.0))
 
 
+def root_spread(candidate: dict[str, Any]) -> float:
+    """Two standard errors of the difference from the best, on the scale of √risk × 100."""
+    error = candidate["difference_standard_error"] or 0.0
+    return 100 * error / math.sqrt(max(candidate["risk"], 1e-300))
+
+
 def plot_risk(
     candidates: Sequence[dict[str, Any]], best: dict[str, Any], selected: dict[str, Any],
     ax: Any = None,
@@ -44,12 +50,6 @@ def plot_risk(
         a selection.
     best, selected : dict
         Candidate of this estimator, and of all estimators, with the smallest risk.
-    ax : matplotlib.axes.Axes, optional
-        Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------
@@ -62,10 +62,7 @@ def plot_risk(
     x = [float(c["hyperparameter"][label]) for c in candidates]
     y = np.array([root_risk(c) for c in candidates])
     floor, top = root_risk(selected), float(np.median(y))
-    spread = [
-        100 * (c["difference_standard_error"] or 0.0) / math.sqrt(max(c["risk"], 1e-300))
-        for c in candidates
-    ]
+    spread = [root_spread(c) for c in candidates]
     high = max(min(y.max(), top + 2 * (top - floor)), y.min(), floor)
     low = min(y.min(), floor)
     room = max(0.08 * (high - low), 1e-9 * abs(high)) or 1.0
@@ -93,12 +90,6 @@ def plot_power(result: Any, ax: Any = None) -> Any:
     ----------
     result : Power or dict
         Result of `calibscale.power`, or its JSON object.
-    ax : matplotlib.axes.Axes, optional
-        Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------
@@ -177,12 +168,6 @@ def plot_intervals(
     panels : sequence of IntervalPanel
     point, interval, alert : str
         Legend of the points, of the bars, and of the points with an alert.
-    ax : matplotlib.axes.Axes, optional
-        Axes that the panels divide.  Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------

@@ -53,12 +53,6 @@ def plot_day_rows(days: Sequence[str], counts: Sequence[int | None], ax: Any = N
     days : sequence of str
         Days such as 2026-11-20, or parts of days such as 2026-11-20T06.
     counts : sequence of int or None
-    ax : matplotlib.axes.Axes, optional
-        Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------
@@ -92,12 +86,6 @@ def plot_trend(
         Thresholds, see `near_limits`.
     by : str
         Name of the groups in the legend.
-    ax : matplotlib.axes.Axes, optional
-        Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------
@@ -163,12 +151,6 @@ def plot_evidence(
         Natural logarithms of the combined E, and the threshold of its alarm.
     processes : sequence of Line
         Natural logarithms of each process, and the threshold of its alarm.
-    ax : matplotlib.axes.Axes, optional
-        Default: axes of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
 
     Examples
     --------

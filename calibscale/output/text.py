@@ -1,22 +1,34 @@
-"""Tables on terminals of any width."""
+"""Documents and tables as text that fits the width of a terminal."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape as markup
 from rich.segment import Segment
-from rich.table import Column, Table
+from rich.table import Column
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from calibscale.estimators import short_summary
 from calibscale.formatting import one_line, plural, printable, seconds
+from calibscale.output.document import (
+    Article,
+    Block,
+    Facts,
+    Figures,
+    Folded,
+    Listing,
+    Paragraph,
+    Table,
+)
+from calibscale.output.documents import document
 
 if TYPE_CHECKING:
     from calibscale.results import Estimate
@@ -25,6 +37,119 @@ if TYPE_CHECKING:
 _NAME = 12  # minimum width of a column of names before they wrap; halved if there is no room
 BETWEEN = 2  # spaces between columns
 _UNBROKEN = 10_000  # line width of files and pipes
+_MAX_ROWS = 100  # of a table; the JSON output has all rows
+_COLOURS = {
+    "breached": "bold red", "alarm": "bold red", "fine": "bold green", "faint": "yellow",
+    "strong": "bold",
+}  # fmt: skip
+_TYPOGRAPHY = str.maketrans({"\u00a0": " ", "−": "-"})  # numbers that can be copied
+
+
+# ---------------------------------------------------------------- documents
+
+
+def as_text(result: Any) -> str:
+    """Return the document of a result as text without colours, as `print` shows it."""
+    out = StringIO()
+    print_result(
+        result, console=SafeConsole(file=out, color_system=None, highlight=False,
+                                  force_jupyter=False),
+    )  # fmt: skip
+    return out.getvalue().rstrip("\n")
+
+
+def print_result(
+    result: Any, max_groups: int | None = None, console: Console | None = None
+) -> None:
+    """Print the document of a result, with at most `max_groups` groups and regions."""
+    print_article(document(result), console or terminal(), max_groups)
+
+
+def print_article(article: Article, console: Console, max_groups: int | None = None) -> None:
+    """Print a document, without plots and the sections that only reports have."""
+    _print(console, f"{article.title}: {article.heading}", "bold")
+    _print(console, f"{article.verdict}.", _COLOURS.get(article.state, "bold"))
+    for reason in article.reasons:
+        _print(console, reason)
+    sections = [
+        (section, blocks) for section in article.sections
+        if not section.detail and (blocks := [b for b in section.blocks if _printed(b)])
+    ]  # fmt: skip
+    for i, (section, blocks) in enumerate(sections):
+        console.print()
+        if i:
+            _print(console, section.title, "bold underline")
+        limit = max_groups if section.name in ("groups", "curves") else None
+        for block in blocks:
+            _print_block(console, block, limit)
+
+
+def _printed(block: Block) -> bool:
+    if isinstance(block, Figures):
+        return any(figure.in_text for figure in block.items)
+    return not isinstance(block, Folded)
+
+
+def _print_block(console: Console, block: Block, max_rows: int | None) -> None:
+    if isinstance(block, Table):
+        _print_table(console, block, max_rows)
+    elif isinstance(block, Figures):
+        for figure in block.items:
+            if figure.in_text:
+                _print_table(console, figure.numbers, max_rows)
+    elif isinstance(block, Paragraph):
+        _print(console, block.text)
+    elif isinstance(block, Listing):
+        for item in block.items:
+            _print(console, item, "dim")
+    elif isinstance(block, Facts):
+        for name, value, remark in block.items:
+            _print(console, f"{name}: {value}{' (' * bool(remark)}{remark}{')' * bool(remark)}")
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text.replace("\u00a0", " "), style=style))
+
+
+def _print_table(console: Console, table: Table, max_rows: int | None) -> None:
+    """Print a table; its optional columns only if they fit."""
+    shown = table.rows[: _MAX_ROWS if max_rows is None else max_rows]
+    kept = [
+        k for k, column in enumerate(table.head)
+        if k == 0 or any(row[k].text not in ("", "–") for row in shown)
+    ]  # fmt: skip
+    widths = {
+        k: max(cell_len(text) for text in (table.head[k].title, *(row[k].text for row in shown)))
+        for k in kept
+    }
+    while width_of(widths[k] for k in kept) > console.width:
+        optional = [k for k in kept if table.head[k].optional]
+        if not optional:
+            break
+        kept.remove(optional[-1])
+    rich = RichTable(box=None, pad_edge=False)
+    for k in kept:
+        column = table.head[k]
+        rich.add_column(
+            Text(column.title.translate(_TYPOGRAPHY)),
+            justify="right" if column.numbers else "left",
+            overflow="ellipsis" if column.numbers else "fold", no_wrap=column.numbers,
+            style="dim" if column.optional else "",
+        )  # fmt: skip
+    for row in shown:
+        rich.add_row(
+            *(Text(row[k].text.translate(_TYPOGRAPHY), _COLOURS.get(row[k].state, ""))
+              for k in kept)
+        )  # fmt: skip
+    show(console, rich, keys=1)
+    if len(shown) < len(table.rows):
+        more = plural(len(table.rows) - len(shown), "more row")
+        _print(console, f"and {more}, in the JSON output", "dim")
+    if table.note:
+        _print(console, table.note, "dim")
+
+
+# ---------------------------------------------------------------- tables
 
 
 class SafeConsole(Console):
@@ -55,50 +180,74 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}".replace("inf", "∞")
 
 
-def show(console: Console, table: Table, keys: int = 1) -> None:
+def grid(*texts: str, numbers: Iterable[str] = (), **style: Any) -> RichTable:
+    """Table without borders: columns of texts, the last one of which wraps, and of numbers."""
+    table = RichTable(box=None, pad_edge=False, **style)
+    for k, name in enumerate(texts):
+        last = 0 < k == len(texts) - 1
+        table.add_column(name, overflow="fold" if last else "ellipsis", no_wrap=not last)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def show(console: Console, table: RichTable, keys: int = 1) -> None:
     """Print a table; if it is too wide, in parts that each repeat the first `keys` columns.
 
     Numbers are never truncated; only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
     """
+    every = list(range(len(table.columns)))
     if width_of(_min_width(console, column) for column in table.columns) <= console.width:
-        console.print(_folded(console, table))
+        console.print(_folded(console, table, every))
         return
     widths = [_min_width(console, column, narrow=True) for column in table.columns]
-    parts = [list(range(keys))]
-    for i in range(keys, len(widths)):
+    parts = [every[:keys]]
+    for i in every[keys:]:
         if len(parts[-1]) > keys and width_of(widths[k] for k in [*parts[-1], i]) > console.width:
-            parts.append(list(range(keys)))
+            parts.append(every[:keys])
         parts[-1].append(i)
     for k, part in enumerate(parts):
         if k:
             console.print()
-        some = _part(table, part, widths, console.width)
-        console.print(_folded(console, some, some.width), crop=False)
+        console.print(_folded(console, table, part, widths), crop=False)
 
 
-def _folded(console: Console, table: Table, width: int | None = None) -> Table:
-    """Copy of the table whose wrapped names break after a separator, not within a word."""
-    columns = [column.copy() for column in table.columns]
-    longest = [_longest(console, column) for column in table.columns]
-    names = [i for i, c in enumerate(columns) if c.overflow == "fold" and not c.width]
+def _folded(
+    console: Console, table: RichTable, chosen: Sequence[int], widths: Sequence[int] | None = None
+) -> RichTable:
+    """Copy of the chosen columns whose wrapped names break after a separator, not within a word.
+
+    With `widths`, the copy is wider than the console only if its columns need it.
+    """
+    old = [table.columns[i] for i in chosen]
+    columns = [column.copy() for column in old]
+    names = [k for k, column in enumerate(old) if column.overflow == "fold"]
+    width = None
+    if widths is not None:
+        for k, (i, column) in enumerate(zip(chosen, columns, strict=True)):
+            column.width = None if k in names else widths[i]
+            column.overflow, column.no_wrap = "fold", False
+        least = [
+            column.width or min(widths[i], _NAME // 2)
+            for i, column in zip(chosen, columns, strict=True)
+        ]
+        width = width_of(least) if width_of(least) > console.width else None
     room = (width or console.width) - width_of(
-        0 if i in names else column.width or _min_width(console, column)
-        for i, column in enumerate(table.columns)
+        0 if k in names else column.width or _min_width(console, old[k])
+        for k, column in enumerate(columns)
     )
     # short columns first; the others share the width that remains
-    for k, i in enumerate(sorted(names, key=longest.__getitem__)):
-        columns[i].width = share = min(longest[i], max(1, room // (len(names) - k)))
+    longest = [_longest(console, column) for column in old]
+    for n, k in enumerate(sorted(names, key=longest.__getitem__)):
+        columns[k].width = share = min(longest[k], max(1, room // (len(names) - n)))
         room -= share
-    folded = Table(
+    folded = RichTable(
         *columns, box=None, pad_edge=False, show_header=table.show_header,
-        header_style=table.header_style, width=table.width,
+        header_style=table.header_style, width=width or table.width,
     )  # fmt: skip
     cells = [
-        [
-            _broken(console, cell, columns[i].width or 1) if i in names else cell
-            for cell in old.cells
-        ]
-        for i, old in enumerate(table.columns)
+        [_broken(console, cell, columns[k].width or 1) if k in names else cell for cell in c.cells]
+        for k, c in enumerate(old)
     ]
     for row, texts in zip(table.rows, zip(*cells, strict=True), strict=True):
         folded.add_row(*texts, style=row.style)
@@ -137,26 +286,6 @@ def _min_width(console: Console, column: Column, narrow: bool = False) -> int:
     return min(width, _NAME) if column.overflow == "fold" else width
 
 
-def _part(table: Table, chosen: Sequence[int], widths: Sequence[int], room: int) -> Table:
-    """Table of the chosen columns, wider than `room` only if they need it."""
-    columns = [table.columns[i] for i in chosen]
-    limits = [_NAME // 2 if column.overflow == "fold" else math.inf for column in columns]
-    needed = width_of(int(min(widths[i], top)) for i, top in zip(chosen, limits, strict=True))
-    part = Table(
-        box=None, pad_edge=False, show_header=table.show_header, header_style=table.header_style,
-        width=needed if needed > room else None,
-    )  # fmt: skip
-    for i, column in zip(chosen, columns, strict=True):
-        width = None if column.overflow == "fold" else widths[i]
-        part.add_column(
-            column.header, justify=column.justify, width=width, style=column.style, overflow="fold"
-        )
-    rows = zip(*(column.cells for column in columns), strict=True)
-    for row, cells in zip(table.rows, rows, strict=True):
-        part.add_row(*cells, style=row.style)
-    return part
-
-
 def left_out(unlabelled: int, dropped: dict[str, int], name: str = "") -> Iterator[Text]:
     """Lines about rows without labels and dropped rows."""
     prefix = f"{name}: " if name else ""
@@ -170,26 +299,21 @@ def left_out(unlabelled: int, dropped: dict[str, int], name: str = "") -> Iterat
 
 def info_table(info: dict[str, Any]) -> None:
     """Print a JSON object as a table of two columns."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    table = grid("", "", show_header=False)
     for key, value in info.items():
         lines = [f"{k}: {v}" for k, v in value.items()] if isinstance(value, dict) else []
         text = "\n".join(map(escape, lines or [_describe(value)]))
-        table.add_row(key.replace("_", " "), text)
+        table.add_row(Text(key.replace("_", " "), "bold"), text)
     show(terminal(), table)
 
 
 def days_table(days: list[dict[str, Any]]) -> None:
     """Print the days of a ledger."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("day", no_wrap=True)
-    table.add_column("model", overflow="fold")
-    for name in ("rows", "without a label", "left out"):
-        table.add_column(name, justify="right", no_wrap=True)
+    counts = ("rows", "without a label", "left out")
+    table = grid("day", "model", numbers=counts, header_style="bold")
     for d in days:
-        counts = (d["n"], d["n_unlabelled"], d["n_dropped"])
-        table.add_row(d["day"], escape(d["model"]), *(f"{count:,}" for count in counts))
+        cells = (f"{d[key]:,}" for key in ("n", "n_unlabelled", "n_dropped"))
+        table.add_row(d["day"], escape(d["model"]), *cells)
     show(terminal(), table, keys=2)
 
 
@@ -204,29 +328,18 @@ def plan_table(plan: Plan) -> None:
         f"about {seconds(plan.seconds)}"
     )
     console.print(Text(head, style="bold"))
-    table = Table(box=None, pad_edge=False)
-    table.add_column("work", no_wrap=True)
-    table.add_column("method", overflow="fold")
-    for name in ("pairs", "time", "memory", "read"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = grid("work", "method", numbers=("pairs", "time", "memory", "read"))
     for cost in plan.costs:
-        table.add_row(
-            cost.work,
-            cost.method,
-            f"{cost.pairs:.3g}" if cost.pairs else "",
-            seconds(cost.seconds),
-            size(cost.memory),
-            size(cost.bytes_read),
-        )
+        pairs = f"{cost.pairs:.3g}" if cost.pairs else ""
+        amounts = (seconds(cost.seconds), size(cost.memory), size(cost.bytes_read))
+        table.add_row(cost.work, cost.method, pairs, *amounts)
     show(console, table)
     if plan.cluster is not None:
         _cluster_table(console, plan.cluster)
 
 
 def _cluster_table(console: Console, cost: ClusterCost) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column("quantity", no_wrap=True)
-    table.add_column("amount", justify="right", no_wrap=True)
+    table = grid("quantity", numbers=("amount",), show_header=False)
     for quantity, amount in (
         ("blocks", f"{cost.blocks:,}"),
         ("tasks", f"{cost.tasks:,}"),
@@ -271,9 +384,7 @@ def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
     head = f"An overconfident classifier, simulated: {result.n:,} rows of "
     head += f"{result.source['classes']} classes, evaluated in {result.seconds:.2f} s."
     console.print(Text(head, style="bold"))
-    table = Table("estimator", box=None, pad_edge=False)
-    for name in ("estimate", "truth", "difference"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = grid("estimator", numbers=("estimate", "truth", "difference"))
     table.add_column("description", style="dim")
     for exact in truth:
         value = result[exact.estimator].value

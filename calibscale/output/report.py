@@ -44,7 +44,7 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
     if title is None:
         title = articles[0].title if len(articles) == 1 else "Calibration report"
     environment = Environment(
-        loader=PackageLoader("calibscale.output.report"), autoescape=True,
+        loader=PackageLoader("calibscale.output"), autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip

@@ -1,14 +1,15 @@
-"""Sections about where predictions are biased: the map of local bias, groups, and curves."""
+"""Documents about where predictions are biased: maps of local bias, and audits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from calibscale import formatting
 from calibscale.output.document import (
+    Article,
     Block,
     Cell,
     Figure,
@@ -16,22 +17,28 @@ from calibscale.output.document import (
     Paragraph,
     Table,
     TableColumn,
+    closing,
+    only,
+    section,
+    size_of,
+    source_name,
     table,
 )
-from calibscale.output.documents.estimates import interval_name, strip_table
-from calibscale.output.plots.bias_plots import (
+from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
+from calibscale.output.documents.estimates import ends, interval_name, strip_table
+from calibscale.output.plots.curve_plots import (
+    IntervalPanel,
+    IntervalRow,
+    intervals_height,
+    plot_intervals,
+)
+from calibscale.output.plots.prediction_plots import (
     CURVES_HEIGHT,
     MAP_HEIGHT,
     BiasLine,
     map_cells,
     plot_bias_curves,
     plot_bias_map,
-)
-from calibscale.output.plots.curve_plots import (
-    IntervalPanel,
-    IntervalRow,
-    intervals_height,
-    plot_intervals,
 )
 
 _SIGN = f"bias: {formatting.SIGN}"
@@ -137,16 +144,28 @@ def _most_biased(
     points: dict[str, Any], shown: list[int], caption: str = "Most biased points"
 ) -> Table:
     """Table of the points of largest |z|."""
-    names = list(points["covariates"])
+    quantities = ("prediction", "bias", "low", "high", "z", "effective_rows")
+    listed = [
+        {key: points[key][i] for key in quantities}
+        | {"covariates": {name: values[i] for name, values in points["covariates"].items()}}
+        for i in sorted(shown, key=lambda i: -abs(_z(points, i)))[:_LISTED]
+    ]
+    return region_table(listed, points["source"], caption)
+
+
+def region_table(
+    regions: Sequence[dict[str, Any]], source: dict[str, Any] | None, caption: str
+) -> Table:
+    """Table of biased points or regions of a map."""
+    names = list(regions[0]["covariates"])
     rows = [
         (
-            formatting.number(points["prediction"][i]),
-            *(_value(points["source"], name, points["covariates"][name][i]) for name in names),
-            formatting.signed(points["bias"][i]), formatting.span(points["low"][i],
-            points["high"][i]),
-            formatting.number(points["z"][i], 2), formatting.number(points["effective_rows"][i], 3),
+            formatting.number(r["prediction"]),
+            *(_value(source, name, r["covariates"].get(name)) for name in names),
+            formatting.signed(r["bias"]), formatting.span(r.get("low"), r.get("high")),
+            formatting.number(r.get("z"), 2), formatting.number(r["effective_rows"], 3),
         )
-        for i in sorted(shown, key=lambda i: -abs(_z(points, i)))[:_LISTED]
+        for r in regions[:_LISTED]
     ]  # fmt: skip
     head = (TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
     return table(caption, head, rows, _MANY)
@@ -253,19 +272,128 @@ def _curve_table(
                  rows)  # fmt: skip
 
 
-def region_table(regions: Sequence[dict[str, Any]], source: dict[str, Any] | None) -> Table | None:
-    """Table of the most biased regions of the map of an audit."""
-    if not regions:
+# ---------------------------------------------------------------- documents
+
+
+def bias(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale bias``."""
+    points = result["points"]
+    biases = [b for b, masked in zip(points["bias"], points["masked"], strict=True)
+              if b is not None and not masked]  # fmt: skip
+    names = formatting.joined(list(points["covariates"]))
+    verdict = "No point has enough rows near it"
+    if biases:
+        verdict = f"The bias is between {formatting.signed(min(biases), 3)} and "
+        verdict += formatting.signed(max(biases), 3)
+    return Article(
+        f"Local bias of {source_name(result)}",
+        f"{size_of(result)}{', over ' + names if names else ''}",
+        verdict,
+        sections=only(
+            section("map", "Map", *map_blocks(result)),
+            *closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
+        ),
+    )  # fmt: skip
+
+
+def audit(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale audit``."""
+    level = result["level"]
+    tests = _local_tests(result["tests"], "")
+    against = result["against"]
+    tests += _local_tests(against["tests"], against["name"]) if against else []
+    overall = result["overall"]
+    reasons: tuple[str, ...] = ()
+    if overall is not None and overall["bias"] is not None:
+        reasons = (f"Bias over all rows: {formatting.signed(overall['bias'], 3)} "
+                   f"({formatting.p_is(overall['p_value'])}).",)  # fmt: skip
+    reasons += tuple(_biased(result["groups"], level))
+    where = result["source"]
+    regions = result["map"]["regions"] if result["map"] is not None else ()
+    listed = region_table(regions, where, "Most biased regions of the map") if regions else None
+    return Article(
+        f"Audit of {source_name(result)}",
+        f"{size_of(result)}, {formatting.notion(result['notion'])}",
+        result["verdict"][:1].upper() + result["verdict"][1:],
+        reasons=reasons,
+        sections=only(
+            section("tests", "Tests of local calibration",
+                    *test_blocks(tests, "covariates", 1 - level + 1e-12)),
+            section("groups", "Groups", *biased_groups(result["groups"], level)),
+            section("curves", "Where predictions are biased",
+                    curve_figures(result["curves"], where, result.get("histograms", {})), listed),
+            section("recalibration", "After recalibration",
+                    _scores(result["recalibration"], _held_out(result["recalibration"]))),
+            section("against", "Comparison with another model", *_against(against, level)),
+            *closing(
+                result, ["calibrated", "map", "interval", "p-value", "critical", "adjusted"],
+                ["klce"], result["notes"] or (),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
+    """Sentences that name the significantly biased groups by the direction of their bias."""
+    biased = [g for g in groups if g["adjusted"] is not None and g["adjusted"] <= 1 - level + 1e-12]
+    for direction, sign in (("low", 1), ("high", -1)):
+        named = [f"{g['group']} ({formatting.signed(g['bias'], 3)})" for g in biased
+                 if sign * g["bias"] > 0]  # fmt: skip
+        if named:
+            yield f"Predictions are too {direction} for {formatting.joined(named, 3)}."
+    if groups and not biased:
+        yield "No group has a significant bias."
+
+
+def _held_out(scores: list[dict[str, Any]] | None) -> str:
+    """Note about the rows of the scores after recalibration, and the null of their tests."""
+    note = "on rows held out from the fits"
+    if any(s["test"] is not None and s["test"]["null"] == "refit" for s in scores or ()):
+        note += "; under the null, labels of all rows are drawn and the methods refitted"
+    return note
+
+
+def _local_tests(tests: dict[str, Any], model: str) -> list[Tested]:
+    prefix = f"{model}: " if model else ""
+    return [
+        Tested(f"{prefix}all covariates", tests["joint"]),
+        Tested(f"{prefix}no covariate", tests["calibration"]),
+        *(Tested(f"{prefix}{t['covariate']}", t, t["adjusted"]) for t in tests["each"]),
+    ]
+
+
+def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
+    """Table of the scores of each method or model."""
+    if not scores:
         return None
-    names = list(regions[0]["covariates"])
+    infinite = [s["log_loss"] is None and s["brier"] is not None for s in scores]
+    reasons = ["; ".join(filter(None, (formatting.fitted((s["fitted"] or {}).get("parameters")),
+                                       s["reason"], s["note"],
+                                       "a label had the probability 0" * unbounded)))
+               for s, unbounded in zip(scores, infinite, strict=True)]  # fmt: skip
+    remarks = any(reasons)
     rows = [
-        (
-            formatting.number(r["prediction"]),
-            *(_value(source, name, r["covariates"].get(name)) for name in names),
-            formatting.signed(r["bias"]), formatting.span(r.get("low"), r.get("high")),
-            formatting.number(r.get("z"), 2), formatting.number(r["effective_rows"], 3),
-        )
-        for r in regions[:_LISTED]
+        (s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
+         formatting.number(s["brier"]),
+         "∞" if unbounded else formatting.number(s["log_loss"]), formatting.number(s["klce"]),
+         formatting.p_value(s["p_value"], s["test"] is not None and is_smallest_p(s["test"])),
+         *([reason] if remarks else []))
+        for s, unbounded, reason in zip(scores, infinite, reasons, strict=True)
     ]  # fmt: skip
-    head = (TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
-    return table("Most biased regions of the map", head, rows, _MANY)
+    head = ["method", "rows", "ece", "brier", "nll", "klce", "p-value"]
+    last = [TableColumn("remark", numbers=False)] if remarks else []
+    return table("Scores", [*head, *last], rows, note)
+
+
+def _against(comparison: dict[str, Any] | None, level: float) -> list[Block]:
+    if comparison is None:
+        return []
+    rows = []
+    for d in comparison["differences"]:
+        rows.append((
+            d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
+            formatting.signed(d["difference"]), formatting.span(*ends(d)),
+        ))  # fmt: skip
+    head = ("estimator", "this model", comparison["name"], "difference", interval_name(level))
+    listed = table("Both models on the same rows", head, rows, "below 0 the other model is better")
+    return [listed, _scores([comparison["first"], comparison["second"]])]

@@ -1,4 +1,4 @@
-"""``calibscale select``."""
+"""``calibscale rank`` and ``calibscale select``."""
 
 from __future__ import annotations
 
@@ -6,22 +6,81 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
 from calibscale.cli.options import (
     SHARE,
     Command,
+    check_output,
     check_outputs,
+    confidence_option,
+    finish,
     json_option,
     number,
     open_session,
+    open_sources,
     pairs,
     quiet_option,
     source_options,
-    write_json,
-    wrote,
 )
+from calibscale.output.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.selection.families import Family
+
+
+@click.command(cls=Command, short_help="Rank models by calibration error on the same rows.")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@click.option(
+    "--by", default="ckce_centred", metavar=ESTIMATOR,
+    help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.",
+)  # fmt: skip
+@click.option(
+    "--name", "model_names", multiple=True, metavar="NAME",
+    help="Name of a model (repeatable, in the order of the stores).  [default: name of its file]",
+)  # fmt: skip
+@confidence_option("the intervals; models differ at alpha = 1 - level")
+@click.option("--groups", default=20, help="Number of groups of rows for the intervals.")
+@click.option(
+    "--subset-size", multiple=True, type=int, metavar="N",
+    help="Number of rows of random subsets whose rankings are compared with that of all rows "
+    "(repeatable).",
+)  # fmt: skip
+@click.option("--trials", default=1000, help="Number of random subsets of each size.")
+@estimator_options
+@json_option
+@source_options
+@quiet_option
+def rank(
+    stores: tuple[str, ...],
+    by: str,
+    model_names: tuple[str, ...],
+    json_path: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Rank models by calibration error; every STORE has the predictions of one model.
+
+    All models share one bandwidth and one ridge.  Differences are paired by rows if the stores have
+    the same rows and labels, and otherwise taken between independent samples.
+    """
+    check_output(json_path)
+    if model_names and len(model_names) != len(stores):
+        raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
+    if len(set(model_names)) < len(model_names):
+        raise click.UsageError("a --name is given twice")
+    from calibscale.ranking import rank as run
+    from calibscale.ranking.model_estimates import distinct_names
+
+    (estimator,) = estimators((by,), options)
+    sources = open_sources(stores, options)
+    models = dict(zip(model_names or distinct_names(stores), sources, strict=True))
+    with progress("ranking", "steps", quiet) as report:
+        result = run(models, estimator, progress=report, **options)
+    finish(result, json_path, quiet)
+
+
+# ---------------------------------------------------------------- select
+
 
 _NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature")
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
@@ -30,7 +89,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 @click.command(cls=Command, short_help="Select the estimator with the smallest validated risk.")
 @click.argument("store", required=False)
 @click.option(
-    "--notion", type=click.Choice(_NOTIONS), default="top_label", show_default=True,
+    "--notion", type=click.Choice(_NOTIONS), default="top_label",
     help="Notion of calibration whose error is estimated.",
 )  # fmt: skip
 @click.option(
@@ -39,21 +98,17 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
     "bins_debiased and kde_loo; without binning for the canonical notion]",
 )  # fmt: skip
 @click.option(
-    "--folds", type=click.IntRange(2), default=5, show_default=True,
-    help="Number of folds of the cross-validation.",
-)  # fmt: skip
+    "--folds", type=click.IntRange(2), default=5, help="Number of folds of the cross-validation."
+)
 @click.option(
-    "--test-fraction", type=SHARE, default=0.2, show_default=True,
-    help="Share of the rows held out for testing.",
-)  # fmt: skip
+    "--test-fraction", type=SHARE, default=0.2, help="Share of the rows held out for testing."
+)
 @click.option(
     "--split", metavar="FOLDS.npy",
     help="Path of the fold of each row (instead of --folds): integers, −1 for the test part, "
     "0..k−1 for the folds.",
 )  # fmt: skip
-@click.option(
-    "--seed", default=0, show_default=True, help="Seed of the split and of random samples."
-)
+@click.option("--seed", default=0, help="Seed of the split and of random samples.")
 @click.option(
     "--grid", "grids", multiple=True, metavar="NAME=A,B",
     help="Hyperparameter grid of an estimator (repeatable): numbers of bins; bandwidths h of kde; "
@@ -61,7 +116,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )  # fmt: skip
 @click.option(
     "--kernel", type=click.Choice(["gaussian", "laplacian"]), default="gaussian",
-    show_default=True, help="Kernel of kkr and ukkr.",
+    help="Kernel of kkr and ukkr.",
 )  # fmt: skip
 @click.option(
     "--bandwidth", type=float, default=2**-0.5, show_default="1/√2",
@@ -69,11 +124,11 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )  # fmt: skip
 @click.option(
     "--features", type=click.Choice(["landmarks", "random"]), default="landmarks",
-    show_default=True, help="Features that approximate the kernel of kkr and ukkr.",
+    help="Features that approximate the kernel of kkr and ukkr.",
 )  # fmt: skip
-@click.option("--rank", default=1000, show_default=True, help="Maximum number of features.")
+@click.option("--rank", default=1000, help="Maximum number of features.")
 @click.option(
-    "--subset-rows", default=20_000, show_default=True,
+    "--subset-rows", default=20_000,
     help="Number of rows kept in memory for landmarks, canonical kde and standard errors.",
 )  # fmt: skip
 @click.option("--nested", is_flag=True, help="Run nested cross-validation.")
@@ -101,11 +156,7 @@ def select(
     remaining fold; the best one estimates the squared calibration error on rows that were used for
     neither [Gruber & Bach 2025].
     """
-    check_outputs({"--json": json_path, "--plot": plot_path})
-    if plot_path is not None:
-        from calibscale.output.plots.pictures import check_format
-
-        check_format(plot_path)
+    check_outputs({"--json": json_path, "--plot": plot_path}, picture=plot_path)
     from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
     from calibscale.selection import KernelFeatures
     from calibscale.selection import select as run
@@ -119,16 +170,7 @@ def select(
     families = _families(estimators, grids, notion)
     with open_session(store, options, "selecting", "steps", quiet) as session:
         result = run(session, notion, families, features=features, **options)
-    if json_path != "-" and not quiet:
-        from calibscale.output.text import print_result
-
-        print_result(result)
-    if plot_path is not None:
-        from calibscale.output.plots.pictures import save_picture
-
-        save_picture(result, plot_path)
-        wrote(plot_path)
-    write_json(json_path, result.to_dict())
+    finish(result, json_path, quiet, plot_path)
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:

@@ -1,26 +1,23 @@
-"""Sections that several documents share: headlines, notes, terms and settings."""
+"""Headline of a night, and trends of its estimates over days."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.estimators import SUMMARIES
-from calibscale.output.document import (
-    Block,
-    Folded,
-    Listing,
-    Paragraph,
-    Section,
-    Table,
-    section,
-    table,
+from calibscale.output.document import Block, Figure, Figures, table
+from calibscale.output.documents.estimates import ends, interval_name
+from calibscale.output.plots.day_plots import (
+    DAYS_HEIGHT,
+    Limit,
+    Line,
+    near_limits,
+    plot_day_rows,
+    plot_trend,
 )
-from calibscale.output.documents.estimates import interval_name
-from calibscale.output.documents.trend_sections import QUANTITIES
-from calibscale.results import name_of
 
 _NAMED = 4  # maximum number of reasons of each kind
 _SIDES = {"top_label": ("too confident", "too cautious"), "positive": ("too high", "too low")}
@@ -28,13 +25,7 @@ _SCORES = ("accuracy", "brier", "nll")  # these are not calibration errors
 
 
 class Head(NamedTuple):
-    """State, verdict and reasons of a night.
-
-    Attributes
-    ----------
-    state : str
-        ``fine``, ``breached`` or ``alarm``.
-    """
+    """State (``fine``, ``breached`` or ``alarm``), verdict and reasons of a night."""
 
     state: str
     verdict: str
@@ -184,13 +175,13 @@ def _gap(
 ) -> tuple[float | None, str]:
     """Mean prediction minus frequency, None if the interval includes 0, and its description."""
     if estimate is not None and estimate["value"] is not None:
-        value, limits = estimate["value"], estimate["interval"] or {"low": None, "high": None}
+        value, (low, high) = estimate["value"], ends(estimate)
         basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
-        if limits["low"] is None or limits["high"] is None:
+        if low is None or high is None:
             return value, basis
-        span = formatting.span(limits["low"], limits["high"])
-        basis += f" ({interval_name(limits['level'])} {span})"
-        return (None if limits["low"] <= 0 <= limits["high"] else value), basis
+        level = interval_name(estimate["interval"]["level"])
+        basis += f" ({level} {formatting.span(low, high)})"
+        return (None if low <= 0 <= high else value), basis
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
     rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
     if not sum(rows):
@@ -276,111 +267,104 @@ def _days(window: dict[str, Any]) -> str:
     return f"{present} of {text}" if length and 0 < present < int(length[1]) else text
 
 
-# ---------------------------------------------------------------- Closing sections
+# ---------------------------------------------------------------- trends
 
 
-def left_out(result: dict[str, Any]) -> Table | None:
-    """Table of excluded rows by reason; None if all rows were used."""
-    counts = {"without a label yet": result["n_unlabelled"]} if result["n_unlabelled"] else {}
-    for reason, n in (result["dropped"] or {}).items():
-        counts[f"dropped: {reason.replace('_', ' ')}"] = n
-    if not counts:
-        return None
-    rows = [(status, formatting.count(n)) for status, n in counts.items()]
-    return table("Rows", ("status", "rows"), [("used", formatting.count(result["n"])), *rows])
+QUANTITIES = {
+    "value": "value",
+    "low": "lower bound",
+    "high": "upper bound",
+    "p_value": "p-value",
+    "drift_p_value": "p-value of the drift",
+}
+DAYS = 90  # latest days drawn in a trend
+_GROUP_SERIES = 20  # maximum number of groups drawn in a trend
+_NAMED_GROUPS, _LETTERS = 6, 12  # maximum number and length of group names beside their lines
 
 
-def exclusions(result: dict[str, Any]) -> str:
-    """Remark on the number of excluded rows."""
-    parts = []
-    if result["n_unlabelled"]:
-        parts.append(f"{formatting.count(result['n_unlabelled'])} without a label yet")
-    if result["n_dropped"]:
-        parts.append(f"{formatting.count(result['n_dropped'])} dropped")
-    return " and ".join(parts) if parts else "none left out"
+def newest(values: Sequence[float | None]) -> float | None:
+    """Last value that is not missing."""
+    return next((v for v in reversed(values) if v is not None), None)
 
 
-def notes(sentences: Iterable[str]) -> Section | None:
-    """Section of notes, each once; None without notes."""
-    items = tuple(dict.fromkeys(sentences))
-    return section("notes", "Notes", Listing(items)) if items else None
+def trend_blocks(night: dict[str, Any]) -> list[Block]:
+    """Plots of the rows and estimates of each day."""
+    trend = night["trend"]
+    if trend is None or len(trend["days"]) < 2:
+        return []
+    days = trend["days"][-DAYS:]
+    figures = [_rows_figure(days, trend["n"][-DAYS:])] if trend["n"] is not None else []
+    for series in trend["series"]:
+        if series["group"] is None:
+            groups = [
+                other for other in trend["series"]
+                if other["group"] is not None
+                and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
+            ]  # fmt: skip
+            figures.append(_trend_figure(night, days, series, groups))
+    return [Figures(tuple(figures))] if figures else []
 
 
-def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
-    """Notes of estimators on their results."""
-    sentences = []
-    for estimate in results:
-        details = estimate.get("details")
-        remarks = details.get("notes") if isinstance(details, dict) else None
-        if isinstance(remarks, list):
-            sentences += [f"{formatting.label(estimate)}: {remark}" for remark in remarks]
-    return sentences
+def _rows_figure(days: list[str], counts: list[int | None]) -> Figure:
+    highest = max((n for n in counts if n is not None), default=0)
+    return Figure(
+        partial(plot_day_rows, days, counts), DAYS_HEIGHT,
+        "Rows of each day",
+        f"Rows of each day, at most {formatting.count(highest)}.",
+        table("Data of the plot: rows of each day", ("day", "rows"),
+              [(day, formatting.count(n)) for day, n in zip(days, counts, strict=True)]),
+        "Rows",
+    )  # fmt: skip
 
 
-def terms(names: Iterable[str], estimators: Iterable[str] = ()) -> Section:
-    """Section that defines each term and estimator of the report."""
-    listed = dict.fromkeys(map(name_of, estimators))
-    items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
-    titles = {"map": "bias", "expectation": "at this n", "critical": "95 % null quantile",
-              "approximation": "± approx."}  # fmt: skip
-    items += [(titles.get(name, name), formatting.TERMS[name]) for name in dict.fromkeys(names)]
-    folded = Folded("Definitions of terms", (Listing(terms=tuple(items)),))
-    return Section("terms", "How to read this report", (folded,))
+def _trend_figure(
+    night: dict[str, Any], days: list[str], series: dict[str, Any], groups: list[dict[str, Any]]
+) -> Figure:
+    label, column = formatting.label(series), night["group_by"]
+    missing: list[float | None] = [None] * len(days)
+    values = series["values"][-DAYS:]
+    low, high = ((series[end] or missing)[-DAYS:] for end in ("low", "high"))
+    limits, alert = _trend_limits(night, series["estimator"])
+    line = Line(label, values, low, high, alert)
+    near = near_limits(line, limits)
+    named = len(groups) <= _NAMED_GROUPS
+    drawn = [
+        Line(formatting.short(formatting.plain(g["group"]), _LETTERS) if named else "",
+             g["values"][-DAYS:])
+        for g in groups[:_GROUP_SERIES]
+    ]  # fmt: skip
+    caption = f"{formatting.day(days[0])} to {formatting.day(days[-1])}, last "
+    caption += f"{formatting.number(newest(values))}."
+    for limit in limits:
+        if limit not in near:
+            caption += f" The threshold {limit.name} is far outside the plot."
+    each = f"each {column or 'group'}{', named at its end' * named}"
+    heads = [formatting.group(column, g["group"]) for g in groups]
+    rows = [
+        (day, formatting.number(v), formatting.span(a, b),
+        *(formatting.number(g["values"][-DAYS:][i], 3)
+                                                  for g in groups))
+        for i, (day, v, a, b) in enumerate(zip(days, values, low, high, strict=True))
+    ]  # fmt: skip
+    numbers = table(f"Data of the plot: {label} of each day", ("day", label, "interval", *heads),
+                    rows)  # fmt: skip
+    draw = partial(plot_trend, days, line, drawn, near, each)
+    return Figure(draw, DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label)
 
 
-def settings(result: dict[str, Any], **others: Any) -> Section:
-    """Section of all parameters and versions."""
-    blocks: list[Block] = []
-    values = {**others, **(result.get("parameters") or {})}
-    flat = list(_flat(values))
-    if flat:
-        blocks.append(table("Settings", ("parameter", "value"), flat))
-    source = result.get("source")
-    if source:
-        blocks.append(table("Source", ("property", "value"), list(_flat(source))))
-    versions = result.get("versions") or {}
-    if versions:
-        named = [(name, formatting.plain(version)) for name, version in versions.items()]
-        blocks.append(table("Versions", ("package", "version"), named))
-    if not blocks:
-        blocks.append(Paragraph("The result contains no parameters."))
-    folded = Folded("All parameters and versions", tuple(blocks))
-    return Section("settings", "Parameters", (folded,))
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Flatten nested settings to dotted names."""
-    for key, item in value.items():
-        name = f"{prefix}{key}"
-        if isinstance(item, dict) and item:
-            yield from _flat(item, f"{name}.")
-        elif isinstance(item, list) and any(isinstance(one, dict | list) for one in item):
-            for i, one in enumerate(item):
-                inner = one if isinstance(one, dict) else {"": one}
-                yield from _flat(
-                    inner, f"{name}[{i}]." if isinstance(one, dict) else f"{name}[{i}]"
-                )
-        else:
-            yield name, formatting.plain(item)
-
-
-def only(*sections: Section | None) -> tuple[Section, ...]:
-    """Sections that are not None."""
-    return tuple(one for one in sections if one is not None)
-
-
-def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Terms needed to explain a list of estimates."""
-    names = []
-    if any(e["interval"] is not None for e in results):
-        names.append("interval")
-    if any(
-        e["interval"] is not None and e["interval"]["covers"] not in (None, "the population")
-        for e in results
-    ):
-        names.append("expectation")
-    if any(e["squared"] for e in results):
-        names.append("root")
-    if any((e["approximation"] or {}).get("kind") not in (None, "exact") for e in results):
-        names.append("approximation")
-    return names
+def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[Limit], bool]:
+    """Thresholds of an estimator over all rows, and whether one of them is breached."""
+    limits, alert = {}, False
+    for t in night["thresholds"] or ():
+        quantity = t["quantity"] or "value"
+        if t["estimator"] != estimator or quantity not in ("value", "low", "high"):
+            continue
+        if t["group"] is not None:
+            continue
+        limit = t["above"] if t["above"] is not None else t["below"]
+        if limit is not None:
+            bound = "" if quantity == "value" else f", {QUANTITIES[quantity]}"
+            name = f"{formatting.given(limit)} ({formatting.window(t['window'])}{bound})"
+            limits[name] = Limit(limit, name)
+        alert = alert or t["breached"]
+    return list(limits.values()), alert

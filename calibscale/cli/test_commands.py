@@ -1,4 +1,4 @@
-"""``calibscale test``."""
+"""``calibscale test`` and ``calibscale power``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import Any
 
 import click
 
-from calibscale.cli.estimator_options import ESTIMATOR, estimator_options, estimators
+from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
 from calibscale.cli.options import (
     SHARE,
     Command,
     check_level,
     check_output,
+    finish,
     json_option,
+    number,
     open_session,
+    pairs,
     quiet_option,
     source_options,
     was_passed,
-    write_json,
 )
 from calibscale.errors import InvalidDataError
 
@@ -43,13 +45,13 @@ class _NullChoice(click.Choice):
     "klce with --covariates, else jkce]",
 )  # fmt: skip
 @click.option(
-    "--null", type=_NullChoice(), default="labels", show_default=True,
+    "--null", type=_NullChoice(), default="labels",
     help="Null distribution: labels (drawn from the predictions, exact), wild (residuals with "
     "random signs), residual or permute (resampled or permuted residuals, approximate), or "
     "hoeffding (a bound without draws).",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=199, show_default=True,
+    "--replicates", "-b", type=click.IntRange(1), default=199,
     help="Number of draws from the null distribution.",
 )  # fmt: skip
 @click.option(
@@ -100,19 +102,15 @@ def test(
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
     statistics = names or (("klce",) if options["covariates"] else ("jkce",))
-    tested, seed = estimators(statistics, options), options["seed"]
+    tested = estimators(statistics, options)
     if drawn_from.draws:
         centred = drawn_from.centred and any(each.centred_null for each in tested)
         check_level(alpha, replicates, 0 if centred else 1)
     with open_session(store, options, "testing", quiet=quiet) as session:
         result = run(
-            session, tested, null=null, replicates=replicates, seed=seed, stop_after=stop_after
+            session, tested, null=null, replicates=replicates, stop_after=stop_after, **options
         )
-    if json_path != "-" and not quiet:
-        from calibscale.output.text import print_result
-
-        print_result(result)
-    write_json(json_path, result.to_dict())
+    finish(result, json_path, quiet)
     if alpha is None:
         return
     breached = False
@@ -122,3 +120,78 @@ def test(
         breached |= one.p_value <= alpha
     if breached:
         raise click.exceptions.Exit(3)
+
+
+# ---------------------------------------------------------------- power
+
+
+@click.command(cls=Command, short_help="Estimate how many rows a test needs to detect a bias.")
+@click.argument("store", required=False)
+@click.option(
+    "--bias", "shift", default=0.0, metavar="B",
+    help="Bias to detect: probability of the event (class 1 of two classes, else the top label) "
+    "minus its prediction.",
+)  # fmt: skip
+@click.option(
+    "--temperature", default=1.0, metavar="T",
+    help="Temperature to detect: labels follow softmax(log q / T); T > 1 means overconfident.",
+)  # fmt: skip
+@click.option(
+    "--where", metavar="COLUMN=VALUE", help="Value of a covariate; only its rows are biased."
+)
+@click.option(
+    "--statistic", "-s", "name", metavar=ESTIMATOR,
+    help="Estimator to test, such as ece; see `calibscale estimators`.  [default: klce with "
+    "--covariates, else kce]",
+)  # fmt: skip
+@click.option("--alpha", type=SHARE, default=0.05, help="Significance level of the test.")
+@click.option("--power", type=SHARE, default=0.8, help="Probability of detection to reach.")
+@click.option(
+    "--most", "max_rows", type=click.IntRange(100), default=200_000,
+    help="Maximum number of rows to try.",
+)  # fmt: skip
+@click.option(
+    "--trials", type=click.IntRange(10), default=200,
+    help="Number of simulated data sets of each size.",
+)  # fmt: skip
+@click.option(
+    "--replicates", "-b", type=click.IntRange(1), default=199,
+    help="Number of draws from the null distribution in each test.",
+)  # fmt: skip
+@estimator_options
+@json_option
+@source_options
+@quiet_option
+def power(
+    store: str | None,
+    shift: float,
+    temperature: float,
+    where: str | None,
+    name: str | None,
+    alpha: float,
+    json_path: str | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Estimate how many rows like those of STORE a test needs to detect a bias.
+
+    Data sets are simulated and tested: rows are drawn from STORE, and labels from its biased
+    predictions.  This takes minutes with klce, and longer if many rows are needed.  The labels of
+    STORE are used only if bandwidths are chosen by test power (bandwidth_share of kce and klce).
+    """
+    check_output(json_path)
+    check_level(alpha, options["replicates"])
+    if alpha >= options["power"]:
+        raise click.UsageError(f"--power must be above --alpha, which is {alpha:g}")
+    from calibscale.inference.power import power as run
+    from calibscale.results.inference_results import Miscalibration
+
+    group = None
+    if where is not None:
+        ((column, value),) = pairs((where,), "--where")
+        group = (column, number(value, "--where"))
+    bias = Miscalibration(shift, temperature, group)
+    (statistic,) = estimators((name or ("klce" if options["covariates"] else "kce"),), options)
+    with open_session(store, options, "simulating", "data sets", quiet) as session:
+        result = run(session, bias, statistic, level=alpha, **options)
+    finish(result, json_path, quiet)

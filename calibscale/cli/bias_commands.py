@@ -1,0 +1,325 @@
+"""``calibscale audit`` and ``calibscale bias``."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.cli.options import (
+    SHARE,
+    Command,
+    add_options,
+    categorical_option,
+    check_level,
+    check_outputs,
+    columns,
+    confidence_option,
+    finish,
+    json_option,
+    number,
+    open_session,
+    quiet_option,
+    seed_option,
+    source_options,
+    split,
+    was_passed,
+    write_json,
+    wrote,
+)
+from calibscale.engine.atomic_files import replacing
+from calibscale.formatting import SIGN, level, plural
+
+if TYPE_CHECKING:
+    from calibscale.estimators.skce import KLCE
+    from calibscale.results.bias_results import BiasMap
+
+
+RADIAL = ("gaussian", "laplace", "matern32", "matern52")
+METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
+notion_option = click.option(
+    "--notion", type=click.Choice(["positive", "top_label"]),
+    help="Probability to judge.  [default: positive for two classes, else top_label]",
+)  # fmt: skip
+_LOCAL = (
+    categorical_option,
+    click.option(
+        "--prediction-bandwidth", type=float,
+        help="Bandwidth of the kernel on predictions.  [default: median distance]",
+    ),
+    click.option(
+        "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
+        help="Bandwidth of the kernel on covariates, in the units of the column: one number for "
+        "all columns, or one for each name (repeatable).  [default: standard deviation x median "
+        "standardised distance]",
+    ),
+)  # fmt: skip
+
+
+def local_options(command: Callable) -> Callable:
+    """Add the options of commands that compare rows by their covariates."""
+    return add_options(command, _LOCAL, "Local calibration")
+
+
+def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLCE:
+    """KLCE with the settings of `local_options`, which are removed from the options."""
+    from calibscale.estimators.skce import KLCE
+
+    names = ("prediction_kernel", "covariate_kernel", "bandwidth_share", "notion")
+    settings = {name: options.pop(name) for name in names if name in options}
+    return KLCE(
+        covariates,
+        options.pop("prediction_bandwidth"),
+        bandwidths(options.pop("covariate_bandwidths")),
+        tuple(name for text in options.pop("categorical") for name in split(text)),
+        **settings,
+    )
+
+
+def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
+    """Bandwidth for all covariates, or bandwidths by name, from --covariate-bandwidth."""
+    option = "--covariate-bandwidth"
+    named = [text.rpartition("=") for text in texts]
+    if texts and all(name for name, _, _ in named):
+        return {name: number(value, option) for name, _, value in named}
+    if len(texts) > 1 or any(name for name, _, _ in named):
+        raise click.BadParameter("pass one number, or NAME=NUMBER for each", param_hint=option)
+    return number(texts[0], option) if texts else None
+
+
+@click.command(cls=Command, short_help="Test and locate miscalibration over covariates.")
+@click.argument("store", required=False)
+@click.option(
+    "--covariates", metavar="A,B", required=True,
+    help="Names of the covariates to audit, comma-separated.",
+)  # fmt: skip
+@click.option(
+    "--figure", metavar="PATH",
+    help="Path of a figure of the bias along each covariate and in groups (png, svg, pdf).",
+)  # fmt: skip
+@json_option
+@click.option(
+    "--alpha", type=SHARE, metavar="LEVEL",
+    help="Significance level: exit with code 3 if the p-value of the test on all covariates is at "
+    "most LEVEL.",
+)  # fmt: skip
+@click.option(
+    "--replicates", "-b", type=click.IntRange(1), default=999,
+    help="Number of draws from the null distribution.",
+)  # fmt: skip
+@seed_option
+@confidence_option("the group intervals; tests use alpha = 1 - level")
+@click.option(
+    "--bins", type=click.IntRange(2), default=5,
+    help="Number of quantile groups of a covariate with many values.",
+)  # fmt: skip
+@click.option(
+    "--min-rows", type=click.IntRange(2), default=30,
+    help="Minimum number of rows of a listed group.",
+)  # fmt: skip
+@click.option(
+    "--recalibrate", multiple=True, type=click.Choice(METHODS),
+    help="Method of recalibration, after which the audit is repeated (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--hold-out", type=SHARE, default=0.5, metavar="SHARE",
+    help="Share of the rows held out from the fit of --recalibrate and audited afterwards.",
+)  # fmt: skip
+@click.option(
+    "--against", metavar="STORE2",
+    help="Path of a store with predictions of another model for the same rows, to compare with.",
+)  # fmt: skip
+@notion_option
+@local_options
+@click.option(
+    "--choose-bandwidths", "bandwidth_share", type=SHARE, metavar="SHARE",
+    help="Share of the rows on which the bandwidths are chosen by test power; the tests leave "
+    "these rows out.",
+)  # fmt: skip
+@click.option(
+    "--method", type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom"]),
+    default="auto", help="Algorithm of the tests.",
+)  # fmt: skip
+@click.option(
+    "--top", type=click.IntRange(0), default=10, help="Maximum number of lines of a table."
+)
+@source_options
+@quiet_option
+def audit(
+    store: str | None,
+    covariates: str,
+    figure: str | None,
+    json_path: str | None,
+    alpha: float | None,
+    top: int,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Test whether STORE is calibrated for every value of the covariates, and where it is not.
+
+    The audit has tests of local calibration on all covariates and on each one, with labels drawn
+    from the predictions; the groups with the largest bias; the most biased regions of the map of
+    local bias; and the effect of recalibration or of another model.
+    """
+    check_outputs({"--figure": figure, "--json": json_path}, picture=figure)
+    check_level(alpha, options["replicates"])
+    if was_passed("hold_out") and not options["recalibrate"]:
+        raise click.UsageError("--hold-out needs --recalibrate")
+    names = columns(covariates)
+    from calibscale.auditing import Recalibration
+    from calibscale.auditing import audit as run
+
+    local = replace(local_estimator(names, options), method=options.pop("method"))
+    recalibrate = Recalibration(options.pop("recalibrate"), options.pop("hold_out"))
+    with open_session(store, options, "auditing", quiet=quiet) as session:
+        result = run(session, local, recalibrate=recalibrate, **options)
+    finish(result, json_path, quiet, figure, top)
+    if alpha is not None and result.p_value is not None and result.p_value <= alpha:
+        raise click.exceptions.Exit(3)
+
+
+# ---------------------------------------------------------------- bias
+
+
+@click.command(cls=Command, short_help="Map the local bias of the predictions.")
+@click.argument("store", required=False)
+@click.option(
+    "--covariates", metavar="A,B", help="Names of the covariates of the map, comma-separated."
+)
+@click.option(
+    "--at", type=click.Choice(["rows", "grid"]), default="rows",
+    help="Points of the map: every row, or a grid of predictions and covariates.",
+)  # fmt: skip
+@click.option("--points", default=25, help="Number of values on each axis of the grid.")
+@local_options
+@click.option(
+    "--prediction-kernel", type=click.Choice([*RADIAL, "linear+gaussian", "none"]),
+    default="gaussian",
+    help="Kernel on predictions; none weights all predictions equally.",
+)  # fmt: skip
+@click.option(
+    "--covariate-kernel", type=click.Choice(RADIAL), default="gaussian",
+    help="Kernel on covariates.",
+)  # fmt: skip
+@notion_option
+@click.option(
+    "--min-rows", type=float, default=10,
+    help="Effective number of rows near a point below which the point is masked.",
+)  # fmt: skip
+@click.option(
+    "--method", type=click.Choice(["auto", "spectral", "direct"]), default="auto",
+    help="Algorithm: spectral is a Fourier series in one pass, direct visits every row for every "
+    "point.",
+)  # fmt: skip
+@click.option(
+    "--series-tolerance", type=float, default=1e-12, help="Error tolerance of the Fourier series."
+)
+@click.option(
+    "--output", "-o", metavar="MAP.csv", help="Path of the map as CSV; - for standard output."
+)
+@json_option
+@click.option(
+    "--top", default=20,
+    help="Number of points in the table, which is printed without --output and --json.",
+)  # fmt: skip
+@source_options
+@quiet_option
+def bias(
+    store: str | None,
+    covariates: str | None,
+    output: str | None,
+    json_path: str | None,
+    top: int,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Map where, and in which direction, the predictions of STORE are biased.
+
+    The bias near a point is the weighted mean of y - f over rows with similar predictions and
+    covariates; it is positive where predictions are too low.  Points with few rows near them are
+    masked.  The table lists the points whose bias is least likely under calibration.
+    """
+    check_outputs({"--output": output, "--json": json_path})
+    names = columns(covariates)
+    from calibscale.auditing.local_bias import local_bias
+
+    local = local_estimator(names, options)
+    with open_session(store, options, "mapping", quiet=quiet) as session:
+        result = local_bias(session, local, **options)
+    if output is None and json_path is None and not quiet:
+        _print(result, top)
+    if output is not None:
+        _write_csv(result, output)
+        wrote(output)
+    write_json(json_path, result.to_dict() if json_path is not None else {})
+
+
+def _write_csv(result: BiasMap, path: str) -> None:
+    """Write the points as CSV; ``-`` is standard output."""
+
+    def write(file: Any) -> None:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(result.header)
+        writer.writerows((*row[:-1], int(row[-1])) for row in result.rows())
+
+    if path == "-":
+        write(sys.stdout)
+        return
+    with replacing(path) as file:
+        write(codecs.getwriter("utf-8")(file))
+
+
+def _print(result: BiasMap, count: int) -> None:
+    """Print the points whose bias is the most standard errors from 0."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from calibscale.auditing.local_bias import CONFIDENCE
+    from calibscale.output.text import escape, left_out, show, terminal
+
+    console = terminal()
+    source, masked = result.source, int(result.masked.sum())
+    console.print(
+        Text(
+            f"{source['name']}: {plural(result.n, 'row')}, bias at "
+            f"{plural(len(result), 'point')}, {result.seconds:.2f} s",
+            style="bold",
+        )
+    )
+    for line in left_out(result.n_unlabelled, result.dropped):
+        console.print(line)
+    for note in result.notes:
+        console.print(Text(note, style="dim"))
+    table = Table(box=None, pad_edge=False)
+    index = () if result.index is None else ("row",)
+    estimates = ("bias", f"{100 * CONFIDENCE:g} % interval", "rows near", "z")
+    for name in (*index, "prediction", *result.covariates, *estimates):
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for i in result.most_biased(count):
+        values = zip(result.covariates, result.values[i], strict=True)
+        shown = [result.predictions[i], *(level(result.source, *value) for value in values)]
+        cells = [escape(x) if isinstance(x, str) else "" if x != x else f"{x:.4g}" for x in shown]
+        table.add_row(
+            *([str(result.index[i])] if result.index is not None else []),
+            *cells,
+            f"{result.bias[i]:+.4f}",
+            f"{result.low[i]:+.3f} … {result.high[i]:+.3f}",
+            f"{result.effective_rows[i]:,.0f}",
+            f"{result.z[i]:+.1f}",
+        )
+    show(console, table)
+    are = "is" if masked == 1 else "are"
+    console.print(
+        Text(
+            f"bias is the {SIGN}, near the point; intervals and z are of each point alone, and "
+            "the largest z of many points is not a test; "
+            f"{plural(masked, 'point')} with fewer than {result.parameters['min_rows']:g} "
+            f"effective rows {are} masked",
+            style="dim",
+        )
+    )

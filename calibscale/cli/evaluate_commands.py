@@ -1,0 +1,368 @@
+"""Options of estimators, and the commands estimators, evaluate, plan and reliability."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.cli.options import (
+    Command,
+    add_options,
+    categorical_option,
+    check_output,
+    check_outputs,
+    columns,
+    confidence_option,
+    finish,
+    json_option,
+    open_session,
+    open_sources,
+    quiet_option,
+    seed_option,
+    source_options,
+    was_passed,
+    write_json,
+)
+from calibscale.estimators import ESTIMATORS, SUMMARIES, build, parse, settings_of
+from calibscale.results import name_of
+
+if TYPE_CHECKING:
+    from calibscale.estimators.base import Estimator
+    from calibscale.results.evaluation_results import Evaluation
+
+
+DEFAULT = ("accuracy", "confidence_gap", "ece", "tce2_debiased", "brier")
+ESTIMATOR = "NAME[(SETTING=VALUE,...)]"  # metavar of options that take the text of an estimator
+
+_OPTIONS = (
+    click.option(
+        "--notion", type=click.Choice(["top_label", "positive", "canonical"]),
+        help="Probabilities to judge.  [default: positive for two classes, else top_label for "
+        "confidence_gap and binned errors and canonical for other estimators]",
+    ),
+    click.option(
+        "--bandwidth", type=float,
+        help="Bandwidth of the kernel on predictions.  [default: median distance of 1,000 "
+        "predictions]",
+    ),
+    click.option(
+        "--features", type=click.IntRange(1),
+        help="Number of random frequencies or landmarks.  [default: 100; 1000 for kce and klce]",
+    ),
+    click.option(
+        "--covariates", metavar="A,B", help="Names of the covariates of klce, comma-separated."
+    ),
+    categorical_option,
+    seed_option,
+)  # fmt: skip
+# option of each shared setting
+_SHARED = {
+    "notion": "notion", "bandwidth": "bandwidth", "prediction_bandwidth": "bandwidth",
+    "features": "features", "n_features": "features", "covariates": "covariates",
+    "categorical": "categorical", "seed": "seed",
+}  # fmt: skip
+
+
+class _EstimatorOption(click.Option):
+    """Option that adds a list of all estimators to the help of its command."""
+
+    def help_sections(self) -> dict[str, list[tuple[str, str]]]:
+        return {"Estimators": list(SUMMARIES.items())}
+
+
+def estimator_options(command: Callable) -> Callable:
+    """Add the options of settings that several estimators share."""
+    return add_options(command, _OPTIONS, "Settings of estimators")
+
+
+def named_estimators(command: Callable) -> Callable:
+    """Add --estimator."""
+    return click.option(
+        "--estimator", "-e", "names", multiple=True, metavar=ESTIMATOR, cls=_EstimatorOption,
+        help='Estimator to compute (repeatable), with settings such as "ckce(ridge=0.03)"; see '
+        "`calibscale estimators NAME`.  all selects the default estimators of Python.  "
+        f"[default: {', '.join(DEFAULT)}]",
+    )(command)  # fmt: skip
+
+
+def on_unsupported(names: tuple[str, ...]) -> str:
+    """Treatment of an estimator that the data do not support: an error if it was named."""
+    return "raise" if names and "all" not in names else "report"
+
+
+def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:
+    """Estimators by their text (by default those of `DEFAULT`), with the shared settings.
+
+    Options of settings are removed, except the seed.
+    """
+    values = {option: options.pop(option) for option in {*_SHARED.values()}}
+    options["seed"] = values["seed"]
+    values["covariates"] = columns(values["covariates"])
+    every = [name for name, kind in ESTIMATORS.items() if kind.by_default] if "all" in texts else ()
+    chosen = dict.fromkeys(e for text in texts for e in (every if text == "all" else (text,)))
+    built, used = [], set()
+    for text in chosen or DEFAULT:
+        name, settings = parse(text)
+        known = settings_of(name) if name in ESTIMATORS else {}
+        for key, option in _SHARED.items():
+            if key not in known or values[option] in (None, ()):
+                continue
+            used.add(option)
+            # of all estimators, those of all classes keep their notion
+            if key != "notion" or text in texts or known[key].default != "canonical":
+                settings.setdefault(key, values[option])
+        if "covariates" in known and not settings.get("covariates"):
+            raise click.UsageError(f"{name} needs --covariates A,B (without covariates, use kce)")
+        built.append(build(name, settings))
+    for option in _SHARED.values():
+        if was_passed(option) and option != "seed" and option not in used:
+            listed = ", ".join(chosen or DEFAULT)
+            raise click.UsageError(f"--{option} is not used by any selected estimator ({listed})")
+    return built
+
+
+@click.command("estimators", cls=Command, short_help="List estimators and their settings.")
+@click.argument("name", required=False)
+def list_estimators(name: str | None) -> None:
+    """List all estimators, or print the description and settings of the estimator NAME."""
+    if name is None:
+        width = max(map(len, SUMMARIES))
+        for each, summary in SUMMARIES.items():
+            click.echo(f"{each:{width}}  {summary}")
+        return
+    settings = settings_of(build(name_of(name), {}).name)
+    click.echo(inspect.getdoc(ESTIMATORS[name]))
+    listed = ", ".join(f"{key}={default!r}" for key, (_, default) in settings.items())
+    click.echo(f"\n{name}({listed})")
+
+
+# ---------------------------------------------------------------- evaluate, plan
+
+
+@click.command(cls=Command, short_help="Estimate calibration errors with intervals, in one pass.")
+@click.argument("store", required=False)
+@named_estimators
+@estimator_options
+@json_option
+@click.option(
+    "--group-by", multiple=True, metavar="COLUMN",
+    help="Name of a covariate whose groups are also evaluated, in a separate pass "
+    "(repeatable).  COLUMN:N cuts its values into N ranges of about equally many rows; numbers "
+    "with more than 64 distinct values are cut into 5 by default.",
+)  # fmt: skip
+@click.option(
+    "--interval", type=click.Choice(["jackknife", "bootstrap", "none"]),
+    help="Method of confidence intervals for estimators without analytic limits: groups of rows "
+    "are left out or resampled.  [default: jackknife, or none with --estimator]",
+)  # fmt: skip
+@confidence_option("the intervals")
+@click.option(
+    "--groups", type=click.IntRange(2, 1000), default=20,
+    help="Number of groups of rows for the intervals.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint", metavar="DIR",
+    help="Folder of finished pair sums; after an interrupt the same command resumes from them.",
+)  # fmt: skip
+@source_options
+@quiet_option
+def evaluate(
+    store: str | None,
+    names: tuple[str, ...],
+    json_path: str | None,
+    quiet: bool,
+    group_by: tuple[str, ...],
+    interval: str | None,
+    level: float,
+    groups: int,
+    checkpoint: str | None,
+    **options: Any,
+) -> None:
+    """Estimate calibration errors of STORE with intervals and a verdict, in one pass over its rows.
+
+    STORE is the path or URL of a store written by `calibscale ingest`, `calibscale simulate` or the
+    Python API.  Other zarr arrays are named by --logits or --probabilities, and --labels.
+
+    Methods that visit every pair of rows run after the pass; `calibscale plan` predicts their time.
+
+    \b
+    Examples:
+      calibscale evaluate loans.zarr
+      calibscale evaluate loans.zarr -e ece -e jkce --interval jackknife
+      calibscale evaluate loans.zarr --group-by region --group-by age:4 --json result.json
+    """
+    check_output(json_path)
+    if checkpoint is not None and len(group_by) > 1:
+        raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
+    from calibscale.evaluation import evaluate as run
+    from calibscale.inference.resampling import resampling
+
+    method = interval or ("none" if names else "jackknife")
+    intervals = None
+    if method != "none":
+        intervals = resampling(method, level=level, groups=groups, seed=options["seed"])
+    chosen = estimators(names, options)
+    passes: list[Evaluation] = []
+    with open_session(store, options, "evaluating", quiet=quiet) as session:
+        for column in group_by or (None,):
+            data, by = session, None
+            if column is not None:
+                from calibscale.data.covariates import grouped
+
+                allowed, scheduler = session.rules.on_invalid, session.execution.scheduler
+                source, by = grouped(session.source, column, allowed, scheduler)
+                data = session.on(source)
+            passes.append(
+                run(
+                    data, chosen, on_unsupported=on_unsupported(names), group_by=by,
+                    interval=intervals, checkpoint=checkpoint,
+                )
+            )  # fmt: skip
+    result = replace(passes[0], others=tuple(passes[1:]))
+    finish(result, json_path, quiet)
+    if json_path != "-" and not quiet and method != "none":
+        _print_missing(result, groups)
+
+
+def _print_missing(result: Evaluation, groups: int) -> None:
+    """Print the reason why estimates have no interval."""
+    from rich.text import Text
+
+    from calibscale.output.text import terminal
+
+    missing = [
+        e.estimator
+        for e in result.estimates
+        if e.value is not None
+        and e.interval is None
+        and not ESTIMATORS[name_of(e.estimator)].no_interval
+    ]
+    if missing:
+        few = result.n < groups
+        reason = "they need more rows" if few else "not available with this method"
+        terminal().print(Text(f"no intervals of {', '.join(missing)}: {reason}", style="yellow"))
+
+
+@click.command(cls=Command, short_help="Predict the cost of `evaluate`, without running it.")
+@click.argument("store", required=False)
+@named_estimators
+@estimator_options
+@click.option(
+    "--rows", type=click.IntRange(1), metavar="N",
+    help="Number of rows of a larger store like STORE.  [default: rows of STORE]",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(1), metavar="N",
+    help="Number of single-threaded workers of a cluster; adds tasks, bytes moved and the memory "
+    "of each worker to the plan.",
+)  # fmt: skip
+@click.option(
+    "--replicates", "-b", type=click.IntRange(0), default=0, metavar="B",
+    help="Number of replicates of `calibscale test` to include in the cost.",
+)  # fmt: skip
+@json_option
+@source_options
+def plan(
+    store: str | None,
+    names: tuple[str, ...],
+    json_path: str | None,
+    **options: Any,
+) -> None:
+    """Predict the cost of `calibscale evaluate` with the same estimators, without running it.
+
+    The plan states pairs, time (measured on a few rows of STORE), memory and bytes read; with
+    --workers, for a cluster.
+    """
+    check_output(json_path)
+    from calibscale.planning import plan as run
+
+    chosen, (source,) = estimators(names, options), open_sources((store,), options)
+    del options["seed"]
+    result = run(source, chosen, on_unsupported=on_unsupported(names), **options)
+    if json_path != "-":
+        from calibscale.output.text import plan_table
+
+        plan_table(result)
+    write_json(json_path, result.to_dict())
+
+
+# ---------------------------------------------------------------- reliability
+
+
+EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+
+
+@click.command(cls=Command, short_help="Compare predicted probabilities with frequencies.")
+@click.argument("store", required=False)
+@click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
+@json_option
+@click.option("--bins", type=click.IntRange(1), default=15, help="Number of bins.")
+@click.option(
+    "--edges", default="equal-width", metavar="NAME|NUMBERS",
+    help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
+)  # fmt: skip
+@click.option(
+    "--notion", type=click.Choice(["top_label", "positive", "class_wise"]),
+    help="Probability to judge.  [default: positive for two classes, else top_label; class_wise "
+    "with --class]",
+)  # fmt: skip
+@click.option(
+    "--class", "class_index", type=click.IntRange(0), metavar="K",
+    help="Index of the class to judge, from 0 (with --notion class_wise).",
+)  # fmt: skip
+@click.option(
+    "--group-by", metavar="COLUMN",
+    help="Name of a covariate; the diagram is repeated for each of its values.",
+)  # fmt: skip
+@confidence_option("the intervals and of the shaded band")
+@source_options
+@quiet_option
+def reliability(
+    store: str | None,
+    output: str | None,
+    json_path: str | None,
+    edges: str,
+    notion: str | None,
+    class_index: int | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Compare the predicted probabilities of STORE with observed frequencies, bin by bin.
+
+    Every bin has the confidence interval of its frequency, and the band in which the frequency of a
+    calibrated model would lie.
+
+    \b
+    Examples:
+      calibscale reliability loans.zarr
+      calibscale reliability loans.zarr --edges equal-mass --output diagram.png
+    """
+    check_outputs({"--output": output, "--json": json_path}, picture=output)
+    if notion == "class_wise" and class_index is None:
+        raise click.UsageError("--notion class_wise needs --class K, the class to judge")
+    if notion not in (None, "class_wise") and class_index is not None:
+        raise click.UsageError(f"--class needs --notion class_wise, not {notion}")
+    from calibscale.evaluation import reliability as run
+
+    notion = notion or (None if class_index is None else "class_wise")
+    with open_session(store, options, "counting", quiet=quiet) as session:
+        result = run(
+            session, edges=bin_edges(edges), notion=notion, class_index=class_index, **options
+        )
+    finish(result, json_path, quiet, output)
+
+
+def bin_edges(text: str) -> str | tuple[float, ...]:
+    """Convention or numbers of --edges."""
+    if text in EDGES:
+        return text
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither numbers nor one of {', '.join(EDGES)}", param_hint="--edges"
+        ) from None

@@ -1,0 +1,297 @@
+"""``calibscale nightly``, ``calibscale ledger`` and ``calibscale report``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import click
+
+from calibscale.cli.options import (
+    Command,
+    Commands,
+    check_output,
+    check_outputs,
+    json_option,
+    quiet_option,
+    scheduler_options,
+    write_json,
+    wrote,
+)
+from calibscale.errors import OptionError
+from calibscale.formatting import plural, seconds
+from calibscale.output.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.results.night_results import NightPlan
+
+BREACHED = 3
+
+
+def _day(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    from calibscale.monitoring.ledger.index import check_key
+
+    if value is None:
+        return (datetime.now(UTC).date() - timedelta(1)).isoformat()
+    try:
+        check_key(value)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+@click.command(cls=Command, short_help="Evaluate a day of predictions as configured in JOB.")
+@click.argument("job", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--date", "day", callback=_day, metavar="DAY",
+    help="Day to evaluate, such as 2026-11-20, or a part of a day, such as 2026-11-20T06.  "
+    "[default: yesterday, UTC]",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print what would be done without doing it.")
+@click.option("--force", is_flag=True, help="Recompute even if nothing has changed.")
+@scheduler_options
+@json_option
+@quiet_option
+def nightly(
+    job: str, day: str, dry_run: bool, force: bool, scheduler: str | None, json_path: str | None,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Add a day of predictions to a ledger, evaluate windows of days, and write the outputs of JOB.
+
+    JOB is a TOML file; `examples/nightly/job.toml` explains all of its keys.  A finished day that
+    has not changed is skipped; a day whose labels arrived late is read again.
+
+    --scheduler overrides the scheduler of the job.  Exit code 3 means that a threshold is breached
+    or an alarm was raised.
+    """
+    check_output(json_path)
+    from dataclasses import replace
+
+    from calibscale.monitoring.job.job_reader import read_job
+    from calibscale.monitoring.night import dry_run as plan
+    from calibscale.monitoring.night import night as run
+
+    settings = read_job(job)
+    if scheduler is not None:
+        file = settings.file
+        settings = replace(settings, run=replace(settings.run, scheduler=scheduler))
+        object.__setattr__(settings, "file", file)
+    if dry_run:
+        planned = plan(settings, day)
+        if json_path != "-" and not quiet:
+            _print_plan(planned)
+        write_json(json_path, planned.to_dict())
+        return
+    with progress("reading", "blocks", quiet) as report:
+        result = run(settings, day, force=force, progress=report)
+    if json_path != "-" and not quiet:
+        from calibscale.output.text import print_result, terminal
+
+        print_result(result)
+        if not result.fresh:
+            terminal().print("nothing has changed, nothing was done")
+    for template in settings.to_dict()["outputs"].values() if result.fresh else ():
+        if template is not None:
+            wrote(settings.place(template, day))
+    write_json(json_path, result.to_dict())
+    if result.breached:
+        raise click.exceptions.Exit(BREACHED)
+
+
+def _print_plan(plan: NightPlan) -> None:
+    """Print what a night would do."""
+    from calibscale.output.text import escape, grid, show, terminal
+
+    table = grid("", "", show_header=False)
+    rows = "unknown before it is ingested" if plan.rows is None else f"{plan.rows:,} rows"
+    table.add_row("predictions", f"{escape(plan.source)}, {rows}")
+    table.add_row("reads", plan.reads)
+    if plan.seconds is not None:
+        table.add_row("a pass takes", f"about {seconds(plan.seconds)}")
+    days = f"{plural(plan.ledger_days, 'day')} of {plan.model}"
+    table.add_row("ledger", f"{escape(plan.ledger)}, {days}")
+    windows = ", ".join(f"{name} ({plural(n, 'day')})" for name, n in plan.windows.items())
+    table.add_row("windows", windows)
+    for kind, place in plan.outputs.items():
+        table.add_row(f"writes {kind}", escape(place))
+    show(terminal(), table)
+
+
+@click.group(cls=Commands, short_help="Check, list or edit the ledger of a nightly job.")
+def ledger() -> None:
+    """Check, list or edit the ledger, the folder in which `calibscale nightly` stores its days."""
+
+
+@ledger.command()
+@click.argument("ledger")
+def check(ledger: str) -> None:
+    """Verify every record of LEDGER; exit with code 1 if any is damaged."""
+    from calibscale.monitoring.ledger import Ledger
+
+    opened = Ledger.open(ledger)
+    damaged = opened.check()
+    for message in damaged:
+        click.echo(message, err=True)
+    days = len({(e.day, e.model) for e in opened.entries})
+    records = plural(len(opened.entries), "record")
+    click.echo(f"{ledger}: {plural(days, 'day')}, {records}, {len(damaged)} damaged")
+    if damaged:
+        raise click.exceptions.Exit(1)
+
+
+@ledger.command("list")
+@click.argument("ledger")
+@json_option
+def list_days(ledger: str, json_path: str | None) -> None:
+    """List the days of LEDGER with their numbers of rows."""
+    check_output(json_path)
+    from calibscale.monitoring.ledger import Ledger
+    from calibscale.results.night_results import LedgerDay, LedgerDays
+
+    days = LedgerDays(
+        tuple(
+            LedgerDay(
+                e.day, e.model, e.n, e.info.get("n_unlabelled", 0),
+                sum(e.info.get("dropped", {}).values()),
+            )
+            for e in Ledger.open(ledger).select()
+        )
+    ).to_dict()  # fmt: skip
+    if json_path != "-":
+        from calibscale.output.text import days_table
+
+        days_table(days["days"])
+    write_json(json_path, days)
+
+
+@ledger.command()
+@click.argument("ledger")
+@click.option(
+    "--date", "day", required=True, callback=_day, metavar="DAY",
+    help="Day to remove, such as 2026-11-20.",
+)  # fmt: skip
+@click.option("--model", default="default", help="Name of the model.")
+@click.option(
+    "--yes", "-y", is_flag=True, help="Skip the confirmation; required without a terminal."
+)
+def forget(ledger: str, day: str, model: str, yes: bool) -> None:
+    """Remove a day from LEDGER permanently, after confirmation on the terminal."""
+    from calibscale.monitoring.ledger import Ledger
+
+    opened = Ledger.open(ledger)
+    if opened.day(day, model) and not yes:
+        n = opened.day(day, model)[0].n
+        if not sys.stdin.isatty():
+            raise click.UsageError(
+                f"this removes {day} of {model} ({n:,} rows) from {ledger} permanently; without a "
+                "terminal for the confirmation, pass --yes"
+            )
+        if not click.confirm(f"Remove {day} of {model} ({n:,} rows) from {ledger} permanently?"):
+            click.echo(f"{ledger}: nothing was removed")
+            raise click.exceptions.Exit(1)
+    with opened.writing():
+        models = [e.model for e in opened.select(day, day) if e.day == day]
+        if model not in models:
+            others = f"; models of that day: {', '.join(models)}" if models else ""
+            raise OptionError(f"{ledger} has no {day} of {model}{others}")
+        opened.remove(day, model)
+        for suffix in (".json", ".outputs"):
+            opened.result_path(model, day).with_suffix(suffix).unlink(missing_ok=True)
+    click.echo(f"{ledger}: removed {day} of {model}")
+
+
+# ---------------------------------------------------------------- report
+
+
+_INDEX = "index.log"  # file that every ledger has
+_RESULTS = "results"  # folder of a ledger with the results of its nights
+
+
+@click.command(cls=Command, short_help="Write one HTML page about results.")
+@click.argument("paths", nargs=-1, required=True, metavar="RESULT.json... | LEDGER")
+@click.option(
+    "--output", "-o", required=True, metavar="PATH",
+    help="Path of the HTML file; - for standard output.",
+)  # fmt: skip
+@click.option("--title", metavar="TEXT", help="Title of the page.  [default: title of the result]")
+@click.option(
+    "--model", "models", multiple=True, metavar="NAME",
+    help="Name of a model in LEDGER to report (repeatable).  [default: all models]",
+)  # fmt: skip
+@click.option(
+    "--date", "day", metavar="DAY",
+    help="Day of the night in LEDGER to report, such as 2026-11-20.  [default: newest night]",
+)  # fmt: skip
+def report(
+    paths: tuple[str, ...], output: str, title: str | None, models: tuple[str, ...], day: str | None
+) -> None:
+    """Write one self-contained HTML page about results.
+
+    RESULT is the JSON output of nightly, evaluate, reliability, test, select, bias, rank, audit or
+    power.  LEDGER is the ledger folder of a nightly job; the page shows the newest night of each
+    model.
+    """
+    check_output(output, "--output")
+    ledgers = [path for path in paths if Path(path).is_dir()]
+    if (models or day) and not ledgers:
+        raise click.UsageError("--model and --date need a LEDGER, whose nights they select")
+    files: list[Path] = []
+    for path in paths:
+        files += _nights(Path(path), models, day) if path in ledgers else [Path(path)]
+    check_outputs({"--output": output}, [*files, *(Path(path) / _INDEX for path in ledgers)])
+    results = [_read(path) for path in files]
+    from calibscale.output.report import report as page
+    from calibscale.output.report import save_report
+
+    if output == "-":
+        click.echo(page(results, title), nl=False)
+        return
+    save_report(results, output, title)
+    wrote(output)
+
+
+def _nights(ledger: Path, models: tuple[str, ...], day: str | None) -> list[Path]:
+    """Results of the requested night, or of the newest night, of each model."""
+    if not (ledger / _INDEX).is_file():
+        if (ledger / "labels" / "zarr.json").is_file():
+            raise OptionError(
+                f"{ledger}: is a store, not a result; first write a result: "
+                f"calibscale evaluate {ledger} --json result.json"
+            )
+        raise OptionError(f"{ledger}: neither a result nor a ledger: it has no {_INDEX}")
+    folders = sorted(path for path in (ledger / _RESULTS).glob("*") if path.is_dir())
+    by_model = {}
+    for folder in folders:
+        nights = {path.stem: path for path in sorted(folder.glob("*.json"))}
+        if nights:
+            by_model[unquote(folder.name)] = nights
+    unknown = [name for name in models if name not in by_model]
+    if unknown:
+        names = ", ".join(by_model) or "none"
+        raise OptionError(f"{ledger}: there is no night of model {unknown[0]!r}; models: {names}")
+    requested = [by_model[name] for name in (models or by_model)]
+    chosen = [nights[day or max(nights)] for nights in requested if day in (None, *nights)]
+    if not chosen:
+        night = "night" if day is None else f"night of {day}"
+        raise OptionError(f"{ledger}: there is no {night} in its {_RESULTS}")
+    return chosen
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Result in a JSON file."""
+    try:
+        result = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise OptionError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{path}: not JSON: {error}") from error
+    from calibscale.output.reading import read
+
+    read(result, str(path))  # so that an error names the file
+    return result
