@@ -149,7 +149,7 @@ def _p_values(law: str, miscalibrated: bool, replicates: int, first: int, last: 
             bounded = null == "hoeffding"
             requested = [s for s in statistics if not bounded or s.name in BOUNDED]
             results = calibration_test(
-                source, requested, null=null, replicates=replicates, seed=seed, scheduler="serial"
+                source, requested, null=null, n_replicates=replicates, seed=seed, scheduler="serial"
             ).results
             for result in results:
                 row = outcome[STATISTICS.index(result.statistic)]
@@ -374,11 +374,11 @@ def _test(statistic: Any, source: Any, few: Any, replicates: int) -> Callable[[]
     """The test, compiled on few rows."""
     from calibscale import calibration_test
 
-    calibration_test(few, [statistic], replicates=19, scheduler="threads:2")
+    calibration_test(few, [statistic], n_replicates=19, scheduler="threads:2")
 
     def work() -> dict[str, Any]:
         (result,) = calibration_test(
-            source, [statistic], replicates=replicates, scheduler="threads:2"
+            source, [statistic], n_replicates=replicates, scheduler="threads:2"
         ).results
         return {"value": result.value, "p_value": result.p_value}
 
@@ -412,7 +412,7 @@ def kite(report: Report) -> None:
         widths = expected["prob_width"] / np.sqrt(2), 1 / np.sqrt(2 * expected["gamma"])
         statistic = KLCE(names, *widths, normalization="kernel_sum")
         (result,) = calibration_test(
-            source, [statistic], null="permute", replicates=replicates, seed=0
+            source, [statistic], null="permute", n_replicates=replicates, seed=0
         ).results
         report.row(what=f"{name}, KiTE", value=result.value, p_value=result.p_value,
                    replicates=replicates, kite_p=expected["kite_p"])  # fmt: skip

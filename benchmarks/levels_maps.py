@@ -92,7 +92,7 @@ def _regions(first: int, last: int) -> Any:
     out = []
     for number in range(first, last):
         source = _grouped(Law("rare"), 3000, 1.0, (SEED, 21, number))
-        result = audit(source, KLCE(("x", "group"), categorical=("group",)), replicates=19,
+        result = audit(source, KLCE(("x", "group"), categorical=("group",)), n_replicates=19,
                       scheduler="serial")  # fmt: skip
         out.append(max((abs(region.z) for region in result.regions[:1]), default=0.0))
     return np.array(out)

@@ -54,7 +54,7 @@ def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
     for row, number in zip(out, range(first, last), strict=True):
         source = _data(law, method, number)
         settings: dict[str, Any] = {
-            "replicates": REPLICATES, "seed": number, "scheduler": "serial",
+            "n_replicates": REPLICATES, "seed": number, "scheduler": "serial",
         }  # fmt: skip
         started = time.process_time()
         result = audit(source, ["x0"], recalibrate=Recalibration(method, HALF), **settings)

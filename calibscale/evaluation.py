@@ -226,14 +226,14 @@ def reliability(
     notion: str | None = None,
     class_index: int | None = None,
     group_by: str | None = None,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     **options: Unpack[SessionOptions],
 ) -> Reliability:
     """Compute observed frequencies by bins of the prediction, in one pass over a source.
 
     Each bin has two intervals: a confidence interval of the true frequency (`interval`), and the
     range of the observed frequency if the model is calibrated (`consistency`).  On average, at most
-    a share 1 − `level` of the bins of a calibrated model lies outside their `consistency`.
+    1 − `confidence_level` of the bins of a calibrated model lies outside their `consistency`.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def reliability(
         Class to judge, 0..K−1; for ``class_wise`` only.
     group_by : str, optional
         Name of a covariate; a curve is also computed for each of its values.
-    level : float
+    confidence_level : float
         Level of both intervals, in (0, 1).
 
     Raises
@@ -269,7 +269,7 @@ def reliability(
     >>> [(round(b.frequency, 2), b.outside) for b in diagram.bins]
     [(0.2, False), (0.2, True)]
     """
-    check_level(level)
+    check_level(confidence_level)
     edges = edges if isinstance(edges, str) else tuple(edges)
     with Session.open(source, **options) as session:
         notion = notion or default_notion(session.source.classes)
@@ -279,24 +279,26 @@ def reliability(
     return Reliability(
         notion=notion,
         class_index=class_index,
-        level=level,
-        overall=curve_of_estimate(result[diagram.name], level),
+        level=confidence_level,
+        overall=curve_of_estimate(result[diagram.name], confidence_level),
         group_by=group_by,
         groups={
-            value: curve_of_estimate(estimates[0], level)
+            value: curve_of_estimate(estimates[0], confidence_level)
             for value, estimates in result.groups.items()
         },
         **{**run, "parameters": {**diagram.parameters, **result.parameters}},
     )
 
 
-def curve_of(estimator: BoundEstimator, states: States, level: float) -> ReliabilityCurve | None:
+def curve_of(
+    estimator: BoundEstimator, states: States, confidence_level: float
+) -> ReliabilityCurve | None:
     """Bins of a binned error of a scalar notion, from states; None for other estimators."""
     if estimator.bin_settings is None or estimator.notion not in SCALAR_NOTIONS:
         return None
     diagram = _Diagram(*estimator.bin_settings, estimator.notion)
     available = [states[s] for s in diagram.needs if s in states]
-    return curve_of_estimate(diagram.finalize(*available), level)
+    return curve_of_estimate(diagram.finalize(*available), confidence_level)
 
 
 def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
@@ -316,7 +318,7 @@ def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
     return None
 
 
-def curve_of_estimate(estimate: Estimate, level: float) -> ReliabilityCurve:
+def curve_of_estimate(estimate: Estimate, confidence_level: float) -> ReliabilityCurve:
     """Bins of an estimate with their intervals."""
     table = estimate.details.get("bins", [])
     filled = [row for row in table if row["frequency"] is not None]
@@ -326,8 +328,8 @@ def curve_of_estimate(estimate: Estimate, level: float) -> ReliabilityCurve:
     )
     whole = np.isclose(n, rows, rtol=1e-9, atol=0.0)
     n = np.where(whole, rows, n)
-    intervals = zip(*wilson_interval(f, n, level), strict=True)
-    bands = zip(*consistency_interval(p, n, level, whole=whole), strict=True)
+    intervals = zip(*wilson_interval(f, n, confidence_level), strict=True)
+    bands = zip(*consistency_interval(p, n, confidence_level, whole=whole), strict=True)
     bins = []
     for row in table:
         if row["frequency"] is not None:

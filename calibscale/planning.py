@@ -37,7 +37,7 @@ def plan(
     on_unsupported: str = "raise",
     rows: int | None = None,
     workers: int | None = None,
-    replicates: int = 0,
+    n_replicates: int = 0,
     **options: Unpack[SessionOptions],
 ) -> Plan:
     """Estimate time, memory and input of `evaluate` or `calibration_test` with these arguments.
@@ -53,7 +53,7 @@ def plan(
     workers : int, optional
         Number of single-threaded worker processes of a cluster; default: that of the scheduler,
         without the costs of a cluster.
-    replicates : int
+    n_replicates : int
         Number of draws of labels of a test; 0 for no test.
 
     Raises
@@ -72,7 +72,7 @@ def plan(
     True
     """
     for name, count, minimum in (("rows", rows, 1), ("workers", workers, 1),
-                                 ("replicates", replicates, 0)):  # fmt: skip
+                                 ("n_replicates", n_replicates, 0)):  # fmt: skip
         if count is not None and count < minimum:
             raise OptionError(f"{name} must be at least {minimum}, not {count}")
     scheduler = options.pop("scheduler", None)  # not started
@@ -82,12 +82,12 @@ def plan(
         count = engine.workers(scheduler or run.execution.scheduler) if workers is None else workers
         linear, cluster, task = _pass(run, rows, count)
         costs: list[Cost | None] = [linear]
-        if replicates:
-            costs.append(_draws(task, run.fitting, rows, count, replicates))
+        if n_replicates:
+            costs.append(_draws(task, run.fitting, rows, count, n_replicates))
         for e in run.fitting:
             costs.append(_pairs(run, e, rows, count))
-            if replicates:
-                costs.append(_pair_draws(run.profile, e, rows, count, replicates))
+            if n_replicates:
+                costs.append(_pair_draws(run.profile, e, rows, count, n_replicates))
     pieces = tuple(cost for cost in costs if cost is not None)
     return Plan(run.source.describe(), rows, count, pieces, None if workers is None else cluster)
 
@@ -134,11 +134,11 @@ def _pass(run: Run, rows: int, workers: int) -> tuple[Cost, ClusterCost, Scan]:
 
 
 def _draws(
-    task: Scan, chosen: list[BoundEstimator], rows: int, workers: int, replicates: int
+    task: Scan, chosen: list[BoundEstimator], rows: int, workers: int, n_replicates: int
 ) -> Cost | None:
     """Cost of the replicates of a test whose states merge, from the time of a few."""
     drawn = replicates_of(
-        (e for e in chosen if not e.pairwise), DrawnLabels(0), 0, min(replicates, _FEW)
+        (e for e in chosen if not e.pairwise), DrawnLabels(0), 0, min(n_replicates, _FEW)
     )
     if not drawn:
         return None
@@ -148,29 +148,29 @@ def _draws(
         started = time.perf_counter()
         few.state(0)
         seconds = time.perf_counter() - started
-    share = replicates / min(replicates, _FEW)
+    share = n_replicates / min(n_replicates, _FEW)
     seconds *= share * task.block_rows / max(1, min(task.block_rows, task.source.rows))
     names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
     return Cost(
-        f"{replicates:,} draws", names, 0, seconds * -(-task.blocks // min(workers, task.blocks)),
+        f"{n_replicates:,} draws", names, 0, seconds * -(-task.blocks // min(workers, task.blocks)),
         int(share * few.state_bytes) * (min(workers, task.blocks) + task.blocks.bit_length()), 0,
     )  # fmt: skip
 
 
 def _pair_draws(
-    profile: DataProfile, estimator: BoundEstimator, n: int, workers: int, replicates: int
+    profile: DataProfile, estimator: BoundEstimator, n: int, workers: int, n_replicates: int
 ) -> Cost | None:
     """Cost of the replicates of a test that need products of the kernel matrix."""
     spec = estimator.pair_sum
     if spec is None:
         return None
     cuts = panel_cuts(n, profile.classes)
-    columns = replicates * width(spec.notion, profile.classes)
+    columns = n_replicates * width(spec.notion, profile.classes)
     at_once = min(columns, _COLUMNS)
     pairs = n * (n - 1) // 2
     rate = _rate(profile, spec, cuts[0][1] - cuts[0][0], at_once)
     return Cost(
-        f"{replicates:,} draws", estimator.name, pairs,
+        f"{n_replicates:,} draws", estimator.name, pairs,
         pairs * columns / at_once / (rate * workers), 2 * 8 * n * at_once, 0,
     )  # fmt: skip
 

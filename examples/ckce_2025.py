@@ -110,8 +110,8 @@ def toy(tenths: int) -> np.ndarray:
     features = OneHot(points)
     requested = (
         CKCE(features, ridge=0.0),
-        CMMD(features, ridge=0.0, level=1.0),
-        CMMD(features, ridge=0.0, level=2.0),
+        CMMD(features, ridge=0.0, exponent=1.0),
+        CMMD(features, ridge=0.0, exponent=2.0),
         JKCEBiased(features),
         SimplexECE(),
     )

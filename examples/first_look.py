@@ -18,7 +18,7 @@ def look(store: LogitStore) -> None:
     result = evaluate(store, [ECE(), TCE2Debiased(), CKCE(), ConfidenceGap()], interval="jackknife")
     for e in result.estimates:
         print(f"{e.estimator:>15}  {e.value:.5f} in [{e.interval.low:.5f}, {e.interval.high:.5f}]")
-    for t in draw_labels(store, [ECE(), CKCE()], replicates=199).results:
+    for t in draw_labels(store, [ECE(), CKCE()], n_replicates=199).results:
         null_mean = t.null_values.mean()
         print(f"{t.statistic:>15}  p = {t.p_value:.3f}; mean under calibration {null_mean:.5f}")
     diagram = reliability(store)

@@ -144,7 +144,7 @@ def rejections(
             )  # fmt: skip
             for count, null in zip(counts, nulls, strict=True):
                 outcome = calibration_test(
-                    source, statistics, null=null, replicates=replicates, seed=trial
+                    source, statistics, null=null, n_replicates=replicates, seed=trial
                 )
                 count += [rejects(result) for result in outcome.results]
     return counts
@@ -301,7 +301,9 @@ class Scores(NamedTuple):
         brier, ece, mce, value = (required(e.value) for e in scores)
         permuted, drawn = (
             required(
-                calibration_test(source, klce, null=null, replicates=replicates).results[0].p_value
+                calibration_test(source, klce, null=null, n_replicates=replicates)
+                .results[0]
+                .p_value
             )
             for null in ("permute", "labels")
         )

@@ -60,7 +60,7 @@ def main() -> None:
     source = two_models()
     estimators = [Overconfidence(), ECE()]
     result = evaluate(source, estimators, group_by="under", interval="jackknife")
-    tests = draw_labels(source, estimators, replicates=199)
+    tests = draw_labels(source, estimators, n_replicates=199)
     for e in result.estimates:
         print(
             f"{e.estimator}: {e.value:.4f} in [{e.interval.low:.4f}, {e.interval.high:.4f}], "

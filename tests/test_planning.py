@@ -105,7 +105,8 @@ def test_plan__counts_the_draws_of_a_test() -> None:
     pairwise = cs.JKCE(cs.RandomFourier(bandwidth=0.5), method="tiles")
     estimators = (cs.ECE(), cs.Accuracy(), pairwise)
     without, few, many = (
-        cs.plan(source, estimators, replicates=b, scheduler="serial").costs for b in (0, 100, 1000)
+        cs.plan(source, estimators, n_replicates=b, scheduler="serial").costs
+        for b in (0, 100, 1000)
     )
     assert [c.work for c in few] == ["one pass", "100 draws", "jkce", "100 draws"]
     assert [c.method for c in few if "draws" in c.work] == ["ece", "jkce"]  # accuracy has no draws
@@ -113,5 +114,5 @@ def test_plan__counts_the_draws_of_a_test() -> None:
     # measured separately, on a machine that may be busy
     for one, ten in zip(few[1::2], many[1::2], strict=True):
         assert 2 < ten.seconds / one.seconds < 50
-    with pytest.raises(cs.OptionError, match="replicates must be at least 0"):
-        cs.plan(source, estimators, replicates=-1)
+    with pytest.raises(cs.OptionError, match="n_replicates must be at least 0"):
+        cs.plan(source, estimators, n_replicates=-1)

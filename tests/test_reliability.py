@@ -122,12 +122,12 @@ def test_reliability__one_class_is_the_positive_one_of_its_column(arrays):
 
 
 def test_reliability__groups_equal_separate_sources(source, arrays):
-    result = reliability(source, bins=7, group_by="group", level=0.8)
+    result = reliability(source, bins=7, group_by="group", confidence_level=0.8)
     assert list(result.groups) == [0.0, 1.0, 2.0]
     for value, curve in result.groups.items():
         mine = arrays["covariates"][:, 0] == value
         part = from_arrays(logits=arrays["logits"][mine], labels=arrays["labels"][mine])
-        alone = reliability(part, bins=7, level=0.8).overall
+        alone = reliability(part, bins=7, confidence_level=0.8).overall
         assert (curve.n, curve.bins) == (alone.n, alone.bins)
         assert curve.ece == alone.ece
     assert sum(curve.n for curve in result.groups.values()) == result.n == 400
@@ -201,8 +201,8 @@ def test_reliability__dict_is_json_with_its_schema(source, arrays):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"level": 0.0}, "level must be between 0 and 1"),
-        ({"level": 1.0}, "level must be between 0 and 1"),
+        ({"confidence_level": 0.0}, "confidence_level must be between 0 and 1"),
+        ({"confidence_level": 1.0}, "confidence_level must be between 0 and 1"),
         ({"level": float("nan")}, "level must be between 0 and 1"),
         ({"bins": 0}, "at least 1"),
         ({"edges": "equal"}, "edges must be one of"),
@@ -428,7 +428,7 @@ def without_time(result: dict[str, Any]) -> dict[str, Any]:
     ("options", "settings"),
     [
         ("", {}),
-        ("--bins 7 --confidence 0.8", {"bins": 7, "level": 0.8}),
+        ("--bins 7 --confidence 0.8", {"bins": 7, "confidence_level": 0.8}),
         ("--edges equal-mass", {"edges": "equal-mass"}),
         ("--edges 0,0.5,1 --group-by site", {"edges": (0, 0.5, 1), "group_by": "site"}),
         (

@@ -116,7 +116,7 @@ def test_audit__summarises_covariates_once(rng):
         probabilities=p, labels=(rng.random(400) < p).astype(int), binary=True, covariates=x
     )
     counted = _Counted(**vars(plain))
-    cs.audit(counted, ["x0", "x1"], replicates=19, scheduler="serial")
+    cs.audit(counted, ["x0", "x1"], n_replicates=19, scheduler="serial")
     assert counted.reads == [400]
 
 
@@ -133,7 +133,7 @@ def test_session__results_equal_those_of_the_source(rng):
         other = cs.local_bias(source, "x0", at="grid", **options)
         np.testing.assert_array_equal(one.bias, other.bias)
         assert one.n == 300
-        assert cs.audit(session, ["x0", "x1"], replicates=9).n == 299
-        test = cs.calibration_test(session, cs.KLCE(("x0",)), replicates=9)
-    again = cs.calibration_test(source, cs.KLCE(("x0",)), replicates=9, **options)
+        assert cs.audit(session, ["x0", "x1"], n_replicates=9).n == 299
+        test = cs.calibration_test(session, cs.KLCE(("x0",)), n_replicates=9)
+    again = cs.calibration_test(source, cs.KLCE(("x0",)), n_replicates=9, **options)
     assert test["klce"].p_value == again["klce"].p_value

@@ -62,9 +62,9 @@ def audit(
     source: Any,
     covariates: str | Sequence[str] | SKCE,
     *,
-    replicates: int = 999,
+    n_replicates: int = 999,
     seed: int = 0,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     bins: int = 5,
     min_rows: int = 30,
     recalibrate: str | Sequence[str] | Recalibration = (),
@@ -93,10 +93,10 @@ def audit(
         map (curves have smaller bandwidths).  Its notion is ``positive``, the default for two
         classes, or ``top_label``.  Rows that chose the bandwidths are excluded from the tests,
         recalibration and `against`.
-    replicates, seed : int
+    n_replicates, seed : int
         Number of replicates of the null, and seed of the null and of the held-out rows.
-    level : float
-        Confidence level of the simultaneous intervals; tests use alpha = 1 − level.
+    confidence_level : float
+        Confidence level of the simultaneous intervals; tests use alpha = 1 − confidence_level.
     bins : int
         Number of quantile bins of a covariate with more than ten values.
     min_rows : int
@@ -122,7 +122,7 @@ def audit(
     ...     probabilities=p, labels=(rng.random(1000) < p + 0.2 * group).astype(int), binary=True,
     ...     covariates=group[:, None], covariate_names=["group"],
     ... )
-    >>> result = audit(source, ["group"], replicates=99)
+    >>> result = audit(source, ["group"], n_replicates=99)
     >>> result.verdict, result.groups[0].name, result.groups[0].direction
     ('locally miscalibrated on group (p ≤ 0.01)', 'group = 1', 'too low')
     """
@@ -132,7 +132,7 @@ def audit(
         data = session.source
         local = replace(local_settings(covariates, data), seed=seed)
         names, notion = local.covariates, str(local.notion)
-        _check(names, notion, data.classes, level, bins, min_rows)
+        _check(names, notion, data.classes, confidence_level, bins, min_rows)
         for name in names:
             data.covariate(name)  # raises for an unknown name before anything is read
         estimators = local_estimators(local)
@@ -140,7 +140,7 @@ def audit(
         if against is not None:
             predicted(as_source(against), data)
         columns = session.profile.columns(names)
-        tests, tested = local_tests(session, estimators, replicates, seed)
+        tests, tested = local_tests(session, estimators, n_replicates, seed)
         frozen_estimators = frozen(estimators, tests)
 
         sample = session.profile.sample(notion).covariates
@@ -149,7 +149,9 @@ def audit(
             for column in columns.values()
         )
         statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
-        grouped = tested_groups(session, names, statistic, replicates, seed, min_rows, level)
+        grouped = tested_groups(
+            session, names, statistic, n_replicates, seed, min_rows, confidence_level
+        )
         notes = [*_notes(axes, notion, data.classes), *unsuitable]
         if grouped.flips:
             notes.append(
@@ -166,17 +168,19 @@ def audit(
         recalibration: tuple[Scores, ...] = ()
         if methods:
             recalibration = recalibrations(
-                rest, methods, frozen_estimators[0], chosen.hold_out, replicates, seed
+                rest, methods, frozen_estimators[0], chosen.hold_out, n_replicates, seed
             )
         other = None
         if against is not None:
-            other = compare(rest, against, frozen_estimators, tests, replicates, seed, level)
+            other = compare(
+                rest, against, frozen_estimators, tests, n_replicates, seed, confidence_level
+            )
     counts = RowCounts(tested.n, tested.n_unlabelled, tested.dropped)
     return Audit(
         covariates=names,
         categorical=local.categorical,
         notion=notion,
-        level=level,
+        level=confidence_level,
         tests=tests,
         overall=grouped.overall,
         groups=grouped.listed,
@@ -194,7 +198,7 @@ def audit(
             null="labels",
             adjusted="westfall-young",  # p-values of groups
             flips=grouped.flips,
-            replicates=replicates,
+            replicates=n_replicates,
             seed=seed,
             choose=local.bandwidth_share,
             bins=bins,
@@ -206,15 +210,20 @@ def audit(
 
 
 def _check(
-    names: tuple[str, ...], notion: str, classes: int, level: float, bins: int, min_rows: int
+    names: tuple[str, ...],
+    notion: str,
+    classes: int,
+    confidence_level: float,
+    bins: int,
+    min_rows: int,
 ) -> None:
     if not names:
         raise OptionError("an audit needs covariates")
     if notion not in ("positive", "top_label"):
         raise OptionError(f"notion of an audit must be positive or top_label, not {notion!r}")
     problems(notion, classes)
-    if not 0 < level < 1:
-        raise OptionError(f"level must be in (0, 1), not {level}")
+    if not 0 < confidence_level < 1:
+        raise OptionError(f"level must be in (0, 1), not {confidence_level}")
     if bins < 2:
         raise OptionError(f"bins must be at least 2, not {bins}")
     if min_rows < 2:

@@ -162,7 +162,7 @@ Draw = Callable[["GroupSums"], Iterable[DrawnGroups]]
 
 
 def group_biases(
-    statistic: GroupSums, state: GroupState, draw: Draw, min_rows: float, level: float
+    statistic: GroupSums, state: GroupState, draw: Draw, min_rows: float, confidence_level: float
 ) -> Groups:
     """Groups with enough effective rows, with p-values and intervals over all of them.
 
@@ -181,7 +181,7 @@ def group_biases(
         flipped = draw(replace(statistic, flips=flips))
         all_rows, family, _ = _families(sums, listed, dispersion, flipped)
     overall = _group(conditions, sums, 0, dispersion, all_rows.alone[0])
-    tail = (1 - level) / (2 * max(len(listed), 1))
+    tail = (1 - confidence_level) / (2 * max(len(listed), 1))
     low, high = excess_limits(sums.others[:, listed], sums.events[:, listed], tail)
     groups = [
         replace(
@@ -308,10 +308,10 @@ def tested_groups(
     session: Session,
     names: tuple[str, ...],
     statistic: GroupSums,
-    replicates: int,
+    n_replicates: int,
     seed: int,
     min_rows: float,
-    level: float,
+    confidence_level: float,
 ) -> Groups:
     """`group_biases` from passes over the rows, with a limited number of replicates per pass.
 
@@ -328,9 +328,9 @@ def tested_groups(
     step = max(2, max_replicates // 2 * 2)
 
     def draw(drawn: GroupSums) -> Iterator[DrawnGroups]:
-        for first in range(0, replicates, step):
-            part = Replicates(drawn, null, first, min(replicates, first + step))
+        for first in range(0, n_replicates, step):
+            part = Replicates(drawn, null, first, min(n_replicates, first + step))
             yield DrawnGroups(*session.scan([part], covariates=names).groups[None][part])
 
     state = session.scan([statistic], covariates=names).groups[None][statistic]
-    return group_biases(statistic, state, draw, min_rows, level)
+    return group_biases(statistic, state, draw, min_rows, confidence_level)

@@ -77,10 +77,10 @@ def frozen(estimators: tuple[SKCE, ...], tests: LocalTests) -> tuple[SKCE, ...]:
 
 
 def local_tests(
-    session: Session, estimators: tuple[SKCE, ...], replicates: int, seed: int
+    session: Session, estimators: tuple[SKCE, ...], n_replicates: int, seed: int
 ) -> tuple[LocalTests, CalibrationTests]:
     """All tests, from the same passes."""
-    tests = calibration_test(session, estimators, replicates=replicates, seed=seed)
+    tests = calibration_test(session, estimators, n_replicates=n_replicates, seed=seed)
     joint, plain, *each = (replace(t, statistic=name_of(t.statistic)) for t in tests.results)
     names = estimators[0].covariates
     each = each or [joint]
@@ -99,7 +99,7 @@ def scores(
     name: str,
     session: Session,
     estimator: SKCE,
-    replicates: int,
+    n_replicates: int,
     seed: int,
     tested: TestResult | None = None,
     null: str | Null = "labels",
@@ -112,7 +112,7 @@ def scores(
     ece, brier, loss = (e.finalize(*(states[s] for s in e.needs)) for e in scored)
     if tested is None:
         tested = calibration_test(
-            session, estimator, null=null, replicates=replicates, seed=seed
+            session, estimator, null=null, n_replicates=n_replicates, seed=seed
         ).results[0]
     return Scores(name, brier.n, ece.value, brier.value, loss.value, tested)
 
@@ -156,7 +156,7 @@ def recalibrations(
     methods: Iterable[Recalibrator],
     estimator: SKCE,
     hold_out: float,
-    replicates: int,
+    n_replicates: int,
     seed: int,
 ) -> tuple[Scores, ...]:
     """Scores on held-out rows, before and after each method, fitted to the other rows.
@@ -165,16 +165,16 @@ def recalibrations(
     """
     parts = HoldOut(hold_out, seed ^ _PART_SEED)
     fitting, rest = (session.on(part_of(session.source, parts, held)) for held in (False, True))
-    results = [scores("before", rest, estimator, replicates, seed)]
+    results = [scores("before", rest, estimator, n_replicates, seed)]
     for method in methods:
         try:
             fit = method.fit(fitting)
         except OptionError as error:  # the rows do not determine the fit
             results.append(Scores(method.name, reason=str(error)))
             continue
-        refits = refits_of(fit, fitting, estimator.notion or "top_label", replicates, seed)
+        refits = refits_of(fit, fitting, estimator.notion or "top_label", n_replicates, seed)
         model = session.on(recalibrated(rest.source, fit, refits))
-        after = scores(method.name, model, estimator, replicates, seed, null=refits or "labels")
+        after = scores(method.name, model, estimator, n_replicates, seed, null=refits or "labels")
         results.append(replace(after, fitted=fit.to_dict(), note=_note(refits, after)))
     return tuple(results)
 
@@ -199,9 +199,9 @@ def against(
     other: Any,
     estimators: tuple[SKCE, ...],
     tests: LocalTests,
-    replicates: int,
+    n_replicates: int,
     seed: int,
-    level: float,
+    confidence_level: float,
 ) -> Against:
     """Tests of another model, and paired differences of scores.
 
@@ -209,17 +209,17 @@ def against(
     """
     second = session.on(predicted(as_source(other), session.source))
     joint, names = estimators[0], distinct_names([session.source.name, second.source.name])
-    second_tests, _ = local_tests(second, estimators, replicates, seed)
+    second_tests, _ = local_tests(second, estimators, n_replicates, seed)
     compared: list[Estimator] = [
         ECE(notion=joint.notion or "top_label"), Brier(), *estimators[:2],
     ]  # fmt: skip
-    jackknife = Jackknife(level=level, seed=seed)
+    jackknife = Jackknife(confidence_level=confidence_level, seed=seed)
     values = [_values(one.run(compared), jackknife) for one in (session, second)]
     return Against(
         name=names[1],
         tests=second_tests,
-        first=scores(names[0], session, joint, replicates, seed, tests.joint),
-        second=scores(names[1], second, joint, replicates, seed, second_tests.joint),
+        first=scores(names[0], session, joint, n_replicates, seed, tests.joint),
+        second=scores(names[1], second, joint, n_replicates, seed, second_tests.joint),
         differences=tuple(
             _difference(estimator, a, b, jackknife)
             for estimator, a, b in zip(compared, *values, strict=True)

@@ -346,7 +346,7 @@ def warm_up() -> None:
     evaluate(source, [*pairwise, "ckce(method=exact)"], scheduler="serial")
     for null in (name for name, kind in NULLS.items() if kind.draws):
         tested = ("ckce", "ece", "ece(edges=equal-mass)", "cwce2", "simplex_ece")
-        calibration_test(source, tested, null=null, replicates=2, scheduler="serial")
+        calibration_test(source, tested, null=null, n_replicates=2, scheduler="serial")
     evaluate(source, ["ece"], interval="jackknife", scheduler="serial")
     GENERATORS["ms-over"].draw(0, 0, 2)
     p = np.linspace(0.01, 0.99, 40)

@@ -109,7 +109,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     "most LEVEL.",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=999,
+    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=999,
     help="Number of draws from the null distribution.",
 )  # fmt: skip
 @seed_option
@@ -167,7 +167,7 @@ def audit(
     local bias; and the effect of recalibration or of another model.
     """
     check_outputs({"--figure": figure, "--json": json_path}, picture=figure)
-    check_level(alpha, options["replicates"])
+    check_level(alpha, options["n_replicates"])
     if was_passed("hold_out") and not options["recalibrate"]:
         raise click.UsageError("--hold-out needs --recalibrate")
     names = columns(covariates)

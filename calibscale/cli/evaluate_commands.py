@@ -177,7 +177,7 @@ def evaluate(
     quiet: bool,
     group_by: tuple[str, ...],
     interval: str | None,
-    level: float,
+    confidence_level: float,
     groups: int,
     checkpoint: str | None,
     **options: Any,
@@ -204,7 +204,9 @@ def evaluate(
     method = interval or ("none" if names else "jackknife")
     intervals = None
     if method != "none":
-        intervals = resampling(method, level=level, groups=groups, seed=options["seed"])
+        intervals = resampling(
+            method, confidence_level=confidence_level, groups=groups, seed=options["seed"]
+        )
     chosen = estimators(names, options)
     passes: list[Evaluation] = []
     with open_session(store, options, "evaluating", quiet=quiet) as session:
@@ -261,7 +263,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     "of each worker to the plan.",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(0), default=0, metavar="B",
+    "--replicates", "-b", "n_replicates", type=click.IntRange(0), default=0, metavar="B",
     help="Number of replicates of `calibscale test` to include in the cost.",
 )  # fmt: skip
 @json_option

@@ -68,7 +68,7 @@ class Command(click.Command):
 def confidence_option(what: str) -> Callable:
     """Option --confidence, described as the level of `what`."""
     return click.option(
-        "--confidence", "level", type=SHARE, default=0.95,
+        "--confidence", "confidence_level", type=SHARE, default=0.95,
         help=f"Confidence level of {what}.",
     )  # fmt: skip
 
@@ -342,12 +342,12 @@ def _named_paths(outputs: Iterable[str]) -> list[str]:
     return [text for text in named if os.path.exists(text)]
 
 
-def check_level(alpha: float | None, replicates: int, own: int = 1) -> None:
-    """Reject a level below 1 / (replicates + own), the smallest possible p-value."""
-    if alpha is None or 1 / (replicates + own) <= alpha:
+def check_level(alpha: float | None, n_replicates: int, own: int = 1) -> None:
+    """Reject an alpha below 1 / (n_replicates + own), the smallest possible p-value."""
+    if alpha is None or 1 / (n_replicates + own) <= alpha:
         return
     raise click.UsageError(
-        f"--alpha {alpha:g} cannot be reached with --replicates {replicates}: it needs at least "
+        f"--alpha {alpha:g} cannot be reached with --replicates {n_replicates}: it needs at least "
         f"{math.ceil(1 / alpha - 1e-9) - own}"
     )
 

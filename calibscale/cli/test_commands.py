@@ -51,7 +51,7 @@ class _NullChoice(click.Choice):
     "hoeffding (a bound without draws).",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=199,
+    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=199,
     help="Number of draws from the null distribution.",
 )  # fmt: skip
 @click.option(
@@ -71,7 +71,7 @@ def test(
     store: str | None,
     names: tuple[str, ...],
     null: str,
-    replicates: int,
+    n_replicates: int,
     stop_after: int | None,
     alpha: float | None,
     json_path: str | None,
@@ -95,9 +95,8 @@ def test(
 
     drawn_from = NULLS[null]
     if not drawn_from.draws:
-        for option in ("replicates", "stop_after"):
+        for option, flag in (("n_replicates", "replicates"), ("stop_after", "stop-after")):
             if was_passed(option):
-                flag = option.replace("_", "-")
                 raise click.UsageError(f"--{flag} cannot be used with --null {null} (no draws)")
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
@@ -105,10 +104,10 @@ def test(
     tested = estimators(statistics, options)
     if drawn_from.draws:
         centred = drawn_from.centred and any(each.centred_null for each in tested)
-        check_level(alpha, replicates, 0 if centred else 1)
+        check_level(alpha, n_replicates, 0 if centred else 1)
     with open_session(store, options, "testing", quiet=quiet) as session:
         result = run(
-            session, tested, null=null, replicates=replicates, stop_after=stop_after, **options
+            session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after, **options
         )
     finish(result, json_path, quiet)
     if alpha is None:
@@ -155,7 +154,7 @@ def test(
     help="Number of simulated data sets of each size.",
 )  # fmt: skip
 @click.option(
-    "--replicates", "-b", type=click.IntRange(1), default=199,
+    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=199,
     help="Number of draws from the null distribution in each test.",
 )  # fmt: skip
 @estimator_options
@@ -180,7 +179,7 @@ def power(
     STORE are used only if bandwidths are chosen by test power (bandwidth_share of kce and klce).
     """
     check_output(json_path)
-    check_level(alpha, options["replicates"])
+    check_level(alpha, options["n_replicates"])
     if alpha >= options["power"]:
         raise click.UsageError(f"--power must be above --alpha, which is {alpha:g}")
     from calibscale.inference.power import power as run
@@ -193,5 +192,5 @@ def power(
     bias = Miscalibration(shift, temperature, group)
     (statistic,) = estimators((name or ("klce" if options["covariates"] else "kce"),), options)
     with open_session(store, options, "simulating", "data sets", quiet) as session:
-        result = run(session, bias, statistic, level=alpha, **options)
+        result = run(session, bias, statistic, alpha=alpha, **options)
     finish(result, json_path, quiet)

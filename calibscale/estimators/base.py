@@ -148,7 +148,7 @@ class BoundEstimator(ABC):
         """
         return self
 
-    def limits(self, level: float, *states: Any) -> Limits | None:
+    def limits(self, confidence_level: float, *states: Any) -> Limits | None:
         """Confidence limits from the states of all rows; None if the jackknife is to be used.
 
         The limits of a biased estimator are the lower limit of the population's value and the upper

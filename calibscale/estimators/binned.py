@@ -168,10 +168,10 @@ class ECE(Binned):
     def _value(self, bins: BinTable) -> float:
         return float(np.abs(bins.delta).sum() / bins.weight.sum())
 
-    def limits(self, level: float, *states: Any) -> Limits:
+    def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
-        limits = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - level) / 2.0)
+        limits = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - confidence_level) / 2.0)
         return Limits(limits.low, limits.mean_at_high, "binned")
 
 
@@ -212,11 +212,14 @@ class _SquaredGaps(Binned):
         """Return `TCE2`: without label noise there is nothing to correct for."""
         return TCE2(self.bins, self.edges, self.notion)
 
-    def limits(self, level: float, *states: Any) -> Limits:
+    def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         limits = bin_limits(
-            gaps, lambda g: g**2 @ gaps.share, (1.0 - level) / 2.0, at_least_mean=self.unbiased
+            gaps,
+            lambda g: g**2 @ gaps.share,
+            (1.0 - confidence_level) / 2.0,
+            at_least_mean=self.unbiased,
         )
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")

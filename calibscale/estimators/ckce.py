@@ -70,11 +70,11 @@ class MomentError(Estimator):
 
 @dataclass(frozen=True)
 class CMMD(MomentError):
-    """Conditional MMD of level s: ‖C (S + λnI)⁻¹ (S/n)^{s/2}‖²_F (arXiv 2605.02260).
+    """Conditional MMD of exponent s: ‖C (S + λnI)⁻¹ (S/n)^{s/2}‖²_F (arXiv 2605.02260).
 
     The error is squared, in units of the label kernel.  Level 0 compares conditional mean
-    operators (`CKCE`); level 1 is the mean squared distance of the conditional embeddings, which
-    weighs predictions by frequency; level 2 tends to `JKCEBiased` as λ → 0.  A large value means
+    operators (`CKCE`); exponent 1 is the mean squared distance of the conditional embeddings, which
+    weighs predictions by frequency; exponent 2 tends to `JKCEBiased` as λ → 0.  A large value means
     that labels do not follow the vectors of probabilities; noise biases it upwards.  One pass,
     O(m²) per row for m features, and O(m³) once.
 
@@ -85,7 +85,7 @@ class CMMD(MomentError):
     ridge : float, optional
         λ.  Default n^(−1/4); give λ to compare values of different n.  With weights n in λn is Σw,
         and in n^(−1/4) it is (Σw)²/Σw².
-    level : float
+    exponent : float
         s ≥ 0.
 
     Examples
@@ -98,15 +98,15 @@ class CMMD(MomentError):
     """
 
     ridge: float | None = None
-    level: float = 1.0
+    exponent: float = 1.0
     name: ClassVar[str] = "cmmd"
 
     def __post_init__(self) -> None:
         if self.ridge is not None and not 0 <= self.ridge < np.inf:
             raise OptionError(f"ridge must be at least 0 and finite, not {self.ridge}")
-        if not 0 <= self.level < np.inf:
-            raise OptionError(f"level must be at least 0 and finite, not {self.level}")
-        if self.ridge == 0 and self.level < 2 and isinstance(self.features, RandomFourier):
+        if not 0 <= self.exponent < np.inf:
+            raise OptionError(f"exponent must be at least 0 and finite, not {self.exponent}")
+        if self.ridge == 0 and self.exponent < 2 and isinstance(self.features, RandomFourier):
             raise OptionError(
                 "ridge=0 needs features of few predictions (OneHot); with random frequencies the "
                 "value would consist of rounding errors: give a positive ridge"
@@ -117,7 +117,7 @@ class CMMD(MomentError):
 
     @property
     def shown(self) -> dict[str, Any]:
-        return {**self.features.parameters, "level": self.level, "ridge": self.ridge}
+        return {**self.features.parameters, "exponent": self.exponent, "ridge": self.ridge}
 
     def frozen(self, *states: Any) -> Self:
         if self.ridge is not None:
@@ -134,7 +134,7 @@ class CMMD(MomentError):
         """Values (B,) with each of C (B, K, m) instead of that of the states."""
         ridge = self.frozen(*states).ridge
         assert ridge is not None
-        return _cmmd(states[0], C, ridge, self.level)
+        return _cmmd(states[0], C, ridge, self.exponent)
 
     def population(self, rows: int) -> Estimator:
         return self if self.ridge is not None else replace(self, ridge=rows**-0.25)
@@ -147,21 +147,21 @@ class CMMD(MomentError):
         return self._values(states, drawn[0]).tolist()
 
 
-def _cmmd(moments: MomentState, C: Floats, ridge: float, level: float) -> Floats:
+def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Floats:
     """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹ for each of C (B, K, m), (B,)."""
     n, S = float(moments.weight), moments.S
     B, K, m = C.shape
     W = _inverse(moments, ridge)(C.reshape(B * K, m).T)
-    if level == 0:
+    if exponent == 0:
         terms = np.einsum("ij,ij->j", W, W)
-    elif level == 1:
+    elif exponent == 1:
         terms = np.einsum("ij,ij->j", W, S @ W) / n
-    elif level == 2:
+    elif exponent == 2:
         half = S @ W
         terms = np.einsum("ij,ij->j", half, half) / n**2
     else:
         sigma, U = eigh(S)
-        terms = np.maximum(sigma / n, 0.0) ** level @ (U.T @ W) ** 2
+        terms = np.maximum(sigma / n, 0.0) ** exponent @ (U.T @ W) ** 2
     return terms.reshape(B, K).sum(axis=1)
 
 
@@ -216,7 +216,7 @@ class CKCECentred(CMMD):
     True
     """
 
-    level: float = field(default=0.0, init=False)
+    exponent: float = field(default=0.0, init=False)
     name: ClassVar[str] = "ckce_centred"
     by_default: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
@@ -238,7 +238,7 @@ class CKCECentred(CMMD):
 class CKCE(CMMD):
     """Conditional kernel calibration error ‖C (S + λnI)⁻¹‖²_F [MS, eq. 5, App. B].
 
-    The error is squared, in units of the label kernel; it is `CMMD` of level 0.  A large value
+    The error is squared, in units of the label kernel; it is `CMMD` of exponent 0.  A large value
     means that labels do not follow the vectors of probabilities, at frequent and at rare
     predictions alike, so that it does not change with the distribution of predictions.  Label noise
     biases it upwards, more so for less sharp models: use `CKCECentred` to rank models.  Defaults
@@ -269,7 +269,7 @@ class CKCE(CMMD):
     0.26
     """
 
-    level: float = field(default=0.0, init=False)
+    exponent: float = field(default=0.0, init=False)
     method: str = "features"
     conditional_on: str | None = None
     tolerance: float = 1e-10
@@ -344,7 +344,8 @@ class ExactCKCE(BoundEstimator):
         settings = self.settings
         parameters: dict[str, Any] = {
             "kernel": "linear+gaussian", "bandwidth": self.product.prediction_bandwidth,
-            "method": settings.method, "within": settings.conditional_on, "level": settings.level,
+            "method": settings.method, "within": settings.conditional_on,
+            "exponent": settings.exponent,
         }  # fmt: skip
         with pairs.panels(self.product, "canonical") as panels:
             parts = [panels[index].rows for index in range(len(panels))]

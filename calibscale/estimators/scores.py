@@ -64,12 +64,14 @@ class Accuracy(_MeanScore):
     def _total(self, totals: TotalsState, *others: Any) -> float:
         return float(totals.hit)
 
-    def limits(self, level: float, *states: Any) -> Limits:
+    def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Clopper-Pearson limits with (Σw)²/Σw² rows."""
         (totals,) = states
         rows = float(totals.weight**2 / totals.weight2)
         hits = rows * float(totals.hit / totals.weight)
-        return Limits(*clopper_pearson(hits, rows, (1.0 - level) / 2.0), "clopper_pearson")
+        return Limits(
+            *clopper_pearson(hits, rows, (1.0 - confidence_level) / 2.0), "clopper_pearson"
+        )
 
 
 @dataclass(frozen=True)
@@ -163,11 +165,11 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
         (p, _), (_, rest) = events.sums[2:4]  # δ is p without the event, −(1 − p) with it
         return float(p - rest)
 
-    def limits(self, level: float, *states: Any) -> Limits:
+    def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits of weighted counts by `calibscale.limits.excess.excess_limits`."""
         totals, events = states
         others, happened = events.sums[2:].T
-        low, high = excess_limits(others, happened, (1.0 - level) / 2.0)
+        low, high = excess_limits(others, happened, (1.0 - confidence_level) / 2.0)
         weight = float(totals.weight)
         return Limits(-float(high) / weight, -float(low) / weight, "weighted_counts")
 

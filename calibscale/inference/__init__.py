@@ -32,7 +32,7 @@ def calibration_test(
     statistics: Estimator | str | Iterable[Estimator | str] | None = None,
     *,
     null: str | Null = "labels",
-    replicates: int = 199,
+    n_replicates: int = 199,
     seed: int = 0,
     stop_after: int | None = None,
     **options: Unpack[SessionOptions],
@@ -41,7 +41,7 @@ def calibration_test(
 
     The null hypothesis of strong calibration states that labels are drawn from the predictions.
     Labels drawn from the predictions therefore give the exact null distribution of any statistic,
-    conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (replicates + 1).  With
+    conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (n_replicates + 1).  With
     covariates (`KLCE`) the test is one of local calibration.
 
     Parameters
@@ -65,7 +65,7 @@ def calibration_test(
         For recalibrated predictions pass the result of
         `calibscale.auditing.recalibration.refits_of`: drawn labels alone omit the noise of the
         fit and reject too often.
-    replicates : int
+    n_replicates : int
         Number of draws, at most 1,000,000.
     seed : int
         Seed of the draws, which depend on nothing but the seed, the row number and the replicate;
@@ -86,13 +86,13 @@ def calibration_test(
     >>> from calibscale import ECE, calibration_test, from_arrays
     >>> q, y = np.tile([0.9, 0.1], (200, 1)), np.arange(200) % 2  # half of 90 % come true
     >>> source = from_arrays(probabilities=q, labels=y)
-    >>> calibration_test(source, [ECE()], replicates=99)["ece"].p_value
+    >>> calibration_test(source, [ECE()], n_replicates=99)["ece"].p_value
     0.01
     """
     started = time.perf_counter()
     estimators = listed("jkce" if statistics is None else statistics)
     drawn_from = null_of(null, seed)
-    _check(estimators, drawn_from, replicates, stop_after)
+    _check(estimators, drawn_from, n_replicates, stop_after)
     with Session.open(source, **options) as session:
         run = session.run(estimators)
         for estimator in run.fitting:
@@ -100,9 +100,9 @@ def calibration_test(
                 raise OptionError(reason)
         run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
-        batch = min(replicates, batch_of(run))
+        batch = min(n_replicates, batch_of(run))
         drawn = replicates_of(run.fitting, draws, 0, batch)
-        passes = -(-replicates // batch) if drawn else 1
+        passes = -(-n_replicates // batch) if drawn else 1
         progress = run.execution.progress
         scanned = run.reporting(progress and _over(progress, passes))
         needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
@@ -114,10 +114,10 @@ def calibration_test(
             if draws is None:
                 trial.bound()
             elif trial.estimator.pairwise:
-                trial.add(pair_values(run, trial.estimator, draws, replicates), stop_after)
+                trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
         if draws is not None:
             merged = [trial for trial in trials if not trial.estimator.pairwise]
-            count_replicates(scanned, merged, draws, replicates, batch, states, stop_after)
+            count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
         for trial in trials:
             if drawn_from.centred and trial.estimator.centred_null:
                 trial.centre()
@@ -146,17 +146,17 @@ def null_of(null: str | Null, seed: int) -> Null:
 
 
 def _check(
-    estimators: list[Estimator], null: Null, replicates: int, stop_after: int | None
+    estimators: list[Estimator], null: Null, n_replicates: int, stop_after: int | None
 ) -> None:
-    if null.max_replicates is not None and replicates > null.max_replicates:
+    if null.max_replicates is not None and n_replicates > null.max_replicates:
         raise OptionError(
-            f"there are {null.max_replicates:,} refits, fewer than {replicates:,} replicates"
+            f"there are {null.max_replicates:,} refits, fewer than {n_replicates:,} replicates"
         )
-    if replicates < 1:
-        raise OptionError(f"replicates must be at least 1, not {replicates}")
-    if replicates > _MAX_REPLICATES:
+    if n_replicates < 1:
+        raise OptionError(f"n_replicates must be at least 1, not {n_replicates}")
+    if n_replicates > _MAX_REPLICATES:
         raise OptionError(
-            f"replicates must be at most {_MAX_REPLICATES:,}, not {replicates:,}: the smallest "
+            f"n_replicates must be at most {_MAX_REPLICATES:,}, not {n_replicates:,}: the smallest "
             "p-value of a million replicates is one in a million"
         )
     if stop_after is not None and (stop_after < 1 or null.centred):
@@ -190,7 +190,7 @@ def _pooled(null: Null, run: Run) -> Null:
 
 
 def pair_values(
-    run: Run, estimator: BoundEstimator, null: Null, replicates: int
+    run: Run, estimator: BoundEstimator, null: Null, n_replicates: int
 ) -> Iterator[float]:
     """Value of each replicate of an estimator that sums over all pairs.
 
@@ -203,7 +203,7 @@ def pair_values(
     with pairs.panels(spec.kernel, spec.notion) as panels:
         if null.moves:
             versions = partial(null.moved, spec.notion)
-            for all_pairs, diagonal in pairs.moved(panels, versions, replicates):
+            for all_pairs, diagonal in pairs.moved(panels, versions, n_replicates):
                 yield estimator.from_sums(all_pairs, diagonal, state)
             return
         parts = [panels[index].rows for index in range(len(panels))]
@@ -212,8 +212,8 @@ def pair_values(
         squares = rows.weights**2 * spec.kernel.diagonal(rows)
         e = rows.delta.shape[1]
         block = max(2, _DRAWN // max(1, rows.delta.size) // 2 * 2)
-        for first in range(0, replicates, block):
-            last = min(replicates, first + block)
+        for first in range(0, n_replicates, block):
+            last = min(n_replicates, first + block)
             drawn = null.residuals(spec.notion, rows, first, last)  # (n, B, e)
             strengths = (drawn * rows.weights[:, None, None]).reshape(len(rows), -1)
             products = np.concatenate(pairs.product(panels, np.split(strengths, cuts), "draws"))
@@ -383,7 +383,7 @@ def count_replicates(
     run: Run,
     trials: Iterable[MonteCarloTest],
     null: Null,
-    replicates: int,
+    n_replicates: int,
     batch: int,
     states: States,
     stop_after: int | None = None,
@@ -393,10 +393,10 @@ def count_replicates(
     The first batch was drawn in the pass over the data and is in `states`; each further batch takes
     a pass.
     """
-    for first in range(0, replicates, batch):
+    for first in range(0, n_replicates, batch):
         todo = [trial for trial in trials if not trial.done]
         drawn = replicates_of(
-            (t.estimator for t in todo), null, first, min(replicates, first + batch)
+            (t.estimator for t in todo), null, first, min(n_replicates, first + batch)
         )
         if first and todo:
             states |= run.scan(drawn.values()).groups[None]

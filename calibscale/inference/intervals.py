@@ -73,10 +73,10 @@ class Parts:
         if not np.isfinite(self.value) or not np.isfinite(self.standard_error):
             return None
         if isinstance(request, Jackknife) or not len(self.resampled):
-            half = float(stdtrit(count - 1, 0.5 + request.level / 2)) * error
+            half = float(stdtrit(count - 1, 0.5 + request.confidence_level / 2)) * error
             low, high, method = self.value - half, self.value + half, "jackknife"
         else:
-            tails = [0.5 - request.level / 2, 0.5 + request.level / 2]
+            tails = [0.5 - request.confidence_level / 2, 0.5 + request.confidence_level / 2]
             spread = self.resampled - np.nanmean(
                 self.resampled
             )  # their bias is not that of the data
@@ -87,7 +87,7 @@ class Parts:
                 spread = error * ndtri((np.arange(len(spread)) + 0.5) / len(spread))
             low, high = (self.value + np.nanquantile(spread, tails)).tolist()
             method = "bootstrap"
-        return Interval(low, high, request.level, method, count, error, covers)
+        return Interval(low, high, request.confidence_level, method, count, error, covers)
 
 
 def parts_of(
@@ -277,11 +277,11 @@ def _limits_interval(
     if has_limits(estimator):
         groups = dict(zip(estimator.needs, request.needs(estimator), strict=False))
         merged = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
-        return _from_limits(estimator, request, estimator.limits(request.level, *merged))
+        return _from_limits(estimator, request, estimator.limits(request.confidence_level, *merged))
     if not estimator.is_quadratic:
         return None
     form = norm_of(estimator, request, states, classes)
-    limits = None if form is None else form.limits(estimator, request.level)
+    limits = None if form is None else form.limits(estimator, request.confidence_level)
     return _from_limits(estimator, request, limits)
 
 
@@ -290,9 +290,11 @@ def _from_limits(
 ) -> Interval | None:
     if limits is None:
         return None
-    error = (limits.high - limits.low) / (2.0 * float(ndtri(0.5 + request.level / 2)))
+    error = (limits.high - limits.low) / (2.0 * float(ndtri(0.5 + request.confidence_level / 2)))
     covers = POPULATION if estimator.unbiased else BOTH
-    return Interval(limits.low, limits.high, request.level, limits.method, 0, error, covers)
+    return Interval(
+        limits.low, limits.high, request.confidence_level, limits.method, 0, error, covers
+    )
 
 
 def _interval_of_parts(
@@ -304,7 +306,7 @@ def _interval_of_parts(
     classes: int,
 ) -> Interval | None:
     """Interval of a sum over pairs from its squared norm, else by jackknife or bootstrap."""
-    limits = None if parts.form is None else parts.form.limits(estimator, request.level)
+    limits = None if parts.form is None else parts.form.limits(estimator, request.confidence_level)
     if limits is not None:
         return _from_limits(estimator, request, limits)
     covers = POPULATION if estimator.unbiased else THIS_N

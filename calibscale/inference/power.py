@@ -33,11 +33,11 @@ def power(
     bias: Miscalibration,
     statistic: Estimator | str | None = None,
     *,
-    level: float = 0.05,
+    alpha: float = 0.05,
     power: float = 0.8,
     max_rows: int = 200_000,
     trials: int = 200,
-    replicates: int = 199,
+    n_replicates: int = 199,
     seed: int = 0,
     **options: Unpack[SessionOptions],
 ) -> Power:
@@ -58,11 +58,11 @@ def power(
         Miscalibration to detect.
     statistic : Estimator or str, optional
         Statistic of the test; default: KCE.  Default bandwidths are computed once, from the source.
-    level, power : float
+    alpha, power : float
         Significance level of the test, and requested power.
     max_rows : int
         Number of rows of the largest data set.
-    trials, replicates : int
+    trials, n_replicates : int
         Number of data sets of each size, and of draws of labels for each test.
 
     Raises
@@ -77,16 +77,16 @@ def power(
     >>> p = np.linspace(0.1, 0.9, 500)
     >>> source = from_arrays(probabilities=p, labels=np.zeros(500, int), binary=True)
     >>> bias = Miscalibration(shift=0.3)
-    >>> power(source, bias, ECE(), trials=10, replicates=19, max_rows=1000).rows < 200
+    >>> power(source, bias, ECE(), trials=10, n_replicates=19, max_rows=1000).rows < 200
     True
     """
     started = time.perf_counter()
-    if not 0 < level < 1 or not level < power < 1:
-        raise OptionError(f"0 < level < power < 1 must hold, not {level} and {power}")
-    if (replicates + 1) * level < 1:
-        min_replicates = math.ceil(1 / level - 1e-9) - 1
+    if not 0 < alpha < 1 or not alpha < power < 1:
+        raise OptionError(f"0 < alpha < power < 1 must hold, not {alpha} and {power}")
+    if (n_replicates + 1) * alpha < 1:
+        min_replicates = math.ceil(1 / alpha - 1e-9) - 1
         raise OptionError(
-            f"the level {level:g} cannot be reached with fewer replicates than {min_replicates}"
+            f"alpha = {alpha:g} cannot be reached with fewer replicates than {min_replicates}"
         )
     if trials < 10 or max_rows < _FIRST:
         raise OptionError(f"trials must be at least 10, max_rows at least {_FIRST}")
@@ -105,9 +105,9 @@ def power(
             for number in range(trials):
                 rng = np.random.default_rng([seed, rows, number])
                 result = calibration_test(
-                    quiet.on(pool.draw(rows, rng)), settled, replicates=replicates, seed=number
+                    quiet.on(pool.draw(rows, rng)), settled, n_replicates=n_replicates, seed=number
                 ).results[0]
-                rejections += result.p_value is not None and result.p_value <= level + 1e-12
+                rejections += result.p_value is not None and result.p_value <= alpha + 1e-12
                 if progress is not None:
                     share = rejections / (number + 1)
                     text = f"simulating {rows:,} rows, power {share:.2f} so far"
@@ -133,14 +133,14 @@ def power(
     return Power(
         statistic=settled.name,
         bias=bias,
-        level=level,
+        level=alpha,
         power=power,
         rows=needed,
         interval=interval,
         curve=tuple(sorted(curve)),
         max_rows=max_rows,
         trials=trials,
-        replicates=replicates,
+        replicates=n_replicates,
         seed=seed,
         null="labels",
         **run.outcome(pool.counts, started),

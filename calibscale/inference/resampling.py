@@ -30,13 +30,13 @@ class Resampling(ABC):
 
     method: ClassVar[str]
 
-    level: float = 0.95
+    confidence_level: float = 0.95
     groups: int = 20
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.level < 1:
-            raise OptionError(f"level must be in (0, 1), not {self.level}")
+        if not 0 < self.confidence_level < 1:
+            raise OptionError(f"confidence_level must be in (0, 1), not {self.confidence_level}")
         if not 2 <= self.groups <= 1000:
             raise OptionError(f"groups must be in 2..1000, not {self.groups}")
         if not 0 <= self.seed < 2**64:
@@ -62,7 +62,7 @@ class Jackknife(Resampling):
 
     Parameters
     ----------
-    level : float
+    confidence_level : float
         Confidence level.
     groups : int
         Number of groups, 2 to 1,000.
@@ -80,7 +80,8 @@ class Jackknife(Resampling):
     >>> from calibscale import Brier, Jackknife, evaluate, from_arrays
     >>> q, y = np.full(100, 0.5), np.arange(100) % 2
     >>> source = from_arrays(probabilities=q, labels=y, binary=True)
-    >>> evaluate(source, [Brier()], interval=Jackknife(level=0.9))["brier"].interval.level
+    >>> result = evaluate(source, [Brier()], interval=Jackknife(confidence_level=0.9))
+    >>> result["brier"].interval.level
     0.9
     """
 
@@ -97,7 +98,7 @@ class Bootstrap(Resampling):
 
     Parameters
     ----------
-    level, groups, seed
+    confidence_level, groups, seed
         See `Jackknife`; the seed is also that of the resamples.
     resamples : int
         Number of resamples, at least 19.
@@ -229,9 +230,9 @@ class SquaredNorm:
     p_value: float
     least_p_value: float
 
-    def limits(self, estimator: BoundEstimator, level: float) -> Limits:
+    def limits(self, estimator: BoundEstimator, confidence_level: float) -> Limits:
         """Limits of the population's value; the upper one of a biased estimator adds the noise."""
-        tail = (1.0 - level) / 2.0
+        tail = (1.0 - confidence_level) / 2.0
         expected, seen = self._rarer()
         low, high, method = quadratic_limits(
             self.size, self.calibrated, self.observed, tail, (expected, seen)
@@ -317,7 +318,7 @@ def norm_of(
     scaled = np.array([p.vector - np.sqrt(p.scale / form.scale) * form.vector for p in parts])
     observed = noise_of(scaled * (G / np.sqrt(G - 1.0)), direction)._replace(trace=form.own)
     # along v it is estimated from few groups: widened as Student's t is
-    tail = (1.0 + request.level) / 2.0
+    tail = (1.0 + request.confidence_level) / 2.0
     wider = float(stdtrit(G - 1, tail) / ndtri(tail)) ** 2
     observed = observed._replace(along=observed.along * wider)
     return SquaredNorm(size, form.own, form.squares, form.scale, calibrated, observed,

@@ -51,20 +51,20 @@ def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float
     return low, high
 
 
-def bounded_low(x: float, level: float) -> float:
+def bounded_low(x: float, confidence_level: float) -> float:
     """Lower limit for the mean m ≥ 0 of a normal variable x of variance 1.
 
-    The acceptance interval [a, b] of probability `level` under m has the x of the largest
+    The acceptance interval [a, b] of probability `confidence_level` under m has the x of largest
     likelihood ratio against the best m' ≥ 0: a = b − b²/(2m) where this is below 0, else 2m − b
     [Feldman & Cousins, Phys. Rev. D 57 (1998), §IV.B].  The limit is positive for x above the
-    one-sided quantile of `level`, and equals x minus the two-sided quantile for large x.
+    one-sided quantile of `confidence_level`, and equals x minus the two-sided quantile for large x.
     """
-    two_sided = float(ndtri(0.5 + level / 2.0))
+    two_sided = float(ndtri(0.5 + confidence_level / 2.0))
     if x >= 2.0 * two_sided:
         return x - two_sided
 
     def excess(m: float) -> float:
-        return float(ndtr(x - m) - ndtr(x - x * x / (2.0 * m) - m)) - level
+        return float(ndtr(x - m) - ndtr(x - x * x / (2.0 * m) - m)) - confidence_level
 
     nearest = 1e-12
     return float(brentq(excess, nearest, x / 2.0)) if excess(nearest) > 0 else 0.0
@@ -74,7 +74,7 @@ def bounded_low(x: float, level: float) -> float:
 
 
 def wilson_interval(
-    frequency: ArrayLike, count: ArrayLike, level: float = 0.95
+    frequency: ArrayLike, count: ArrayLike, confidence_level: float = 0.95
 ) -> tuple[Floats, Floats]:
     """Score interval of a proportion: all θ with (f − θ)² ≤ z² θ (1 − θ)/n.
 
@@ -88,7 +88,7 @@ def wilson_interval(
         Observed proportions f.
     count : (B,)
         Numbers of rows n, positive; with weights (Σw)²/Σw².
-    level : float
+    confidence_level : float
         Confidence level; z is the normal quantile of (1 + level)/2.
 
     Returns
@@ -100,9 +100,9 @@ def wilson_interval(
     OptionError
         If the level is not in (0, 1).
     """
-    check_level(level)
+    check_level(confidence_level)
     f, n = np.asarray(frequency, np.float64), np.asarray(count, np.float64)
-    z2 = ndtri((1.0 + level) / 2.0) ** 2
+    z2 = ndtri((1.0 + confidence_level) / 2.0) ** 2
     centre = f + z2 / (2.0 * n)
     spread = np.sqrt(z2 * (f * (1.0 - f) / n + z2 / (4.0 * n * n)))
     lower, upper = (centre - spread) / (1.0 + z2 / n), (centre + spread) / (1.0 + z2 / n)
@@ -110,13 +110,17 @@ def wilson_interval(
 
 
 def consistency_interval(
-    mean_p: ArrayLike, effective_count: ArrayLike, level: float = 0.95, *, whole: ArrayLike = True
+    mean_p: ArrayLike,
+    effective_count: ArrayLike,
+    confidence_level: float = 0.95,
+    *,
+    whole: ArrayLike = True,
 ) -> tuple[Floats, Floats]:
-    """Range of the observed frequency with probability `level` if the predictions are right.
+    """Range of the observed frequency, with a probability, if the predictions are right.
 
     The ends are the binomial quantiles (1 ∓ level)/2 at the mean prediction, divided by n.  The
     number of events of rows with different p is Poisson-binomial, which is narrower: it lies
-    between these quantiles with probability at least `level`, for levels of at least 1/2
+    between these quantiles with probability at least `confidence_level`, for levels of at least 1/2
     [Hoeffding 1956, theorem 5].  The ranges correspond to the consistency bars of Bröcker & Smith
     (2007), without resampling.
 
@@ -127,7 +131,7 @@ def consistency_interval(
     effective_count : (B,)
         Numbers of rows n; with weights (Σw)²/Σw², for which the binomial distribution function is
         interpolated between integers, the ends are rounded outwards, and the level is approximate.
-    level : float
+    confidence_level : float
         Probability of the range.
     whole : (B,) bool
         Whether n is a number of rows of equal weight, so that frequencies are multiples of 1/n.
@@ -141,10 +145,12 @@ def consistency_interval(
     OptionError
         If the level is not in (0, 1).
     """
-    check_level(level)
+    check_level(confidence_level)
     p = np.clip(np.asarray(mean_p, np.float64), 0.0, 1.0)
     n = np.asarray(effective_count, np.float64)
-    low, high = (_quantile(n, p, q) for q in ((1.0 - level) / 2.0, (1.0 + level) / 2.0))
+    low, high = (
+        _quantile(n, p, q) for q in ((1.0 - confidence_level) / 2.0, (1.0 + confidence_level) / 2.0)
+    )
     lower = np.where(whole, np.ceil(low), low)
     upper = np.where(whole, np.ceil(high), high + 1.0)
     return np.clip(lower, 0.0, n) / n, np.clip(upper, 0.0, n) / n
@@ -160,9 +166,9 @@ def _quantile(n: Floats, p: Floats, q: float) -> Floats:
     return low
 
 
-def check_level(level: float) -> None:
-    if not 0.0 < level < 1.0:
-        raise OptionError(f"level must be between 0 and 1, not {level}")
+def check_level(confidence_level: float) -> None:
+    if not 0.0 < confidence_level < 1.0:
+        raise OptionError(f"confidence_level must be between 0 and 1, not {confidence_level}")
 
 
 # ---------------------------------------------------------------- along a ray of hypotheses

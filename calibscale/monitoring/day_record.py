@@ -116,7 +116,7 @@ class _Reader:
     recipe: Recipe
 
     def read(self) -> Reading:
-        resampling = Jackknife(level=self.job.confidence)
+        resampling = Jackknife(confidence_level=self.job.confidence)
         needed = self._needed()
         intervals: list[Statistic] = []
         if self._state_bytes() * resampling.groups <= _GROUPED_BYTES:

@@ -57,7 +57,7 @@ class NightJudge:
         self.names = [e.name for e in self.recipe.estimators]
         self.notes: list[str] = []  # sentences for the result
         self._windows: dict[str, Judged] = {}
-        self._jackknife = Jackknife(level=job.confidence)
+        self._jackknife = Jackknife(confidence_level=job.confidence)
 
     # ---------------------------------------------------------------- windows
 
@@ -72,7 +72,9 @@ class NightJudge:
         model, level, settings = self.job.model, self.job.confidence, self.job.drift
         compared = settings is not None and name in (str(settings.window), "baseline")
         try:
-            whole = window(self.ledger, first, last, model, level=level, compared=compared)
+            whole = window(
+                self.ledger, first, last, model, confidence_level=level, compared=compared
+            )
         except StoreError as error:
             return Judged(name, first, last, None, {}, str(error))
         groups: dict[float, Window] = {}
@@ -149,7 +151,7 @@ class NightJudge:
         resampled = method == jackknife.method
         covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
-        return Interval(low, high, jackknife.level, method, parts, error, covers)
+        return Interval(low, high, jackknife.confidence_level, method, parts, error, covers)
 
     def _tests(self, judged: Judged) -> list[dict[str, Any]]:
         assert judged.whole is not None
@@ -399,7 +401,9 @@ class NightJudge:
         k = self.names.index(settings.by)
         ranked = []
         for model in settings.models if days else ():
-            part = window(self.ledger, first, last, model, level=self.job.confidence, only=days)
+            part = window(
+                self.ledger, first, last, model, confidence_level=self.job.confidence, only=days
+            )
             if part.estimates[k].value is not None:
                 ranked.append((model, part))
         ranked.sort(key=lambda each: float(each[1].estimates[k].value or 0.0))

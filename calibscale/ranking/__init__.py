@@ -42,7 +42,7 @@ def rank(
     *,
     subset_size: int | Sequence[int] | None = None,
     trials: int = 1000,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     groups: int = 20,
     seed: int = 0,
     **options: Unpack[SessionOptions],
@@ -70,7 +70,7 @@ def rank(
         subset.
     trials : int
         Number of subsets of each size.
-    level : float
+    confidence_level : float
         Confidence level of the intervals, and of the claims that two models differ.
     groups : int
         Number of groups of rows, left out one at a time.
@@ -107,7 +107,7 @@ def rank(
     estimator, *others = listed("ckce_centred" if by is None else by)
     if others:
         raise OptionError("rank by exactly one estimator")
-    jackknife = Jackknife(level, groups, seed)
+    jackknife = Jackknife(confidence_level, groups, seed)
     sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
     _check(estimator, sizes, trials)
     named = named_models(sources)
@@ -150,7 +150,7 @@ def rank(
         paired=len({model.rows.key for model in models}) == 1,
         notes=(*model_notes(models), *approximation_notes(compared)),
         parameters={
-            "level": level,
+            "level": confidence_level,
             "groups": groups,
             "seed": seed,
             "draws": DRAWS,

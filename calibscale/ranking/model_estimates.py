@@ -319,7 +319,7 @@ def differences(
         for i in range(len(names))
         for j in range(i + 1, len(names))
     ]  # fmt: skip
-    return _adjusted(pairs, 1 - resampling.level)
+    return _adjusted(pairs, 1 - resampling.confidence_level)
 
 
 def _difference(
@@ -342,9 +342,9 @@ def _difference(
         freedom = sum(squares) ** 2 / rest if rest > 0 else float(count - 1)
     if not np.isfinite(error):
         return difference
-    half = float(stdtrit(freedom, 0.5 + resampling.level / 2)) * error
+    half = float(stdtrit(freedom, 0.5 + resampling.confidence_level / 2)) * error
     interval = Interval(
-        value - half, value + half, resampling.level, "jackknife", count, error, covers
+        value - half, value + half, resampling.confidence_level, "jackknife", count, error, covers
     )
     if _equal(low, high):
         t, p = 0.0, 1.0

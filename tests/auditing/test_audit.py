@@ -23,7 +23,7 @@ from tests.support.audited_rows import NAMES, N, audited_rows, audited_source
 from tests.support.local_settings import audit
 from tests.support.zarr_arrays import zarr_arrays
 
-FAST: dict[str, Any] = {"categorical": ("sex", "site"), "replicates": 99}
+FAST: dict[str, Any] = {"categorical": ("sex", "site"), "n_replicates": 99}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_audit__does_not_reject_a_covariate_without_bias():
         probabilities=p, labels=(rng.random(N) < p + shift).astype(int), binary=True,
         covariates=np.column_stack([x, group]), covariate_names=["x", "group"],
     )  # fmt: skip
-    result = audit(source, ("x", "group"), categorical="group", replicates=199)
+    result = audit(source, ("x", "group"), categorical="group", n_replicates=199)
     of = {one.covariate: one.adjusted for one in result.tests.each}
     assert of["group"] <= 0.05 < of["x"]
     assert result.tests.plain.p_value > 0.05
@@ -92,7 +92,7 @@ def test_audit__without_a_map_has_all_other_results(data, monkeypatch):
     monkeypatch.setattr("calibscale.auditing.smoother.MAX_PAIRS", 0)
     monkeypatch.setattr("calibscale.auditing.smoother._FEW_PAIRS", -1)
     monkeypatch.setattr("calibscale.auditing.smoother.Spectral.fitting", _no_series)
-    result = audit(audited_source(data), ("age", "sex"), categorical="sex", replicates=19)
+    result = audit(audited_source(data), ("age", "sex"), categorical="sex", n_replicates=19)
     assert (result.curves, result.regions, result.bias_map) == ((), (), None)
     assert len([note for note in result.notes if note.startswith("no ")]) == 3
     assert result.groups[0].name == "sex = 1"
@@ -136,7 +136,7 @@ def test_audit__calibrated_data_are_rarely_called_miscalibrated():
             source,
             ("x", "group"),
             categorical="group",
-            replicates=59,
+            n_replicates=59,
             seed=seed,
             bins=3,
             scheduler="serial",
@@ -156,7 +156,7 @@ def _most_biased(runs, first):
             probabilities=p, labels=(rng.random(3000) < p).astype(int), binary=True,
             covariates=x, covariate_names=["x", "group"],
         )  # fmt: skip
-        result = audit(source, ("x", "group"), categorical="group", replicates=1,
+        result = audit(source, ("x", "group"), categorical="group", n_replicates=1,
                       scheduler="serial")  # fmt: skip
         yield abs(result.regions[0].z)
 
@@ -179,7 +179,7 @@ def test_audit__parameters_describe_the_p_values_of_groups(result, data):
     far = np.where(np.arange(N) % 2, 0.999, 0.001)
     labels = (np.random.default_rng(0).random(N) < np.where(np.arange(N) % 2, 0.8, 0.2)).astype(int)
     other = audit(
-        audited_source(data, probabilities=far, labels=labels), ("age", "sex"), replicates=99
+        audited_source(data, probabilities=far, labels=labels), ("age", "sex"), n_replicates=99
     )
     assert 0.1 < other.parameters["flips"] < 0.3
     assert any("flipped" in note for note in other.notes)
@@ -188,7 +188,7 @@ def test_audit__parameters_describe_the_p_values_of_groups(result, data):
 def test_audit__tests_equal_those_of_calibration_test(data, result):
     source = audited_source(data)
     estimators = [KLCE(NAMES, categorical=("sex", "site")), KLCE(("age",))]
-    joint, age = calibration_test(source, estimators, replicates=99).results
+    joint, age = calibration_test(source, estimators, n_replicates=99).results
     assert result.tests.joint.value == joint.value
     assert result.tests.joint.p_value == joint.p_value
     mine = next(one.test for one in result.tests.each if one.covariate == "age")
@@ -236,7 +236,7 @@ def test_audit__scores_are_of_the_rows_that_are_tested(data):
         audited_source(data, covariates=x),
         ("age", "sex"),
         on_invalid="drop",
-        replicates=19,
+        n_replicates=19,
         against=audited_source(data, probabilities=data["p"] ** 2),
         recalibrate="temperature",
     )
@@ -270,7 +270,7 @@ def test_audit__without_labels_has_no_test(data):
 
 
 def test_audit__one_covariate_is_one_test(data):
-    result = audit(audited_source(data), "sex", categorical="sex", replicates=99)
+    result = audit(audited_source(data), "sex", categorical="sex", n_replicates=99)
     assert [one.test for one in result.tests.each] == [result.tests.joint]
     assert result.tests.each[0].adjusted == result.p_value
     assert [group.name for group in result.groups] == ["sex = 1", "sex = 0"]
@@ -281,7 +281,7 @@ def test_audit__one_covariate_is_one_test(data):
 def test_audit__a_constant_covariate_defines_no_groups(data):
     x = data["x"].copy()
     x[:, 2] = 7.0
-    result = audit(audited_source(data, covariates=x), ("age", "site"), replicates=99)
+    result = audit(audited_source(data, covariates=x), ("age", "site"), n_replicates=99)
     assert {where.covariate for group in result.groups for where in group.where} == {"age"}
     assert len(result.groups) == 5
     assert any("site is constant" in note for note in result.notes)
@@ -303,7 +303,7 @@ def test_audit__regions_separate_large_codes_of_categories(data):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_audit__of_few_rows_is_plotted(data, rows):
     few = {key: column[:rows] for key, column in data.items()}
-    result = audit(audited_source(few), ("age", "sex"), replicates=19)
+    result = audit(audited_source(few), ("age", "sex"), n_replicates=19)
     assert result.groups == ()
     plot_result(result)
     print_result(result)
@@ -314,7 +314,7 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
         logits=arrays["logits"], labels=arrays["labels"], covariates=arrays["covariates"],
         covariate_names=["group"],
     )  # fmt: skip
-    result = audit(source, ["group"], categorical=["group"], recalibrate=["all"], replicates=99)
+    result = audit(source, ["group"], categorical=["group"], recalibrate=["all"], n_replicates=99)
     assert result.notion == "top_label"
     assert any("top_label" in note for note in result.notes)
     assert [scores.name for scores in result.recalibration] == ["before", "temperature"]
@@ -333,7 +333,7 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
 def test_audit__reports_why_a_method_has_no_fit(data):
     apart = np.where(data["p"] > 0.5, 1, 0)
     result = audit(
-        audited_source(data, labels=apart), ["sex"], recalibrate=["platt"], replicates=19
+        audited_source(data, labels=apart), ["sex"], recalibrate=["platt"], n_replicates=19
     )
     assert "separate the labels" in (result.recalibration[1].reason or "")
     assert result.recalibration[1].p_value is None
@@ -349,7 +349,7 @@ def test_audit__reports_why_a_method_has_no_fit(data):
         ({"categorical": ("height",)}, "not among"),
         ({"covariates": ("sex",), "categorical": ("age",)}, "not among"),
         ({"notion": "canonical"}, "notion"),
-        ({"level": 1.0}, "level"),
+        ({"confidence_level": 1.0}, "confidence_level"),
         ({"bins": 1}, "bins"),
         ({"min_rows": 0}, "min_rows"),
         ({"hold_out": 1.0}, "hold_out"),
@@ -360,7 +360,7 @@ def test_audit__reports_why_a_method_has_no_fit(data):
     ],
 )  # fmt: skip
 def test_audit__errors_name_the_invalid_setting(data, settings, message):
-    options = {"covariates": NAMES, "replicates": 19, **settings}
+    options = {"covariates": NAMES, "n_replicates": 19, **settings}
     with pytest.raises(OptionError, match=message):
         audit(audited_source(data), options.pop("covariates"), **options)
 
@@ -410,7 +410,7 @@ def test_audit__rows_that_chose_bandwidths_are_not_tested(data, better):
         ("sex",),
         bandwidth_share=0.3,
         against=better,
-        replicates=19,
+        n_replicates=19,
         recalibrate=["temperature"],
     )
     assert result.tests.joint.parameters["choose"] == {"share": 0.3, "seed": 0}
@@ -441,7 +441,8 @@ def test_audit__schedulers_and_blocks_give_the_same(data, tmp_path, monkeypatch)
     arrays = {"p": data["p"][:, None], "y": data["y"], "x": data["x"], "w": data["w"]}
     p, y, x, w = zarr_arrays(tmp_path, arrays).values()
     source = audited_source(data, probabilities=p, labels=y, covariates=x, weights=w)
-    settings: Any = dict(categorical="sex", replicates=19, method="spectral", recalibrate=["platt"])
+    options = {"categorical": "sex", "n_replicates": 19, "method": "spectral"}
+    settings: Any = {**options, "recalibrate": ["platt"]}
 
     def run(**where):
         document = audit(source, ("age", "sex"), **settings, **where).to_dict()
@@ -489,7 +490,7 @@ def test_audit_tables__fit_the_width_and_name_biased_groups(result, monkeypatch,
 def test_audit_tables__show_names_verbatim_and_numbers_in_full(data, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     names = ("[red]age[/red]", ":smile:", "a rather long name that ends in a back\\")
-    result = audit(audited_source(data, covariate_names=names), names, replicates=19)
+    result = audit(audited_source(data, covariate_names=names), names, n_replicates=19)
     print_result(result)
     out = capsys.readouterr().out
     assert not any("…" in line.replace(" … ", "") for line in out.splitlines())
@@ -503,7 +504,7 @@ def test_audit_tables__show_names_verbatim_and_numbers_in_full(data, monkeypatch
 @pytest.mark.long
 def test_audit__figures_do_not_typeset_names_as_formulas(data, tmp_path):
     names = ("age", r"a$\foo$", "b$_$")
-    result = audit(audited_source(data, covariate_names=names), names, replicates=19)
+    result = audit(audited_source(data, covariate_names=names), names, n_replicates=19)
     save_picture(result, tmp_path / "a.svg")
     assert r"a$\foo$ = 1" in (tmp_path / "a.svg").read_text()
 
@@ -525,7 +526,7 @@ def test_audit__command_writes_the_result_of_audit(store, tmp_path):
     assert ran.stderr.splitlines()[-2:] == [f"wrote {picture}", f"wrote {full}"]
     assert "above 0 predictions are too low" in ran.output
     document = json.loads(full.read_text())
-    expected = audit(store, ["age", "sex"], categorical=["sex"], replicates=99)
+    expected = audit(store, ["age", "sex"], categorical=["sex"], n_replicates=99)
     assert document["tests"] == expected.to_dict()["tests"]
     assert document["groups"] == expected.to_dict()["groups"]
     assert document["against"]["differences"][0]["difference"] == 0.0

@@ -206,9 +206,9 @@ def test_refits__a_replicate_is_the_statistic_of_its_predictions(
         monkeypatch.setattr("calibscale.kernel_sums.pair_tasks._FEW", 0)
     source = _two(data, weights=data["w"] if weighted else None)
     model, null, _ = _prepared(method, source)
-    test = calibration_test(model, replace(KERNEL, method=how), null=null, replicates=B, seed=SEED)[
-        "klce"
-    ]
+    test = calibration_test(
+        model, replace(KERNEL, method=how), null=null, n_replicates=B, seed=SEED
+    )["klce"]
     assert (test.null, test.replicates) == ("refit", B)
     block = model.read(0, N, covariates=True)
     rows = _rows(block.values[:, 1], data, block.covariates)
@@ -230,7 +230,7 @@ def test_refits__every_scheduler_gives_the_same_bits(data, how):
             model, null, _ = _prepared(method, _two(data), **options)
             estimator = replace(KERNEL, method=how)
             tests = calibration_test(
-                model, estimator, null=null, replicates=B, seed=SEED, **options
+                model, estimator, null=null, n_replicates=B, seed=SEED, **options
             )
             values.append(tests["klce"].null_values)
         null_values.append(np.array(values))
@@ -240,7 +240,9 @@ def test_refits__every_scheduler_gives_the_same_bits(data, how):
 
 def test_refits__more_replicates_begin_with_the_same(data):
     few, many = (
-        calibration_test(model, KERNEL, null=null, replicates=count, seed=SEED)["klce"].null_values
+        calibration_test(model, KERNEL, null=null, n_replicates=count, seed=SEED)[
+            "klce"
+        ].null_values
         for count in (3, 20)
         for model, null, _ in [_prepared(Isotonic(), _two(data), replicates=count)]
     )
@@ -251,9 +253,9 @@ def test_refits__are_for_klce_on_covariates(data):
     model, null, _ = _prepared(Platt(), _two(data))
     for estimator in (KCE(), ECE()):
         with pytest.raises(OptionError, match="is only for klce"):
-            calibration_test(model, estimator, null=null, replicates=B)
+            calibration_test(model, estimator, null=null, n_replicates=B)
     with pytest.raises(OptionError, match="there are 6 refits"):
-        calibration_test(model, KERNEL, null=null, replicates=7)
+        calibration_test(model, KERNEL, null=null, n_replicates=7)
 
 
 def test_refits__note_counts_those_that_did_not_converge():
@@ -293,7 +295,7 @@ def _rejections(method: str, count: int, rows: int, replicates: int, classes: in
         rng = np.random.default_rng((77, seed))
         source = _family(rng, method, rows, classes)
         result = audit(
-            source, ["x0"], recalibrate=[method], replicates=replicates, seed=seed,
+            source, ["x0"], recalibrate=[method], n_replicates=replicates, seed=seed,
             scheduler="serial", bins=2,
         )  # fmt: skip
         wrong += result.recalibration[1].p_value <= 0.05 + 1e-12
@@ -315,7 +317,7 @@ def test_audit__recalibrated_by_the_right_family_is_rejected_at_the_level(method
 
 
 def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
-    result = audit(_two(data), ["x0"], recalibrate="all", replicates=19)
+    result = audit(_two(data), ["x0"], recalibrate="all", n_replicates=19)
     by = {one.name: one for one in result.recalibration}
     nulls = {name: one.test.null for name, one in by.items()}
     assert nulls == {
@@ -331,6 +333,6 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     assert "the p-value is too small, because replicates do not refit" in printed
     assert "the methods refitted" in printed
     features = audit(
-        _two(data), ["x0"], recalibrate=["platt"], replicates=19, method="features"
+        _two(data), ["x0"], recalibrate=["platt"], n_replicates=19, method="features"
     ).recalibration[1]
     assert "features of a replicate" in features.note

@@ -133,8 +133,8 @@ OPTIONS = {
     "features": ("-e ckce --features 30", [CKCE(features())]),
     "seed": ("-e jkce --seed 5 --features 30", [JKCE(features(seed=5))]),
     "kernel": ("-e jkce(kernel=gaussian) --features 30", [JKCE(features(), "gaussian")]),
-    "level": ("-e cmmd(level=2) --features 30", [CMMD(features(), level=2.0)]),
-    "level 1/2": ("-e cmmd(level=.5) --features 30", [CMMD(features(), level=0.5)]),
+    "level": ("-e cmmd(exponent=2) --features 30", [CMMD(features(), exponent=2.0)]),
+    "level 1/2": ("-e cmmd(exponent=.5) --features 30", [CMMD(features(), exponent=0.5)]),
     "cells": ("-e simplex_ece(max_cells=15)", [SimplexECE(15)]),
 }
 

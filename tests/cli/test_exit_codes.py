@@ -30,7 +30,7 @@ USAGE = {
     "bandwidth 0": ["evaluate", "STORE", "-e", "all", "--bandwidth", "0"],
     "bandwidth NaN": ["evaluate", "STORE", "-e", "all", "--bandwidth", "nan"],
     "ridge −1": ["evaluate", "STORE", "-e", "ckce(ridge=-1)"],
-    "level −1": ["evaluate", "STORE", "-e", "cmmd(level=-1)"],
+    "exponent −1": ["evaluate", "STORE", "-e", "cmmd(exponent=-1)"],
     "no features": ["evaluate", "STORE", "-e", "all", "--features", "0"],
     "seed −1": ["evaluate", "STORE", "--seed", "-1"],
     "seed 2^64": ["evaluate", "STORE", "--seed", str(2**64)],

@@ -37,7 +37,7 @@ def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:
     options = ("--covariates", "group", "--categorical", "group", "--seed", 3, "-b", 99)
     result = run("test", store, "--json", "-", *options).json
     klce = cs.KLCE(("group",), categorical=("group",), seed=3)
-    expected = cs.calibration_test(store, klce, replicates=99, seed=3).to_dict()
+    expected = cs.calibration_test(store, klce, n_replicates=99, seed=3).to_dict()
     for changing in ("seconds", "run"):
         result.pop(changing), expected.pop(changing)
     assert result == json.loads(json.dumps(expected))
@@ -55,7 +55,7 @@ def test_test__several_statistics_are_a_list(run: Any, store: Path) -> None:
 
 def test_test__default_visits_no_pairs(run: Any, store: Path) -> None:
     default = run("test", store, "--json", "-").json
-    (named,) = cs.calibration_test(store, cs.JKCE(), replicates=199)
+    (named,) = cs.calibration_test(store, cs.JKCE(), n_replicates=199)
     assert (default["statistic"], default["replicates"]) == ("jkce", 199)
     assert default["p_value"] == named.p_value == cs.calibration_test(store).results[0].p_value
 
@@ -231,7 +231,7 @@ def test_power__needs_replicates_that_can_reach_the_level() -> None:
 
     source = cs.from_arrays(probabilities=[0.5], labels=[1], binary=True)
     with pytest.raises(cs.OptionError, match=r"0.01 cannot be reached with fewer.* than 99"):
-        power(source, Miscalibration(0.1), level=0.01, replicates=98)
+        power(source, Miscalibration(0.1), alpha=0.01, n_replicates=98)
 
 
 @pytest.mark.cluster
@@ -247,7 +247,7 @@ def test_power__uses_the_requested_method(monkeypatch: Any, rng: Any) -> None:
         return cs.calibration_test(source, statistic, **settings)
 
     monkeypatch.setattr(power, "calibration_test", spy)
-    small = {"trials": 10, "replicates": 19, "max_rows": 100, "scheduler": "serial"}
+    small = {"trials": 10, "n_replicates": 19, "max_rows": 100, "scheduler": "serial"}
     result = power.power(source, Miscalibration(0.9), cs.KCE(method="tiles"), **small)
     assert {method for method, _ in tested} == {"tiles"}
     assert len({id(scheduler) for _, scheduler in tested}) == 1  # no cluster for every data set
@@ -315,7 +315,7 @@ def test_needed__recovers_a_known_curve() -> None:
 def test_test__refuses_replicates_without_end(run: Any, store: Path) -> None:
     ran = run("test", store, "-s", "ece", "-b", 100_000_000)
     assert ran.code == 2
-    assert "replicates must be at most 1,000,000, not 100,000,000" in ran.err
+    assert "n_replicates must be at most 1,000,000, not 100,000,000" in ran.err
 
 
 def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
@@ -324,7 +324,7 @@ def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(inference, "batch_of", lambda _: 20)
     seen: list[tuple[int, int]] = []
     cs.calibration_test(
-        store, cs.ECE(), replicates=99, block_rows=300, scheduler="serial",
+        store, cs.ECE(), n_replicates=99, block_rows=300, scheduler="serial",
         progress=lambda done, total: seen.append((done, total)),
     )  # fmt: skip
     assert seen == sorted(seen)

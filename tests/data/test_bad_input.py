@@ -384,7 +384,7 @@ def test_results__can_be_iterated():
     estimators = [ECE(), Brier()]
     for results in (
         evaluate(source, estimators),
-        calibration_test(source, [ECE(), TCE2()], replicates=9),
+        calibration_test(source, [ECE(), TCE2()], n_replicates=9),
     ):
         assert len(results) == len(list(results)) == 2
         assert next(iter(results)) is results["ece"]

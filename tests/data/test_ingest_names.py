@@ -222,7 +222,9 @@ def test_names__of_categories_are_used_for_groups(tmp_path):
 def test_names__of_categories_are_used_by_audits(tmp_path):
     path = write_named("parquet", tmp_path, named(300)[-1])
     ingest([path], tmp_path / "s.zarr", keys=KEYS)
-    result = audit(tmp_path / "s.zarr", ["region"], replicates=9, level=0.9, scheduler="serial")
+    result = audit(
+        tmp_path / "s.zarr", ["region"], n_replicates=9, confidence_level=0.9, scheduler="serial"
+    )
     assert result.categorical == ("region",)
     assert {g.name for g in result.groups} == {f"region = {one_line(name)}" for name in REGIONS}
     assert "region = north" in report([json.loads(json.dumps(result.to_dict()))])

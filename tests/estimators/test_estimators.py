@@ -141,7 +141,7 @@ def test_errors__contain_the_right_call(rng):
     requested = [cs.ECE(), cs.TCE2()]
     for result in (
         cs.evaluate(source, requested),
-        cs.calibration_test(source, requested, replicates=19),
+        cs.calibration_test(source, requested, n_replicates=19),
     ):
         with pytest.raises(KeyError, match="'ckce' was not computed; computed: ece, tce2"):
             result["ckce"]

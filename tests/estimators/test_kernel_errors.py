@@ -34,7 +34,7 @@ def test_kernel_errors__agree_with_dense_duals_of_the_same_features(arrays, weig
     biased = naive.jkce(K, d, w, unbiased=False)
     assert result["jkce_biased"].value == pytest.approx(biased, rel=1e-11)
     for level in (1, 2):
-        value = cs.evaluate(source, [cs.CMMD(features, ridge=0.05, level=level)])["cmmd"].value
+        value = cs.evaluate(source, [cs.CMMD(features, ridge=0.05, exponent=level)])["cmmd"].value
         assert value == pytest.approx(naive.cmmd(K, d, 0.05, level, w), rel=1e-10)
 
 
@@ -129,7 +129,7 @@ def test_toy__has_the_values_of_the_paper_with_exact_frequencies(p):
     features = cs.OneHot(((0.7, 0.3), (0.4, 0.6)))
     expected = [0.1, 0.06 * p + 0.02, 0.1 * p**2 - 0.04 * p + 0.02]
     for level, value in enumerate(expected):
-        result = cs.evaluate(source, [cs.CMMD(features, ridge=0.0, level=level)])["cmmd"].value
+        result = cs.evaluate(source, [cs.CMMD(features, ridge=0.0, exponent=level)])["cmmd"].value
         assert result == pytest.approx(value, rel=1e-13)
     # level 2 at ridge 0 is the biased JKCE; the simplex ECE is 0.2 + 0.2p (the two predictions
     # lie in cells of their own)
@@ -174,7 +174,7 @@ def test_jkce__of_the_positive_class_is_half_of_that_of_two_classes(rng, method)
         lambda: cs.RandomFourier(bandwidth=float("nan")),
         lambda: cs.RandomFourier(seed=-1),
         lambda: cs.CKCE(ridge=-1.0),
-        lambda: cs.CMMD(level=-0.5),
+        lambda: cs.CMMD(exponent=-0.5),
         lambda: cs.JKCE(kernel="cubic"),
         lambda: cs.JKCE(cs.OneHot(((0.5, 0.5),)), kernel="gaussian"),
         lambda: cs.ECE(notion="canonical"),

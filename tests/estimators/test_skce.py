@@ -162,6 +162,7 @@ def test_group_by__equals_the_dense_sum_of_the_group(data):
             assert_close(estimate, dense_klce(K, (p - y)[rows, None]), 1e-11)
 
 
+@pytest.mark.long  # compiles the kernels of float32
 def test_float32__states_its_rounding(data):
     p, y, x = data
     for normalization in ("pairs", "kernel_sum"):

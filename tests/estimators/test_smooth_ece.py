@@ -114,14 +114,14 @@ def test_interval_and_test__of_a_biased_model():
     source = _source(p, y)
     (estimate,) = cs.evaluate(source, "smooth_ece", interval="jackknife")
     assert estimate.interval.low <= estimate.value <= estimate.interval.high
-    assert cs.calibration_test(source, "smooth_ece", replicates=39).results[0].p_value == 1 / 40
+    assert cs.calibration_test(source, "smooth_ece", n_replicates=39).results[0].p_value == 1 / 40
     calibrated = _source(p, (np.random.default_rng(1).random(len(p)) < p).astype(int))
-    assert cs.calibration_test(calibrated, "smooth_ece", replicates=39).results[0].p_value > 0.05
+    assert cs.calibration_test(calibrated, "smooth_ece", n_replicates=39).results[0].p_value > 0.05
 
 
 def test_replicates__are_values_of_drawn_labels():
     p, y, w = _rows(100)
-    result = cs.calibration_test(_source(p, y, w), "smooth_ece", replicates=3, seed=5).results[0]
+    result = cs.calibration_test(_source(p, y, w), "smooth_ece", n_replicates=3, seed=5).results[0]
     labels = DrawnLabels(5).scalars("positive", np.arange(100), p, p - y, 0, 3)
     for value, delta in zip(result.null_values, labels, strict=True):
         (expected,) = cs.evaluate(_source(p, np.rint(p - delta).astype(int), w), "smooth_ece")

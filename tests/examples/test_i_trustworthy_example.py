@@ -61,7 +61,7 @@ def test_simulated__type_2_error_grows_with_the_dimension(example):
 def test_permutations__are_counted_without_centring(example):
     draw = GENERATORS["missing"].draw(0, 0, 200)
     source = from_arrays(logits=draw.logits, labels=draw.labels)
-    (result,) = calibration_test(source, KLCE(), null="permute", replicates=99).results
+    (result,) = calibration_test(source, KLCE(), null="permute", n_replicates=99).results
     ordered = np.sort(result.null_values)
     for above, significant in ((3, True), (4, True), (5, False), (50, False)):
         value = float(ordered[-1 - above])  # so many of 99 are larger; 4.95 would be 5 %

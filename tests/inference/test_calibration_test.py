@@ -40,7 +40,7 @@ def test_level__of_drawn_labels_is_exact():
         y = (q.cumsum(1) < rng.random((50, 1))).sum(1)
         source = cs.from_arrays(probabilities=q, labels=np.minimum(y, 2))
         results = cs.calibration_test(
-            source, requested, replicates=19, seed=seed, scheduler="serial"
+            source, requested, n_replicates=19, seed=seed, scheduler="serial"
         ).results
         rejected += [r.p_value <= 0.05 for r in results]
     low, high = binom.ppf([5e-4, 1 - 5e-4], count, 0.05)
@@ -58,7 +58,7 @@ def test_power__against_overconfidence(kind):
     if kind in ("residual", "permute"):
         # resampled residuals keep their mean: most of their statistics are as large as observed
         requested = requested[: 1 if kind == "permute" else 0] + requested[2:3]
-    results = run_test(source, *requested, null=kind, replicates=39, block_rows=None)
+    results = run_test(source, *requested, null=kind, n_replicates=39, block_rows=None)
     for r in results:
         assert r.p_value <= 0.05, r.statistic
         assert r.value > r.critical_value
@@ -82,13 +82,13 @@ def test_ties__certain_predictions_that_come_true_have_p_one(rng, classes):
     y = rng.integers(0, classes, 60)
     q = np.eye(classes)[y]
     result = cs.calibration_test(
-        cs.from_arrays(probabilities=q, labels=y), _everything(classes), replicates=19
+        cs.from_arrays(probabilities=q, labels=y), _everything(classes), n_replicates=19
     )
     for r in result.results:
         assert (r.p_value, r.exceedances, r.certain_rows) == (1.0, 19, 60)
     y[7] = (y[7] + 1) % classes  # impossible under the null
     source = cs.from_arrays(probabilities=q, labels=y)
-    for r in cs.calibration_test(source, _everything(classes), replicates=19).results:
+    for r in cs.calibration_test(source, _everything(classes), n_replicates=19).results:
         if name_of(r.statistic) not in (
             "jkce",
             "kce",
@@ -104,7 +104,7 @@ def test_ties__nearly_certain_predictions_are_not_rejected_by_rounding(rng, clas
     y = rng.integers(0, classes, 200)
     logits = np.eye(classes)[y] * rng.uniform(logit, 1.1 * logit, (200, 1))
     source = cs.from_arrays(logits=logits, labels=y)
-    for r in cs.calibration_test(source, _everything(classes), replicates=19).results:
+    for r in cs.calibration_test(source, _everything(classes), n_replicates=19).results:
         if logit >= 20:
             assert r.p_value == 1.0, r.statistic
         assert r.p_value > 0.05, r.statistic
@@ -133,12 +133,12 @@ def test_certain_rows__are_counted(rng):
 @pytest.mark.long
 def test_stop_after__stops_at_that_number_of_exceedances():
     data = labelled_rows(4, n=60)
-    full = run_test(data.source(), *ONE_PASS, replicates=99)
+    full = run_test(data.source(), *ONE_PASS, n_replicates=99)
     for h in (1, 3, 10):
         for passes in (256, 4):
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(inference, "_MAX_BATCH", passes)
-                stopped = run_test(data.source(), *ONE_PASS, replicates=99, stop_after=h)
+                stopped = run_test(data.source(), *ONE_PASS, n_replicates=99, stop_after=h)
             for a, b in zip(full, stopped, strict=True):
                 above = np.flatnonzero(a.null_values >= a.value - 1e-12)
                 if len(above) >= h:
@@ -157,7 +157,7 @@ def test_stop_after__stops_at_that_number_of_exceedances():
 
 @pytest.mark.parametrize("replicates", [9, 18, 19, 20, 39, 58, 59, 99, 998, 999])
 def test_critical_value__separates_p_values_at_5_percent(replicates):
-    (result,) = run_test(labelled_rows(4).source(), cs.ECE(), replicates=replicates)
+    (result,) = run_test(labelled_rows(4).source(), cs.ECE(), n_replicates=replicates)
     values, critical = result.null_values, result.critical_value
     if critical is None:
         assert replicates < 19
@@ -190,7 +190,7 @@ def _published(name, data_folder, method, **changes):
 
 
 def test_permute__is_kite_on_heart(data_folder):
-    result, golden = _published("heart_lr", data_folder, "tiles", replicates=999)
+    result, golden = _published("heart_lr", data_folder, "tiles", n_replicates=999)
     # 500 permutations there, 999 here: four standard errors of their difference are 0.1
     assert 0.22 <= result.p_value <= 0.31
     assert abs(result.p_value - golden["kite_p"]) < 0.1
@@ -205,7 +205,7 @@ def test_permute__is_kite_on_heart(data_folder):
     [("compas_rf", "tiles", 40), ("homeownership_lr", "spectral", 20)],
 )
 def test_permute__is_at_its_limit_on_others(data_folder, name, method, replicates):
-    result, golden = _published(name, data_folder, method, replicates=replicates)
+    result, golden = _published(name, data_folder, method, n_replicates=replicates)
     assert golden["kite_p"] == 1 / golden["iterations"]
     assert result.p_value == 1 / replicates
 
@@ -264,14 +264,14 @@ def test_to_dict__is_json_of_one_or_of_several():
     source = labelled_rows(4).source()
     keys = {"statistic", "value", "p_value", "null", "replicates", "schema", "n", "run"}
     for estimator in (cs.ECE(), cs.JKCE(FOURIER, method="tiles")):
-        result = cs.calibration_test(source, estimator, replicates=B)
+        result = cs.calibration_test(source, estimator, n_replicates=B)
         out = json.loads(json.dumps(result.to_dict(), allow_nan=False))
         assert keys <= set(out)
         assert out["statistic"] == estimator.name
         assert out["null_distribution"]["mean"] == result.results[0].null_values.mean()
         assert out["schema"] == "calibscale.test/1"
         assert out["run"]["tolerance"] == 1e-4
-    result = cs.calibration_test(source, [cs.ECE(), cs.CKCE(FOURIER)], replicates=B)
+    result = cs.calibration_test(source, [cs.ECE(), cs.CKCE(FOURIER)], n_replicates=B)
     out = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert [t["statistic"] for t in out["tests"]] == ["ece", "ckce"]
     assert keys - {"schema", "run"} <= set(out["tests"][1])
@@ -282,7 +282,7 @@ def test_to_dict__is_json_of_one_or_of_several():
 
 
 def test_estimators__may_be_an_iterator_and_repeat(source: Any):
-    result = cs.calibration_test(source, iter([cs.ECE(), cs.ECE(), cs.ECE(bins=5)]), replicates=B)
+    result = cs.calibration_test(source, iter([cs.ECE(), cs.ECE(), cs.ECE(bins=5)]), n_replicates=B)
     a, b, c = result.results
     np.testing.assert_array_equal(a.null_values, b.null_values)
     assert c.value != a.value

@@ -28,7 +28,7 @@ from tests.support.null_values import (
     ("options", "match"),
     [
         ({"null": "bootstrap"}, "null must be one of labels, wild"),
-        ({"replicates": 0}, "replicates must be at least 1"),
+        ({"n_replicates": 0}, "n_replicates must be at least 1"),
         ({"seed": -1}, "seed must be in"),
         ({"seed": 2**64}, "seed must be in"),
         ({"stop_after": 0}, "stop_after must be at least 1"),
@@ -108,7 +108,7 @@ def test_undefined__values_have_a_reason_and_no_p_value(kind):
             e for e in UNDEFINED if isinstance(e, cs.JKCE | cs.KLCE) and e.name != "jkce_biased"
         ]
     for source in (none, weightless):
-        results = run_test(source, *estimators, null=kind, replicates=5)
+        results = run_test(source, *estimators, null=kind, n_replicates=5)
         for r in results:
             assert (r.value, r.p_value, r.replicates, r.critical_value) == (None, None, 0, None)
             assert "positive weight" in r.reason
@@ -119,7 +119,7 @@ def test_undefined__values_have_a_reason_and_no_p_value(kind):
 def test_one_row__is_enough_for_errors_without_pairs(kind):
     data = labelled_rows(4)
     one = SimulatedRows(data.q[:1], data.y[:1], data.x[:1], None).source()
-    for r in run_test(one, *UNDEFINED, null=kind, replicates=5):
+    for r in run_test(one, *UNDEFINED, null=kind, n_replicates=5):
         if name_of(r.statistic) in ("jkce", "klce"):
             assert (r.value, r.p_value) == (None, None)
             assert "two rows" in r.reason
@@ -134,6 +134,6 @@ def test_nulls__one_of_another_name_is_stated_in_valid_results():
         name: ClassVar[str] = "flipped"
 
     source = cs.from_arrays(probabilities=[0.3, 0.6], labels=[0, 1], binary=True)
-    result = cs.calibration_test(source, cs.ECE(), null=Flipped(3), replicates=9)
+    result = cs.calibration_test(source, cs.ECE(), null=Flipped(3), n_replicates=9)
     assert validated(json.loads(json.dumps(result.to_dict())))
     assert (result["ece"].null, result["ece"].seed) == ("flipped", 3)

@@ -187,7 +187,9 @@ def test_covers__distinguishes_biased_estimates():
 def test_level__is_the_quantile_of_t():
     data = _data()
     for groups, level in ((5, 0.5), (20, 0.9), (20, 0.99)):
-        result = _evaluate(data.source, cs.Brier(), interval=Jackknife(groups=groups, level=level))
+        result = _evaluate(
+            data.source, cs.Brier(), interval=Jackknife(groups=groups, confidence_level=level)
+        )
         interval = result.interval
         half = student.ppf(0.5 + level / 2, groups - 1) * interval.standard_error
         assert interval.high - result.value == pytest.approx(half, rel=1e-12)
@@ -477,9 +479,9 @@ def test_methods__without_values_of_parts_have_no_interval(estimator, method):
     ("options", "match"),
     [
         ({"method": "normal"}, "interval must be one of jackknife, bootstrap"),
-        ({"level": 0.0}, "level must be in"),
-        ({"level": 1.0}, "level must be in"),
-        ({"level": 95}, "level must be in"),
+        ({"confidence_level": 0.0}, "confidence_level must be in"),
+        ({"confidence_level": 1.0}, "confidence_level must be in"),
+        ({"confidence_level": 95}, "confidence_level must be in"),
         ({"level": float("nan")}, "level must be in"),
         ({"groups": 1}, "groups must be in 2..1000"),
         ({"groups": 1001}, "groups must be in 2..1000"),

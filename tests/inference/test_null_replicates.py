@@ -124,21 +124,23 @@ def test_rows__without_a_label_or_finite_values_do_not_change_draws():
         cs.KLCE(**MIXED, method="features", n_features=10),
     ]
     for kind in DRAWS:
-        dropped = cs.calibration_test(source, requested, null=kind, replicates=B, on_invalid="drop")
-        alone = cs.calibration_test(hidden, requested, null=kind, replicates=B)
+        dropped = cs.calibration_test(
+            source, requested, null=kind, n_replicates=B, on_invalid="drop"
+        )
+        alone = cs.calibration_test(hidden, requested, null=kind, n_replicates=B)
         assert dropped.n == alone.n == kept.sum()
         assert dropped.n_dropped + dropped.n_unlabelled == (~kept).sum()
         for a, b in zip(dropped.results, alone.results, strict=True):
             assert (a.n, a.p_value) == (kept.sum(), b.p_value)
             np.testing.assert_allclose(a.null_values, b.null_values, rtol=1e-9, atol=1e-15)
     with pytest.raises(cs.InvalidDataError, match=r"row 4 .*covariate 'age' is inf"):
-        cs.calibration_test(source, requested, replicates=B)
+        cs.calibration_test(source, requested, n_replicates=B)
 
 
 @pytest.fixture(scope="module")
 def expected():
     data = labelled_rows(4, weighted=True, n=300)
-    return {kind: run_test(data.source(), *ONE_PASS, null=kind, replicates=31) for kind in DRAWS}
+    return {kind: run_test(data.source(), *ONE_PASS, null=kind, n_replicates=31) for kind in DRAWS}
 
 
 @pytest.mark.long
@@ -150,9 +152,9 @@ def test_p_values__do_not_depend_on_blocks_or_engines(expected, kind):
         {"block_rows": None},
         {"block_rows": 100, "memory_limit": "8GB"},
     ):
-        result = run_test(source, *ONE_PASS, null=kind, replicates=31, **options)
+        result = run_test(source, *ONE_PASS, null=kind, n_replicates=31, **options)
         assert_same(result, expected[kind], 1e-9)
-    threads = run_test(source, *ONE_PASS, null=kind, replicates=31, scheduler="threads:2")
+    threads = run_test(source, *ONE_PASS, null=kind, n_replicates=31, scheduler="threads:2")
     assert_same(threads, expected[kind], 0.0)
 
 
@@ -164,28 +166,28 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(inference, name, value)
             patched.setattr(inference, "_DRAWN", 300 * 4 * 6)  # six replicates of all pairs
-            result = run_test(source, *ONE_PASS, null=kind, replicates=31)
+            result = run_test(source, *ONE_PASS, null=kind, n_replicates=31)
         assert_same(result, expected[kind], 1e-9)
     with monkeypatch.context() as patched:
         patched.setattr(statistics, "_DRAWN", 1)  # a chunk is drawn in parts
         patched.setattr("calibscale.statistics.fourier_modes._DRAWN", 1)
-        assert_same(run_test(source, *ONE_PASS, null=kind, replicates=31), expected[kind], 1e-9)
+        assert_same(run_test(source, *ONE_PASS, null=kind, n_replicates=31), expected[kind], 1e-9)
 
 
 @pytest.mark.cluster
 def test_p_values__are_those_of_dask_workers(expected):
     source = labelled_rows(4, weighted=True, n=300).source()
     kind = "permute"  # sends the residuals of all rows to the workers
-    result = run_test(source, *ONE_PASS, null=kind, replicates=31, scheduler="local:2")
+    result = run_test(source, *ONE_PASS, null=kind, n_replicates=31, scheduler="local:2")
     assert_same(result, expected[kind], 0.0)
 
 
 def test_replicates__more_of_them_continue_fewer():
     source = labelled_rows(4).source()
-    few, many = (run_test(source, *ONE_PASS, replicates=count) for count in (5, 8))
+    few, many = (run_test(source, *ONE_PASS, n_replicates=count) for count in (5, 8))
     for a, b in zip(few, many, strict=True):
         np.testing.assert_allclose(b.null_values[:5], a.null_values, rtol=1e-12)
-    other = run_test(source, *ONE_PASS, replicates=5, seed=SEED + 1)
+    other = run_test(source, *ONE_PASS, n_replicates=5, seed=SEED + 1)
     for a, b in zip(few, other, strict=True):
         assert a.value == b.value
         assert (a.null_values != b.null_values).any()
@@ -198,7 +200,7 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
     requested = [replace(cs.ECE(edges="equal-mass"), bins=b) for b in (5, 6)] + [
         cs.MCE(edges="netcal")
     ]
-    plain = run_test(source, *requested, replicates=40)
+    plain = run_test(source, *requested, n_replicates=40)
     passes = []
     scan = inference.Run.scan
 
@@ -208,7 +210,8 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
 
     monkeypatch.setattr(inference.Run, "scan", counted)
     monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
-    assert_same(run_test(source, *requested, replicates=40, memory_limit=150_000_000), plain, 1e-12)
+    small = run_test(source, *requested, n_replicates=40, memory_limit=150_000_000)
+    assert_same(small, plain, 1e-12)
     assert len(passes) > 1
 
 

@@ -87,7 +87,7 @@ def test_recipe__comes_back_from_json(recipe):
     assert back.statistics == recipe.statistics
     called = {"number": 5.0}  # a covariate may have the name of a JSON key
     for estimator in (
-        cs.CMMD(level=1.5), cs.OneHot(((0.5, 0.5),)),
+        cs.CMMD(exponent=1.5), cs.OneHot(((0.5, 0.5),)),
         cs.KLCE(("number",), covariate_bandwidth=called),
         cs.KLCE(("kind", "settings"), covariate_bandwidth={"kind": 1.0, "settings": 2.0}),
     ):  # fmt: skip

@@ -83,9 +83,9 @@ def test_evaluation__with_intervals_or_without_values_is_valid_under_its_schema(
 def test_tests__are_valid_under_their_schema(rng):
     one, several = cs.CKCE(), [cs.ECE(), cs.KLCE(("age",)), cs.CWCE2()]
     source = _source(rng)
-    _check(cs.calibration_test(source, one, replicates=19).to_dict())
-    _check(cs.calibration_test(source, several, replicates=19).to_dict())
-    _check(cs.calibration_test(source, cs.KCE(), replicates=99, stop_after=2).to_dict())
+    _check(cs.calibration_test(source, one, n_replicates=19).to_dict())
+    _check(cs.calibration_test(source, several, n_replicates=19).to_dict())
+    _check(cs.calibration_test(source, cs.KCE(), n_replicates=99, stop_after=2).to_dict())
     _check(cs.calibration_test(_source(rng, weights=None), cs.KCE(), null="hoeffding").to_dict())
 
 
@@ -118,7 +118,7 @@ def test_bias__is_valid_under_its_schema(rng, at):
 
 def test_audit__is_valid_under_its_schema(rng):
     source = _source(rng)
-    settings = {"categorical": ("sex",), "replicates": 19}
+    settings = {"categorical": ("sex",), "n_replicates": 19}
     result = audit(source, ("age", "sex"), recalibrate="all", against=source, **settings)
     assert result.recalibration
     assert result.against is not None
@@ -126,7 +126,7 @@ def test_audit__is_valid_under_its_schema(rng):
 
 
 def test_power__is_valid_under_its_schema(rng):
-    settings = {"max_rows": 400, "trials": 10, "replicates": 19}
+    settings = {"max_rows": 400, "trials": 10, "n_replicates": 19}
     _check(power(_source(rng), Miscalibration(0.1), cs.KCE(), **settings).to_dict())
     _check(
         power(_source(rng), Miscalibration(0.1, where=("sex", 1.0)), cs.KCE(), **settings).to_dict()

@@ -80,9 +80,9 @@ def _ranking() -> Any:
     ("make", "print_tables"),
     [
         (lambda: cs.evaluate(_data(), [cs.ECE(), cs.CKCE()], interval="jackknife"), print_result),
-        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.TCE2Debiased()], replicates=19),
+        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.TCE2Debiased()], n_replicates=19),
          print_result),
-        (lambda: audit(_data(), ("region", "age"), replicates=19, recalibrate=("temperature",)),
+        (lambda: audit(_data(), ("region", "age"), n_replicates=19, recalibrate=("temperature",)),
          print_result),
         (_ranking, print_result),
         (lambda: SimpleNamespace(to_dict=night), print_result),
@@ -111,7 +111,7 @@ def test_number__has_one_sign_of_infinity() -> None:
     ("make", "short"),
     [
         (lambda: cs.evaluate(_data(), group_by="region"), "Evaluation(n=300, "),
-        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.CKCE()], replicates=19),
+        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.CKCE()], n_replicates=19),
          "CalibrationTests(n=300, ece: p="),
         (lambda: cs.select(_data(), "top_label", [cs.selection.Bins((5, 10))]),
          "Selection(n=300, 2 candidates, selected: bins, bins="),

@@ -93,7 +93,7 @@ def test_cli__tables_fit_the_screen(run, stores, width):
 
 def test_cli__options_reach_the_estimator(run, stores):
     code, out, err = run(
-        *stores, "--by", "cmmd(ridge=0.1, level=2)", "--bandwidth", 0.5, "--features", 30,
+        *stores, "--by", "cmmd(ridge=0.1, exponent=2)", "--bandwidth", 0.5, "--features", 30,
         "--seed", 7, "--json", "-",
     )  # fmt: skip
     assert code == 0, err
@@ -101,7 +101,7 @@ def test_cli__options_reach_the_estimator(run, stores):
     assert result["estimator"] == "cmmd"
     assert result["parameters"]["seed"] == 7
     common = {name: result["common"][name] for name in ("bandwidth", "ridge", "level", "features")}
-    assert common == {"bandwidth": 0.5, "ridge": 0.1, "level": 2.0, "features": 30}
+    assert common == {"bandwidth": 0.5, "ridge": 0.1, "exponent": 2.0, "features": 30}
     assert run(*stores, "--by", "ece(bins=9)", "--seed", 7, "--quiet")[:2] == (0, "")
 
 

@@ -55,7 +55,7 @@ from tests.support.models import (
         NLL(),
         CKCE(RandomFourier(10, 0.8), ridge=N**-0.25),
         CKCECentred(RandomFourier(10, 0.8), ridge=N**-0.25),
-        CMMD(RandomFourier(10, 0.8), ridge=0.1, level=1.5),
+        CMMD(RandomFourier(10, 0.8), ridge=0.1, exponent=1.5),
         JKCE(RandomFourier(10, 0.8)),
         KCE(prediction_bandwidth=0.2, notion="top_label", method="spectral"),
     ],
@@ -471,7 +471,7 @@ def test_rank__progress_reaches_its_total(data):
         ({"subset_size": 1}, "at least 2"),
         ({"subset_size": N + 1}, "larger than the data"),
         ({"subset_size": 100, "trials": 0}, "trials"),
-        ({"level": 1.0}, "level"),
+        ({"confidence_level": 1.0}, "confidence_level"),
         ({"groups": 1}, "groups"),
         ({"seed": -1}, "seed"),
     ],
@@ -502,9 +502,9 @@ def test_distinct_names__use_as_few_parts_of_a_path_as_possible():
 def test_rank__uses_the_groups_of_intervals(data):
     models, y = data
     source = from_arrays(logits=models["shy"], labels=y)
-    jackknife = Jackknife(groups=9, level=0.8, seed=5)
+    jackknife = Jackknife(groups=9, confidence_level=0.8, seed=5)
     (expected,) = evaluate(source, [ECE()], interval=jackknife).estimates
-    ranking = rank({"shy": source}, ECE(), groups=9, level=0.8, seed=5)
+    ranking = rank({"shy": source}, ECE(), groups=9, confidence_level=0.8, seed=5)
     ours = ranking["shy"].estimate.interval
     assert (ours.method, ours.level) == (expected.interval.method, 0.8)
     # sums over groups against sums over rows

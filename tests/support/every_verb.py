@@ -46,7 +46,7 @@ def results() -> dict[str, Any]:
         "evaluate": cs.evaluate(many, every, interval="jackknife", **two),
         "pairs": [cs.evaluate(many, [e], **two) for e in pairs],
         "local pairs": [cs.evaluate(one, [e], **two) for e in local],
-        "test": cs.calibration_test(many, [cs.CKCE(), cs.ECE()], replicates=19, **two),
+        "test": cs.calibration_test(many, [cs.CKCE(), cs.ECE()], n_replicates=19, **two),
         "rank": cs.rank({"one": one, "softer": softer}, trials=20, **two),
         "local_bias": cs.local_bias(one, ["age"], **two),
         "audit": cs.audit(one, ["age"], **two),

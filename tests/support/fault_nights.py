@@ -44,7 +44,7 @@ def warm() -> None:
     estimators = (cs.ECE(), cs.TCE2Debiased(), cs.CKCE(cs.RandomFourier(20, 0.5), ridge=0.1))
     result = cs.evaluate(source, estimators, scheduler="serial", interval="jackknife")
     calibscale.output.report.report([result.to_dict()])
-    cs.calibration_test(source, estimators[0], replicates=3, scheduler="serial")
+    cs.calibration_test(source, estimators[0], n_replicates=3, scheduler="serial")
     cs.local_bias(source, ("x0",), at="grid", scheduler="serial")
     cs.reliability(source, scheduler="serial")
     configured("ms-over", None, None, 0).draw(0, 0, 3)

@@ -71,7 +71,7 @@ def resolved_for(estimator, source):
 
 
 def run_test(source, *estimators, **options):
-    options = {"replicates": B, "seed": SEED, "scheduler": "serial", "block_rows": 33, **options}
+    options = {"n_replicates": B, "seed": SEED, "scheduler": "serial", "block_rows": 33, **options}
     return cs.calibration_test(source, estimators, **options).results
 
 
@@ -196,8 +196,8 @@ CASES = {  # estimator, naive value, classes
     "simplex_ece": (cs.SimplexECE(), _simplex, 4),
     "ckce": (cs.CKCE(FOURIER), _cmmd, 4),
     "ckce_centred": (cs.CKCECentred(FOURIER), _centred, 4),
-    "cmmd": (cs.CMMD(FOURIER, level=1, ridge=0.05), _cmmd, 4),
-    "cmmd of level 2": (cs.CMMD(FOURIER, level=2), _cmmd, 4),
+    "cmmd": (cs.CMMD(FOURIER, exponent=1, ridge=0.05), _cmmd, 4),
+    "cmmd of level 2": (cs.CMMD(FOURIER, exponent=2), _cmmd, 4),
     "jkce": (cs.JKCE(FOURIER), _jkce, 4),
     "jkce gaussian": (cs.JKCE(FOURIER, kernel="gaussian"), _jkce, 4),
     "jkce_biased": (cs.JKCEBiased(FOURIER), _jkce, 4),

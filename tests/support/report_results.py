@@ -63,8 +63,8 @@ def command_results(region: str = "region", age: str = "age", model: str = "v3")
             calibscale.evaluate(source, estimators, group_by=region, interval="jackknife")
         ),
         "reliability": as_json(calibscale.reliability(source, bins=10, group_by=region)),
-        "test": as_json(calibscale.calibration_test(source, ECE(), replicates=49)),
-        "tests": as_json(calibscale.calibration_test(source, [ECE(), KCE()], replicates=49)),
+        "test": as_json(calibscale.calibration_test(source, ECE(), n_replicates=49)),
+        "tests": as_json(calibscale.calibration_test(source, [ECE(), KCE()], n_replicates=49)),
         "selection": as_json(
             calibscale.select(source, "top_label", ["bins", "ukkr", "temperature"], nested=True)
         ),
@@ -79,14 +79,14 @@ def command_results(region: str = "region", age: str = "age", model: str = "v3")
         ),
         "audit": as_json(
             audit(
-                source, (region, age), replicates=49, recalibrate=("temperature",),
+                source, (region, age), n_replicates=49, recalibrate=("temperature",),
                 against=tempered,
             )
         ),
         "power": as_json(
             calibscale.power(
                 binary, calibscale.Miscalibration(shift=0.1), max_rows=2000, trials=20,
-                replicates=19
+                n_replicates=19
             )
         ),
     }  # fmt: skip
@@ -140,7 +140,7 @@ def _night(
         )
         diagram = as_json(calibscale.reliability(source))
         tests = as_json(
-            calibscale.calibration_test(source, [ECE(), calibscale.CKCE()], replicates=19)
+            calibscale.calibration_test(source, [ECE(), calibscale.CKCE()], n_replicates=19)
         )
         windows.append({
             "name": name, "first": dates[first], "last": dates[-1], "days": dates[first:],

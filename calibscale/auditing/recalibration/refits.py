@@ -59,7 +59,7 @@ def refits_of(
     fitted: FittedRecalibrator,
     fitting: Any,
     notion: str,
-    replicates: int,
+    n_replicates: int,
     seed: int,
     **options: Unpack[SessionOptions],
 ) -> Refits | None:
@@ -110,19 +110,19 @@ def refits_of(
     >>> null = refits_of(fitted, fitting, "positive", 99, seed=0)
     >>> model = recalibrated(rest, fitted, null)
     >>> klce = calibscale.KLCE(("x0",))
-    >>> calibscale.calibration_test(model, klce, null=null, replicates=99)["klce"].null
+    >>> calibscale.calibration_test(model, klce, null=null, n_replicates=99)["klce"].null
     'refit'
     """
     with Session.open(fitting, **options) as session:
         if isinstance(fitted, TemperatureFit):
             model = session.on(recalibrated(session.source, fitted))
-            return _temperatures(fitted, model, notion, replicates, seed)
+            return _temperatures(fitted, model, notion, n_replicates, seed)
         if not isinstance(fitted, PlattFit | IsotonicFit):
             return None
         cells = ScoreCells.of(session.scan([HISTOGRAM]).groups[None][HISTOGRAM])
     if isinstance(fitted, PlattFit):
-        return _logistics(fitted, cells, replicates, seed)
-    return _isotonics(fitted, cells, replicates, seed)
+        return _logistics(fitted, cells, n_replicates, seed)
+    return _isotonics(fitted, cells, n_replicates, seed)
 
 
 # ---------------------------------------------------------------- two classes, on cells
@@ -147,11 +147,11 @@ class _OnCells(Refits):
         return super()._row(notion, rows, p, delta)
 
 
-def _frequencies(cells: ScoreCells, p: Floats, replicates: int, seed: int) -> Iterator[Floats]:
+def _frequencies(cells: ScoreCells, p: Floats, n_replicates: int, seed: int) -> Iterator[Floats]:
     """Frequencies (c,) of events with probability p in the cells, one replicate after another."""
     trials = np.maximum(1, np.rint(cells.weight**2 / cells.weight2)).astype(np.int64)
     scale = np.sqrt(cells.weight2 * trials) / cells.weight  # 1 where weights are equal
-    for b in range(replicates):
+    for b in range(n_replicates):
         rng = np.random.Generator(np.random.Philox(key=np.array([seed, b], np.uint64)))
         yield p + scale * (rng.binomial(trials, p) / trials - p)
 
@@ -173,17 +173,17 @@ class _Logistics(_OnCells):
         return p[0], p[1:]
 
 
-def _logistics(fit: PlattFit, cells: ScoreCells, replicates: int, seed: int) -> _Logistics:
+def _logistics(fit: PlattFit, cells: ScoreCells, n_replicates: int, seed: int) -> _Logistics:
     min_p = max(fit.method.clip, 2.0**-53)
     p = np.clip(cells.mean, min_p, 1.0 - min_p)
     eta = fit.slope * (np.log(p) - np.log1p(-p)) + fit.intercept
     design = np.stack([eta, np.ones_like(eta)])  # refits are relative to the fit, which is (1, 0)
     weighted = design * cells.weight
-    own = np.array([f @ weighted.T for f in _frequencies(cells, expit(eta), replicates, seed)])
-    parameters = np.empty((replicates, 2))
+    own = np.array([f @ weighted.T for f in _frequencies(cells, expit(eta), n_replicates, seed)])
+    parameters = np.empty((n_replicates, 2))
     diverged = 0
     step = max(1, DRAWN // len(eta))
-    for low in range(0, replicates, step):
+    for low in range(0, n_replicates, step):
         part = slice(low, low + step)
         parameters[part], left = _newton(design, weighted, own[part])
         diverged += left
@@ -191,11 +191,11 @@ def _logistics(fit: PlattFit, cells: ScoreCells, replicates: int, seed: int) -> 
     note = None
     if diverged:
         note = (
-            f"{diverged:,} of {replicates:,} refits did not converge: the rows hardly determine "
+            f"{diverged:,} of {n_replicates:,} refits did not converge: the rows hardly determine "
             "the fit"
         )
     return _Logistics(
-        seed=seed, max_replicates=replicates, note=note, slopes=alpha * fit.slope,
+        seed=seed, max_replicates=n_replicates, note=note, slopes=alpha * fit.slope,
         intercepts=alpha * fit.intercept + beta, clip=fit.method.clip,
     )  # fmt: skip
 
@@ -244,17 +244,17 @@ class _Isotonics(_OnCells):
         return out[0], out[1:]
 
 
-def _isotonics(fit: IsotonicFit, cells: ScoreCells, replicates: int, seed: int) -> _Isotonics:
+def _isotonics(fit: IsotonicFit, cells: ScoreCells, n_replicates: int, seed: int) -> _Isotonics:
     centres, truth = _smoothed(fit, cells)
     knots, values = [centres], [truth]
     p = np.interp(cells.mean, centres, truth)
-    for frequency in _frequencies(cells, p, replicates, seed):
+    for frequency in _frequencies(cells, p, n_replicates, seed):
         at, value, _ = steps(cells.mean, frequency, cells.weight)
         knots.append(at)
         values.append(np.clip(value, 0.0, 1.0))  # scaled deviations may exceed the range
     cuts = np.cumsum([0, *map(len, knots)])
     return _Isotonics(
-        seed=seed, max_replicates=replicates, knots=np.concatenate(knots),
+        seed=seed, max_replicates=n_replicates, knots=np.concatenate(knots),
         values=np.concatenate(values), cuts=cuts,
     )  # fmt: skip
 
@@ -324,12 +324,12 @@ class _Temperatures(Refits):
 
 
 def _temperatures(
-    fit: TemperatureFit, model: Session, notion: str, replicates: int, seed: int
+    fit: TemperatureFit, model: Session, notion: str, n_replicates: int, seed: int
 ) -> _Temperatures:
     clip = fit.method.clip
     null, own = DrawnLabels(seed), OwnLogit(clip)
-    cuts = range(0, replicates, _TOGETHER)
-    drawn = [Replicates(own, null, a, min(a + _TOGETHER, replicates)) for a in cuts]
+    cuts = range(0, n_replicates, _TOGETHER)
+    drawn = [Replicates(own, null, a, min(a + _TOGETHER, n_replicates)) for a in cuts]
     best = TemperedLoss(1.0, clip)
     states: States = model.scan([own, best, *drawn]).groups[None]
     observed = float(states[own].own)
@@ -344,7 +344,12 @@ def _temperatures(
     basis = chebyshev.chebvander(places, _NODES - 1)
     weights = chebyshev.chebvander(log_alpha / reach, _NODES - 1) @ np.linalg.inv(basis)
     return _Temperatures(
-        seed=seed, max_replicates=replicates, nodes=nodes, weights=weights, notion=notion, clip=clip
+        seed=seed,
+        max_replicates=n_replicates,
+        nodes=nodes,
+        weights=weights,
+        notion=notion,
+        clip=clip,
     )
 
 

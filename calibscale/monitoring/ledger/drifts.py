@@ -41,7 +41,7 @@ class Drift:
     p_value: float
 
 
-def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, ...]:
+def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tuple[Drift, ...]:
     """Differences of the estimates of two windows; empty if one has fewer than two runs of days.
 
     The square of a standard error is the noise of rows within days plus the additional variation
@@ -58,10 +58,10 @@ def drifts(later: Window, earlier: Window, level: float = 0.95) -> tuple[Drift, 
     if len(later.runs) < 2 or len(earlier.runs) < 2:
         return ()
     with engine.one_thread():
-        return _compared(later, earlier, level)
+        return _compared(later, earlier, confidence_level)
 
 
-def _compared(later: Window, earlier: Window, level: float) -> tuple[Drift, ...]:
+def _compared(later: Window, earlier: Window, confidence_level: float) -> tuple[Drift, ...]:
     effects = DayEffects(earlier.runs, later.runs)
     out = []
     for k, e in enumerate(later.estimators):
@@ -76,7 +76,7 @@ def _compared(later: Window, earlier: Window, level: float) -> tuple[Drift, ...]
         error = float(np.sqrt(variance))
         if between > 0:
             freedom *= (variance / between) ** 2  # Satterthwaite; only `between` is uncertain
-        half = float(stdtrit(freedom, 0.5 + level / 2)) * error
+        half = float(stdtrit(freedom, 0.5 + confidence_level / 2)) * error
         p_value = 2 * float(stdtr(freedom, -abs(change.value) / error))
         out.append(Drift(e.name, change.value, change.value - half, change.value + half, p_value))
     return tuple(out)

@@ -108,9 +108,11 @@ class PartsOfDays(Parts):
         """Interval value ± t·SE; None if it is not defined."""
         if not np.isfinite(self.value) or not self.freedom:
             return None
-        half = float(stdtrit(self.freedom, 0.5 + resampling.level / 2)) * self.error
+        half = float(stdtrit(self.freedom, 0.5 + resampling.confidence_level / 2)) * self.error
         low, high, count = self.value - half, self.value + half, len(self.left_out)
-        return Interval(low, high, resampling.level, "jackknife", count, self.error, covers)
+        return Interval(
+            low, high, resampling.confidence_level, "jackknife", count, self.error, covers
+        )
 
 
 def parts_of_days(estimator: BoundEstimator, value: float, states: States, strata: Strata) -> Parts:

@@ -110,7 +110,7 @@ def window(
     last: str,
     model: str | None = None,
     group: float | None = None,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     only: Collection[str] | None = None,
     compared: bool = True,
 ) -> Window:
@@ -146,7 +146,7 @@ def window(
         for run in of_runs
     )
     states = recipe.states(np.sum(sums, axis=0))
-    jackknife = Jackknife(level=level)
+    jackknife = Jackknife(confidence_level=confidence_level)
     with engine.one_thread():
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
         strata = None
