@@ -9,13 +9,10 @@ Sejdinovic 2025.
 from __future__ import annotations
 
 import ast
+from functools import cache
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from calibscale.estimators import CLASSES
-from calibscale.results import Outcome
 
 if TYPE_CHECKING:
     from calibscale.auditing import Recalibration, audit
@@ -55,6 +52,7 @@ if TYPE_CHECKING:
     from calibscale.inference.resampling import Bootstrap, Jackknife
     from calibscale.kernel_sums import OneHot, RandomFourier
     from calibscale.limits import consistency_interval, wilson_interval
+    from calibscale.output.text import as_text
     from calibscale.planning import plan
     from calibscale.ranking import rank
     from calibscale.results import Approximation, Estimate, Interval
@@ -82,34 +80,33 @@ if TYPE_CHECKING:
     from calibscale.selection.simple_families import DebiasedBins
     from calibscale.session import Session
 
-# Names are imported on first use, so that `calibscale --help` does not load the compiler: the
-# imports above, for type checkers, say where they are.
-_HOMES = CLASSES | {
-    alias.name: str(node.module)
-    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    if isinstance(node, ast.ImportFrom) and node.col_offset
-    for alias in node.names
-}
-
-__all__ = sorted(_HOMES)
+# Names are imported on first use, so that `import calibscale` and `calibscale --help` load neither
+# NumPy nor the compiler: the imports above, for type checkers, say where they are.
 
 
-def _render(result: Any) -> str:
-    return import_module("calibscale.output.text").as_text(result)
-
-
-Outcome.render = _render
+@cache
+def _homes() -> dict[str, str]:
+    """Module of each public name."""
+    estimators: dict[str, str] = import_module("calibscale.estimators").CLASSES
+    return estimators | {
+        alias.name: str(node.module)
+        for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.col_offset
+        for alias in node.names
+    }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return version("calibscale")
-    if name not in _HOMES:
+        return import_module("importlib.metadata").version("calibscale")
+    if name == "__all__":
+        return sorted(_homes())
+    if name.startswith("_") or name not in _homes():
         raise AttributeError(f"module 'calibscale' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_homes()[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(_homes())

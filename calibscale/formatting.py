@@ -49,6 +49,11 @@ TERMS = {
 }
 
 
+def name_of(label: str) -> str:
+    """Name of an estimator in its label."""
+    return label.partition("(")[0]
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """Number with four digits and thousands separators; a dash if there is no value."""
     if value is None or not math.isfinite(value):

@@ -203,7 +203,7 @@ def test_reliability__dict_is_json_with_its_schema(source, arrays):
     [
         ({"confidence_level": 0.0}, "confidence_level must be between 0 and 1"),
         ({"confidence_level": 1.0}, "confidence_level must be between 0 and 1"),
-        ({"level": float("nan")}, "level must be between 0 and 1"),
+        ({"confidence_level": float("nan")}, "confidence_level must be between 0 and 1"),
         ({"bins": 0}, "at least 1"),
         ({"edges": "equal"}, "edges must be one of"),
         ({"notion": "canonical"}, "notion must be one of"),

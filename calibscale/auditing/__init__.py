@@ -223,7 +223,7 @@ def _check(
         raise OptionError(f"notion of an audit must be positive or top_label, not {notion!r}")
     problems(notion, classes)
     if not 0 < confidence_level < 1:
-        raise OptionError(f"level must be in (0, 1), not {confidence_level}")
+        raise OptionError(f"confidence_level must be in (0, 1), not {confidence_level}")
     if bins < 2:
         raise OptionError(f"bins must be at least 2, not {bins}")
     if min_rows < 2:

@@ -25,13 +25,14 @@ from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE
 from calibscale.estimators.scores import NLL, Brier
 from calibscale.estimators.skce import KCE, SKCE
+from calibscale.formatting import name_of
 from calibscale.inference import calibration_test
 from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling
 from calibscale.ranking.model_estimates import distinct_names
-from calibscale.results import POPULATION, THIS_N, Estimate, name_of
+from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.results.audit_results import (
     Against,
     CovariateTest,

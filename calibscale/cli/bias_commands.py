@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.atomic_files import replacing
 from calibscale.cli.options import (
     SHARE,
     Command,
@@ -32,7 +33,6 @@ from calibscale.cli.options import (
     write_json,
     wrote,
 )
-from calibscale.engine.atomic_files import replacing
 from calibscale.formatting import SIGN, level, plural
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from calibscale.cli.options import (
     write_json,
 )
 from calibscale.estimators import ESTIMATORS, SUMMARIES, build, parse, settings_of
-from calibscale.results import name_of
+from calibscale.formatting import name_of
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.engine.atomic_files import refuse_overwriting, write_whole
+from calibscale.atomic_files import refuse_overwriting, write_whole
 from calibscale.formatting import printable
 from calibscale.output.progress import progress
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from calibscale.engine.atomic_files import replacing
+from calibscale.atomic_files import replacing
 from calibscale.errors import OptionError, StoreError
 
 Arrays = dict[str, NDArray[Any]]

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.errors import OptionError
-from calibscale.results import name_of
+from calibscale.formatting import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibscale.data import Floats, Ints
-from calibscale.results import Estimate, Interval, name_of
+from calibscale.formatting import name_of
+from calibscale.results import Estimate, Interval
 
 _TIE = 1e-9  # relative, so that rounding does not decide
 

@@ -14,9 +14,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from calibscale import engine
+from calibscale.atomic_files import write_whole
 from calibscale.auditing.local_bias import local_bias
 from calibscale.data.zarr_arrays import complaints
-from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import bets_of, empty_record, read_day

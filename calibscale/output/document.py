@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from calibscale import formatting
 from calibscale.estimators import SUMMARIES
-from calibscale.results import name_of
+from calibscale.formatting import name_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from calibscale.engine.atomic_files import write_whole
+from calibscale.atomic_files import write_whole
 from calibscale.errors import OptionError
 from calibscale.output.document import Figure
 from calibscale.output.documents import document_of_json

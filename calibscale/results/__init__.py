@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from importlib import import_module
 from inspect import get_annotations
 from typing import (
     Annotated,
@@ -26,6 +27,8 @@ from typing import (
 
 import numpy as np
 from numpy.typing import NDArray
+
+from calibscale.formatting import name_of
 
 # ---------------------------------------------------------------- declarations
 
@@ -327,24 +330,14 @@ class SourceRows(Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Declared):
-    """Base of results: time, versions and parameters of the run; `print` shows them as tables.
-
-    Importing `calibscale` sets `render`, so that results do not depend on their output.
-    """
-
-    render: ClassVar[Callable[[Any], str]] = repr
+    """Base of results: time, versions and parameters of the run; `print` shows them as tables."""
 
     seconds: Size
     versions: dict[str, str]
     parameters: dict[str, Any]
 
     def __str__(self) -> str:
-        return Outcome.render(self)
-
-
-def name_of(label: str) -> str:
-    """Name of an estimator in its label."""
-    return label.partition("(")[0]
+        return str(import_module("calibscale").as_text(self))
 
 
 _Part = TypeVar("_Part")

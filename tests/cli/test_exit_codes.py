@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from calibscale import LogitStore
+from calibscale.atomic_files import write_whole
 from calibscale.cli.options import check_outputs
-from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from tests.support.commands import environment, finish, start
 

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 import calibscale as cs
 from calibscale import inference
-from calibscale.results import name_of
+from calibscale.formatting import name_of
 from tests.support.null_values import (
     BOTH,
     DRAWS,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.formatting import name_of
 from calibscale.inference import nulls
-from calibscale.results import name_of
 from calibscale.schemas import validated
 from tests.support.null_values import (
     DRAWS,

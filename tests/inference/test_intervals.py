@@ -482,7 +482,7 @@ def test_methods__without_values_of_parts_have_no_interval(estimator, method):
         ({"confidence_level": 0.0}, "confidence_level must be in"),
         ({"confidence_level": 1.0}, "confidence_level must be in"),
         ({"confidence_level": 95}, "confidence_level must be in"),
-        ({"level": float("nan")}, "level must be in"),
+        ({"confidence_level": float("nan")}, "confidence_level must be in"),
         ({"groups": 1}, "groups must be in 2..1000"),
         ({"groups": 1001}, "groups must be in 2..1000"),
         ({"resamples": 18}, "resamples must be at least 19"),

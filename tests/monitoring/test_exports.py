@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from calibscale.engine.atomic_files import write_whole
+from calibscale.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.night import night
 from calibscale.monitoring.outputs import (
@@ -535,7 +535,7 @@ def test_write_whole__killed_at_any_moment_leaves_a_whole_file(tmp_path):
     path = tmp_path / "numbers"
     code = """
 import sys
-from calibscale.engine.atomic_files import write_whole
+from calibscale.atomic_files import write_whole
 k = 0
 while True:
     write_whole(sys.argv[1], str(k % 10).encode() * 200_000)

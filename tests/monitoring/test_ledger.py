@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.engine.atomic_files import aside_of
+from calibscale.atomic_files import aside_of
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.monitoring.ledger import FORMAT, KEY, Ledger, Record
 from calibscale.monitoring.ledger.recipe import Recipe, decode, encode

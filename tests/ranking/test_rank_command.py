@@ -100,7 +100,9 @@ def test_cli__options_reach_the_estimator(run, stores):
     result = json.loads(out)
     assert result["estimator"] == "cmmd"
     assert result["parameters"]["seed"] == 7
-    common = {name: result["common"][name] for name in ("bandwidth", "ridge", "level", "features")}
+    common = {
+        name: result["common"][name] for name in ("bandwidth", "ridge", "exponent", "features")
+    }
     assert common == {"bandwidth": 0.5, "ridge": 0.1, "exponent": 2.0, "features": 30}
     assert run(*stores, "--by", "ece(bins=9)", "--seed", 7, "--quiet")[:2] == (0, "")
 

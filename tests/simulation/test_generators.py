@@ -486,7 +486,7 @@ def test_truth__uses_the_settings_of_the_estimators():
     ]
     ckce, cmmd, jkce, tce2 = truth(estimators, rows=10**8, sample=3000)
     assert (ckce.parameters["ridge"], ckce.parameters["bandwidth"]) == (1e-2, 0.3)
-    assert (cmmd.parameters["ridge"], cmmd.parameters["level"]) == (0.2, 1.0)
+    assert (cmmd.parameters["ridge"], cmmd.parameters["exponent"]) == (0.2, 1.0)
     assert (jkce.estimator, tce2.estimator) == ("jkce_biased", "tce2_debiased")
     assert (tce2.parameters["bins"], tce2.n) == (3, 3000)
     plain = truth([JKCE(features), TCE2(bins=3)], rows=10**8, sample=3000)

@@ -114,7 +114,7 @@ def _cmmd(e, data, delta):
     w = data.weights
     ridge = (w.sum() ** 2 / (w**2).sum()) ** -0.25 if e.ridge is None else e.ridge
     phi = _features(e, data)
-    return naive.cmmd(phi @ phi.T, delta, ridge, int(e.level), data.w)
+    return naive.cmmd(phi @ phi.T, delta, ridge, int(e.exponent), data.w)
 
 
 def _centred(e, data, delta):

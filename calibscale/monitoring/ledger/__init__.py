@@ -17,6 +17,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from calibscale.atomic_files import remove_leftovers, write_whole
 from calibscale.data.zarr_arrays import (
     DirectArray,
     complaints,
@@ -24,7 +25,6 @@ from calibscale.data.zarr_arrays import (
     put_in_place,
     write_lock,
 )
-from calibscale.engine.atomic_files import remove_leftovers, write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.index import INDEX, SLOTS, Entry, Key, check_key, identity

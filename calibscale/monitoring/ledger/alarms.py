@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.atomic_files import write_whole
 from calibscale.data import Floats
-from calibscale.engine.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 from calibscale.inference.e_process import (
     STRENGTHS,

@@ -21,7 +21,7 @@ from typing import Any
 
 import google_crc32c
 
-from calibscale.engine.atomic_files import write_whole
+from calibscale.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
 
 SLOTS = 2**24  # more than any ledger needs, so that its arrays never change their shape

@@ -22,7 +22,7 @@ import google_crc32c
 import numpy as np
 
 from calibscale import engine
-from calibscale.engine.atomic_files import write_whole
+from calibscale.atomic_files import write_whole
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference import result_of

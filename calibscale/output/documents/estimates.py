@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from calibscale import formatting
 from calibscale.estimators import BIASED, short_summary
+from calibscale.formatting import name_of
 from calibscale.output.document import (
     Block,
     Cell,
@@ -32,7 +33,6 @@ from calibscale.output.plots.prediction_plots import (
     plot_reliability,
     prediction,
 )
-from calibscale.results import name_of
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 THIS_N = "the expectation at this n"

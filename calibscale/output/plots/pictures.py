@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from calibscale.engine.atomic_files import replacing
+from calibscale.atomic_files import replacing
 from calibscale.errors import OptionError
 from calibscale.output.document import Figures
 from calibscale.output.documents import document

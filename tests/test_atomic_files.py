@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from calibscale import atomic_files
+from calibscale.atomic_files import aside_of, remove_leftovers, write_whole
 from calibscale.data.store import LogitStore
-from calibscale.engine import atomic_files
-from calibscale.engine.atomic_files import aside_of, remove_leftovers, write_whole
 
 HOUR = 3600
 _HANGS = """
 import os, sys, time
-from calibscale.engine.atomic_files import write_whole
+from calibscale.atomic_files import write_whole
 def hang(handle):
     print("midway", flush=True)
     time.sleep(600)
@@ -30,7 +30,7 @@ write_whole(sys.argv[1], b"half" * 1000)
 """
 _WRITES = """
 import sys
-from calibscale.engine.atomic_files import write_whole
+from calibscale.atomic_files import write_whole
 write_whole(sys.argv[1], b"in")
 """
 needs_proc = pytest.mark.skipif(
