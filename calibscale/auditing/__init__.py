@@ -152,12 +152,7 @@ def audit(
         grouped = tested_groups(
             session, names, statistic, n_replicates, seed, min_rows, confidence_level
         )
-        notes = [*_notes(axes, notion, data.classes), *unsuitable]
-        if grouped.flips:
-            notes.append(
-                f"y − p varies {grouped.dispersion:.2f} times as much as the predictions imply: "
-                f"{100 * grouped.flips:.2g} % of the labels drawn to test groups are flipped"
-            )
+        notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes]
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         notes += missing
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)

@@ -157,6 +157,15 @@ class Groups(NamedTuple):
     dispersion: float
     flips: float = 0.0
 
+    @property
+    def notes(self) -> list[str]:
+        if not self.flips:
+            return []
+        return [
+            f"y − p varies {self.dispersion:.2f} times as much as the predictions imply: "
+            f"{100 * self.flips:.2g} % of the labels drawn to test groups are flipped"
+        ]
+
 
 Draw = Callable[["GroupSums"], Iterable[DrawnGroups]]
 
