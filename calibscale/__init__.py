@@ -101,6 +101,8 @@ Outcome.render = _render
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("calibscale")
+    if name == "metrics":
+        return import_module("calibscale.metrics")
     if name not in _HOMES:
         raise AttributeError(f"module 'calibscale' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
