@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -21,7 +22,8 @@ from calibscale.data.ingest.columns import (
     numbers_of,
     prefixed_columns,
 )
-from calibscale.data.ingest.readers import BATCH_ROWS, InputColumn, TableReader
+from calibscale.data.ingest.readers import BATCH_ROWS, TEXT, InputColumn, TableReader
+from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, ArraySource, from_arrays, integer_labels
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 
@@ -190,9 +192,10 @@ class _Frame(TableReader):
 
     def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         starts = range(skip, self.table.num_rows, step)
-        return skip, (self._batch(names, start, step) for start in starts)
+        return skip, (self.batch(names, start, step) for start in starts)
 
-    def _batch(self, names: list[str], start: int, count: int) -> Any:
+    def batch(self, names: list[str], start: int, count: int) -> Any:
+        """Record batch of rows start..start+count−1 in plain types."""
         import pyarrow as pa
 
         table, columns = self.table.slice(start, count), []
@@ -221,12 +224,22 @@ class _Column:
         start, stop, _ = rows.indices(self.shape[0])
         if stop <= start:
             return np.empty((0, *self.shape[1:]), self.dtype)
-        part = next(self.frame.parts(dict.fromkeys(self.names, True), start, stop - start))
-        columns = [coded(self.name, part, name, self.codes.get(name)) for name in self.names]
-        array = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        columns: dict[str, NDArray[Any]] = {}
+        for name in self.names:
+            if name in self.codes and self.frame.column(name).dtype == TEXT:
+                texts = self.frame.batch([name], start, stop - start).column(0)
+                with suppress(InvalidDataError):  # `coded` names the row
+                    numbers, _ = encoded(texts, name, list(self.codes[name]))
+                    columns[name] = np.where(numbers < 0, np.nan, numbers)
+        others = {name: True for name in self.names if name not in columns}
+        for part in self.frame.parts(others, start, stop - start) if others else ():
+            columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in others}
+            break
+        array = np.stack([columns[name] for name in self.names], axis=1)
+        array = array.reshape(-1, *self.shape[1:])
         if self.dtype.kind == "i":
             return integer_labels(array, self.name, start)
-        return array.astype(self.dtype, copy=False).reshape(-1, *self.shape[1:])
+        return array.astype(self.dtype, copy=False)
 
 
 def from_frame(
