@@ -22,7 +22,7 @@ from calibscale.data.ingest.columns import (
     numbers_of,
     prefixed_columns,
 )
-from calibscale.data.ingest.readers import BATCH_ROWS, TEXT, InputColumn, TableReader
+from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, ArraySource, from_arrays, integer_labels
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
@@ -31,18 +31,26 @@ _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
     "with Arrow columns that can be read again"
 )
+_FIRST_ROWS, _COUNTED_ROWS = 64, 2**13  # of batches before the used columns are known
 
 
 def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
     """Tables of about so many rows of a lazy frame, in order; with the named columns if it can."""
     import pyarrow as pa
+    from pyarrow import dataset
 
     batches: Any
     if hasattr(frame, "scanner"):  # pyarrow.dataset
-        scanner = frame.scanner(columns=names, batch_size=rows, batch_readahead=4)
-        batches = scanner.to_batches()
+        options: dict[str, Any] = {"batch_readahead": 0, "fragment_readahead": 1}
+        if isinstance(getattr(frame, "format", None), dataset.ParquetFileFormat):
+            parquet = dataset.ParquetFragmentScanOptions(
+                use_buffered_stream=True, buffer_size=2**16, pre_buffer=False
+            )  # else row groups are read ahead
+            options["fragment_scan_options"] = parquet
+        batches = frame.scanner(columns=names, batch_size=rows, **options).to_batches()
     elif hasattr(frame, "with_format"):  # Hugging Face datasets
-        batches = frame.with_format("arrow").iter(rows)
+        data = frame if names is None else frame.select_columns(names)
+        batches = data.with_format("arrow").iter(rows)
     elif hasattr(frame, "collect_batches"):  # polars.LazyFrame
         lazy = frame if names is None else frame.select(names)
         batches = lazy.collect_batches(chunk_size=rows, maintain_order=True)
@@ -52,7 +60,8 @@ def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
         batches = pa.RecordBatchReader.from_stream(frame)
     for batch in batches:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        yield table if isinstance(table, pa.Table) else pa.table(table)
+        if len(table):
+            yield table if isinstance(table, pa.Table) else pa.table(table)
 
 
 class _Stream:
@@ -65,6 +74,7 @@ class _Stream:
     def __init__(self, frame: Any, name: str) -> None:
         self._frame, self._name = frame, name
         self.names: list[str] | None = None  # columns to read; None: all
+        self.rows = _FIRST_ROWS  # of a batch
         self._lock = threading.Lock()
         self._largest = 0  # rows requested at once
         self.close()
@@ -73,7 +83,7 @@ class _Stream:
         elif hasattr(frame, "__len__"):
             self.num_rows = len(frame)
         else:
-            self.num_rows = sum(len(table) for table in _tables(frame, None, BATCH_ROWS))
+            self.num_rows = sum(len(table) for table in _tables(frame, None, _COUNTED_ROWS))
 
     def close(self) -> None:
         """Release the frame, such as the connection of a database."""
@@ -91,7 +101,7 @@ class _Stream:
                 self._largest = max(self._largest, count)
                 if self._batches is None or start < self._kept[0][0]:
                     self.close()
-                    self._batches = _tables(self._frame, self.names, BATCH_ROWS)
+                    self._batches = _tables(self._frame, self.names, self.rows)
                 while self._end < stop:
                     self._advance(start)
                 kept = [(first, table) for first, table in self._kept if first < stop]
@@ -105,11 +115,15 @@ class _Stream:
         """Read a table; forget those that end before row `start` and are far behind."""
         assert self._batches is not None
         table = next(self._batches, None)
-        if table is not None and len(table):
+        if table is not None:
             self._kept.append((self._end, table))
             self._end += len(table)
         last = self._end >= self.num_rows and table is not None
-        if self._end > self.num_rows or (last and any(map(len, self._batches))) or table is None:
+        if (
+            self._end > self.num_rows
+            or (last and any(True for _ in self._batches))
+            or table is None
+        ):
             raise StoreError(
                 f"{self._name} had {self.num_rows} rows at first, and has "
                 f"{'more' if last else self._end} when it is read again: pass {_FRAMES}"
@@ -165,11 +179,11 @@ class _Frame(TableReader):
             self._described[name] = super().column(name)
         return self._described[name]
 
-    def only(self, names: list[str]) -> None:
-        """Release a lazy frame, and read no other columns from now on."""
+    def only(self, names: list[str], rows: int) -> None:
+        """Release a lazy frame; read only these columns from now on, in batches of `rows`."""
         if isinstance(self.table, _Stream):
             self.table.close()
-            self.table.names = names
+            self.table.names, self.table.rows = names, rows
 
     def named(self, role: str, given: str | Sequence[str], others: set[str]) -> tuple[str, ...]:
         """Columns of a role: one, a list, or for predictions those with a prefix."""
@@ -231,12 +245,11 @@ class _Column:
                 with suppress(InvalidDataError):  # `coded` names the row
                     numbers, _ = encoded(texts, name, list(self.codes[name]))
                     columns[name] = np.where(numbers < 0, np.nan, numbers)
-        others = {name: True for name in self.names if name not in columns}
-        for part in self.frame.parts(others, start, stop - start) if others else ():
+        if others := {name: True for name in self.names if name not in columns}:
+            part = next(self.frame.parts(others, start, stop - start))
             columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in others}
-            break
-        array = np.stack([columns[name] for name in self.names], axis=1)
-        array = array.reshape(-1, *self.shape[1:])
+        arrays = [columns[name] for name in self.names]
+        array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
         if self.dtype.kind == "i":
             return integer_labels(array, self.name, start)
         return array.astype(self.dtype, copy=False)
@@ -329,10 +342,11 @@ def from_frame(
             f"{name}: the labels ({labels!r}) are texts; name the classes in the order of the "
             "columns of predictions: class_names="
         )
-    reader.only([*chain(*roles.values())])
+    used = list(dict.fromkeys(chain(*roles.values())))
+    reader.only(used, layout.step)
     categories = categories_of([layout])
     codes = {each: numbers_of(names) for each, names in categories.items()}
-    classes = {labels: numbers_of(class_names or ())}
+    classes = {labels: numbers_of(() if class_names is None else class_names)}
     dtypes = {kind: layout.dtype, "labels": np.dtype(np.int64)}
     columns = {}
     for role, names in roles.items():
@@ -344,5 +358,5 @@ def from_frame(
         **columns, covariate_names=layout.covariates or None, binary=binary,
         class_names=class_names, name=name,
     )  # fmt: skip
-    reader.only([*chain(*roles.values())])
+    reader.only(used, layout.step)
     return replace(source, categories=categories)

@@ -45,7 +45,8 @@ def encoded(
             f"{what} must be all texts, all numbers, or all booleans ({error}); convert them first"
         ) from error
     distinct = column.dictionary.to_pylist()
-    names = tuple(sorted(distinct) if names is None else names)
+    names = sorted(distinct) if names is None else names
+    names = tuple(names.tolist() if isinstance(names, np.ndarray) else names)
     positions = {name: k for k, name in enumerate(names)}
     if unknown := [value for value in distinct if value not in positions]:
         row = int(np.argmax(column.indices.to_numpy(False) == distinct.index(unknown[0])))
