@@ -197,6 +197,7 @@ def test_arrays__of_other_libraries(rows):
     assert value(frames[0].cast(polars.Categorical), *frames[1:]) == expected
 
 
+@pytest.mark.long
 def test_arrays__of_torch(rows):
     torch = pytest.importorskip("torch", reason="tensors of torch")
     y, p, w = rows
@@ -207,6 +208,7 @@ def test_arrays__of_torch(rows):
         metrics.ece(y, half)
 
 
+@pytest.mark.long
 def test_arrays__of_jax(rows):
     numpy = pytest.importorskip("jax.numpy", reason="arrays of jax")
     y, p, _ = rows
@@ -229,6 +231,7 @@ def _scorer(name, **settings):
     return make_scorer(function, **predict, **settings)
 
 
+@pytest.mark.long
 def test_scorer__cross_validation(flowers):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict, cross_val_score
@@ -246,6 +249,7 @@ def test_scorer__cross_validation(flowers):
     assert (scores < 0).all()
 
 
+@pytest.mark.long
 def test_scorer__grid_search(flowers):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV

@@ -422,6 +422,7 @@ def test_duckdb__connection_is_free_afterwards(columns):
     assert connection.sql("select count(*) from pets").fetchall() == [(70_000,)]
 
 
+@pytest.mark.long
 def test_datasets__of_hugging_face(columns):
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets")
     some = {name: column[:5000] for name, column in columns.items()}
