@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calibscale.auditing import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
+    from calibscale.data.frames import from_frame
     from calibscale.data.source import ArraySource, from_arrays
     from calibscale.data.store import LogitStore
     from calibscale.data.zarr_arrays import open_arrays
@@ -99,6 +100,8 @@ def _homes() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("calibscale")
+    if name == "metrics":
+        return import_module("calibscale.metrics")
     if name == "__all__":
         return sorted(_homes())
     if name.startswith("_") or name not in _homes():

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import DROP_REMEDY, Floats, Ints, place_of
-from calibscale.data.source import ArraySource
+from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.results.audit_results import Where
 
@@ -65,6 +65,10 @@ class _Task:
     @property
     def block_bytes(self) -> int:
         return 3 * 8 * self.block_rows * len(self.source.covariate_names)
+
+    @property
+    def in_order(self) -> bool:
+        return self.source.in_order
 
     @property
     def shared(self) -> None:
@@ -254,7 +258,7 @@ class _Cut:
         return np.column_stack([x, parts])
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("dask", "variable"):  # attributes that mark an array of this process
+        if name in LAZY:
             return getattr(self.array, name)
         raise AttributeError(name)
 

@@ -15,6 +15,10 @@ ARE_NEGATIVES = (
     "%s: all known labels are 1; −1 means not yet known, and such rows are skipped; for labels "
     "−1/+1 use 0/1"
 )
+OF_NAMES = (
+    "; if they are names of classes, pass class_names= in the order of the columns, such as "
+    "model.classes_"
+)
 
 _SOME_ROWS, _PIECE = 4096, 2**20
 

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import Block, Rules, input_hints
-from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, StoreError
+from calibscale.data.named_values import encoded, is_named, named_columns
+from calibscale.errors import (
+    BinaryError,
+    CalibscaleError,
+    InvalidDataError,
+    NoRowsError,
+    OptionError,
+    StoreError,
+)
 from calibscale.formatting import one_line
 from calibscale.kernels import random_draws
 
@@ -19,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 KINDS = ("logits", "probabilities")
 
+# attributes of arrays of dask and xarray, and of columns of frames, which belong to this process
+LAZY = ("dask", "variable", "frame")
 _BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes
 
 
@@ -91,11 +101,15 @@ class ArraySource:
     @property
     def in_memory(self) -> bool:
         """Whether a column is an array of this process, which other workers cannot read."""
-        lazy = ("dask", "variable")  # attributes of dask and xarray arrays
         return any(
-            isinstance(c, np.ndarray) or any(hasattr(c, name) for name in lazy)
+            isinstance(c, np.ndarray) or any(hasattr(c, name) for name in LAZY)
             for c in self._columns
         )
+
+    @property
+    def in_order(self) -> bool:
+        """Whether reading blocks in order is faster, as for columns of frames."""
+        return any(hasattr(c, "frame") for c in self._columns)
 
     def rules(self, on_invalid: str = "raise", tolerance: float = 1e-4) -> Rules:
         """Rules of validity of the rows."""
@@ -185,6 +199,8 @@ class ArraySource:
             if hasattr(part, "compute"):  # dask and xarray; the caller is parallel already
                 part = part.compute(scheduler="synchronous")
             return np.asarray(part)
+        except CalibscaleError:
+            raise
         except Exception as error:
             chunk = start // self.chunk_rows
             raise StoreError(
@@ -203,6 +219,7 @@ def from_arrays(
     covariate_names: Sequence[str] | None = None,
     weights: Any = None,
     binary: bool = False,
+    class_names: Sequence[Any] | None = None,
     name: str = "arrays",
 ) -> ArraySource:
     """Describe predictions in arrays; predictions are neither read nor copied here.
@@ -215,10 +232,11 @@ def from_arrays(
         ``binary=True``.
     labels : (n,) array-like of integers
         0..K−1; −1 where the label is not yet known.  Arrays in memory may also be booleans or
-        floats with integer values, NaN meaning −1.
+        floats with integer values, NaN meaning −1, or texts among `class_names`.
     covariates : (n, d) array-like, or (n,) for one covariate, optional
+        Numbers, or in memory also texts or a data frame: results print the texts.
     covariate_names : d names, optional
-        Default ``x0, x1, …``.
+        Default: the names of the columns of a data frame, else ``x0, x1, …``.
     weights : (n,) array-like, optional
         Importance weights, not counts.  Their scale does not matter, and rows of weight 0 are
         ignored.  A row of weight 3 is one observation: TCE2Debiased, JKCE, KCE, KLCE,
@@ -226,6 +244,8 @@ def from_arrays(
         equal rows.
     binary : bool
         Whether the predictions are one column.
+    class_names : K names, optional
+        Names of the classes in the order of the columns, such as ``model.classes_``.
     name : str
         Name of the source in errors and results.
 
@@ -251,20 +271,40 @@ def from_arrays(
         raise OptionError("give exactly one of logits= and probabilities=")
     kind = "logits" if logits is not None else "probabilities"
     values = _column(logits if logits is not None else probabilities, kind)
-    labels = _integer_labels(_column(labels, "labels"), name)
-    covariates = None if covariates is None else _column(covariates, "covariates")
+    labels = integer_labels(_column(_numbered(labels, class_names), "labels"), name)
+    categories: dict[str, tuple[str, ...]] = {}
+    if covariates is not None:
+        if not (hasattr(covariates, "columns") or _sliceable(covariates)):
+            covariates = as_numpy(covariates, "covariates")
+        columns, covariate_names, categories = named_columns(covariates, covariate_names)
+        covariates = _column(columns, "covariates")
     weights = None if weights is None else _column(weights, "weights")
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     d = 0 if covariates is None else int((*covariates.shape, 1)[1])
-    names = tuple(covariate_names) if covariate_names else tuple(f"x{i}" for i in range(d))
+    names = tuple(f"x{i}" for i in range(d)) if covariate_names is None else tuple(covariate_names)
     if len(names) != d or len(set(names)) != d:
         raise OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
-    if kind == "logits" and _in_memory(values) and input_hints.seem_probabilities(values):
+    in_memory = _in_memory(values) or hasattr(values, "frame")
+    if kind == "logits" and in_memory and input_hints.seem_probabilities(values):
         _log.warning(input_hints.ARE_PROBABILITIES, name)
     two = binary or int(values.shape[1]) == 2
     if two and _in_memory(labels) and input_hints.negatives_lost(labels):
         _log.warning(input_hints.ARE_NEGATIVES, name)
-    return ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
+    source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
+    classes = None if class_names is None else tuple(map(str, class_names))
+    if classes is not None and len(set(classes)) != source.classes:
+        raise OptionError(
+            f"{source.classes} classes need {source.classes} distinct names, not {list(classes)}"
+        )
+    return replace(source, class_names=classes, categories=categories)
+
+
+def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
+    """Convert labels that are texts to numbers, by the names of the classes."""
+    array = labels if _sliceable(labels) else as_numpy(labels, "labels")
+    if class_names is None or not is_named(array):
+        return array
+    return encoded(np.asarray(array), "labels", class_names)[0]
 
 
 def _column(array: Any, name: str) -> Any:
@@ -276,7 +316,7 @@ def _column(array: Any, name: str) -> Any:
     if not _sliceable(array):
         array = as_numpy(array, name)  # lists, and tensors with a dtype of their framework
     if np.dtype(array.dtype).kind not in "iufb":
-        hint = input_hints.of_text(np.dtype(array.dtype)) * (name == "labels")
+        hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
         raise InvalidDataError(
             f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
         )
@@ -287,8 +327,8 @@ def _in_memory(array: Any) -> bool:
     return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
 
 
-def _integer_labels(labels: Any, name: str) -> Any:
-    """Convert labels in memory that are booleans or floats with integer values to integers."""
+def integer_labels(labels: Any, name: str, first: int = 0) -> Any:
+    """Convert labels in memory, from row `first` on, that are booleans or floats to integers."""
     kind = np.dtype(labels.dtype).kind
     if not _in_memory(labels) or labels.ndim != 1 or kind not in "bf":
         return labels
@@ -298,9 +338,9 @@ def _integer_labels(labels: Any, name: str) -> Any:
         if wrong.any():
             i = int(np.argmax(wrong))
             raise InvalidDataError(
-                f"{name}: labels must be integers 0..K−1 (−1: not yet known); the label of row {i} "
-                f"is {labels[i]}",
-                i,
+                f"{name}: labels must be integers 0..K−1 (−1: not yet known); the label of row "
+                f"{first + i} is {labels[i]}",
+                first + i,
             )
     return labels.astype(np.int64)
 

@@ -403,5 +403,6 @@ def as_source(source: Any) -> ArraySource:
     if isinstance(source, str | Path):
         return LogitStore.open(source).source
     raise OptionError(
-        f"a source is a path, a LogitStore or from_arrays(…), not {type(source).__name__}"
+        "a source is a path, a LogitStore or from_arrays(…) or from_frame(…), not "
+        f"{type(source).__name__}"
     )

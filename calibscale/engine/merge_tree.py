@@ -300,9 +300,12 @@ def _subtree(task: Task, first: int, last: int) -> Any:
 
 
 def run_length(task: Task, workers: int, longest: int = LONGEST_RUN) -> int:
-    """Number of blocks in a run: 1 for long blocks, else a power of two, 12 runs per worker."""
+    """Number of blocks in a run: a power of two, 12 runs per worker.
+
+    It is 1 for long blocks, and for those that threads must read in order.
+    """
     length = 1
-    longest = 1 if hasattr(task, "threaded") else longest
+    longest = 1 if hasattr(task, "threaded") or getattr(task, "in_order", False) else longest
     while length < longest and task.blocks // (2 * length) >= 12 * workers:
         length *= 2
     return length

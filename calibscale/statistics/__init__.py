@@ -259,6 +259,10 @@ class Scan:
         return replace(self, source=source, split=split, statistics=())
 
     @property
+    def in_order(self) -> bool:
+        return self.source.in_order
+
+    @property
     def shared(self) -> tuple[Statistic, ...]:
         return self.statistics
 

@@ -47,7 +47,7 @@ def test_from_arrays__impossible_settings(given, says):
         (dict(logits=Z, labels=Y + 0.5), "labels must be integers .* row 0 is 0.5"),
         (dict(logits=Z, labels=np.float16(Y + np.inf)), "labels must be integers .* row 0 is inf"),
         (dict(logits=Z, labels=da.zeros(4)), "labels must be integers .* not float64; .*numpy.as"),
-        (dict(logits=Z, labels=Y.astype(str)), r"not <U21.*np\.searchsorted\(classes, labels\)"),
+        (dict(logits=Z, labels=Y.astype(str)), r"not <U21.*class_names= in the order"),
         (dict(logits=Z, labels=Y[:3]), "4 rows of logits, but 3 of labels"),
         (dict(logits=Z, labels=Y[:, None]), r"labels must be \(4,\), not of shape \(4, 1\)$"),
         (dict(logits=Z, labels=np.eye(3, dtype=int)[Y]), r"one-hot\? .*\.argmax\(axis=1\)"),
@@ -119,3 +119,49 @@ def test_from_arrays__masked_rows_are_refused():
     p = np.ma.masked_array(np.full((4, 2), 0.5), mask=np.eye(4, 2, dtype=bool))
     with pytest.raises(InvalidDataError, match="mask"):
         evaluate(from_arrays(probabilities=p, labels=np.zeros(4, int)), [Accuracy()])
+
+
+def test_from_arrays__texts_by_name():
+    texts = np.array(["b", "a", "b", None], object)
+    for labels in (texts, texts.tolist()):
+        source = from_arrays(logits=Z[:, :2], labels=labels, class_names=np.array(["b", "a"]))
+        assert source.labels.tolist() == [0, 1, 0, -1]
+        assert source.class_names == ("b", "a")
+    numbers = from_arrays(logits=Z, labels=Y, class_names=["x", "y", "z"])
+    assert numbers.describe()["class_names"] == ["x", "y", "z"]
+    with pytest.raises(InvalidDataError, match="the value of row 0 is 'b', which is not among 'a'"):
+        from_arrays(logits=Z[:, :2], labels=texts, class_names=["a", "c"])
+    with pytest.raises(OptionError, match="3 classes need 3 distinct names"):
+        from_arrays(logits=Z, labels=Y, class_names=["x", "y", "x"])
+
+
+@pytest.mark.parametrize("kind", [np.array, list, lambda texts: np.array(texts, object)])
+def test_from_arrays__covariates_that_are_texts(kind):
+    one = from_arrays(logits=Z, labels=Y, covariates=kind(["s", "n", "s", "s"]))
+    assert one.read_covariates(0, 4).ravel().tolist() == [1, 0, 1, 1]
+    assert one.categories == {"x0": ("n", "s")}
+    result = evaluate(one, [Accuracy()], group_by="x0")
+    assert [f"{group:g}" for group in result.groups] == ["n", "s"]
+    pairs = [["s", "u"], ["n", "u"], ["s", "v"], ["s", "u"]]
+    two = from_arrays(logits=Z, labels=Y, covariates=kind(pairs), covariate_names=["a", "b"])
+    assert two.categories == {"a": ("n", "s"), "b": ("u", "v")}
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_from_arrays__covariates_in_a_frame_keep_their_names(library):
+    frames = pytest.importorskip(library, reason="covariates in a data frame")
+    columns = {"age": [1, 2, 3, 4], "region": ["s", "n", None, "s"], "new": [True, False] * 2}
+    frame = frames.table(columns) if library == "pyarrow" else frames.DataFrame(columns)
+    source = from_arrays(logits=Z, labels=Y, covariates=frame)
+    assert source.covariate_names == ("age", "region", "new")
+    assert source.categories == {"region": ("n", "s"), "new": ("false", "true")}
+    expected = [[1, 1, 1], [2, 0, 0], [3, np.nan, 1], [4, 1, 0]]
+    np.testing.assert_array_equal(source.read_covariates(0, 4), expected)
+
+
+def test_from_arrays__names_may_be_an_index():
+    pandas = pytest.importorskip("pandas", reason="names in an index of pandas")
+    source = from_arrays(
+        logits=Z, labels=Y, covariates=Z[:, :2], covariate_names=pandas.Index(["a", "b"])
+    )
+    assert source.covariate_names == ("a", "b")

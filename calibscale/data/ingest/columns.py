@@ -89,7 +89,8 @@ def layouts_of(paths: Sequence[Path], keys: dict[str, str], binary: bool) -> lis
             raise pickled(path)
     if any(path.suffix.lower() == ".npy" for path in paths):
         keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
-        layout = _layout(", ".join(map(str, paths)), partial(READERS[".npy"], paths), keys, binary)
+        names = ", ".join(map(str, paths))
+        layout = layout_of(names, partial(READERS[".npy"], paths), keys, binary)
         if sorted(path.stem for path in paths) != sorted(chain(*layout.roles.values())):
             raise OptionError(
                 f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
@@ -97,15 +98,20 @@ def layouts_of(paths: Sequence[Path], keys: dict[str, str], binary: bool) -> lis
             )
         return [layout]
     readers = [partial(READERS[path.suffix.lower()], path) for path in paths]
-    return [_layout(str(p), read, keys, binary) for p, read in zip(paths, readers, strict=True)]
+    return [layout_of(str(p), read, keys, binary) for p, read in zip(paths, readers, strict=True)]
 
 
-def _layout(
-    file: str, open_reader: Callable[[], Reader], keys: dict[str, str], binary: bool
+def layout_of(
+    file: str,
+    open_reader: Callable[[], Reader],
+    keys: dict[str, str],
+    binary: bool,
+    roles: dict[str, tuple[str, ...]] | None = None,
 ) -> ColumnLayout:
+    """Check the columns of the roles, by default those that `keys` name, and describe them."""
     with reading(file):
         reader = open_reader()
-        roles = _roles(file, reader, keys, binary)
+        roles = _roles(file, reader, keys, binary) if roles is None else {**roles}
         columns = {name: reader.column(name) for name in chain(*roles.values())}
         heading = roles.pop("covariate_names", None)
         kind, *_ = roles
@@ -192,8 +198,8 @@ def _roles(
         single = (name,) if name in reader.names else ()
         several = tuple(name.split(",")) if set(name.split(",")) <= set(reader.names) else ()
         if role in KINDS and not (single and (binary or reader.column(name).shape)):
-            if not (columns := _numbered(file, reader.names, name)):
-                columns = _with_prefix(reader.names, name, others)
+            if not (columns := numbered_columns(file, reader.names, name)):
+                columns = prefixed_columns(reader.names, name, others)
             return columns or single or several
         return single or (several if role == "covariates" else ())
 
@@ -220,7 +226,7 @@ def _roles(
     return {role: names for role, names in roles.items() if names}
 
 
-def _numbered(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
+def numbered_columns(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
     """Columns ``name_0 … name_{K−1}`` or ``name0 … ``, in this order."""
     columns: dict[int, str] = {}
     for column in names:
@@ -234,7 +240,7 @@ def _numbered(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(columns[k] for k in range(len(columns)))
 
 
-def _with_prefix(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
+def prefixed_columns(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
     """Columns with the prefix ``name``, in the order of the file; none if there is only one."""
     start = _start(name)
     columns = tuple(n for n in names if n.startswith(start) and n != start and n not in others)
@@ -306,8 +312,8 @@ def batches(
     skip: int,
 ) -> Iterator[Batch]:
     """Rows of all files after the first `skip`, in batches."""
-    codes = {name: _numbers_of(names) for name, names in categories.items()}
-    labels = _numbers_of(class_names)
+    codes = {name: numbers_of(names) for name, names in categories.items()}
+    labels = numbers_of(class_names)
     for layout in layouts:
         end, roles = layout.rows or 0, layout.roles
         optional = {n: r in ("labels", "covariates") for r, names in roles.items() for n in names}
@@ -316,7 +322,7 @@ def batches(
                 columns = {
                     role: np.column_stack(
                         [
-                            _coded(
+                            coded(
                                 layout.file, part, n, labels if role == "labels" else codes.get(n)
                             )
                             for n in names
@@ -337,11 +343,12 @@ def batches(
         skip = max(0, skip - end)
 
 
-def _numbers_of(names: Sequence[str]) -> dict[str | None, float]:
+def numbers_of(names: Sequence[str]) -> dict[str | None, float]:
+    """Number of each name."""
     return {name: float(k) for k, name in enumerate(names)}
 
 
-def _coded(
+def coded(
     file: str, part: InputPart, name: str, codes: dict[str | None, float] | None
 ) -> NDArray[Any]:
     """Column of a part; texts become the numbers of their names, empty cells NaN."""

@@ -212,10 +212,10 @@ def _safetensors(path: Path) -> _Arrays:
         return _Arrays(list(file.keys()), partial(_Tensor, path, opened))
 
 
-class _Table(ABC):
+class TableReader(ABC):
     """Reader of columns of Arrow types."""
 
-    def __init__(self, path: Path, schema: Any, rows: int) -> None:
+    def __init__(self, path: str | Path, schema: Any, rows: int) -> None:
         with suppress(ImportError):  # else pyarrow imports it where interrupts are lost
             import_module("pandas")
         self._path, self._rows = path, rows
@@ -277,7 +277,7 @@ class _Table(ABC):
         return column.to_numpy(zero_copy_only=False).reshape(rows, *shape)
 
 
-class _Parquet(_Table):
+class _Parquet(TableReader):
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
@@ -294,7 +294,7 @@ class _Parquet(_Table):
         return start, self._file.iter_batches(step, row_groups=groups, columns=names)
 
 
-class _Arrow(_Table):
+class _Arrow(TableReader):
     """Reader of a memory-mapped file of record batches, such as a Feather file."""
 
     def __init__(self, path: Path) -> None:

@@ -1,0 +1,362 @@
+"""Sources of the columns of data frames, tables and lazy streams of Arrow record batches."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale import engine
+from calibscale.data.ingest.columns import (
+    categories_of,
+    coded,
+    layout_of,
+    numbered_columns,
+    numbers_of,
+    prefixed_columns,
+)
+from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
+from calibscale.data.named_values import encoded
+from calibscale.data.source import KINDS, ArraySource, from_arrays, integer_labels
+from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
+
+_FRAMES = (
+    "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
+    "with Arrow columns that can be read again"
+)
+_FIRST_ROWS, _COUNTED_ROWS = 64, 2**13  # of batches before the used columns are known
+
+
+def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
+    """Tables of about so many rows of a lazy frame, in order; with the named columns if it can."""
+    import pyarrow as pa
+    from pyarrow import dataset
+
+    batches: Any
+    if hasattr(frame, "scanner"):  # pyarrow.dataset
+        options: dict[str, Any] = {"batch_readahead": 0, "fragment_readahead": 1}
+        if isinstance(getattr(frame, "format", None), dataset.ParquetFileFormat):
+            parquet = dataset.ParquetFragmentScanOptions(
+                use_buffered_stream=True, buffer_size=2**16, pre_buffer=False
+            )  # else row groups are read ahead
+            options["fragment_scan_options"] = parquet
+        batches = frame.scanner(columns=names, batch_size=rows, **options).to_batches()
+    elif hasattr(frame, "with_format"):  # Hugging Face datasets
+        data = frame if names is None else frame.select_columns(names)
+        batches = data.with_format("arrow").iter(rows)
+    elif hasattr(frame, "collect_batches"):  # polars.LazyFrame
+        lazy = frame if names is None else frame.select(names)
+        batches = lazy.collect_batches(chunk_size=rows, maintain_order=True)
+    elif hasattr(frame, "to_arrow_reader"):  # DuckDB, whose own batches have a million rows
+        batches = frame.to_arrow_reader(rows)
+    else:
+        batches = pa.RecordBatchReader.from_stream(frame)
+    for batch in batches:
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        if len(table):
+            yield table if isinstance(table, pa.Table) else pa.table(table)
+
+
+class _Stream:
+    """Rows of a lazy frame by number.
+
+    It is read forwards, and again from the start for earlier rows.  As threads read neighbouring
+    blocks in any order, one block for each is kept.
+    """
+
+    def __init__(self, frame: Any, name: str) -> None:
+        self._frame, self._name = frame, name
+        self.names: list[str] | None = None  # columns to read; None: all
+        self.rows = _FIRST_ROWS  # of a batch
+        self._lock = threading.Lock()
+        self._largest = 0  # rows requested at once
+        self.close()
+        if hasattr(frame, "count_rows"):
+            self.num_rows = frame.count_rows()
+        elif hasattr(frame, "__len__"):
+            self.num_rows = len(frame)
+        else:
+            self.num_rows = sum(len(table) for table in _tables(frame, None, _COUNTED_ROWS))
+
+    def close(self) -> None:
+        """Release the frame, such as the connection of a database."""
+        self._batches: Iterator[Any] | None = None
+        self._kept: deque[tuple[int, Any]] = deque()  # first row, and table
+        self._end = 0
+
+    def slice(self, start: int, count: int) -> Any:
+        """Table of rows start..start+count−1."""
+        import pyarrow as pa
+
+        stop = min(start + count, self.num_rows)
+        with self._lock:
+            try:
+                self._largest = max(self._largest, count)
+                if self._batches is None or start < self._kept[0][0]:
+                    self.close()
+                    self._batches = _tables(self._frame, self.names, self.rows)
+                while self._end < stop:
+                    self._advance(start)
+                kept = [(first, table) for first, table in self._kept if first < stop]
+                kept = [(first, table) for first, table in kept if first + len(table) > start]
+            except BaseException:  # also an interrupt: a batch may be lost
+                self.close()
+                raise
+        return pa.concat_tables(table for _, table in kept).slice(start - kept[0][0], stop - start)
+
+    def _advance(self, start: int) -> None:
+        """Read a table; forget those that end before row `start` and are far behind."""
+        assert self._batches is not None
+        table = next(self._batches, None)
+        if table is not None:
+            self._kept.append((self._end, table))
+            self._end += len(table)
+        last = self._end >= self.num_rows and table is not None
+        if (
+            self._end > self.num_rows
+            or (last and any(True for _ in self._batches))
+            or table is None
+        ):
+            raise StoreError(
+                f"{self._name} had {self.num_rows} rows at first, and has "
+                f"{'more' if last else self._end} when it is read again: pass {_FRAMES}"
+            )
+        behind = self._end - (engine.available_cpus() + 2) * self._largest
+        while self._kept[0][0] + len(self._kept[0][1]) <= min(start, behind):
+            self._kept.popleft()
+
+
+def _plain(array: Any) -> Any:
+    """Arrow array of numbers, texts or lists, from one of dictionaries, views or decimals."""
+    import pyarrow as pa
+
+    kind = str(array.type)
+    if kind.startswith("dictionary"):
+        return pa.DictionaryArray.from_arrays(
+            array.indices, _plain(array.dictionary)
+        ).dictionary_decode()
+    if kind == "string_view":
+        return array.cast(pa.large_string())
+    return array.cast(pa.float64()) if kind.startswith(("decimal", "null")) else array
+
+
+class _Frame(TableReader):
+    """Reader of a frame, which reads rows from any number on."""
+
+    def __init__(self, frame: Any, name: str) -> None:
+        import pyarrow as pa
+
+        held = type(frame).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
+        held &= hasattr(frame, "__len__") and hasattr(frame, "__arrow_c_stream__")
+        if isinstance(frame, pa.RecordBatchReader) or not (
+            held or any(hasattr(frame, method) for method in _LAZY)
+        ):
+            once = hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "to_reader")
+            what = "can be read only once" if once else "is not a frame"
+            raise OptionError(f"{name}: a {type(frame).__name__} {what}; pass {_FRAMES}")
+        try:
+            self.table = pa.table(frame) if held else _Stream(frame, name)
+            if not self.table.num_rows:
+                raise NoRowsError(f"{name}: there are no rows")
+            fields = self.table.slice(0, 1).schema
+        except (pa.ArrowException, TypeError) as error:
+            raise InvalidDataError(
+                f"{name}: it cannot be read as a table ({error}); pass only the columns needed"
+            ) from error
+        plain = [pa.field(f.name, _plain(pa.nulls(0, f.type)).type) for f in fields]
+        super().__init__(name, pa.schema(plain), self.table.num_rows)
+        self._described: dict[str, InputColumn] = {}
+
+    def column(self, name: str) -> InputColumn:
+        if name not in self._described:
+            self._described[name] = super().column(name)
+        return self._described[name]
+
+    def only(self, names: list[str], rows: int) -> None:
+        """Release a lazy frame; read only these columns from now on, in batches of `rows`."""
+        if isinstance(self.table, _Stream):
+            self.table.close()
+            self.table.names, self.table.rows = names, rows
+
+    def named(self, role: str, given: str | Sequence[str], others: set[str]) -> tuple[str, ...]:
+        """Columns of a role: one, a list, or for predictions those with a prefix."""
+        names = (given,) if isinstance(given, str) else tuple(map(str, given))
+        if role in KINDS and isinstance(given, str) and given not in self.names:
+            names = numbered_columns(str(self._path), self.names, given)
+            names = names or prefixed_columns(self.names, given, others) or (given,)
+        for name in names:
+            if self.names.count(name) != 1:
+                listed = ", ".join(self.names[:20]) + ", …" * (len(self.names) > 20)
+                raise OptionError(
+                    f"{self._path}: there {'are several' if name in self.names else 'is no'} "
+                    f"{name!r}, named by {role}=; the columns are: {listed}"
+                )
+        if not names:
+            raise OptionError(f"{self._path}: {role}= names no column")
+        if len(names) > 1 and (lists := [name for name in names if self.column(name).shape]):
+            raise OptionError(f"{self._path}: {lists[0]!r} has lists; it must be the only {role}")
+        return names
+
+    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+        starts = range(skip, self.table.num_rows, step)
+        return skip, (self.batch(names, start, step) for start in starts)
+
+    def batch(self, names: list[str], start: int, count: int) -> Any:
+        """Record batch of rows start..start+count−1 in plain types."""
+        import pyarrow as pa
+
+        table, columns = self.table.slice(start, count), []
+        for name in names:
+            chunks = [_plain(chunk) for chunk in table.column(name).chunks]
+            columns.append(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks))
+        return pa.RecordBatch.from_arrays(columns, names)
+
+
+# attributes of lazy frames, in the order in which `_tables` uses them
+_LAZY = ("scanner", "with_format", "collect_batches", "to_arrow_reader", "__arrow_c_stream__")
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """Columns of a role, (n,) or (n, d), read and converted by rows."""
+
+    frame: _Frame
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    codes: Mapping[str, dict[str | None, float]]
+    name: str
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.shape[0])
+        if stop <= start:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        columns: dict[str, NDArray[Any]] = {}
+        for name in self.names:
+            if name in self.codes and self.frame.column(name).dtype == TEXT:
+                texts = self.frame.batch([name], start, stop - start).column(0)
+                with suppress(InvalidDataError):  # `coded` names the row
+                    numbers, _ = encoded(texts, name, list(self.codes[name]))
+                    columns[name] = np.where(numbers < 0, np.nan, numbers)
+        if others := {name: True for name in self.names if name not in columns}:
+            part = next(self.frame.parts(others, start, stop - start))
+            columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in others}
+        arrays = [columns[name] for name in self.names]
+        array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
+        if self.dtype.kind == "i":
+            return integer_labels(array, self.name, start)
+        return array.astype(self.dtype, copy=False)
+
+
+def from_frame(
+    frame: Any,
+    *,
+    probabilities: str | Sequence[str] | None = None,
+    logits: str | Sequence[str] | None = None,
+    labels: str,
+    covariates: str | Sequence[str] | None = None,
+    weights: str | None = None,
+    class_names: Sequence[str] | None = None,
+    name: str = "frame",
+) -> ArraySource:
+    """Describe predictions in columns of a data frame, which are read in blocks of rows.
+
+    Parameters
+    ----------
+    frame : data frame or table
+        Anything with Arrow columns: a pandas, polars or pyarrow table; or, read again for each
+        pass and never held as a whole, a ``pyarrow.dataset`` of files, a DuckDB relation, a
+        ``polars.LazyFrame``, a Hugging Face dataset, or another object with
+        ``__arrow_c_stream__``, unless it can be read only once.
+    probabilities, logits : str or list of str
+        Exactly one of the two: a prefix, such as ``p_`` of the columns ``p_cat, p_dog`` or ``p_0,
+        p_1``; a list of columns; one column of lists of K numbers; or one column of numbers,
+        P(y = 1) or its log-odds.
+    labels : str
+        Column of integers 0..K−1 or booleans, or of texts or categories among the names of the
+        classes; −1 or null where the label is not yet known.
+    covariates : str or list of str, optional
+        Columns of numbers, booleans, texts or categories, or one column of lists of numbers.
+        Results print the values of texts.
+    weights : str, optional
+        See `from_arrays`.
+    class_names : K names, optional
+        Names of the classes in the order of the columns of predictions.  Default: the endings of
+        the names of these columns, such as cat and dog, unless they are numbers.
+    name : str
+        Name of the source in errors and results.
+
+    Returns
+    -------
+    ArraySource
+
+    Raises
+    ------
+    OptionError
+        If a column does not exist, text labels have no class names, or the frame can be read only
+        once.
+    InvalidDataError
+        If columns have impossible types.
+
+    Notes
+    -----
+    A lazy frame must give its rows in the same order each time: sort the result of a query that
+    joins or groups.  Estimators with pairs of rows (``method="tiles"``) read blocks in any order,
+    which is slow for lazy frames: ingest these into a store.
+
+    Examples
+    --------
+    >>> import calibscale, pyarrow
+    >>> frame = pyarrow.table(
+    ...     {"p_cat": [0.9, 0.2, 0.6], "p_dog": [0.1, 0.8, 0.4], "animal": ["cat", "dog", "dog"]}
+    ... )
+    >>> source = calibscale.from_frame(frame, probabilities="p_", labels="animal")
+    >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
+    (('cat', 'dog'), 0.667)
+    """
+    if (logits is None) == (probabilities is None):
+        raise OptionError("give exactly one of logits= and probabilities=")
+    kind = "probabilities" if logits is None else "logits"
+    predictions = logits or probabilities or ()
+    reader = _Frame(frame, name)
+    requested = {"labels": labels, "covariates": covariates, "weights": weights}
+    given = {role: names for role, names in requested.items() if names is not None}
+    roles = {role: reader.named(role, names, set()) for role, names in given.items()}
+    others = set(chain(*roles.values()))
+    roles = {kind: reader.named(kind, predictions, others)} | roles
+    prefix = {kind: predictions} if isinstance(predictions, str) else {}
+    binary = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
+    layout = layout_of(name, lambda: reader, prefix, binary, roles)
+    if class_names is None:
+        feature = (getattr(frame, "features", None) or {}).get(labels)
+        class_names = layout.class_names or getattr(feature, "names", None)  # a ClassLabel
+    if class_names is None and labels in layout.texts:
+        raise OptionError(
+            f"{name}: the labels ({labels!r}) are texts; name the classes in the order of the "
+            "columns of predictions: class_names="
+        )
+    used = list(dict.fromkeys(chain(*roles.values())))
+    reader.only(used, layout.step)
+    categories = categories_of([layout])
+    codes = {each: numbers_of(names) for each, names in categories.items()}
+    classes = {labels: numbers_of(() if class_names is None else class_names)}
+    dtypes = {kind: layout.dtype, "labels": np.dtype(np.int64)}
+    columns = {}
+    for role, names in roles.items():
+        inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
+        shape, dtype = (reader.table.num_rows, *inner), dtypes.get(role, np.dtype(np.float64))
+        numbers = classes if role == "labels" else codes
+        columns[role] = _Column(reader, names, shape, dtype, numbers, name)
+    source = from_arrays(
+        **columns, covariate_names=layout.covariates or None, binary=binary,
+        class_names=class_names, name=name,
+    )  # fmt: skip
+    reader.only(used, layout.step)
+    return replace(source, categories=categories)

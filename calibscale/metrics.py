@@ -1,0 +1,218 @@
+"""Calibration errors of arrays, one function for each estimator: ``ece(y_true, y_prob)``.
+
+The functions are made from the registry of estimators, whose settings are their keywords.  They are
+scores of scikit-learn:
+
+>>> from sklearn.metrics import make_scorer
+>>> from calibscale.metrics import ece
+>>> scorer = make_scorer(ece, response_method="predict_proba", greater_is_better=False)
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.data import input_hints
+from calibscale.data.named_values import encoded
+from calibscale.data.source import ArraySource, as_numpy, from_arrays
+from calibscale.errors import InvalidDataError, OptionError
+from calibscale.estimators import ESTIMATORS, build, hint, settings_of
+from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.evaluation import evaluate
+from calibscale.kernel_sums import RandomFourier
+
+__all__ = sorted([*ESTIMATORS, "skce"])
+
+_ROWS = """\
+y_true : (n,) array-like
+    Labels: texts, booleans or numbers.  Rows whose label is None or NaN are skipped.
+y_prob : (n,) or (n, K) array-like
+    Probability of the positive class, which is the second of two; or probabilities of all classes,
+    a column each.
+labels : sequence, optional
+    Classes in the order of the columns of `y_prob`, such as ``model.classes_``.  Default: the names
+    of the columns of a data frame if `y_true` has no others, else the sorted distinct labels; if
+    these are fewer than K, integers from 0 are numbers of columns.
+sample_weight : (n,) array-like, optional
+    Importance weights; see `calibscale.from_arrays`."""
+_COVARIATES = """\
+covariates : (n, d) array-like or data frame, or (n,){}
+    Numbers or texts.  Names are those of the columns of a data frame, else ``x0, x1, …``."""
+_OPTIONS = {  # defaults and descriptions of options of `evaluate`
+    "on_invalid": (
+        "raise",
+        "on_invalid : {'raise', 'drop'}\n    Raise an error at the first invalid row, or skip it.",
+    ),
+    "tolerance": (1e-4, "tolerance : float\n    Allowed deviation of a row's sum from 1."),
+}
+_DOCUMENTATION = """\
+{summary}
+
+Parameters
+----------
+{parameters}
+
+Returns
+-------
+float
+    Value of `calibscale.{kind}`; NaN where it is undefined, such as for too few rows.
+
+Raises
+------
+OptionError
+    If a setting is impossible, or `labels` does not match the columns.
+InvalidDataError
+    If a row is invalid, or a label is not among `labels`.
+
+See Also
+--------
+calibscale.evaluate : many estimators in one pass, with intervals, of data of any size.
+
+Examples
+--------
+>>> import calibscale
+>>> from calibscale.metrics import {name}
+>>> y, p = ["no", "yes", "yes", "no"] * 25, [0.2, 0.9, 0.6, 0.3] * 25{more}
+>>> value = {name}(y, p{argument})
+>>> source = calibscale.from_arrays(
+...     probabilities=p, labels=y, class_names=["no", "yes"], binary=True{argument}
+... )
+>>> value == calibscale.evaluate(source, calibscale.{kind}({names}))["{name}"].value
+True
+"""
+
+
+def _metric(name: str) -> Callable[..., float]:
+    """Function of arrays that returns the value of an estimator."""
+    form = "klce" if name == "skce" else name  # forms of one estimator, with the same settings
+    settings = settings_of(form)
+    options = {option: each for option, each in _OPTIONS.items() if option not in settings}
+    on_covariates = not settings.keys().isdisjoint(("covariates", "conditional_on"))
+    defaults: dict[str, Any] = {"labels": None, "sample_weight": None}
+    defaults |= {"covariates": None} if on_covariates else {}
+    defaults |= {key: setting.default for key, setting in settings.items() if key not in defaults}
+    defaults |= {option: default for option, (default, _) in options.items()}
+
+    def metric(y_true: Any, y_prob: Any, **given: Any) -> float:
+        for key in given:
+            if key not in defaults:
+                raise TypeError(f"{name}() has no parameter {key!r}; {hint(key, defaults)}")
+        rows = {key: given.pop(key, None) for key in ("labels", "sample_weight", "covariates")}
+        rules = {option: given.pop(option, defaults[option]) for option in options}
+        source = _source(y_true, y_prob, **rows)
+        if "covariates" in settings:
+            if name == "klce" and rows["covariates"] is None:
+                raise OptionError("klce needs covariates=; without covariates it is kce")
+            given["covariates"] = source.covariate_names
+        chosen = {
+            key: getattr(value, "tolist", lambda v=value: v)() for key, value in given.items()
+        }
+        (estimate,) = evaluate(source, build(form, chosen), **rules).estimates
+        return float("nan") if estimate.value is None else float(estimate.value)
+
+    of_arrays = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(key, of_arrays) for key in ("y_true", "y_prob")]
+    for key, default in defaults.items():
+        parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default))
+    metric.__signature__ = inspect.Signature(parameters, return_annotation=float)  # type: ignore[attr-defined]
+    metric.__name__ = metric.__qualname__ = name
+    metric.__doc__ = _documentation(name, form, on_covariates, [*defaults])
+    return metric
+
+
+def _source(
+    y_true: Any, y_prob: Any, labels: Any, sample_weight: Any, covariates: Any
+) -> ArraySource:
+    """Source of arrays of any library in memory."""
+    p = as_numpy(y_prob, "y_prob")
+    if p.dtype.kind in "iubO":
+        try:
+            p = p.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidDataError(f"y_prob must be numbers: {error}") from error
+    p = p[:, 0] if p.ndim == 2 and p.shape[1] == 1 else p
+    columns = getattr(y_prob, "column_names", getattr(y_prob, "columns", None))
+    return from_arrays(
+        probabilities=p,
+        labels=_positions(y_true, labels, p.shape[1] if p.ndim == 2 else 2, columns),
+        covariates=covariates,
+        weights=None if sample_weight is None else as_numpy(sample_weight, "sample_weight"),
+        binary=p.ndim == 1,
+        name="y_prob",
+    )
+
+
+def _positions(y_true: Any, labels: Any, classes: int, columns: Any) -> NDArray[np.int64]:
+    """Column of each label (n,); −1 for None and NaN."""
+    y = as_numpy(y_true, "y_true")
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim != 1:
+        raise InvalidDataError(
+            f"y_true must be (n,), not of shape {y.shape}" + input_hints.of_shape(y.shape, y)
+        )
+    codes, names = encoded(y, "y_true", labels)
+    if labels is None and columns is not None and set(names) <= set(columns):
+        codes, names = encoded(y, "y_true", list(columns))
+    if len(names) == classes or not len(y):
+        return codes
+    # fewer labels are numbers of columns, unless they may be counted from 1
+    numbers = set(names) <= set(range(classes)) and (classes == 2 or 0 in names)
+    if labels is not None or not numbers:
+        listed = ", ".join(map(repr, names[:5])) + ", …" * (len(names) > 5)
+        raise OptionError(
+            f"{'y_true' if labels is None else 'labels='} has {len(names)} different values "
+            f"({listed}), but y_prob {classes} classes; name the classes in the order of the "
+            "columns: labels=model.classes_"
+        )
+    return np.array([*names, -1], np.int64)[codes]
+
+
+# ---------------------------------------------------------------- Documentation
+
+
+def _sections(kind: type) -> tuple[str, str]:
+    """Text of a class before its first section, and its section of parameters."""
+    text = re.split(r"\n\n(\w+)\n-+\n", inspect.cleandoc(kind.__doc__ or ""))
+    return text[0], dict(zip(text[1::2], text[2::2], strict=True)).get("Parameters", "")
+
+
+def _described(*kinds: type) -> dict[str, str]:
+    """Description of each parameter; those of later classes come first."""
+    described = {}
+    for kind in kinds:
+        for entry in re.split(r"\n(?=\S)", _sections(kind)[1]):
+            heading, _, text = entry.partition("\n")
+            names, _, declared = heading.partition(" : ")
+            for name in names.split(", "):
+                described[name] = f"{name} : {declared}\n{text}".rstrip()
+    return described
+
+
+def _documentation(name: str, form: str, on_covariates: bool, parameters: list[str]) -> str:
+    kind = SKCE if name == "skce" else ESTIMATORS[name]
+    described = {option: text for option, (_, text) in _OPTIONS.items()}
+    described |= _described(RandomFourier, KLCE, *reversed(ESTIMATORS[form].__mro__))
+    described["features"] = _described(RandomFourier)["n_features"].replace("n_", "", 1)
+    listed = [_ROWS] + [_COVARIATES.format(", optional" * (name != "klce"))] * on_covariates
+    known = ("labels", "sample_weight", "covariates")
+    listed += [described[key] for key in parameters if key not in known]
+    text = _DOCUMENTATION.format(
+        summary=_sections(kind)[0], parameters="\n".join(listed), kind=kind.__name__, name=name,
+        more='\n>>> x = ["north", "south"] * 50' * (name == "klce"),
+        argument=", covariates=x" * (name == "klce"), names='("x0",)' * (name == "klce"),
+    )  # fmt: skip
+    return indent(text, "    ").lstrip()
+
+
+globals().update({name: _metric(name) for name in __all__})
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., float]: ...
