@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 from scipy.special import betaincc, betaincinv, gammaincc, gammaincinv, ndtr, ndtri
 
 from calibscale.data import Floats
@@ -59,6 +58,8 @@ def bounded_low(x: float, confidence_level: float) -> float:
     [Feldman & Cousins, Phys. Rev. D 57 (1998), §IV.B].  The limit is positive for x above the
     one-sided quantile of `confidence_level`, and equals x minus the two-sided quantile for large x.
     """
+    from scipy.optimize import brentq  # slow to import
+
     two_sided = float(ndtri(0.5 + confidence_level / 2.0))
     if x >= 2.0 * two_sided:
         return x - two_sided

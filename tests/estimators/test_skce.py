@@ -177,6 +177,7 @@ def test_float32__states_its_rounding(data):
         assert 0 < error < 1e-4 * abs(double.value)
 
 
+@pytest.mark.long
 def test_float32__states_the_rounding_of_the_divisor(rng):
     """The stated error includes the rounding of the divisor."""
     p = np.full(300, 0.5)
