@@ -120,6 +120,8 @@ def main(readme: Path = README, results: Path = RESULTS) -> None:
         "nightly": nightly, "alarms": alarms,
     }  # fmt: skip
     for name, lines in tables.items():
+        if f"<!-- benchmark: {name} -->" not in text:
+            continue
         result = json.loads((results / f"{name}.json").read_text())
         text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))
     readme.write_text(text)

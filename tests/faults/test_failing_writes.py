@@ -329,8 +329,7 @@ def _check(injector: Injector, undertaking: Undertaking, ran: Ran, killed: bool)
 
 @pytest.mark.parametrize("name", UNDERTAKINGS)
 def test_failing_writes__at_some_calls(injector: Injector, tmp_path: Path, name: str) -> None:
-    of_night = name in ("first night", "late labels")  # which takes a second
-    _fail(injector, UNDERTAKINGS[name](tmp_path), max_points=3 if of_night else 4)
+    _fail(injector, UNDERTAKINGS[name](tmp_path), max_points=len(KINDS))
 
 
 @pytest.mark.slow
