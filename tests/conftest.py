@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -131,5 +132,6 @@ def run(
         return Ran(code, *capsys.readouterr())
 
     yield run
+    logging.getLogger("asyncio").setLevel(logging.NOTSET)
     for number, handler in before.items():
         signal.signal(number, handler)

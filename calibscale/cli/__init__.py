@@ -73,6 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except (CalibscaleError, OSError) as error:
         _discard_stdout()
+        _report_first_failure()
         if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(RUNTIME_ERROR)
         click.echo(f"error: {printable(str(error))}", err=True)
@@ -102,6 +103,13 @@ def _lacks_memory(error: Exception) -> bool:
     """Whether an error is caused by a memory limit: of arrays, thread stacks or libraries."""
     phrases = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
     return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
+
+
+def _report_first_failure() -> None:
+    """Let asyncio not log other writes that failed at the same time."""
+    import logging
+
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def _resumes(arguments: list[str]) -> bool:

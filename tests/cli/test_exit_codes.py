@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 
 import click
@@ -186,3 +188,17 @@ def test_exit__codes_of_a_real_process(store, spoiled, tmp_path):
         assert (ran.err == "") == (code == 0)
         if code == 0:
             assert ran.json["results"][0]["estimator"] == "nll"
+
+
+def test_error__of_one_of_several_writes_is_one_line(run, monkeypatch, tmp_path, caplog):
+    def fail(*_, **__):
+        error, loop = StoreError("the first"), asyncio.new_event_loop()
+        error.other = loop.create_future()  # lost with the error, after it was printed
+        error.other.set_exception(OSError("the second"))
+        loop.close()
+        raise error
+
+    monkeypatch.setattr("calibscale.simulation.simulate", fail)
+    ran = run("simulate", tmp_path / "made.zarr", "-q")
+    gc.collect()
+    assert (ran.code, ran.err, caplog.records) == (1, "error: the first\n", [])
