@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from calibscale.errors import OptionError
-from calibscale.schemas import validated
+from calibscale.results.schemas import validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
 REPORTED = (

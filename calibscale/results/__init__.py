@@ -139,7 +139,7 @@ class Declared:
     """Dataclass whose fields and `Computed` properties declare a JSON object.
 
     The declaration gives `to_dict`, the published JSON Schema, and the validation of result files
-    (`calibscale.schemas`).
+    (`calibscale.results.schemas`).
     """
 
     schema: ClassVar[str] = ""

@@ -24,7 +24,7 @@ from calibscale.monitoring.night import dry_run, night
 from calibscale.planning import plan
 from calibscale.ranking import rank
 from calibscale.results.inference_results import Miscalibration
-from calibscale.schemas import names, path, schema
+from calibscale.results.schemas import names, path, schema
 from calibscale.selection import select
 from tests.support.local_settings import audit, local_bias
 from tests.support.nights import JOB, day_name, write_day, write_job

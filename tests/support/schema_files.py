@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from calibscale.schemas import models, names, path
+from calibscale.results.schemas import models, names, path
 
 
 class _Schema(GenerateJsonSchema):
