@@ -8,9 +8,11 @@ from textwrap import dedent
 
 import pytest
 
+import calibscale as cs
 from calibscale.errors import OptionError
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.night import night
+from tests.support.ledgers import recipe_of, source_of_loans
 from tests.support.ten_nights import DAYS, day_name, write_day, write_job
 
 
@@ -56,3 +58,9 @@ def complaints(job):
         return [(int(each[1]), each[2]) for each in lines]
 
     return read
+
+
+@pytest.fixture
+def small(rng):
+    """Recipe of a ledger of one estimator."""
+    return recipe_of(source_of_loans(rng), (cs.ECE(notion="positive"),))

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import google_crc32c
@@ -16,42 +11,11 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.atomic_files import aside_of
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.monitoring.ledger import FORMAT, KEY, Ledger, Record
+from calibscale.monitoring.ledger import FORMAT, KEY, Ledger
 from calibscale.monitoring.ledger.recipe import Recipe, decode, encode
 from calibscale.session import Session
-from tests.support import ROOT
-
-ESTIMATORS = (
-    cs.ECE(bins=7, notion="positive"),
-    cs.TCE2Debiased(edges="equal-mass", notion="positive"),
-    cs.CWCE2(edges="netcal"),
-    cs.SimplexECE(),
-    cs.CKCE(cs.RandomFourier(10, seed=3)),
-    cs.JKCE(cs.RandomFourier(10, bandwidth=0.4)),
-    cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="spectral"),
-    cs.KLCE(("age",), method="features", n_features=20),
-    cs.Brier(),
-)
-
-
-def _source(rng, n=300):
-    p = rng.random(n)
-    x = np.column_stack([rng.uniform(20, 80, n), rng.integers(0, 2, n)])
-    x[:2, 0] = 20, 80  # the box of the series
-    return cs.from_arrays(
-        probabilities=p, labels=(rng.random(n) < p).astype(int), covariates=x, binary=True,
-        covariate_names=("age", "sex"),
-    )  # fmt: skip
-
-
-def _recipe(source, estimators=ESTIMATORS):
-    with Session.open(source) as session:
-        run = session.run(estimators)
-        states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
-        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in run.fitting)
-    return Recipe(2, frozen, (BettingEProcess("positive"),), ("age", "sex"), seed=5)
+from tests.support.ledgers import recipe_of, records_of, source_of_loans
 
 
 def _state(recipe, source):
@@ -61,22 +25,9 @@ def _state(recipe, source):
         return recipe.pack(states[s] for s in recipe.statistics)
 
 
-def _records(states, info):
-    """Records from numbers of rows and vectors of states, by group."""
-    return {
-        group: Record(n, {"states": vector}, info if group is None else {})
-        for group, (n, vector) in states.items()
-    }
-
-
 @pytest.fixture
 def recipe(rng):
-    return _recipe(_source(rng))
-
-
-@pytest.fixture
-def small(rng):
-    return _recipe(_source(rng), (cs.ECE(notion="positive"),))
+    return recipe_of(source_of_loans(rng))
 
 
 def test_recipe__comes_back_from_json(recipe):
@@ -109,13 +60,13 @@ def test_recipe__keeps_the_names_of_stored_classes_and_settings():
 
 def test_open_ended__accepts_unseen_values(rng):
     """An age outside the box is moved to its edge; a third sex is one more category."""
-    source = _source(rng)
+    source = source_of_loans(rng)
     estimators = (
         cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="spectral"),
         cs.KLCE(("sex",), 0.2, {"sex": 0.7}, method="spectral"),
         cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="features"),
     )
-    frozen = _recipe(source, tuple(estimators)).estimators
+    frozen = recipe_of(source, tuple(estimators)).estimators
     opened = tuple(e.open_ended() for e in frozen)
     recipe = Recipe.from_dict(json.loads(json.dumps(Recipe(2, opened).to_dict())))
     assert recipe == Recipe(2, opened)
@@ -167,7 +118,7 @@ def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path
     with ledger.writing():
         for k, start in enumerate(range(0, 700, 100)):
             vector = _state(recipe, rows(slice(start, start + 100)))
-            records = _records({None: (100, vector)}, {"source": "test"})
+            records = records_of({None: (100, vector)}, {"source": "test"})
             ledger.write(f"2026-02-{k + 1:02}", "v1", records)
     ledger = Ledger.open(tmp_path / "ledger")
     assert ledger.days() == [f"2026-02-0{k}" for k in range(1, 8)]
@@ -192,7 +143,7 @@ def test_day__is_replaced_as_a_whole_and_its_slots_are_used_again(small, tmp_pat
     for turn in range(4):
         with ledger.writing():
             states = {None: (turn, turn * one), 1.0: (1, one), 2.0: (2, 2 * one)}
-            ledger.write("2026-01-01", "v1", _records(states, {"turn": turn}))
+            ledger.write("2026-01-01", "v1", records_of(states, {"turn": turn}))
         ledger = Ledger.open(tmp_path / "ledger")
         assert len(ledger.entries) == 3
         (entry,) = ledger.select()
@@ -222,7 +173,7 @@ def test_damage__names_the_day_and_leaves_the_others(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
     with ledger.writing():
         for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
-            ledger.write(day, "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
+            ledger.write(day, "v1", records_of({None: (1, np.ones(small.sizes["states"]))}, {}))
     assert ledger.check() == []
     slots = {e.day: e.slot for e in ledger.entries}
     place = tmp_path / "ledger" / "states" / "c"
@@ -272,13 +223,13 @@ def test_read__of_a_day_that_was_replaced_is_refused(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
     one = np.ones(small.sizes["states"])
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
-        ledger.write("2026-01-02", "v1", _records({None: (1, one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
+        ledger.write("2026-01-02", "v1", records_of({None: (1, one)}, {}))
     reader = Ledger.open(tmp_path / "ledger")
     old, other = reader.select()
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", _records({None: (5, 5 * one)}, {}))
-        ledger.write("2026-01-03", "v1", _records({None: (7, 7 * one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (5, 5 * one)}, {}))
+        ledger.write("2026-01-03", "v1", records_of({None: (7, 7 * one)}, {}))
     assert ledger.select("2026-01-03")[0].slot == old.slot
     with pytest.raises(cs.StoreError, match=r"2026-01-01 .*was replaced"):
         reader.read(old)
@@ -292,7 +243,7 @@ def _two_days(path, recipe):
         for k, day in enumerate(("2026-01-01", "2026-01-02")):
             vector = np.full(recipe.sizes["states"], float(k))
             states = {None: (k, vector), 1.0: (1, vector)}
-            ledger.write(day, "v1", _records(states, {"turn": k}))
+            ledger.write(day, "v1", records_of(states, {"turn": k}))
     return ledger
 
 
@@ -342,9 +293,10 @@ def test_log__a_line_that_is_damaged_is_named_and_other_days_can_be_used(small, 
     assert (path / "states" / "c" / "0").exists()  # the owner of these slots is unknown
     opened = Ledger.open(path)
     with opened.writing():
-        opened.write("2026-01-03", "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
+        one = np.ones(small.sizes["states"])
+        opened.write("2026-01-03", "v1", records_of({None: (1, one)}, {}))
         assert opened.entries[-1].slot == 4
-        opened.write("2026-01-01", "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
+        opened.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
     assert Ledger.open(path).check() == []
     assert ledger.path == path
 
@@ -362,7 +314,7 @@ def test_truncated_log__has_the_days_before_or_after_the_write(small, tmp_path):
         days = ["2026-01-01", "2026-01-02"][: whole[:end].count(b"\n")]
         assert [opened.days(), [*opened._index.damaged]] == [days, []]
     with opened.writing():
-        opened.write("2026-01-03", "v1", _records(one, {}))
+        opened.write("2026-01-03", "v1", records_of(one, {}))
     opened = Ledger.open(path)
     assert opened.days() == ["2026-01-01", "2026-01-03"]
     assert opened.check() == []
@@ -382,7 +334,7 @@ def test_log__is_unchanged_by_a_failed_write(small, tmp_path, monkeypatch):
             real(handle)
 
         monkeypatch.setattr(os, "fsync", failing)
-        one = _records({None: (5, np.ones(small.sizes["states"]))}, {})
+        one = records_of({None: (5, np.ones(small.sizes["states"]))}, {})
         with pytest.raises(cs.StoreError, match=r"index\.log: cannot be written: Input"):
             ledger.write("2026-01-02", "v1", one)
         assert (path / "index.log").read_bytes() == whole
@@ -394,7 +346,7 @@ def test_log__is_unchanged_by_a_failed_write(small, tmp_path, monkeypatch):
 def test_log__is_rewritten_when_most_of_its_lines_are_replaced(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = _two_days(path, small)
-    one = _records({None: (1, np.ones(small.sizes["states"]))}, {})
+    one = records_of({None: (1, np.ones(small.sizes["states"]))}, {})
     longest = 0
     for turn in range(80):
         with ledger.writing():
@@ -421,7 +373,7 @@ def test_log__grows_by_the_same_size_every_night(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = Ledger.create(path, small)
     sizes = []
-    one = _records({None: (1, np.ones(small.sizes["states"]))}, {"facts": "x" * 2000})
+    one = records_of({None: (1, np.ones(small.sizes["states"]))}, {"facts": "x" * 2000})
     log = path / "index.log"
     with ledger.writing():
         for k in range(60):
@@ -447,9 +399,9 @@ def test_day__may_have_an_infinite_log_loss(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
     endless = np.r_[np.inf, np.ones(small.sizes["states"] - 1)]
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", _records({None: (1, endless)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (1, endless)}, {}))
         with pytest.raises(cs.OptionError, match="contains NaN"):
-            ledger.write("2026-01-02", "v1", _records({None: (1, endless * np.nan)}, {}))
+            ledger.write("2026-01-02", "v1", records_of({None: (1, endless * np.nan)}, {}))
     np.testing.assert_array_equal(ledger.read(ledger.select()[0]), endless)
 
 
@@ -457,157 +409,18 @@ def test_day__may_have_an_infinite_log_loss(small, tmp_path):
 def test_day__must_be_a_date(small, tmp_path, day):
     ledger = Ledger.create(tmp_path / "ledger", small)
     with ledger.writing(), pytest.raises(cs.OptionError, match="a day must be a date"):
-        ledger.write(day, "v1", _records({None: (1, np.ones(small.sizes["states"]))}, {}))
-
-
-_WRITER = """
-import sys
-import time
-import numpy as np
-from calibscale.monitoring.ledger import Ledger, Record
-ledger = Ledger.open(sys.argv[1])
-print("start", flush=True)
-for turn in range(1, 10_000):
-    with ledger.writing():
-        value = float(turn)
-        states = {"states": np.full(ledger.recipe.sizes["states"], value)}
-        records = {None: Record(turn, states, {"turn": turn}), 1.0: Record(turn, states, {})}
-        ledger.write("2026-01-01", "v1", records)
-"""
-
-
-@pytest.mark.process
-def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
-    """A process replaces one day repeatedly; after each kill both states are of one run."""
-    path = tmp_path / "ledger"
-    ledger = Ledger.create(path, small)
-    with ledger.writing():
-        zero = np.zeros(small.sizes["states"])
-        ledger.write("2026-01-01", "v1", _records({None: (0, zero), 1.0: (0, zero)}, {"turn": 0}))
-    rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
-    turns = []
-    for moment in (*rng.uniform(0, 0.3, 6), 2.0):
-        process = subprocess.Popen(
-            [sys.executable, "-c", _WRITER, str(path)],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "start\n"
-        time.sleep(moment)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        opened = Ledger.open(path)
-        whole, part = opened.select()[0], opened.select(group=1.0)[0]
-        assert len(opened.entries) == 2
-        assert whole.n == part.n == whole.info["turn"]
-        for entry in (whole, part):
-            np.testing.assert_array_equal(opened.read(entry), float(whole.n))
-        turns.append(whole.n)
-    assert max(turns) > 0
-    with ledger.writing():
-        pass
-    assert [p for p in path.rglob(".*") if p.name != ".writer.lock"] == []
-    assert len(list((path / "states" / "c").rglob("*"))) == 4
-
-
-_STOPS = """
-import os, sys, time
-from pathlib import Path
-import numpy as np
-from calibscale.monitoring import ledger as module
-from calibscale.monitoring.ledger import Ledger, Record
-def hang(*_):
-    print("midway", flush=True)
-    time.sleep(600)
-def hang_in_the_line(path, index, line):
-    with open(path / "index.log", "ab") as file:
-        file.write(line[: len(line) // 2])
-    hang()
-ledger = Ledger.open(sys.argv[1])
-if sys.argv[2] == "create":
-    module.write_whole = hang
-    Ledger.create(sys.argv[3], ledger.recipe)
-vector = np.ones(ledger.recipe.sizes["states"])
-with ledger.writing():
-    if sys.argv[2] == "slot":
-        Path.replace = hang
-    else:
-        module.log.append = hang_in_the_line
-    records = {group: Record(1, {"states": vector}, {}) for group in (None, 1.0)}
-    ledger.write("2026-01-02", "v1", records)
-"""
-
-
-@contextmanager
-def _midway(*arguments):
-    """A writer stopped in the middle of a write, and killed at the end of the context."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _STOPS, *map(str, arguments)],
-        stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "midway\n"
-        yield
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(("stage", "left"), [("slot", "0.*.partial"), ("index", "0")])
-def test_killed_writer__leftovers_in_the_ledger_are_removed(small, tmp_path, stage, left):
-    ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.sizes["states"])
-    with ledger.writing():
-        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
-    slots = tmp_path / "ledger" / "states" / "c"
-    with _midway(tmp_path / "ledger", stage):
-        assert list(slots.glob(f"1/{left}"))
-        assert (ledger.path / "index.log").read_bytes().endswith(b"\n") == (stage != "index")
-        with pytest.raises(cs.StoreError, match="another writer"), ledger.writing():
-            pass
-        assert ledger.check() == []
-    assert list(slots.glob(f"1/{left}"))
-    with ledger.writing():
-        assert [p.name for p in slots.iterdir()] == ["0"]
-        ledger.write("2026-01-03", "v1", _records({None: (1, one)}, {}))
-    assert Ledger.open(tmp_path / "ledger").days() == ["2026-01-01", "2026-01-03"]
-    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), one)
-
-
-@pytest.mark.process
-def test_killed_writer__unfinished_ledger_is_removed(small, tmp_path):
-    Ledger.create(tmp_path / "other", small)
-    with _midway(tmp_path / "other", "create", tmp_path / "ledger"):
-        (aside,) = tmp_path.glob(".ledger.*.new")
-        ledger = Ledger.create(tmp_path / "ledger", small)
-        with ledger.writing():
-            assert aside.exists()
-    with ledger.writing():
-        assert not aside.exists()
-
-
-def test_killed_writer__unfinished_sum_is_removed(small, tmp_path):
-    """The sum is removed even if its final name has changed."""
-    ledger = Ledger.create(tmp_path / "ledger", small)
-    aside = aside_of(ledger.path / "sums" / "v1-46188-0123456789abcdef.sum")
-    aside.parent.mkdir()
-    aside.write_bytes(b"half")
-    with ledger.writing():
-        pass
-    assert list(aside.parent.iterdir()) == []
+        ledger.write(day, "v1", records_of({None: (1, np.ones(small.sizes["states"]))}, {}))
 
 
 def test_read__of_a_day_whose_slot_was_emptied_is_refused(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
     one = np.ones(small.sizes["states"])
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", _records({None: (1, one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
     reader = Ledger.open(tmp_path / "ledger")
     (old,) = reader.select()
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", _records({None: (2, 2 * one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (2, 2 * one)}, {}))
     with ledger.writing():
         pass
     assert not (tmp_path / "ledger" / "states" / "c" / str(old.slot)).exists()
