@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,6 +17,7 @@ from calibscale.estimators.ckce import CKCE
 from calibscale.estimators.skce import JKCE, KLCE
 from calibscale.kernel_sums import pair_sums
 from tests.support import kill_run
+from tests.support.commands import nobody
 
 ROWS, PANEL = 1500, 250
 
@@ -406,19 +406,6 @@ def test_folder__that_is_a_file_is_named(source, tmp_path):
     assert place.read_text() == "here already"
 
 
-@contextmanager
-def _nobody():
-    """Context with the rights of an unprivileged user, if we are root."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
 @pytest.mark.parametrize("mode", [0o500, 0o000])
 def test_folder__without_rights_is_named(source, tmp_path, mode):
     _run(source, ESTIMATORS["jkce"])  # imports and compiles
@@ -426,7 +413,7 @@ def test_folder__without_rights_is_named(source, tmp_path, mode):
     folder.mkdir()
     folder.chmod(mode)
     try:
-        with _nobody(), pytest.raises(cs.StoreError, match=r"cannot be (written|read)"):
+        with nobody(), pytest.raises(cs.StoreError, match=r"cannot be (written|read)"):
             _run(source, ESTIMATORS["jkce"], folder)
     finally:
         folder.chmod(0o700)

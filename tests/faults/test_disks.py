@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from calibscale.monitoring.night import night
+from tests.support.commands import nobody
 from tests.support.night_faults import (
     DAYS,
     FILES,
@@ -131,22 +132,6 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(place)
 
 
-@contextmanager
-def _nobody(*owned: Path) -> Iterator[None]:
-    """Run as a user who owns nothing else, if the tests run as root."""
-    root = os.geteuid() == 0
-    if root:
-        for top in owned:
-            for path in (top, *top.rglob("*")):
-                os.chown(path, 65534, 65534)
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
 @pytest.mark.parametrize("shut", ["out", "ledger"])
 def test_read_only_folder__is_reported(
     run: Any,
@@ -159,7 +144,7 @@ def test_read_only_folder__is_reported(
     write_store(open_folder, 1)
     old_records, old = ledger_records(open_folder), night_outputs(open_folder)
     place = open_folder / shut
-    with _nobody(open_folder):
+    with nobody(open_folder):
         for path in (place, *place.rglob("*")):
             if path.is_dir():
                 path.chmod(0o500)

@@ -31,6 +31,7 @@ from calibscale.monitoring.outputs import (
     write_junit,
     write_prometheus,
 )
+from tests.support.commands import nobody
 from tests.support.nights import day_name, write_day, write_job
 
 HOSTILE = [
@@ -433,19 +434,6 @@ def test_history__of_another_suffix_is_refused(tmp_path, result):
 
 
 @contextmanager
-def _nobody():
-    """Run as a user who owns nothing, if the tests run as root."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
-@contextmanager
 def _full_disk(size):
     """Limit the size of files: writes fail as on a full disk, with another error number."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -481,7 +469,7 @@ def test_read_only_folder__is_reported_and_the_old_file_stays(tmp_path, nights, 
     before = _written(folder)
     folder.chmod(0o555)
     try:
-        with _nobody(), pytest.raises(StoreError, match=r"cannot be written: Permission denied"):
+        with nobody(), pytest.raises(StoreError, match=r"cannot be written: Permission denied"):
             WRITERS[name](path, nights[1])
         assert _written(folder) == before
     finally:

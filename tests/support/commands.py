@@ -8,6 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -51,3 +54,19 @@ def finish(process: subprocess.Popen[str], seconds: float = 120) -> Ran:
 def environment(**changes: str) -> dict[str, str]:
     """Environment variables of this process with changes."""
     return {**os.environ, **changes}
+
+
+@contextmanager
+def nobody(*owned: Path) -> Iterator[None]:
+    """Run as a user who owns nothing else, if the tests run as root."""
+    root = os.geteuid() == 0
+    if root:
+        for top in owned:
+            for path in (top, *top.rglob("*")):
+                os.chown(path, 65534, 65534)
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
