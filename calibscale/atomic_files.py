@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import platform
 import re
@@ -12,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from calibscale.errors import OptionError, StoreError
 
@@ -25,6 +26,11 @@ def write_whole(path: str | Path, data: bytes) -> None:
     """Write a file by `replacing`."""
     with replacing(path) as file:
         file.write(data)
+
+
+def write_json(path: str | Path, value: Any, indent: int = 2) -> None:
+    """Write a JSON value by `replacing`."""
+    write_whole(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())
 
 
 @contextmanager

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.atomic_files import replacing
 from calibscale.cli.options import (
     SHARE,
     Command,
@@ -254,24 +250,11 @@ def bias(
     if output is None and json_path is None and not quiet:
         _print(result, top)
     if output is not None:
-        _write_csv(result, output)
+        from calibscale.output.exports import save_csv
+
+        save_csv(result, output)
         wrote(output)
     write_json(json_path, result.to_dict() if json_path is not None else {})
-
-
-def _write_csv(result: BiasMap, path: str) -> None:
-    """Write the points as CSV; ``-`` is standard output."""
-
-    def write(file: Any) -> None:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(result.header)
-        writer.writerows((*row[:-1], int(row[-1])) for row in result.rows())
-
-    if path == "-":
-        write(sys.stdout)
-        return
-    with replacing(path) as file:
-        write(codecs.getwriter("utf-8")(file))
 
 
 def _print(result: BiasMap, count: int) -> None:

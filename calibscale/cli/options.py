@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.atomic_files import refuse_overwriting, write_whole
+from calibscale.atomic_files import refuse_overwriting
+from calibscale.atomic_files import write_json as write_json_file
 from calibscale.formatting import printable
 from calibscale.output.progress import progress
 
@@ -377,7 +378,7 @@ def write_json(path: str | None, value: dict[str, Any]) -> None:
     if path == "-":
         click.echo(json.dumps(value, allow_nan=False))
         return
-    write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    write_json_file(path, value)
     wrote(path)
 
 

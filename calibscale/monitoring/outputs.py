@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +18,14 @@ from filelock import FileLock, Timeout
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from calibscale.atomic_files import refuse_overwriting, write_whole
+from calibscale.atomic_files import write_json as write_json_file
 from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError, StoreError
 from calibscale.formatting import level
 from calibscale.monitoring.job import Job
 from calibscale.output.report import save_report
 from calibscale.results import as_json
+from calibscale.results.night_results import estimate_rows
 
 Result = dict[str, Any]  # schema calibscale.nightly/1
 
@@ -34,7 +35,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def write_json(path: str | Path, result: Result) -> None:
     """Write the result as JSON."""
-    write_whole(path, (json.dumps(as_json(result), indent=1, allow_nan=False) + "\n").encode())
+    write_json_file(path, as_json(result), indent=1)
 
 
 # ---------------------------------------------------------------- Prometheus
@@ -318,20 +319,9 @@ def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
 
 
 def _rows(result: Result) -> Iterator[HistoryRow]:
-    head = (_text(result["job"]), _text(result["model"]), result["day"])
-    for window in result["windows"]:
-        p_values = {(t["statistic"], t["notion"]): t["p_value"] for t in window["tests"]}
-        parts = [(None, window["results"])]
-        parts += [(group["group"], group["results"]) for group in window["groups"]]
-        for group, results in parts:
-            for estimate in results:
-                name = (estimate["estimator"], estimate["notion"])
-                interval = estimate["interval"] or {"low": None, "high": None}
-                yield HistoryRow(
-                    *head, window["name"], group, *name,
-                    estimate["value"], interval["low"], interval["high"], estimate["n"],
-                    p_values.get(name) if group is None else None,
-                )  # fmt: skip
+    named = {name: _text(result[name]) for name in ("job", "model")}
+    for row in estimate_rows(result):
+        yield HistoryRow(**{**row, **named})
 
 
 def _existing(place: Path, read: Any) -> list[HistoryRow]:

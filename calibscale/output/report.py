@@ -36,13 +36,18 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
     OptionError
         If there is no result, a result is malformed, or its schema has no report.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     if not results:
         raise OptionError("a report needs at least one result")
     articles = [document_of_json(value, f"result {i + 1}") for i, value in enumerate(results)]
     if title is None:
         title = articles[0].title if len(articles) == 1 else "Calibration report"
+    return as_page("page.html", title=clean(title), articles=articles)
+
+
+def as_page(template: str, **values: Any) -> str:
+    """Render a template, in which `draw` makes the plots of figures."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("calibscale.output"), autoescape=True,
         undefined=StrictUndefined,
@@ -53,9 +58,9 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
     def draw(figures: Sequence[Figure]) -> list[Drawing]:
         return [drawing(figure.draw, figure.height, next(salts)) for figure in figures]
 
-    page = environment.get_template("page.html", globals={"draw": draw})
+    page = environment.get_template(template, globals={"draw": draw})
     with own_style():
-        text = page.render(title=clean(title), articles=articles)
+        text = page.render(**values)
     return "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"
 
 

@@ -48,14 +48,25 @@ _TYPOGRAPHY = str.maketrans({"\u00a0": " ", "−": "-"})  # numbers that can be 
 # ---------------------------------------------------------------- documents
 
 
-def as_text(result: Any) -> str:
-    """Return the document of a result as text without colours, as `print` shows it."""
+def as_text(result: Any, max_lines: int | None = None) -> str:
+    """Return the document of a result as text without colours, as commands print it.
+
+    Parameters
+    ----------
+    result : result of any function
+    max_lines : int, optional
+        Number of lines to return, followed by a line about the rest; `print` shows 24.
+    """
     out = StringIO()
     print_result(
         result, console=SafeConsole(file=out, color_system=None, highlight=False,
                                   force_jupyter=False),
     )  # fmt: skip
-    return out.getvalue().rstrip("\n")
+    lines = out.getvalue().rstrip("\n").split("\n")
+    if max_lines is not None and len(lines) > max_lines + 1:
+        more = f"… {len(lines) - max_lines:,} more lines: calibscale.as_text(result)"
+        lines[max_lines:] = [more]
+    return "\n".join(lines)
 
 
 def print_result(

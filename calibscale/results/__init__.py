@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from importlib import import_module
 from inspect import get_annotations
 from typing import (
     Annotated,
@@ -29,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.formatting import name_of
+from calibscale.results.exported import Shown, Tabular
 
 # ---------------------------------------------------------------- declarations
 
@@ -254,8 +254,8 @@ class Interval(Declared):
     covers: str
 
 
-@dataclass(frozen=True)
-class Estimate(Declared):
+@dataclass(frozen=True, repr=False)
+class Estimate(Tabular, Declared):
     """Estimate of a calibration error or score, with its settings and errors.
 
     Attributes
@@ -291,6 +291,11 @@ class Estimate(Declared):
         if not self.squared or self.value is None or self.value < 0:
             return None
         return math.sqrt(self.value)
+
+    def __float__(self) -> float:
+        if self.value is None:
+            raise ValueError(f"{self.estimator} has no value: {self.reason}")
+        return float(self.value)
 
     def with_note(self, note: str) -> Estimate:
         """Copy of the estimate with a note added to `details`."""
@@ -328,16 +333,13 @@ class SourceRows(Declared):
         return sum(self.dropped.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome(Declared):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Outcome(Tabular, Shown, Declared):
     """Base of results: time, versions and parameters of the run; `print` shows them as tables."""
 
     seconds: Size
     versions: dict[str, str]
     parameters: dict[str, Any]
-
-    def __str__(self) -> str:
-        return str(import_module("calibscale").as_text(self))
 
 
 _Part = TypeVar("_Part")

@@ -217,7 +217,7 @@ _RUN_PARAMETERS = ("scheduler", "memory_limit", "on_invalid", "tolerance", "bloc
 _MAP = Object("AuditMap", parameters=Json, points=Count, masked=Count, regions=list[Region])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Audit(Outcome, SourceRows):
     """Result of `audit`.
 
@@ -248,6 +248,8 @@ class Audit(Outcome, SourceRows):
     """
 
     schema: ClassVar[str] = "calibscale.audit/1"
+    table: ClassVar[str] = "groups"
+    measures: ClassVar[tuple[str, ...]] = ("p_value",)
 
     covariates: tuple[str, ...]
     categorical: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -33,7 +33,7 @@ _POINTS = Object(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class BiasMap(Outcome, SourceRows):
     """Local calibration bias at m points.
 
@@ -65,6 +65,7 @@ class BiasMap(Outcome, SourceRows):
     """
 
     schema: ClassVar[str] = "calibscale.bias/1"
+    measures: ClassVar[tuple[str, ...]] = ("n_masked",)
 
     covariates: Hidden[tuple[str, ...]]
     predictions: Hidden[Floats]
@@ -122,6 +123,10 @@ class BiasMap(Outcome, SourceRows):
                 pieces[k] = [names.get(value, value) for value in pieces[k]]
             for row in zip(*pieces, strict=True):
                 yield tuple(as_json(row))
+
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """Columns of the tidy table, which is that of `rows`."""
+        return dict(zip(self.header, zip(*self.rows(), strict=True), strict=True))
 
     def most_biased(self, count: int) -> Ints:
         """Indices of the unmasked points of largest |z|, in decreasing order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -31,6 +31,7 @@ from calibscale.results import (
     key,
     not_there,
 )
+from calibscale.results.exported import Row, flat
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Selection(Outcome, SourceRows):
     """
 
     schema: ClassVar[str] = "calibscale.selection/1"
+    table: ClassVar[str] = "candidates"
 
     notion: str
     features: dict[str, Any]
@@ -145,6 +147,9 @@ class Selection(Outcome, SourceRows):
     def selected(self) -> Computed[Candidate]:
         """Candidate with the smallest mean risk."""
         return self.candidates[self.best]
+
+    def _measured(self) -> Iterator[Row]:
+        yield {**flat(self.selected), "value": self.selected.estimate}
 
     @property
     def nested(self) -> Annotated[Computed[Omitted[Json]], _NESTED]:
@@ -304,7 +309,7 @@ class Agreement(Declared):
         return {name: {"mean": c.mean(), "deviation": c.std()} for name, c in columns}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Ranking(Labelled[RankedModel], Outcome):
     """Models from the best calibrated to the worst.
 
@@ -325,6 +330,7 @@ class Ranking(Labelled[RankedModel], Outcome):
     """
 
     schema: ClassVar[str] = "calibscale.ranking/1"
+    table: ClassVar[str] = "models"
     parts: ClassVar[tuple[str, str]] = ("models", "name")
     forms: ClassVar[tuple[Callable[[str], str], ...]] = (str,)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from calibscale.formatting import one_line
 from calibscale.results import (
@@ -28,8 +29,15 @@ from calibscale.results import (
     key,
     stratum,
 )
+from calibscale.results.exported import Row, Tabular
 
 _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
+
+
+def _grouped(column: str | None, groups: dict[float, Any]) -> Iterator[tuple[Row, Any]]:
+    """Values of groups, with the columns of tidy tables that name the group."""
+    for value, some in groups.items():
+        yield {"covariate": column, "group": getattr(value, "name", value)}, some
 
 
 class Range(NamedTuple):
@@ -181,6 +189,11 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
         """Estimates by value of the further columns."""
         return [other.grouped for other in self.others]
 
+    def _strata(self) -> Iterator[tuple[Row, Iterable[Estimate]]]:
+        yield {"covariate": None, "group": None} if self.groups else {}, self.estimates
+        for one in (self, *self.others):
+            yield from _grouped(one.group_by, one.groups)
+
     def __repr__(self) -> str:
         values = ", ".join(f"{e.estimator}={e.value}" for e in self.estimates)
         return f"Evaluation(n={self.n}, {values})"
@@ -198,7 +211,7 @@ _GROUP_CURVES = Object(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reliability(Outcome, SourceRows):
     """Data of a reliability diagram, drawn by `calibscale.output.plots.plot_reliability`.
 
@@ -230,6 +243,19 @@ class Reliability(Outcome, SourceRows):
             return None
         values = [{**stratum(value), **curve.to_dict()} for value, curve in self.groups.items()]
         return {"column": self.group_by, "values": values}
+
+    def _strata(self) -> Iterator[tuple[Row, Iterable[ReliabilityBin]]]:
+        for names, curve in self._curves():
+            yield names, curve.bins
+
+    def _measured(self) -> Iterator[Row]:
+        for names, curve in self._curves():
+            yield {**names, "name": "ece", "value": curve.ece}
+            yield {**names, "name": "tce2_debiased", "value": curve.tce2_debiased}
+
+    def _curves(self) -> Iterator[tuple[Row, ReliabilityCurve]]:
+        yield {"covariate": None, "group": None} if self.groups else {}, self.overall
+        yield from _grouped(self.group_by, self.groups)
 
     @property
     def bins(self) -> tuple[ReliabilityBin, ...]:
@@ -316,11 +342,13 @@ class ClusterCost(Declared):
     client_seconds: Size
 
 
-@dataclass(frozen=True)
-class Plan(Declared):
+@dataclass(frozen=True, repr=False)
+class Plan(Tabular, Declared):
     """Expected costs of a run; `cluster` if a number of workers was given."""
 
     schema: ClassVar[str] = "calibscale.plan/1"
+    table: ClassVar[str] = "costs"
+    measures: ClassVar[tuple[str, ...]] = ("seconds",)
 
     source: Source
     rows: Annotated[int, Bounds(ge=1)]

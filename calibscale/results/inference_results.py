@@ -109,6 +109,7 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
     """
 
     schema: ClassVar[str] = "calibscale.test/1"
+    table: ClassVar[str] = "results"
     parts: ClassVar[tuple[str, str]] = ("results", "statistic")
 
     results: Annotated[tuple[TestResult, ...], key("tests")]
@@ -174,7 +175,7 @@ class PowerPoint(Declared):
         return self.rejections / self.trials
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Power(Outcome, SourceRows):
     """Power of a test as a function of the number of rows.
 
@@ -190,6 +191,8 @@ class Power(Outcome, SourceRows):
     """
 
     schema: ClassVar[str] = "calibscale.power/1"
+    table: ClassVar[str] = "curve"
+    measures: ClassVar[tuple[str, ...]] = ("rows",)
 
     statistic: str
     bias: Miscalibration

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from calibscale.results import (
     Bounds,
@@ -29,6 +30,7 @@ from calibscale.results import (
 from calibscale.results.bias_results import BiasMap
 from calibscale.results.comparison_results import Selection
 from calibscale.results.evaluation_results import Diagram
+from calibscale.results.exported import Row
 from calibscale.results.inference_results import TestResult
 
 _GROUP = Object("GroupResult", group=Finite, n=Count, results=list[Estimate])
@@ -101,7 +103,23 @@ _PARAMETERS = Object(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
+    """Rows of the tidy table of a night: one for each estimator, window and group."""
+    for window in night["windows"]:
+        p_values = {(t["statistic"], t["notion"]): t["p_value"] for t in window["tests"]}
+        parts = [(None, window["results"])]
+        parts += [(group["group"], group["results"]) for group in window["groups"]]
+        for group, results in parts:
+            for e in results:
+                row = {name: night[name] for name in ("job", "model", "day")}
+                row |= {"window": window["name"], "group": group}
+                row |= {name: e[name] for name in ("estimator", "notion", "value")}
+                ends = e["interval"] or {"low": None, "high": None}
+                p = p_values.get((e["estimator"], e["notion"])) if group is None else None
+                yield row | {"low": ends["low"], "high": ends["high"], "n": e["n"], "p_value": p}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Night(Outcome, SourceRows):
     """Result of a night; its parts are JSON objects.
 
@@ -137,6 +155,10 @@ class Night(Outcome, SourceRows):
     bias: Annotated[Json, BiasMap] | None
     notes: list[str]
     fresh: Hidden[bool]
+
+    def records(self) -> Iterator[Row]:
+        """Rows of the tidy table, one for each estimator, window and group."""
+        return estimate_rows(vars(self))
 
     @property
     def breached(self) -> bool:

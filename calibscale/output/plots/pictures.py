@@ -13,7 +13,7 @@ from calibscale.output.document import Figures
 from calibscale.output.documents import document
 from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, legend_entries
 
-_FORMATS = (".png", ".svg", ".pdf")
+FORMATS = (".png", ".svg", ".pdf")
 _COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}  # number of columns by number of plots, else 4
 _DPI = 110
 
@@ -26,8 +26,8 @@ def check_format(path: str | Path) -> None:
     OptionError
         If the ending is not png, svg or pdf.
     """
-    if Path(path).suffix not in _FORMATS:
-        raise OptionError(f"{path}: names of pictures end in {', '.join(_FORMATS)}")
+    if Path(path).suffix not in FORMATS:
+        raise OptionError(f"{path}: names of pictures end in {', '.join(FORMATS)}")
 
 
 def plot_result(result: Any) -> Any:
@@ -75,15 +75,20 @@ def plot_result(result: Any) -> Any:
     lines_ = [text for one in head for text in textwrap.wrap(one, 54 * columns)]
     figure.suptitle("\n".join(lines_), fontsize=1.1 * TEXT, color=COLOURS["ink"],
                     parse_math=False)  # fmt: skip
+    add_legend(figure, entries, 2 * columns)
+    return figure
+
+
+def add_legend(figure: Any, entries: dict[str, Any], columns: int) -> None:
+    """Add a legend of the given artists below the plots of a figure."""
     if entries:
         legend = figure.legend(
             list(entries.values()), list(entries), loc="outside lower center",
-            ncols=min(len(entries), 2 * columns), fontsize=0.9 * TEXT, frameon=False,
+            ncols=min(len(entries), columns), fontsize=0.9 * TEXT, frameon=False,
             labelcolor=COLOURS["ink"],
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
-    return figure
 
 
 def save_picture(result: Any, path: str | Path) -> None:

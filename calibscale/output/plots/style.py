@@ -26,9 +26,10 @@ LINES = (("accent", "-"), ("high", DASHED), ("other", DOTTED), ("ink", (0, (8, 2
 def axes(ax: Any, height: float = 220.0) -> Any:
     """Return `ax`, or the axes of a new figure `height` points high, without frame and ticks."""
     if ax is None:
-        from matplotlib.figure import Figure
+        from matplotlib import pyplot
 
-        ax = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained").subplots()
+        figure = pyplot.figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        ax = figure.subplots()
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelsize=TEXT, labelcolor=COLOURS["muted"], pad=3)
     ax.set_facecolor("none")

@@ -1,0 +1,133 @@
+"""Results as data frames, files, plots, and pages of notebooks."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from calibscale.atomic_files import replacing, write_json
+from calibscale.errors import OptionError
+from calibscale.formatting import plural
+from calibscale.output.document import Article, Figure, Figures, Table
+from calibscale.output.documents import document
+from calibscale.output.plots.pictures import FORMATS, add_legend, save_picture
+from calibscale.output.plots.style import axes, legend_entries
+from calibscale.output.report import as_page, save_report
+from calibscale.results.exported import Shown
+
+_LISTED = 16  # rows of a table in a notebook
+_CLOSING = ("rows", "notes", "terms", "settings")  # sections that end every document
+
+
+# ---------------------------------------------------------------- tables
+
+
+def to_frame(result: Any, library: str) -> Any:
+    """Tidy table of a result as a data frame; see `Tabular.to_frame`."""
+    if library not in ("pandas", "polars"):
+        raise OptionError(f"library must be pandas or polars, not {library!r}")
+    try:
+        frames = import_module(library)
+    except ImportError as error:
+        raise OptionError(f"{library} is not installed: pip install {library}") from error
+    table = _arrow(result)
+    return table.to_pandas() if library == "pandas" else frames.from_arrow(table)
+
+
+def _arrow(result: Any) -> Any:
+    """Tidy table in Arrow's memory: columns of numbers and texts are texts."""
+    import pyarrow as pa
+
+    def column(values: Sequence[Any]) -> Any:
+        kinds = {isinstance(value, str) for value in values if value is not None}
+        if len(kinds) > 1:
+            values = [value if value is None else str(value) for value in values]
+        return pa.array(values, None if kinds else pa.float64())
+
+    return pa.table({name: column(values) for name, values in result.columns().items()})
+
+
+# ---------------------------------------------------------------- files
+
+
+def save_csv(result: Any, path: str | Path) -> None:
+    """Write the tidy table as CSV, booleans as 0 and 1; ``-`` is standard output."""
+    columns = result.columns()
+    with nullcontext(sys.stdout) if path == "-" else replacing(path) as file:
+        text = file if path == "-" else codecs.getwriter("utf-8")(file)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow([int(value) if isinstance(value, bool) else value for value in row])
+
+
+def _save_parquet(result: Any, path: str | Path) -> None:
+    from pyarrow import parquet
+
+    with replacing(path) as file:
+        parquet.write_table(_arrow(result), file)
+
+
+_TABLES: dict[str, Callable[[Any, str | Path], None]] = {
+    ".json": lambda result, path: write_json(path, result.to_dict()),
+    ".csv": save_csv,
+    ".parquet": _save_parquet,
+}
+_WRITERS = {
+    **_TABLES,
+    ".html": lambda result, path: save_report([result.to_dict()], path),
+    **dict.fromkeys(FORMATS, save_picture),
+}
+
+
+def save(result: Any, path: str | Path) -> None:
+    """Write a result in the format that the suffix names; see `Tabular.save`."""
+    writers = _WRITERS if isinstance(result, Shown) else _TABLES  # others have no report
+    suffix = Path(path).suffix
+    if suffix not in writers:
+        raise OptionError(
+            f"{path}: names of files of {type(result).__name__} end in {', '.join(writers)}"
+        )
+    writers[suffix](result, path)
+
+
+# ---------------------------------------------------------------- plots and notebooks
+
+
+def _figures(article: Article) -> list[Figure]:
+    blocks = [block for section in article.sections for block in section.blocks]
+    return [plot for block in blocks if isinstance(block, Figures) for plot in block.items]
+
+
+def plot(result: Any, ax: Any) -> Any:
+    """Draw the first plot of the report of a result; see `Shown.plot`."""
+    first = next(iter(_figures(document(result))), None)
+    if first is None:
+        raise OptionError("there is nothing to draw: the result has no estimates with a value")
+    if ax is not None:
+        return first.draw(ax=ax)
+    ax = first.draw(ax=axes(None, first.height + 50))
+    add_legend(ax.figure, legend_entries(ax), 2)
+    return ax
+
+
+def notebook_page(result: Any) -> str:
+    """HTML of the verdict, the first table and the first plot of a result, without scripts."""
+    article = document(result)
+    first = next(iter(_figures(article)), None)
+    tables = (
+        block for section in article.sections if section.name not in _CLOSING
+        for block in section.blocks if isinstance(block, Table)
+    )  # fmt: skip
+    table = next(tables, None if first is None else first.numbers)
+    if table is not None and len(table.rows) > _LISTED:
+        more = f"{plural(len(table.rows) - _LISTED, 'more row')} in to_frame()"
+        table = replace(table, rows=table.rows[:_LISTED], note=f"{more}. {table.note}".strip())
+    return as_page("notebook.html", article=article, table=table, plots=[first] if first else [])

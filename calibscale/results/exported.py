@@ -1,0 +1,176 @@
+"""Tidy tables and metrics of results; `calibscale.output.exports` makes frames and files of them.
+
+The functions of `calibscale.output` are imported when they are called, as most runs need none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+Row = dict[str, Any]
+
+# columns whose texts name the metric of a row, and columns that are metrics
+_NAMES = ("estimator", "statistic", "name", "window", "covariate", "group")
+_MEASURES = {"value": "", "low": "/low", "high": "/high", "p_value": "/p_value"}
+_REFUSED = re.compile(r"[^\w/.\- ]+")  # characters that MLflow does not allow in names
+_PAIRS = {"interval": ("low", "high"), "consistency": ("band_low", "band_high")}
+
+
+def _is_number(column: str) -> bool:
+    return column not in _NAMES
+
+
+def flat(part: Any) -> Row:
+    """Row of a part of a result: its texts and numbers, and the ends of its intervals."""
+    row: Row = {}
+    for name, value in (part if isinstance(part, dict) else part.to_dict()).items():
+        if name in _PAIRS:
+            ends = (value["low"], value["high"]) if isinstance(value, dict) else value
+            row |= dict(zip(_PAIRS[name], ends or (None, None), strict=True))
+        elif name == "hyperparameter":
+            row |= {f"{name}.{key}": item for key, item in value.items()}
+        elif value is None or isinstance(value, str | int | float):
+            row[name] = value
+    return row
+
+
+class Tabular:
+    """Base of results that have a tidy table, of which frames, files and metrics are made.
+
+    `table` names the attribute whose parts are the rows, `measures` the attributes that are
+    metrics, by default those of the rows.
+    """
+
+    table: ClassVar[str] = ""
+    measures: ClassVar[tuple[str, ...]] = ()
+
+    def _strata(self) -> Iterator[tuple[Row, Iterable[Any]]]:
+        """Parts of all rows of the data, and of each group, with the columns that name it."""
+        yield {}, getattr(self, self.table) if self.table else (self,)
+
+    def records(self) -> Iterator[Row]:
+        """Rows of the tidy table: one for each estimate, test, candidate, model, group or bin."""
+        for names, parts in self._strata():
+            for part in parts:
+                yield {**names, **flat(part)}
+
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """Columns of the tidy table; a value that a row does not have is None."""
+        rows = list(self.records())
+        names = sorted(dict.fromkeys(name for row in rows for name in row), key=_is_number)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    def to_frame(self, library: str = "pandas") -> Any:
+        """Tidy table of the result, with a row for each estimate, test, model, group or bin.
+
+        Parameters
+        ----------
+        library : {"pandas", "polars"}
+            Library of the data frame, which is imported now.
+
+        Raises
+        ------
+        OptionError
+            If the library is another one, or is not installed.
+
+        Examples
+        --------
+        >>> import calibscale
+        >>> source = calibscale.from_arrays(probabilities=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1])
+        >>> calibscale.evaluate(source, ["brier", "nll"]).to_frame()["estimator"].tolist()
+        ['brier', 'nll']
+        """
+        return _exports().to_frame(self, library)
+
+    def metrics(self) -> dict[str, float]:
+        """Finite numbers of the result by name, for MLflow, Weights & Biases and the like.
+
+        An estimate has its name, its limits ``/low`` and ``/high`` after it, as well as its
+        ``/p_value``; one of a group also has the covariate and the group in its name, as in
+        ``ece/region/north``.  Characters that MLflow does not allow are replaced by ``_``.
+
+        Examples
+        --------
+        >>> import calibscale
+        >>> source = calibscale.from_arrays(probabilities=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1])
+        >>> {name: round(x, 3) for name, x in calibscale.evaluate(source, "ece").metrics().items()}
+        {'ece': 0.15}
+        """
+        found: dict[str, float] = {}
+        for row in self._measured():
+            parts = (row[name] for name in _NAMES if row.get(name) is not None)
+            texts = (part if isinstance(part, str) else f"{part:.10g}" for part in parts)
+            label = "/".join(_REFUSED.sub("_", text).strip("_ ") for text in texts)
+            for column, ending in _MEASURES.items():
+                value = row.get(column)
+                if isinstance(value, int | float) and math.isfinite(value):
+                    found[label + ending] = float(value)
+        return found
+
+    def _measured(self) -> Iterable[Row]:
+        """Rows that have a name and a value each."""
+        if not self.measures:
+            return self.records()
+        own = {k: v for k, v in flat(self).items() if k in ("statistic", "low", "high")}
+        return [{**own, "name": name, "value": getattr(self, name)} for name in self.measures]
+
+    def save(self, path: str | Path) -> None:
+        """Write the result to a file, atomically, in the format that its suffix names.
+
+        Parameters
+        ----------
+        path : path
+            .json, as by ``--json``; .csv or .parquet, the tidy table; .html, the report; .png, .svg
+            or .pdf, its plots.
+
+        Raises
+        ------
+        OptionError
+            If the suffix is another one, or the result has no report.
+        StoreError
+            If the file cannot be written.
+        """
+        _exports().save(self, path)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in flat(self).items()
+                          if value is not None and name != "schema")  # fmt: skip
+        return f"{type(self).__name__}({shown})"
+
+
+class Shown:
+    """Base of results that have a document: a short text, a plot, and a notebook page."""
+
+    def __str__(self) -> str:
+        return str(import_module("calibscale.output.text").as_text(self, max_lines=24))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the first plot of the report of the result.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on.  Default: those of a new figure, which a notebook shows.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        OptionError
+            If there is nothing to draw, as all estimates are undefined.
+        """
+        return _exports().plot(self, ax)
+
+    def _repr_html_(self) -> str:
+        return str(_exports().notebook_page(self))
+
+
+def _exports() -> Any:
+    return import_module("calibscale.output.exports")
