@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
 from calibscale import engine
 from calibscale.data import SCALAR_NOTIONS, default_notion
+from calibscale.data.source import ArraySource, Level
 from calibscale.errors import OptionError
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
@@ -23,8 +24,7 @@ from calibscale.inference.intervals import (
     with_interval,
 )
 from calibscale.inference.multiple_testing import verdict
-from calibscale.inference.resampling import Resampling, resampling
-from calibscale.kernel_sums import DataProfile
+from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
@@ -57,7 +57,7 @@ def evaluate(
     *,
     on_unsupported: str | None = None,
     group_by: str | None = None,
-    interval: Resampling | str | None = None,
+    interval: Resampling | str | bool | None = None,
     checkpoint: str | Path | None = None,
     **options: Unpack[SessionOptions],
 ) -> Evaluation:
@@ -80,8 +80,8 @@ def evaluate(
         `estimators` is given.
     group_by : str, optional
         Name of a covariate; all estimators are also computed for each of its values.
-    interval : Resampling or {"jackknife", "bootstrap"}, optional
-        Confidence intervals of the estimates.
+    interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
+        Confidence intervals of the estimates; True: by the jackknife.
     checkpoint : path, optional
         Folder for finished parts of sums over pairs, from which the same call resumes after an
         interruption, with bitwise equal results.
@@ -105,12 +105,11 @@ def evaluate(
     """
     started = time.perf_counter()
     on_unsupported = on_unsupported or ("report" if estimators is None else "raise")
-    if isinstance(interval, str):
-        interval = resampling(interval)
+    interval = requested(interval)
     with Session.open(source, **options) as session:
-        requested = listed(default_estimators() if estimators is None else estimators)
-        names = labels(requested)
-        run = session.run(requested, on_unsupported, group_by)
+        chosen = listed(default_estimators() if estimators is None else estimators)
+        names = labels(chosen)
+        run = session.run(chosen, on_unsupported, group_by)
         classes = run.source.classes
         pairwise = any(e.pairwise for e in run.fitting)
         needed: list[Statistic] = [_FINGERPRINT] * pairwise
@@ -188,19 +187,10 @@ class _Diagram(TCE2Debiased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.notion == "class_wise" and self.class_index is None:
-            raise OptionError("notion 'class_wise' requires class_index")
         if self.notion != "class_wise" and self.class_index is not None:
             raise OptionError(f"class_index is for notion 'class_wise', not {self.notion!r}")
         if self.notion == "class_wise" and self.edges == "equal-mass":
             raise OptionError("one class cannot have equal-mass bins: give edges as numbers")
-
-    def bind(self, setup: DataProfile) -> Self:
-        if self.class_index is not None and not 0 <= self.class_index < setup.classes:
-            raise OptionError(
-                f"there is no class {self.class_index}; classes are 0..{setup.classes - 1}"
-            )
-        return super().bind(setup)
 
     def _bins(self, state: BinState, *others: Any) -> BinTable:
         if self.class_index is None:
@@ -224,7 +214,7 @@ def reliability(
     bins: int = 15,
     edges: str | Iterable[float] = "equal-width",
     notion: str | None = None,
-    class_index: int | None = None,
+    class_index: int | str | None = None,
     group_by: str | None = None,
     confidence_level: float = 0.95,
     **options: Unpack[SessionOptions],
@@ -244,8 +234,9 @@ def reliability(
     notion : {"top_label", "positive", "class_wise"}, optional
         ``positive`` is class 1 of a binary source.  Default: ``positive`` for two classes, else
         ``top_label``.
-    class_index : int, optional
-        Class to judge, 0..K−1; for ``class_wise`` only.
+    class_index : int or str, optional
+        Class to judge, 0..K−1 or its name; for ``class_wise`` only.  Default: each class, with a
+        curve in `Reliability.groups` and none of all rows.
     group_by : str, optional
         Name of a covariate; a curve is also computed for each of its values.
     confidence_level : float
@@ -273,21 +264,47 @@ def reliability(
     edges = edges if isinstance(edges, str) else tuple(edges)
     with Session.open(source, **options) as session:
         notion = notion or default_notion(session.source.classes)
-        diagram = _Diagram(bins, edges, notion, class_index)
-        result = evaluate(session, [diagram], group_by=group_by)
+        classes = _classes(session.source, notion, class_index, group_by)
+        diagrams = [_Diagram(bins, edges, notion, k if k is None else int(k)) for k in classes]
+        result = evaluate(session, diagrams, group_by=group_by)
     run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
+    curves = [curve_of_estimate(e, confidence_level) for e in result.estimates]
+    groups = {v: curve_of_estimate(some[0], confidence_level) for v, some in result.groups.items()}
+    overall = curves[0]
+    if len(classes) > 1:
+        overall = ReliabilityCurve(result.n, (), None, None, "each class has a curve of its own")
+        groups, group_by = dict(zip(classes, curves, strict=True)), "class"
     return Reliability(
         notion=notion,
-        class_index=class_index,
+        class_index=None if len(classes) > 1 or classes[0] is None else int(classes[0]),
         level=confidence_level,
-        overall=curve_of_estimate(result[diagram.name], confidence_level),
+        overall=overall,
         group_by=group_by,
-        groups={
-            value: curve_of_estimate(estimates[0], confidence_level)
-            for value, estimates in result.groups.items()
-        },
-        **{**run, "parameters": {**diagram.parameters, **result.parameters}},
+        groups=groups,
+        **{**run, "parameters": {**diagrams[0].parameters, **result.parameters}},
     )
+
+
+def _classes(
+    source: ArraySource, notion: str, chosen: int | str | None, group_by: str | None
+) -> list[Any]:
+    """Classes to judge as numbers, with their names; None for other notions than class_wise."""
+    if notion != "class_wise":
+        return [chosen]
+    names = source.class_names or ()
+    every = [Level(k, names[k]) if names else k for k in range(source.classes)]
+    if chosen is None:
+        if group_by is not None:
+            raise OptionError("group_by needs one class: give class_index")
+        return every
+    if isinstance(chosen, str) and chosen in names:
+        return [names.index(chosen)]
+    if isinstance(chosen, str) or chosen not in range(source.classes):
+        raise OptionError(
+            f"there is no class {chosen!r}; classes are 0..{source.classes - 1}"
+            + f", or by name {', '.join(names[:20])}" * bool(names)
+        )
+    return [chosen]
 
 
 def curve_of(

@@ -46,7 +46,7 @@ class SessionOptions(TypedDict, total=False):
     block_rows: int | None
     scheduler: Any
     memory_limit: int | str | None
-    progress: engine.Progress | None
+    progress: engine.Progress | bool | None
 
 
 _DEFAULTS = SessionOptions(
@@ -120,7 +120,8 @@ class Session:
         block_rows : int, optional
             Number of rows of a unit of work.  Results of different sizes agree to a relative 1e-12.
         scheduler, memory_limit, progress
-            See `calibscale.engine.fold`; results do not depend on them.
+            See `calibscale.engine.fold`; results do not depend on them.  ``progress=True`` shows a
+            bar.
 
         Raises
         ------

@@ -26,9 +26,10 @@ from calibscale.cli.options import (
     source_options,
     was_passed,
     write_json,
+    wrote,
 )
 from calibscale.estimators import ESTIMATORS, SUMMARIES, build, parse, settings_of
-from calibscale.formatting import name_of
+from calibscale.formatting import base, name_of
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
@@ -299,7 +300,7 @@ EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
 
 @click.command(cls=Command, short_help="Compare predicted probabilities with frequencies.")
-@click.argument("store", required=False)
+@click.argument("stores", nargs=-1, metavar="[STORE]...")
 @click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
 @json_option
 @click.option("--bins", type=click.IntRange(1), default=15, help="Number of bins.")
@@ -314,7 +315,7 @@ EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 )  # fmt: skip
 @click.option(
     "--class", "class_index", type=click.IntRange(0), metavar="K",
-    help="Index of the class to judge, from 0 (with --notion class_wise).",
+    help="Index of the class to judge, from 0 (with --notion class_wise).  [default: each class]",
 )  # fmt: skip
 @click.option(
     "--group-by", metavar="COLUMN",
@@ -324,7 +325,7 @@ EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 @source_options
 @quiet_option
 def reliability(
-    store: str | None,
+    stores: tuple[str, ...],
     output: str | None,
     json_path: str | None,
     edges: str,
@@ -336,26 +337,34 @@ def reliability(
     """Compare the predicted probabilities of STORE with observed frequencies, bin by bin.
 
     Every bin has the confidence interval of its frequency, and the band in which the frequency of a
-    calibrated model would lie.
+    calibrated model would lie.  Several STOREs are drawn in one diagram.
 
     \b
     Examples:
       calibscale reliability loans.zarr
+      calibscale reliability before.zarr after.zarr --output both.png
       calibscale reliability loans.zarr --edges equal-mass --output diagram.png
     """
     check_outputs({"--output": output, "--json": json_path}, picture=output)
-    if notion == "class_wise" and class_index is None:
-        raise click.UsageError("--notion class_wise needs --class K, the class to judge")
+    if len(stores) > 1 and json_path is not None:
+        raise click.UsageError("--json is for one STORE")
     if notion not in (None, "class_wise") and class_index is not None:
         raise click.UsageError(f"--class needs --notion class_wise, not {notion}")
     from calibscale.evaluation import reliability as run
 
     notion = notion or (None if class_index is None else "class_wise")
-    with open_session(store, options, "counting", quiet=quiet) as session:
-        result = run(
-            session, edges=bin_edges(edges), notion=notion, class_index=class_index, **options
-        )
-    finish(result, json_path, quiet, output)
+    results = []
+    for store in stores or (None,):
+        settings = dict(options)
+        with open_session(store, settings, "counting", quiet=quiet) as session:
+            settings |= {"edges": bin_edges(edges), "notion": notion, "class_index": class_index}
+            results.append(run(session, **settings))
+        finish(results[-1], json_path, quiet, output if len(stores) < 2 else None)
+    if len(stores) > 1 and output is not None:
+        from calibscale.output.plots.pictures import save_comparison
+
+        save_comparison(results, [base(store) for store in stores], output)
+        wrote(output)
 
 
 def bin_edges(text: str) -> str | tuple[float, ...]:

@@ -145,6 +145,8 @@ class ArraySource:
 
     def covariate(self, name: str) -> int:
         """Position of a covariate; an OptionError that lists the names if there is none."""
+        if not isinstance(name, str):
+            raise OptionError(f"give the name of one covariate, not {type(name).__name__}")
         if name not in self.covariate_names:
             names = ", ".join(self.covariate_names) or "none"
             raise OptionError(f"there is no covariate {name!r}; the source has: {names}")

@@ -60,8 +60,11 @@ class Binned(ScalarEstimator):
     testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.bins < 1:
-            raise OptionError(f"bins must be at least 1, not {self.bins}")
+        if not isinstance(self.bins, int | np.integer) or self.bins < 1:
+            raise OptionError(
+                f"bins must be a whole number from 1, not {self.bins!r}; calibscale.select chooses "
+                "a number of bins by its risk"
+            )
         if isinstance(self.edges, str):
             if self.edges not in CONVENTIONS:
                 raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")

@@ -131,13 +131,26 @@ class Bootstrap(Resampling):
         return super().supports(statistic) and bool(statistic.powers)
 
 
+def requested(interval: Resampling | str | bool | None) -> Resampling | None:
+    """Request of the given name; True is the jackknife, False and None are no intervals.
+
+    An OptionError is raised for anything else.
+    """
+    if interval is None or isinstance(interval, bool):
+        return Jackknife() if interval else None
+    return interval if isinstance(interval, Resampling) else resampling(interval)
+
+
 def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling:
     """Request of the given name; `resamples` applies to the bootstrap only.
 
     An OptionError is raised if the name is unknown, or a setting is out of range.
     """
     if method not in METHODS:
-        raise OptionError(f"interval must be one of {', '.join(METHODS)}, not {method!r}")
+        raise OptionError(
+            f"interval must be True, Jackknife(…), Bootstrap(…) or one of {', '.join(METHODS)}, "
+            f"not {method!r}"
+        )
     if method == Bootstrap.method:
         settings["resamples"] = resamples
     return METHODS[method](**settings)

@@ -18,6 +18,7 @@ from calibscale.formatting import plural
 from calibscale.output.document import Article, Figure, Figures, Table
 from calibscale.output.documents import document
 from calibscale.output.plots.pictures import FORMATS, add_legend, save_picture
+from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.output.plots.style import axes, legend_entries
 from calibscale.output.report import as_page, save_report
 from calibscale.results.exported import Shown
@@ -111,10 +112,11 @@ def plot(result: Any, ax: Any) -> Any:
     first = next(iter(_figures(document(result))), None)
     if first is None:
         raise OptionError("there is nothing to draw: the result has no estimates with a value")
-    if ax is not None:
-        return first.draw(ax=ax)
+    if ax is not None or getattr(result, "judged", "") == "each class":
+        return plot_reliability(result, ax=ax) if hasattr(result, "judged") else first.draw(ax=ax)
     ax = first.draw(ax=axes(None, first.height + 50))
-    add_legend(ax.figure, legend_entries(ax), 2)
+    entries = legend_entries(ax)
+    add_legend(ax.figure, entries, 1 if max(map(len, entries), default=0) > 30 else 2)
     return ax
 
 
@@ -127,7 +129,15 @@ def notebook_page(result: Any) -> str:
         for block in section.blocks if isinstance(block, Table)
     )  # fmt: skip
     table = next(tables, None if first is None else first.numbers)
-    if table is not None and len(table.rows) > _LISTED:
-        more = f"{plural(len(table.rows) - _LISTED, 'more row')} in to_frame()"
-        table = replace(table, rows=table.rows[:_LISTED], note=f"{more}. {table.note}".strip())
+    if table is not None:
+        table = _listed(table)
     return as_page("notebook.html", article=article, table=table, plots=[first] if first else [])
+
+
+def _listed(table: Table) -> Table:
+    """First rows of a table, without its optional columns."""
+    kept = [k for k, column in enumerate(table.head) if not column.optional]
+    rows = tuple(tuple(row[k] for k in kept) for row in table.rows[:_LISTED])
+    more = len(table.rows) - len(rows)
+    note = f"{plural(more, 'more row')} in to_frame(). {table.note}" if more else table.note
+    return replace(table, head=tuple(table.head[k] for k in kept), rows=rows, note=note)

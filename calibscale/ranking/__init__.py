@@ -115,7 +115,8 @@ def rank(
         sessions: list[Session] = []
         for source in named.values():
             sessions.append(stack.enter_context(Session.open(source, **options)))
-            options["scheduler"] = sessions[0].execution.scheduler  # opened once
+            opened = sessions[0].execution
+            options |= {"scheduler": opened.scheduler, "progress": opened.progress}  # opened once
         _check_classes(list(named), sessions)
         common = estimator.shared([session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]

@@ -273,12 +273,16 @@ class Reliability(Outcome, SourceRows):
         if self.class_index is not None:
             names = self.source.get("class_names")
             return f"class {one_line(names[self.class_index]) if names else self.class_index}"
-        return "top label" if self.notion == "top_label" else "positive class"
+        names = {"top_label": "top label", "class_wise": "each class"}
+        return names.get(self.notion, "positive class")
 
     @property
     def verdict(self) -> str:
         """Number of bins outside the range of a calibrated model, as a sentence."""
-        filled, outside = len(self.overall.filled), len(self.overall.outside)
+        each = self.notion == "class_wise" and self.class_index is None
+        curves = tuple(self.groups.values()) if each else (self.overall,)
+        filled = sum(len(curve.filled) for curve in curves)
+        outside = sum(len(curve.outside) for curve in curves)
         if not filled:
             return str(self.overall.reason)
         expected = filled * (1.0 - self.level)

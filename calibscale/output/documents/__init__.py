@@ -42,9 +42,9 @@ from calibscale.output.documents.estimates import (
 )
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
+from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
 from calibscale.output.reading import read
 
-_MAX_DIAGRAMS = 12
 _ALPHA = 0.05  # level of tests
 
 
@@ -72,7 +72,7 @@ def evaluation(result: dict[str, Any]) -> Article:
     if diagram is not None:
         band = ["band"]
         first = Figures((replace(diagram, title="Reliability of all rows"),))
-        blocks = [first, *blocks[1:2], *blocks[:1], *blocks[2:]]  # values beside the diagram
+        blocks = [first, *blocks[1:]]  # the table has the intervals
     return Article(
         f"Calibration of {source_name(result)}", size_of(result),
         (result["verdict"] or _first_value(results)).removesuffix("."),
@@ -109,7 +109,9 @@ def _first_value(results: list[dict[str, Any]]) -> str:
 
 def reliability(result: dict[str, Any]) -> Article:
     """Document of ``calibscale reliability``."""
-    filled = [b for b in result["bins"] if b["frequency"] is not None]
+    by_class = result["notion"] == "class_wise" and result["class"] is None
+    curves = (result["groups"] or {"values": ()})["values"] if by_class else [result]
+    filled = [b for curve in curves for b in curve["bins"] if b["frequency"] is not None]
     outside = sum(bool(b["outside"]) for b in filled)
     level = result["level"]
     verdict = f"{outside} of {formatting.plural(len(filled), 'bin')} outside the band"
@@ -121,19 +123,20 @@ def reliability(result: dict[str, Any]) -> Article:
     listed = None
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
-        groups = sorted(values, key=lambda g: -g["n"])
+        groups = worst_classes(values) if by_class else sorted(values, key=lambda g: -g["n"])
         whom = [formatting.group(column, g["name"] or g["value"]) for g in groups]
         shared = {key: result[key] for key in ("notion", "class", "level", "source")}
-        figures += [
-            reliability_figure({**g, **shared}, f"where {name}", result)
-            for name, g in list(zip(whom, groups, strict=True))[:_MAX_DIAGRAMS]
-        ]
+        for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
+            judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
+            where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
+            figures.append(reliability_figure(judged, where, reference))
         rows = [
             (name, formatting.count(g["n"]), formatting.number(g["ece"]),
              formatting.number(g["tce2_debiased"]))
             for name, g in zip(whom, groups, strict=True)
         ]  # fmt: skip
-        listed = table("Groups", ("group", "rows", "ece", "tce2_debiased"), rows)
+        caption, head = ("Classes", "class") if by_class else ("Groups", "group")
+        listed = table(caption, (head, "rows", "ece", "tce2_debiased"), rows)
     drawn = tuple(figure for figure in figures if figure is not None)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from calibscale.atomic_files import replacing
 from calibscale.errors import OptionError
 from calibscale.output.document import Figures
 from calibscale.output.documents import document
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
 from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, legend_entries
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -99,11 +101,24 @@ def save_picture(result: Any, path: str | Path) -> None:
     OptionError
         If the ending of the path is another one.
     """
+    check_format(path)
+    _write(plot_result(result), path)
+
+
+def save_comparison(results: Sequence[Any], names: Sequence[str], path: str | Path) -> None:
+    """Write the reliability diagram of several models, as `save_picture` does."""
+    from matplotlib.figure import Figure
+
+    check_format(path)
+    size = (WIDTH * 1.2 / 72, RELIABILITY_HEIGHT * 1.2 / 72)
+    ax = Figure(figsize=size, layout="constrained").subplots()
+    _write(plot_reliability(results, ax=ax, names=names).figure, path)
+
+
+def _write(figure: Any, path: str | Path) -> None:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    check_format(path)
-    figure = plot_result(result)
     FigureCanvasAgg(figure)
     form = Path(path).suffix[1:]
     reproducible = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}

@@ -23,12 +23,12 @@ DASHED, DOTTED = (0, (5, 3)), (0, (2, 2))
 LINES = (("accent", "-"), ("high", DASHED), ("other", DOTTED), ("ink", (0, (8, 2, 2, 2))))
 
 
-def axes(ax: Any, height: float = 220.0) -> Any:
-    """Return `ax`, or the axes of a new figure `height` points high, without frame and ticks."""
+def axes(ax: Any, height: float = 220.0, width: float = WIDTH) -> Any:
+    """Return `ax`, or the axes of a new figure of this size in points, without frame and ticks."""
     if ax is None:
         from matplotlib import pyplot
 
-        figure = pyplot.figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        figure = pyplot.figure(figsize=(width / 72, height / 72), layout="constrained")
         ax = figure.subplots()
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelsize=TEXT, labelcolor=COLOURS["muted"], pad=3)
