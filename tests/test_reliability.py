@@ -208,7 +208,6 @@ def test_reliability__dict_is_json_with_its_schema(source, arrays):
         ({"edges": "equal"}, "edges must be one of"),
         ({"notion": "canonical"}, "notion must be one of"),
         ({"notion": "positive"}, "two classes"),
-        ({"notion": "class_wise"}, "class_index"),
         ({"class_index": 1}, "class_wise"),
         ({"notion": "class_wise", "class_index": 5}, "classes are 0..4"),
         ({"notion": "class_wise", "class_index": -1}, "classes are 0..4"),
@@ -487,6 +486,19 @@ def test_command__prints_rare_events_with_significant_digits(tmp_path):
     assert float(bins[1]) == pytest.approx(np.quantile(p, 0.25), rel=0.1)
 
 
+@pytest.mark.long
+def test_command__draws_several_stores_and_each_class(store, tmp_path):
+    ran = run(store, store, "-o", tmp_path / "both.svg")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.count("Reliability of ") == 2
+    assert (tmp_path / "both.svg").read_text().count(
+        f", ECE {number(reliability(store).ece, 3)}"
+    ) == 2
+    ran = run(store, "--notion", "class_wise", "-o", tmp_path / "classes.svg")
+    assert ran.exit_code == 0, ran.output
+    assert "predicted P(y = 2)" in (tmp_path / "classes.svg").read_text()
+
+
 def test_command__is_silent_with_q(store):
     ran = run(store, "--json", "-", "-q")
     assert ran.stdout.count("\n") == 1
@@ -498,7 +510,7 @@ def test_command__is_silent_with_q(store):
     [
         (["-o", "/nowhere/day.png"], "there is no folder /nowhere"),
         (["-o", "day.svg", "--json", "./day.svg"], "--output and --json cannot both be"),
-        (["-o", "day.svg", "--notion", "class_wise"], "needs --class K"),
+        (["second.zarr", "--json", "-"], "--json is for one STORE"),
         (
             ["--json", "-", "--notion", "top_label", "--class", "1"],
             "--class needs --notion class_wise",

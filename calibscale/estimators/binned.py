@@ -60,11 +60,10 @@ class Binned(ScalarEstimator):
     testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bins, int | np.integer) or self.bins < 1:
-            raise OptionError(
-                f"bins must be a whole number from 1, not {self.bins!r}; calibscale.select chooses "
-                "a number of bins by its risk"
-            )
+        if not isinstance(self.bins, int | np.integer):
+            raise OptionError(f"bins must be a whole number such as 15, not {self.bins!r}")
+        if self.bins < 1:
+            raise OptionError(f"bins must be at least 1, not {self.bins}")
         if isinstance(self.edges, str):
             if self.edges not in CONVENTIONS:
                 raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")

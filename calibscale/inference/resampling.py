@@ -138,7 +138,10 @@ def requested(interval: Resampling | str | bool | None) -> Resampling | None:
     """
     if interval is None or isinstance(interval, bool):
         return Jackknife() if interval else None
-    return interval if isinstance(interval, Resampling) else resampling(interval)
+    if not isinstance(interval, Resampling | str):
+        known = ", ".join((*map(repr, METHODS), "Jackknife(…)", "Bootstrap(…)"))
+        raise OptionError(f"interval must be True or one of {known}, not {interval!r}")
+    return resampling(interval) if isinstance(interval, str) else interval
 
 
 def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling:
@@ -147,10 +150,7 @@ def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling
     An OptionError is raised if the name is unknown, or a setting is out of range.
     """
     if method not in METHODS:
-        raise OptionError(
-            f"interval must be True, Jackknife(…), Bootstrap(…) or one of {', '.join(METHODS)}, "
-            f"not {method!r}"
-        )
+        raise OptionError(f"interval must be one of {', '.join(METHODS)}, not {method!r}")
     if method == Bootstrap.method:
         settings["resamples"] = resamples
     return METHODS[method](**settings)

@@ -61,7 +61,8 @@ def _arrow(result: Any) -> Any:
 def save_csv(result: Any, path: str | Path) -> None:
     """Write the tidy table as CSV, booleans as 0 and 1; ``-`` is standard output."""
     columns = result.columns()
-    with nullcontext(sys.stdout) if path == "-" else replacing(path) as file:
+    opened: Any = nullcontext(sys.stdout) if path == "-" else replacing(path)
+    with opened as file:
         text = file if path == "-" else codecs.getwriter("utf-8")(file)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)

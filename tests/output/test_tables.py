@@ -125,9 +125,10 @@ def test_print__shows_the_table_of_the_command(
     monkeypatch.setenv("COLUMNS", str(width))
     result = make()
     print_result(result)
-    assert str(result) == capsys.readouterr().out.rstrip("\n")
+    assert cs.as_text(result) == capsys.readouterr().out.rstrip("\n")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in str(result)
+    assert "\x1b" not in cs.as_text(result)
+    assert len(str(result).splitlines()) <= 25
     assert repr(result).startswith(short)
     assert len(repr(result)) < 1000
 
@@ -141,7 +142,7 @@ def test_print__shows_the_tables_of_any_result(
     monkeypatch.setenv("COLUMNS", "120")
     result = make()
     print_result(result)
-    assert str(result) == capsys.readouterr().out.rstrip("\n")
+    assert cs.as_text(result) == capsys.readouterr().out.rstrip("\n")
 
 
 def _grouped(sizes: tuple[int, ...], *estimators: Any) -> str:
@@ -227,7 +228,7 @@ def test_names__of_groups_in_the_table_of_a_result(arrays):
         logits=arrays["logits"], labels=arrays["labels"], covariates=arrays["covariates"],
         covariate_names=[HOSTILE],
     )  # fmt: skip
-    text = str(cs.evaluate(source, [cs.ECE()], group_by=HOSTILE))
+    text = cs.as_text(cs.evaluate(source, [cs.ECE()], group_by=HOSTILE))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert r"a\x1b[2J" in text
