@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -23,6 +23,7 @@ from calibscale.output.plots.style import axes, legend_entries
 from calibscale.output.report import as_page, save_report
 from calibscale.results.exported import Shown
 
+_BATCH = 2**16  # rows converted at a time
 _LISTED = 16  # rows of a table in a notebook
 _CLOSING = ("rows", "notes", "terms", "settings")  # sections that end every document
 
@@ -43,10 +44,12 @@ def to_frame(result: Any, library: str) -> Any:
 
 
 def _arrow(result: Any) -> Any:
-    """Tidy table in Arrow's memory: columns of numbers and texts are texts."""
+    """Tidy table in Arrow's memory: NaN is null, columns of numbers and texts are texts."""
     import pyarrow as pa
 
-    def column(values: Sequence[Any]) -> Any:
+    def column(values: Any) -> Any:
+        if hasattr(values, "dtype"):
+            return pa.array(values, from_pandas=True)
         kinds = {isinstance(value, str) for value in values if value is not None}
         if len(kinds) > 1:
             values = [value if value is None else str(value) for value in values]
@@ -60,14 +63,15 @@ def _arrow(result: Any) -> Any:
 
 def save_csv(result: Any, path: str | Path) -> None:
     """Write the tidy table as CSV, booleans as 0 and 1; ``-`` is standard output."""
-    columns = result.columns()
+    table = _arrow(result)
     opened: Any = nullcontext(sys.stdout) if path == "-" else replacing(path)
     with opened as file:
         text = file if path == "-" else codecs.getwriter("utf-8")(file)
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        for row in zip(*columns.values(), strict=True):
-            writer.writerow([int(value) if isinstance(value, bool) else value for value in row])
+        writer.writerow(table.column_names)
+        for batch in table.to_batches(_BATCH):
+            for row in zip(*(column.to_pylist() for column in batch), strict=True):
+                writer.writerow([int(value) if isinstance(value, bool) else value for value in row])
 
 
 def _save_parquet(result: Any, path: str | Path) -> None:

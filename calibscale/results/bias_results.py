@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -21,10 +20,8 @@ from calibscale.results import (
     Omitted,
     Outcome,
     SourceRows,
-    as_json,
 )
 
-_PIECE = 2**16  # rows converted at a time
 _COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
 _POINTS = Object(
     "BiasPoints", "Columns of a map; row numbers if the points are rows.",
@@ -98,35 +95,18 @@ class BiasMap(Outcome, SourceRows):
     def __len__(self) -> int:
         return len(self.bias)
 
-    @property
-    def header(self) -> tuple[str, ...]:
-        """Names of the columns of `rows`."""
-        index = () if self.index is None else ("row",)
-        return (*index, "prediction", *self.covariates, *_COLUMNS, "masked")
-
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Rows of the table of points: categories by name, None for NaN."""
-        columns = [self.predictions, *self.values.T]
-        columns += [*(getattr(self, name) for name in _COLUMNS), self.masked]
-        if self.index is not None:
-            columns.insert(0, self.index)
-        categories = self.source.get("categories", {})
-        first = self.header.index("prediction") + 1  # first covariate
-        named = {
-            k: dict(enumerate(categories[name]))
-            for k, name in enumerate(self.covariates, first)
-            if name in categories
-        }
-        for low in range(0, len(self), _PIECE):
-            pieces = [column[low : low + _PIECE].tolist() for column in columns]
-            for k, names in named.items():
-                pieces[k] = [names.get(value, value) for value in pieces[k]]
-            for row in zip(*pieces, strict=True):
-                yield tuple(as_json(row))
-
-    def columns(self) -> dict[str, Sequence[Any]]:
-        """Columns of the tidy table, which is that of `rows`."""
-        return dict(zip(self.header, zip(*self.rows(), strict=True), strict=True))
+    def columns(self) -> dict[str, Any]:
+        """Columns of the tidy table: categories by name, NaN for values that are not finite."""
+        found: dict[str, Any] = {}
+        for name, values in self.points.items():
+            found |= values if name == "covariates" else {name: values}
+        for name, values in found.items():
+            if values.dtype.kind == "f":
+                found[name] = np.where(np.isfinite(values), values, np.nan)
+        for name in self.source.get("categories", {}).keys() & set(self.covariates):
+            names = dict(enumerate(self.source["categories"][name]))
+            found[name] = [names.get(value, value) for value in found[name].tolist()]
+        return found
 
     def most_biased(self, count: int) -> Ints:
         """Indices of the unmasked points of largest |z|, in decreasing order."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -59,7 +59,7 @@ class Tabular:
             for part in parts:
                 yield {**names, **flat(part)}
 
-    def columns(self) -> dict[str, Sequence[Any]]:
+    def columns(self) -> dict[str, Any]:
         """Columns of the tidy table; a value that a row does not have is None."""
         rows = list(self.records())
         names = sorted(dict.fromkeys(name for row in rows for name in row), key=_is_number)
