@@ -293,9 +293,9 @@ def _classes(
         return [chosen]
     names = source.class_names or ()
     every = [Level(k, names[k]) if names else k for k in range(source.classes)]
+    if chosen is None and group_by is not None:
+        raise OptionError("group_by needs one class: give class_index")
     if chosen is None:
-        if group_by is not None:
-            raise OptionError("group_by needs one class: give class_index")
         return every
     if isinstance(chosen, str) and chosen in names:
         return [names.index(chosen)]

@@ -139,8 +139,7 @@ def requested(interval: Resampling | str | bool | None) -> Resampling | None:
     if interval is None or isinstance(interval, bool):
         return Jackknife() if interval else None
     if not isinstance(interval, Resampling | str):
-        known = ", ".join((*map(repr, METHODS), "Jackknife(…)", "Bootstrap(…)"))
-        raise OptionError(f"interval must be True or one of {known}, not {interval!r}")
+        raise OptionError(f"interval must be True or a name or Jackknife(…), not {interval!r}")
     return resampling(interval) if isinstance(interval, str) else interval
 
 

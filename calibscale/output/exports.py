@@ -28,9 +28,6 @@ _LISTED = 16  # rows of a table in a notebook
 _CLOSING = ("rows", "notes", "terms", "settings")  # sections that end every document
 
 
-# ---------------------------------------------------------------- tables
-
-
 def to_frame(result: Any, library: str) -> Any:
     """Tidy table of a result as a data frame; see `Tabular.to_frame`."""
     if library not in ("pandas", "polars"):
@@ -56,9 +53,6 @@ def _arrow(result: Any) -> Any:
         return pa.array(values, None if kinds else pa.float64())
 
     return pa.table({name: column(values) for name, values in result.columns().items()})
-
-
-# ---------------------------------------------------------------- files
 
 
 def save_csv(result: Any, path: str | Path) -> None:
@@ -102,9 +96,6 @@ def save(result: Any, path: str | Path) -> None:
             f"{path}: names of files of {type(result).__name__} end in {', '.join(writers)}"
         )
     writers[suffix](result, path)
-
-
-# ---------------------------------------------------------------- plots and notebooks
 
 
 def _figures(article: Article) -> list[Figure]:

@@ -51,11 +51,7 @@ _TYPOGRAPHY = str.maketrans({"\u00a0": " ", "−": "-"})  # numbers that can be 
 def as_text(result: Any, max_lines: int | None = None) -> str:
     """Return the document of a result as text without colours, as commands print it.
 
-    Parameters
-    ----------
-    result : result of any function
-    max_lines : int, optional
-        Number of lines to return, followed by a line about the rest; `print` shows 24.
+    After `max_lines` lines, if given, there is a line about the rest; `print` shows 24.
     """
     out = StringIO()
     print_result(

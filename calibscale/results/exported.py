@@ -21,10 +21,6 @@ _REFUSED = re.compile(r"[^\w/.\- ]+")  # characters that MLflow does not allow i
 _PAIRS = {"interval": ("low", "high"), "consistency": ("band_low", "band_high")}
 
 
-def _is_number(column: str) -> bool:
-    return column not in _NAMES
-
-
 def flat(part: Any) -> Row:
     """Row of a part of a result: its texts and numbers, and the ends of its intervals."""
     row: Row = {}
@@ -62,7 +58,8 @@ class Tabular:
     def columns(self) -> dict[str, Any]:
         """Columns of the tidy table; a value that a row does not have is None."""
         rows = list(self.records())
-        names = sorted(dict.fromkeys(name for row in rows for name in row), key=_is_number)
+        names = dict.fromkeys(name for row in rows for name in row)
+        names = sorted(names, key=lambda name: name not in _NAMES)
         return {name: [row.get(name) for row in rows] for name in names}
 
     def to_frame(self, library: str = "pandas") -> Any:
@@ -150,16 +147,12 @@ class Shown:
         return str(import_module("calibscale.output.text").as_text(self, max_lines=24))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the first plot of the report of the result.
+        """Draw the first plot of the report of the result, and return its axes.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
             Axes to draw on.  Default: those of a new figure, which a notebook shows.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
 
         Raises
         ------

@@ -26,19 +26,19 @@ from calibscale.output.document import (
 )
 from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
 from calibscale.output.documents.estimates import ends, interval_name, strip_table
-from calibscale.output.plots.bias_plots import (
+from calibscale.output.plots.curve_plots import (
+    IntervalPanel,
+    IntervalRow,
+    intervals_height,
+    plot_intervals,
+)
+from calibscale.output.plots.prediction_plots import (
     CURVES_HEIGHT,
     MAP_HEIGHT,
     BiasLine,
     map_cells,
     plot_bias_curves,
     plot_bias_map,
-)
-from calibscale.output.plots.curve_plots import (
-    IntervalPanel,
-    IntervalRow,
-    intervals_height,
-    plot_intervals,
 )
 
 _SIGN = f"bias: {formatting.SIGN}"
