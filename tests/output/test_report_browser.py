@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+import calibscale
 from calibscale.output.report import save_report
-from tests.support.report_results import HOSTILE, command_results, night
+from tests.support.report_results import HOSTILE, command_results, night, rows
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -60,7 +62,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
     for name, results in reports.items():
         save_report(results, folder / f"{name}.html")
-    return {name: (folder / f"{name}.html").as_uri() for name in reports}
+    icon, names = '<link rel="icon" href="data:,">', (HOSTILE[0], "age")
+    cells = [calibscale.evaluate(rows(), interval=True), calibscale.reliability(rows(names=names))]
+    page = icon + "".join(cell._repr_html_() for cell in cells)
+    (folder / "notebook.html").write_text(page, "utf-8")
+    return {name: (folder / f"{name}.html").as_uri() for name in (*reports, "notebook")}
 
 
 def visit(browser: Any, page: str, width: int = 1280, scheme: str = "light") -> None:
@@ -101,7 +107,7 @@ return [...document.querySelectorAll("svg")].map(svg => {
 """
 
 
-@pytest.mark.parametrize("name", ["night", "hostile", "commands", "several"])
+@pytest.mark.parametrize("name", ["night", "hostile", "commands", "several", "notebook"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_report__fits_the_window_and_loads_nothing(
@@ -140,9 +146,11 @@ def test_report__has_sufficient_contrast_in_light_and_dark(
 ) -> None:
     """Text has a contrast of at least 4.5 with its background."""
     script = """
-    const style = getComputedStyle(document.documentElement);
     return Object.fromEntries(["paper", "ink", "muted", "accent", "alert", "fine", "soft",
-      "alert-soft", "fine-soft"].map(n => [n, style.getPropertyValue("--" + n).trim()]));
+      "alert-soft", "fine-soft"].map(n => {
+        document.body.style.color = `var(--${n})`;
+        return [n, getComputedStyle(document.body).color];
+    }));
     """
     for scheme in ("light", "dark"):
         visit(browser, pages["night"], 768, scheme)
@@ -154,11 +162,19 @@ def test_report__has_sufficient_contrast_in_light_and_dark(
             assert contrast(colours[letters], colours[ground]) >= 4.5, (scheme, letters, ground)
 
 
+def test_notebook__follows_the_theme_of_the_notebook(browser: Any, pages: dict[str, str]) -> None:
+    visit(browser, pages["notebook"], 768, "light")
+    for light, colour in (("true", "rgb(255, 255, 255)"), ("false", "rgb(20, 23, 27)")):
+        browser.execute_script(f"document.body.setAttribute('data-jp-theme-light', '{light}')")
+        shown = "return getComputedStyle(document.querySelector('.calibscale')).backgroundColor"
+        assert browser.execute_script(shown) == colour
+
+
 def contrast(a: str, b: str) -> float:
-    """Contrast of two colours #rrggbb (WCAG 2.1)."""
+    """Contrast of two colours rgb(…) (WCAG 2.1)."""
 
     def light(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)]
         red, green, blue = (
             p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
         )
