@@ -58,8 +58,8 @@ class Tabular:
     def columns(self) -> dict[str, Any]:
         """Columns of the tidy table; a value that a row does not have is None."""
         rows = list(self.records())
-        names = dict.fromkeys(name for row in rows for name in row)
-        names = sorted(names, key=lambda name: name not in _NAMES)
+        distinct = dict.fromkeys(name for row in rows for name in row)
+        names = sorted(distinct, key=lambda name: name not in _NAMES)
         return {name: [row.get(name) for row in rows] for name in names}
 
     def to_frame(self, library: str = "pandas") -> Any:
