@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calibscale.auditing import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
     from calibscale.data.frames import from_frame
+    from calibscale.data.multilabel import from_multilabel
     from calibscale.data.source import ArraySource, from_arrays
     from calibscale.data.store import LogitStore
     from calibscale.data.zarr_arrays import open_arrays
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     )
     from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
     from calibscale.evaluation import evaluate, reliability
+    from calibscale.evaluation.accumulator import Accumulator
     from calibscale.inference import calibration_test
     from calibscale.inference.power import power
     from calibscale.inference.resampling import Bootstrap, Jackknife

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import input_hints
+from calibscale.data.array_layouts import BFLOAT16_SPACING, as_numpy, is_bfloat16
 from calibscale.data.named_values import encoded
-from calibscale.data.source import ArraySource, as_numpy, from_arrays
+from calibscale.data.source import ArraySource, from_arrays
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import ESTIMATORS, build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
@@ -50,7 +52,11 @@ _OPTIONS = {  # defaults and descriptions of options of `evaluate`
         "raise",
         "on_invalid : {'raise', 'drop'}\n    Raise an error at the first invalid row, or skip it.",
     ),
-    "tolerance": (1e-4, "tolerance : float\n    Allowed deviation of a row's sum from 1."),
+    "tolerance": (
+        None,
+        "tolerance : float, optional\n    Allowed deviation of a row's sum from 1.  Default: 1e-4, "
+        "or more for float16 and bfloat16.",
+    ),
 }
 _DOCUMENTATION = """\
 {summary}
@@ -139,7 +145,7 @@ def _source(
             raise InvalidDataError(f"y_prob must be numbers: {error}") from error
     p = p[:, 0] if p.ndim == 2 and p.shape[1] == 1 else p
     columns = getattr(y_prob, "column_names", getattr(y_prob, "columns", None))
-    return from_arrays(
+    source = from_arrays(
         probabilities=p,
         labels=_positions(y_true, labels, p.shape[1] if p.ndim == 2 else 2, columns),
         covariates=covariates,
@@ -147,6 +153,7 @@ def _source(
         binary=p.ndim == 1,
         name="y_prob",
     )
+    return replace(source, spacing=BFLOAT16_SPACING) if is_bfloat16(y_prob) else source
 
 
 def _positions(y_true: Any, labels: Any, classes: int, columns: Any) -> NDArray[np.int64]:

@@ -42,7 +42,7 @@ class SessionOptions(TypedDict, total=False):
     """Options of every function that reads a source, with the meaning in `Session.open`."""
 
     on_invalid: str
-    tolerance: float
+    tolerance: float | None
     block_rows: int | None
     scheduler: Any
     memory_limit: int | str | None
@@ -50,7 +50,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 _DEFAULTS = SessionOptions(
-    on_invalid="raise", tolerance=1e-4, block_rows=None, scheduler=None, memory_limit=None,
+    on_invalid="raise", tolerance=None, block_rows=None, scheduler=None, memory_limit=None,
     progress=None,
 )  # fmt: skip
 
@@ -115,13 +115,16 @@ class Session:
             See `LogitStore` and `from_arrays`.
         on_invalid : {"raise", "drop"}
             Raise an error at the first invalid row, or drop and count such rows.
-        tolerance : float
-            Allowed deviation of a row's sum from 1, for probabilities.
+        tolerance : float, optional
+            Allowed deviation of a row's sum from 1, for probabilities.  Default: 1e-4, or for
+            float16 2⁻¹⁰ and bfloat16 2⁻⁷, their rounding errors.
         block_rows : int, optional
             Number of rows of a unit of work.  Results of different sizes agree to a relative 1e-12.
-        scheduler, memory_limit, progress
-            See `calibscale.engine.fold`; results do not depend on them.  ``progress=True`` shows a
-            bar.
+        scheduler, memory_limit
+            See `calibscale.engine.fold`; results do not depend on them.
+        progress : bool or callable, optional
+            True: show a bar in a notebook or on a terminal, else lines on standard error.  A
+            callable is called with the numbers of finished blocks and of all blocks.
 
         Raises
         ------
@@ -137,7 +140,8 @@ class Session:
             yield replace(source, profile=source.profile.narrowed())
             return
         settings: dict[str, Any] = {**options}
-        allowed = {n: settings.pop(n) for n in ("on_invalid", "tolerance") if n in settings}
+        allowed = {n: settings.pop(n, None) for n in ("on_invalid", "tolerance")}
+        allowed = {n: value for n, value in allowed.items() if value is not None}
         if isinstance(source, Session):
             data, rules = source.source, replace(source.rules, **allowed)
             name = None if "scheduler" in settings else source.execution.name

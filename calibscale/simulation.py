@@ -21,6 +21,7 @@ from calibscale.data.store import LogitStore
 from calibscale.engine import available_cpus
 from calibscale.errors import OptionError, StoreError
 from calibscale.estimators.base import Estimator
+from calibscale.formatting.progress import reporting
 from calibscale.kernel_sums import BANDWIDTH_ROWS
 from calibscale.kernels import random_draws
 from calibscale.results import Estimate
@@ -175,7 +176,7 @@ def simulate(
     parameters: Mapping[str, float] | None = None,
     dtype: Any = np.float32,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | bool | None = None,
 ) -> LogitStore:
     """Write a store of simulated logits, with memory use independent of the number of rows.
 
@@ -199,8 +200,8 @@ def simulate(
         Type of the stored logits.  Labels are drawn from the float64 P.
     overwrite : bool
         Replace an existing store.
-    progress : callable, optional
-        Called with the number of rows written and the total number of rows.
+    progress : callable or bool, optional
+        Called with the number of rows written and the total number of rows; True: show a bar.
 
     Raises
     ------
@@ -231,14 +232,14 @@ def simulate(
         overwrite=overwrite,
     )
     largest = np.finfo(dtype).max
-    with store.writer() as writer:
+    with store.writer() as writer, reporting(progress, "simulating", "rows") as report:
         done = store.rows
         for draw in draws(configuration, seed, done, rows - done):
             stored = np.clip(draw.logits, -largest, largest).astype(dtype)
             writer.append(stored, draw.labels, covariates=draw.covariates)
             done += len(stored)
-            if progress is not None:
-                progress(done, rows)
+            if report is not None:
+                report(done, rows)
     return store
 
 

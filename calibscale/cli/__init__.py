@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from calibscale.cli.bias_commands import audit, bias
 from calibscale.cli.choice_commands import rank, select
@@ -35,7 +36,7 @@ from calibscale.cli.options import (
 from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
 from calibscale.formatting import printable
-from calibscale.output.progress import progress
+from calibscale.formatting.progress import progress
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
 _ADDRESS_SPACE = 2**30  # bytes that numerical libraries reserve
@@ -361,6 +362,21 @@ def warm_up() -> None:
     source = from_arrays(probabilities=p, labels=np.arange(40) % 2, binary=True)
     for notion in ("positive", "canonical"):
         select(source, notion, folds=2, test_fraction=0.4, features=4, scheduler="serial")
+
+
+@cli.command(short_help="Print a script that completes commands in a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes SHELL complete commands, options, paths and estimators.
+
+    \b
+    bash: calibscale completion bash >> ~/.bashrc
+    zsh:  calibscale completion zsh >> ~/.zshrc
+    fish: calibscale completion fish > ~/.config/fish/completions/calibscale.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "calibscale", "_CALIBSCALE_COMPLETE").source())
 
 
 @cli.command(short_help="Print the machine and versions for a bug report.")

@@ -24,7 +24,7 @@ from calibscale.cli.options import (
 )
 from calibscale.errors import OptionError
 from calibscale.formatting import plural, seconds
-from calibscale.output.progress import progress
+from calibscale.formatting.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.results.night_results import NightPlan

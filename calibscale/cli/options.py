@@ -15,7 +15,7 @@ import click
 from calibscale.atomic_files import refuse_overwriting
 from calibscale.atomic_files import write_json as write_json_file
 from calibscale.formatting import printable
-from calibscale.output.progress import progress
+from calibscale.formatting.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.data.source import ArraySource
@@ -52,7 +52,17 @@ binary_option = click.option(
 
 
 class Command(click.Command):
-    """A command whose help has one section for each set of shared options."""
+    """A command whose help has one section for each set of shared options.
+
+    Shells complete the paths of its arguments and options.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for p in self.params:
+            named = isinstance(p, click.Argument) or "PATH" in str(p.metavar)
+            if named and p.type is click.STRING:
+                p.type = click.Path(readable=False, allow_dash=True)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -140,8 +150,9 @@ _OPTIONS = (
     ),
     click.option(
         "--tolerance",
-        default=1e-4,
-        help="Allowed deviation of the sum of a row's probabilities from 1.",
+        type=float,
+        help="Allowed deviation of the sum of a row's probabilities from 1.  [default: 1e-4; 2^-10 "
+        "for float16]",
     ),
     *_SCHEDULER,
     click.option(

@@ -288,14 +288,12 @@ def _invalid_row(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDat
     if reason == kernel_rows.NOT_FINITE:
         if np.isnan(values).all():
             what = f"all its {rules.kind} are NaN (a missing chunk of a store reads like this)"
+        elif rules.kind == "logits" and np.isneginf(values).all():
+            what = "all its logits are −inf: at least one class must be possible"
         else:
-            k = int(np.argmax(~np.isfinite(values)))
+            fine = np.isfinite(values) | (np.isneginf(values) & (rules.kind == "logits"))
+            k = int(np.argmin(fine))
             what = f"its {rules.kind} contain {values[k]} (class {k})"
-            if values[k] == -np.inf and rules.kind == "logits" and np.isfinite(values).any():
-                what += (
-                    "; if −inf masks impossible classes, use −1e4, whose probability is 0 as well: "
-                    "np.maximum(logits, -1e4)"
-                )
     elif reason == kernel_rows.LABEL_RANGE:
         what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known"
         what += ", and a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"

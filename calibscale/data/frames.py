@@ -348,7 +348,7 @@ def from_frame(
     codes = {each: numbers_of(names) for each, names in categories.items()}
     classes = {labels: numbers_of(() if class_names is None else class_names)}
     dtypes = {kind: layout.dtype, "labels": np.dtype(np.int64)}
-    columns = {}
+    columns: dict[str, Any] = {}
     for role, names in roles.items():
         inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
         shape, dtype = (reader.table.num_rows, *inner), dtypes.get(role, np.dtype(np.float64))

@@ -35,10 +35,7 @@ def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
     if len(shape) != 2 or shape[1] < 2:
         return of_images(shape, 3)
     one_hot = "; are they one-hot? take labels.argmax(axis=1)"
-    several = (
-        "; are these several labels per row? Evaluate each separately: probabilities=p[:, k], "
-        "labels=y[:, k], binary=True"
-    )
+    several = "; are these several labels per row? Pass them to from_multilabel"
     if not isinstance(labels, np.ndarray):
         return one_hot + several
     return one_hot if (labels[:_SOME_ROWS].sum(axis=1) == 1).all() else several
@@ -47,8 +44,8 @@ def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
 def of_images(shape: tuple[int, ...], dimensions: int = 4) -> str:
     """Hint for predictions (n, K, h, w) or labels (n, h, w) of pixels."""
     return (
-        "; for images, pass pixels as rows: np.moveaxis(predictions, 1, -1).reshape(-1, K) and "
-        "labels.reshape(-1), with label −1 for pixels without one (ignore_index)"
+        "; predictions of pixels are (n, K, height, width), with labels (n, height, width) and "
+        "ignore_index= for pixels without one"
     ) * (len(shape) >= dimensions)
 
 
@@ -56,7 +53,7 @@ def of_range(labels: Any, classes: int) -> str:
     """Hint for labels with a value outside 0..K−1."""
     for ignored in (255, -100):
         if not -1 <= ignored < classes and (labels == ignored).any():
-            return f"; if {ignored} is an ignore_index, use −1: labels[labels == {ignored}] = -1"
+            return f"; if {ignored} means no label, pass ignore_index={ignored}, or store −1"
     labels = labels[labels >= 0]
     from_one = len(labels) > 0 and labels.min() == 1 and labels.max() == classes
     return "; counted from 1? subtract 1" * bool(from_one)

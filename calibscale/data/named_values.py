@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,12 +60,14 @@ def encoded(
 
 
 def named_columns(
-    table: Any, names: Sequence[str] | None = None
+    table: Any,
+    names: Sequence[str] | None = None,
+    known: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> tuple[NDArray[Any], Sequence[str] | None, dict[str, tuple[str, ...]]]:
     """Covariates of a data frame or array as numbers, their names, and the names of categories.
 
-    Texts and booleans of a frame, and texts of an array, are numbered by their sorted names.  Other
-    arrays are returned as they are, with the given names.
+    Texts and booleans of a frame, and texts of an array, are numbered by their sorted names, or
+    by those in `known`.  Other arrays are returned as they are, with the given names.
     """
     headings = getattr(table, "column_names", getattr(table, "columns", None))
     if headings is not None:
@@ -80,7 +83,7 @@ def named_columns(
     categories = {}
     for j, (name, column) in enumerate(zip(names, columns, strict=False)):
         if is_named(column):
-            codes, values = encoded(column, f"the covariate {name!r}")
+            codes, values = encoded(column, f"the covariate {name!r}", known.get(name))
             if values and isinstance(values[0], str):
                 categories[name] = values
                 columns[j] = np.where(codes < 0, np.nan, codes)

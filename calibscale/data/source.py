@@ -5,12 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibscale.data import Block, Rules, input_hints
+from calibscale.data.array_layouts import (
+    BFLOAT16_SPACING,
+    as_numpy,
+    is_bfloat16,
+    pixel_rows,
+    without_ignored,
+)
 from calibscale.data.named_values import encoded, is_named, named_columns
 from calibscale.errors import (
     BinaryError,
@@ -30,6 +36,7 @@ KINDS = ("logits", "probabilities")
 # attributes of arrays of dask and xarray, and of columns of frames, which belong to this process
 LAZY = ("dask", "variable", "frame")
 _BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes
+_TOLERANCE = 1e-4  # of row sums of probabilities in float32 or float64
 
 
 class Level(float):
@@ -55,7 +62,8 @@ class ArraySource:
 
     Created by `from_arrays` or by opening a store.  A column is anything with ``shape``, ``dtype``
     and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``,
-    ``xarray.DataArray``.
+    ``xarray.DataArray``.  `spacing` is the distance from 1 to the next number of the type in which
+    predictions were given, if it is above that of their present type.
     """
 
     kind: str
@@ -70,6 +78,7 @@ class ArraySource:
     first_row: int = 0
     class_names: tuple[str, ...] | None = None
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    spacing: float = 0.0
 
     @property
     def classes(self) -> int:
@@ -111,8 +120,15 @@ class ArraySource:
         """Whether reading blocks in order is faster, as for columns of frames."""
         return any(hasattr(c, "frame") for c in self._columns)
 
-    def rules(self, on_invalid: str = "raise", tolerance: float = 1e-4) -> Rules:
-        """Rules of validity of the rows."""
+    def rules(self, on_invalid: str = "raise", tolerance: float | None = None) -> Rules:
+        """Rules of validity of the rows.
+
+        The default tolerance is 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷: numbers rounded to the
+        spacing ε of 1 sum to 1 ± ε/2, and those computed in the same type have other errors.
+        """
+        if tolerance is None:
+            spacing = float(np.finfo(self.values.dtype).eps)
+            tolerance = max(_TOLERANCE, spacing, self.spacing)
         return Rules(self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid)
 
     @property
@@ -212,17 +228,24 @@ class ArraySource:
             ) from error
 
 
+class SourceNames(TypedDict, total=False):
+    """Names of a source, with the meaning in `from_arrays`."""
+
+    covariate_names: Sequence[str] | None
+    class_names: Sequence[Any] | None
+    name: str
+
+
 def from_arrays(
     *,
     logits: Any = None,
     probabilities: Any = None,
     labels: Any,
+    ignore_index: int | None = None,
     covariates: Any = None,
-    covariate_names: Sequence[str] | None = None,
     weights: Any = None,
     binary: bool = False,
-    class_names: Sequence[Any] | None = None,
-    name: str = "arrays",
+    **named: Unpack[SourceNames],
 ) -> ArraySource:
     """Describe predictions in arrays; predictions are neither read nor copied here.
 
@@ -230,11 +253,15 @@ def from_arrays(
     ----------
     logits, probabilities : (n, K) array-like
         Exactly one of the two: NumPy array, memory map, ``zarr.Array``, ``dask.array`` or
-        ``xarray.DataArray``.  One column, (n,) or (n, 1), is P(y = 1) or its log-odds and needs
-        ``binary=True``.
+        ``xarray.DataArray``; or a tensor of any device.  One column, (n,) or (n, 1), is P(y = 1)
+        or its log-odds and needs ``binary=True``.  A logit of −∞ masks a class: its probability
+        is 0.  In memory also (n, K, …) with labels (n, …), such as those of pixels: each position
+        is a row.
     labels : (n,) array-like of integers
         0..K−1; −1 where the label is not yet known.  Arrays in memory may also be booleans or
         floats with integer values, NaN meaning −1, or texts among `class_names`.
+    ignore_index : int, optional
+        Value of labels in memory that means −1, such as 255 or −100.
     covariates : (n, d) array-like, or (n,) for one covariate, optional
         Numbers, or in memory also texts or a data frame: results print the texts.
     covariate_names : d names, optional
@@ -271,16 +298,26 @@ def from_arrays(
     """
     if (logits is None) == (probabilities is None):
         raise OptionError("give exactly one of logits= and probabilities=")
+    if unknown := named.keys() - SourceNames.__annotations__:
+        raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
+    class_names, covariate_names = named.get("class_names"), named.get("covariate_names")
+    name = named.get("name", "arrays")
     kind = "logits" if logits is not None else "probabilities"
-    values = _column(logits if logits is not None else probabilities, kind)
+    values = logits if logits is not None else probabilities
+    spacing = BFLOAT16_SPACING if is_bfloat16(values) else 0.0
+    values, labels, weights, covariates = pixel_rows(
+        _column(values, kind), labels if _sliceable(labels) else as_numpy(labels, "labels"),
+        weights if weights is None else _column(weights, "weights"), covariates,
+        binary=binary, name=name,
+    )  # fmt: skip
     labels = integer_labels(_column(_numbered(labels, class_names), "labels"), name)
+    labels = without_ignored(labels, ignore_index, 2 if binary else int((*values.shape, 2, 2)[1]))
     categories: dict[str, tuple[str, ...]] = {}
     if covariates is not None:
         if not (hasattr(covariates, "columns") or _sliceable(covariates)):
             covariates = as_numpy(covariates, "covariates")
         columns, covariate_names, categories = named_columns(covariates, covariate_names)
         covariates = _column(columns, "covariates")
-    weights = None if weights is None else _column(weights, "weights")
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     d = 0 if covariates is None else int((*covariates.shape, 1)[1])
     names = tuple(f"x{i}" for i in range(d)) if covariate_names is None else tuple(covariate_names)
@@ -298,15 +335,14 @@ def from_arrays(
         raise OptionError(
             f"{source.classes} classes need {source.classes} distinct names, not {list(classes)}"
         )
-    return replace(source, class_names=classes, categories=categories)
+    return replace(source, class_names=classes, categories=categories, spacing=spacing)
 
 
 def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
     """Convert labels that are texts to numbers, by the names of the classes."""
-    array = labels if _sliceable(labels) else as_numpy(labels, "labels")
-    if class_names is None or not is_named(array):
-        return array
-    return encoded(np.asarray(array), "labels", class_names)[0]
+    if class_names is None or not is_named(labels):
+        return labels
+    return encoded(np.asarray(labels), "labels", class_names)[0]
 
 
 def _column(array: Any, name: str) -> Any:
@@ -314,8 +350,7 @@ def _column(array: Any, name: str) -> Any:
         raise InvalidDataError(
             f"{name} have masked entries; remove those rows, or set their labels to −1"
         )
-    _refuse_bfloat16(array, name)
-    if not _sliceable(array):
+    if is_bfloat16(array) or not _sliceable(array):
         array = as_numpy(array, name)  # lists, and tensors with a dtype of their framework
     if np.dtype(array.dtype).kind not in "iufb":
         hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
@@ -404,27 +439,3 @@ def _check(
     if shape[0] == 0:
         raise NoRowsError(f"{name}: there are no rows")
     return shape[0]
-
-
-def _refuse_bfloat16(array: Any, name: str) -> None:
-    if "bfloat16" in str(getattr(array, "dtype", "")):
-        raise InvalidDataError(
-            f"{name} has type bfloat16, which NumPy lacks: convert it to float32, by array.float() "
-            "in PyTorch or array.astype('float32') elsewhere"
-        )
-
-
-def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
-    """Convert an array with DLPack or the array protocol to NumPy."""
-    _refuse_bfloat16(array, name)
-    if hasattr(array, "detach"):
-        array = array.detach()
-    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
-        try:
-            return np.from_dlpack(array)
-        except (TypeError, BufferError, RuntimeError):
-            pass
-    try:
-        return np.asarray(array)
-    except ValueError as error:
-        raise InvalidDataError(f"{name} cannot be an array of numbers: {error}") from error

@@ -13,7 +13,8 @@ import numpy as np
 import zarr
 
 from calibscale.data import input_hints
-from calibscale.data.source import ArraySource, as_numpy
+from calibscale.data.array_layouts import as_numpy, pixel_rows, without_ignored
+from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
     FORMAT,
     StoreColumns,
@@ -61,20 +62,29 @@ class Writer:
             raise
 
     def append(
-        self, values: Any, labels: Any, *, covariates: Any = None, weights: Any = None
+        self,
+        values: Any,
+        labels: Any,
+        *,
+        covariates: Any = None,
+        weights: Any = None,
+        ignore_index: int | None = None,
     ) -> None:
         """Add rows.
 
         Parameters
         ----------
         values : (r, K), or (r,) if binary
-            Logits or probabilities, according to the kind of the store.
+            Logits or probabilities, according to the kind of the store; or (r, K, …) with labels
+            (r, …), see `from_arrays`.
         labels : (r,) integers
             −1 where the label is not yet known.
         covariates : (r, d), or (r,) if there is one covariate
             Required if the store has covariates, else refused.
         weights : (r,)
             Required if the store has weights, else refused.
+        ignore_index : int, optional
+            Value of labels that means −1.
 
         Raises
         ------
@@ -82,6 +92,11 @@ class Writer:
             If a shape or type does not match the store; no row is added then.
         """
         self._check_open()
+        values, labels = as_numpy(values, self._store.kind), as_numpy(labels)
+        values, labels, covariates, weights = pixel_rows(
+            values, labels, covariates, weights, binary=self._store.binary, name=self._store.url
+        )
+        labels = without_ignored(labels, ignore_index, self._store.classes)
         part = fitting(self._store, self._dtype, values, labels, covariates, weights)
         self._parts.append(part)
         self._buffered += len(part["labels"])

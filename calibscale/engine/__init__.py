@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from calibscale.engine.merge_tree import (
     run_length,
 )
 from calibscale.errors import OptionError
+from calibscale.formatting.progress import reporting
 
 
 class NoRoomError(OptionError):
@@ -98,18 +98,6 @@ def open_scheduler(scheduler: Any = None, memory_limit: int | str | None = None)
             yield opened
 
 
-@contextmanager
-def _reporting(progress: Any) -> Iterator[Progress | None]:
-    """Callback of a progress bar for True, else the given one."""
-    if progress is True:
-        with import_module("calibscale.output.progress").progress("computing", "blocks") as report:
-            yield report
-    elif progress in (None, False) or callable(progress):
-        yield progress or None
-    else:
-        raise OptionError(f"progress must be True or a function of (done, total), not {progress!r}")
-
-
 @dataclass(frozen=True)
 class Execution:
     """Options of folds, with the meaning in `fold`, the size of blocks, and the name for results.
@@ -134,7 +122,7 @@ class Execution:
         named = "auto" if self.scheduler is None else type(self.scheduler).__name__
         name = self.scheduler if isinstance(self.scheduler, str) else named
         with (
-            _reporting(self.progress) as report,
+            reporting(self.progress, "computing", "steps") as report,
             open_scheduler(self.scheduler, self.memory_limit) as scheduler,
         ):
             yield replace(self, scheduler=scheduler, progress=report, name=self.name or name)

@@ -28,7 +28,7 @@ _INFINITY = np.int64(0x7FF0000000000000)
 
 @inlined()
 def _extent(row):
-    """(smallest, largest, whether all are finite), by the order of the bits as integers.
+    """(smallest, largest, whether all are finite or −∞, but some finite), by the order of the bits.
 
     LLVM vectorises integer maxima, but none of Numba's floating-point maxima.  Flipping the bits
     of negative numbers gives them the order of the numbers; infinities and NaN lie at the ends.
@@ -42,7 +42,7 @@ def _extent(row):
         high = max(high, key)
     smallest = np.int64(low ^ ((low >> 63) & _SIGN_LESS)).view(np.float64)
     largest = np.int64(high ^ ((high >> 63) & _SIGN_LESS)).view(np.float64)
-    return smallest, largest, high < _INFINITY and low > ~_INFINITY
+    return smallest, largest, high < _INFINITY and low >= ~_INFINITY and high > ~_INFINITY
 
 
 @inlined("nsz", "reassoc", "contract")
@@ -103,6 +103,7 @@ def _brier(squares, p, rest, own, hit):
 def score_logits(x, labels, top, confidence, rest, brier, nll, status):
     """Top label, max q, 1 − max q, Brier score and −log q_y of each row; `softmax` computes q.
 
+    A logit of −∞ is a probability of 0.
     axes: x (rows, K) float32 or float64; all else (rows,)
     """
     rows, K = x.shape
@@ -151,7 +152,7 @@ def score_probabilities(x, labels, tolerance, top, confidence, rest, brier, nll,
         row = x[i]
         y = labels[i]
         smallest, p, finite = _extent(row)
-        status[i] = _complaint(finite, y, K)
+        status[i] = _complaint(finite and smallest > -np.inf, y, K)
         if status[i] > UNLABELLED:
             continue
         t = _first_equal(row, p)

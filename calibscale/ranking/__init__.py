@@ -120,7 +120,6 @@ def rank(
         _check_classes(list(named), sessions)
         common = estimator.shared([session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]
-        execution = sessions[0].execution
         passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
         stages = engine.Stages(execution.progress, passes)
         models = estimate_models(list(named), runs, jackknife, stages)

@@ -275,10 +275,14 @@ class Scan:
         rows = self.source.read(start, stop, covariates=self.rules.reads_covariates)
         result = PassResult(RowCounts(), {}, {})
         for chunk, counts in chunks(rows, self.rules):
-            result = result._replace(counts=result.counts + counts)
-            for key, part in self._split(chunk):
-                self._accumulate(result, key, part)
+            result = self.add(result, chunk, counts)
         return result
+
+    def add(self, result: PassResult, chunk: Chunk, counts: RowCounts) -> PassResult:
+        """Result with the chunk's rows added, which shares its states."""
+        for key, part in self._split(chunk):
+            self._accumulate(result, key, part)
+        return result._replace(counts=result.counts + counts)
 
     def merge(self, a: PassResult, b: PassResult) -> PassResult:
         for key, states in b.groups.items():
@@ -364,8 +368,13 @@ def scan(task: Scan, execution: engine.Execution) -> PassResult:
     there is a state for each fold, and none of all rows.  Chunks carry all covariates if some must
     be finite.
     """
+    grouped = task.rules.group is not None
+    return finished(task, _fold_groups(task, execution) if grouped else execution.fold(task))
+
+
+def finished(task: Scan, result: PassResult) -> PassResult:
+    """Result of `scan` from that of a fold, whose states it may modify."""
     source, statistics, group = task.source, task.statistics, task.rules.group
-    result = execution.fold(task) if group is None else _fold_groups(task, execution)
     groups: dict[Any, States] = {
         key: dict(zip(statistics, states, strict=True)) for key, states in result.groups.items()
     }

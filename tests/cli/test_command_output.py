@@ -14,7 +14,7 @@ import pytest
 
 from calibscale import ECE, LogitStore
 from calibscale.cli.options import check_output
-from calibscale.output import progress
+from calibscale.formatting import progress
 from calibscale.output.text import left_out
 from tests.support.command_store import NAMES, ROWS, api
 from tests.support.commands import environment, finish, start

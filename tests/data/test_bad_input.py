@@ -38,7 +38,6 @@ ANY = {
     "nan": ("not_finite", r"contain nan \(class 2\)"),
     "all nan": ("not_finite", r"are NaN \(a missing chunk of a store reads like this\)"),
     "+inf": ("not_finite", r"contain inf \(class 1\)"),
-    "-inf": ("not_finite", r"contain -inf \(class 3\)"),
     "label K": ("label_out_of_range", r"its label is 4, outside 0\.\.3 \(−1: not yet known\)"),
     "label -2": ("label_out_of_range", r"its label is -2"),
     "label huge": ("label_out_of_range", r"its label is 4611686018427387904"),
@@ -50,6 +49,7 @@ ANY = {
 
 
 SIMPLEX = {
+    "-inf": ("not_finite", r"contain -inf \(class 3\)"),
     "negative": (
         "negative_probability",
         r"-0\.25; if these are logits, pass them as logits= \(ingest",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from calibscale import (
     NLL,
     Accuracy,
     InvalidDataError,
-    LogitStore,
     OptionError,
     StoreError,
     evaluate,
@@ -237,83 +235,6 @@ def test_evaluate__an_unknown_group_column_is_refused_before_reading():
         run(data, group_by="sex")
     with pytest.raises(OptionError, match="there is no covariate 'sex'; the source has: x0"):
         run(data, None, group_by="sex")
-
-
-# ---------------------------------------------------------------- what networks give
-
-
-class BFloat16:
-    """Tensor of a type that NumPy lacks."""
-
-    shape, dtype = (4, 3), "torch.bfloat16"
-
-    def __array__(self, *arguments: Any) -> np.ndarray:
-        raise TypeError("Got unsupported ScalarType BFloat16")
-
-
-def test_bfloat16__is_an_error_with_a_remedy(tmp_path):
-    labels = np.zeros(4, int)
-    with pytest.raises(InvalidDataError, match=r"logits has type bfloat16.*array\.float\(\)"):
-        from_arrays(logits=BFloat16(), labels=labels)
-    store = LogitStore.create(tmp_path / "s.zarr", classes=3)
-    with (
-        pytest.raises(InvalidDataError, match=r"bfloat16.*array\.float\(\)"),
-        store.writer() as writer,
-    ):
-        writer.append(BFloat16(), labels)
-
-
-def test_masked_logits__may_be_large_negative_numbers(rng):
-    logits = rng.normal(size=(50, 4))
-    logits[:, 2] = -np.inf
-    labels = rng.integers(0, 2, 50)
-    with pytest.raises(InvalidDataError, match=r"np\.maximum\(logits, -1e4\)\.$"):
-        evaluate(from_arrays(logits=logits, labels=labels), [NLL()])
-    mended = from_arrays(logits=np.maximum(logits, -1e4), labels=labels)
-    without = from_arrays(logits=np.delete(logits, 2, axis=1), labels=labels)
-    expected = evaluate(without, [NLL()])["nll"].value
-    assert evaluate(mended, [NLL()])["nll"].value == pytest.approx(expected, rel=1e-12)
-
-
-def test_images__error_says_how_to_pass_pixels(rng, tmp_path):
-    logits = rng.normal(size=(2, 3, 4, 5))
-    labels = rng.integers(0, 3, (2, 4, 5))
-    labels[0, 0] = 255
-    message = r"np\.moveaxis\(predictions, 1, -1\)\.reshape\(-1, K\).*label −1"
-    with pytest.raises(InvalidDataError, match=message):
-        from_arrays(logits=logits, labels=labels)
-    flat = np.moveaxis(logits, 1, -1).reshape(-1, 3)
-    with pytest.raises(InvalidDataError, match=message):
-        from_arrays(logits=flat, labels=labels)
-    store = LogitStore.create(tmp_path / "s.zarr", classes=3)
-    with pytest.raises(InvalidDataError, match=message), store.writer() as writer:
-        writer.append(logits, labels)
-    mine = labels.reshape(-1)
-    with pytest.raises(InvalidDataError, match=r"labels\[labels == 255\] = -1"):
-        evaluate(from_arrays(logits=flat, labels=mine), [Accuracy()])
-    mine[mine == 255] = -1
-    result = evaluate(from_arrays(logits=flat, labels=mine), [Accuracy()])
-    assert (result.n, result.n_unlabelled) == (35, 5)
-
-
-def test_several_labels_per_row__are_evaluated_separately(rng):
-    p = rng.random((30, 4))
-    y = (rng.random((30, 4)) < p).astype(int)
-    with pytest.raises(InvalidDataError, match=r"several labels per row\?.*binary=True") as caught:
-        from_arrays(probabilities=p, labels=y)
-    assert "argmax" not in str(caught.value)
-    one = from_arrays(probabilities=p[:, 1], labels=y[:, 1], binary=True)
-    assert evaluate(one, [Accuracy()]).n == 30
-
-
-def test_float16_probabilities__error_suggests_a_tolerance(rng):
-    p = rng.dirichlet(np.ones(1000), 200).astype(np.float16)
-    source = from_arrays(probabilities=p, labels=rng.integers(0, 1000, 200))
-    with pytest.raises(InvalidDataError, match=r"sum to 1 within .* tolerance=") as caught:
-        evaluate(source, [Accuracy()], tolerance=1e-5)
-    assert "drop" not in str(caught.value)
-    tolerance = float(re.search(r"tolerance=([\d.e-]+)", str(caught.value))[1])
-    assert evaluate(source, [Accuracy()], tolerance=tolerance).n == 200
 
 
 def test_open__error_for_a_table_names_the_ingest_command(tmp_path):

@@ -21,6 +21,7 @@ CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 _PRECISION = 1e-8  # of a parameter; the last step is below it
 _MAX_PASSES = 60
 _LARGEST_STEP = math.log(16.0)
+_MASKED = -1e4  # logit of a masked class
 
 
 def _check_clip(clip: float) -> None:
@@ -35,6 +36,7 @@ def clipped(chunk: Chunk, clip: float) -> Floats:
     else:
         z = np.log(np.maximum(chunk.q, clip))
     z -= z.max(axis=1, keepdims=True)
+    z[np.isneginf(z)] = _MASKED  # its product with a probability of 0 is 0
     return z
 
 

@@ -17,6 +17,7 @@ from calibscale.data.ingest.readers import reading
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import InvalidDataError, StoreError
+from calibscale.formatting.progress import reporting
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def ingest(
     dtype: Any = None,
     provenance: dict | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> IngestReport:
     """Write files of predictions and labels into a store, in constant memory.
 
@@ -78,8 +79,8 @@ def ingest(
         Stored together with names and sizes of the files, keys, time and version.
     overwrite : bool
         Whether to replace an existing store, finished or not.
-    progress : callable(rows done, number of rows or None), optional
-        Called after every batch.
+    progress : callable(rows done, number of rows or None), or bool, optional
+        Called after every batch; True: show a bar.
 
     Raises
     ------
@@ -144,7 +145,7 @@ def ingest(
         )
     before = store.rows
     if not store.finished:
-        with store.writer() as writer:
+        with store.writer() as writer, reporting(progress, "ingesting", "rows") as report:
             before = done = store.rows  # read again under the lock
             names_of = (class_names or (), categories, store.classes)
             for batch in batches(layouts, stored, *names_of, done):
@@ -157,8 +158,8 @@ def ingest(
                         )
                     )  # fmt: skip
                 done += len(batch.labels)
-                if progress is not None:
-                    progress(done, total)
+                if report is not None:
+                    report(done, total)
         if store.rows and store.classes == 2 and input_hints.negatives_lost(store.source.labels):
             _log.warning(input_hints.ARE_NEGATIVES, url)
     added = store.rows - before

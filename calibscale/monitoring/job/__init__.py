@@ -154,7 +154,7 @@ class Source:
     columns: Columns | None = None
     binary: bool = False
     on_invalid: Literal["raise", "drop"] = "raise"
-    tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-4
+    tolerance: Annotated[float | None, Field(gt=0, lt=1)] = None
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)

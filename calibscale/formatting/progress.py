@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, a line every 30 seconds elsewhere."""
+"""Progress: a bar in a notebook or on a terminal, a line every 30 seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -6,10 +6,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
 
+from calibscale.errors import OptionError
 from calibscale.formatting import plural, printable
 
 _HEARTBEAT = 30.0  # seconds between lines without a terminal
+_REDRAW = 0.2  # seconds between changes of a bar in a notebook
+
+
+@contextmanager
+def reporting(
+    given: Callable[..., None] | bool | None, what: str, unit: str
+) -> Iterator[Callable[..., None] | None]:
+    """Callback of a parameter `progress`: a callable, or True for that of `progress`."""
+    if given is True:
+        with progress(what, unit) as report:
+            yield report
+    elif given in (None, False) or callable(given):
+        yield given or None  # type: ignore[misc]
+    else:
+        raise OptionError(f"progress must be True or a function of (done, total), not {given!r}")
 
 
 @contextmanager
@@ -21,11 +38,16 @@ def progress(what: str, unit: str, quiet: bool = False) -> Iterator[Callable[...
     """
     if quiet:
         yield lambda done, total=None, now=None: None
+    elif _in_notebook():
+        with _cell(what, unit) as report:
+            yield report
     elif sys.stderr.isatty():
         with _bar(what, unit) as report:
             yield report
     else:
-        yield _heartbeat(what, unit)
+        yield _texts(
+            what, unit, _HEARTBEAT, lambda line, *_: print(line, file=sys.stderr, flush=True)
+        )
 
 
 def _count(number: int, unit: str) -> str:
@@ -63,7 +85,8 @@ def _bar(what: str, unit: str) -> Iterator[Callable[..., None]]:
         yield report
 
 
-def _heartbeat(what: str, unit: str) -> Callable[..., None]:
+def _texts(what: str, unit: str, every: float, show: Callable[..., None]) -> Callable[..., None]:
+    """Callback that passes a line of text, `done` and `total` to `show` every so many seconds."""
     started = last = time.monotonic()
     previous, several_passes = 0, False
 
@@ -71,12 +94,36 @@ def _heartbeat(what: str, unit: str) -> Callable[..., None]:
         nonlocal last, previous, several_passes
         previous, several_passes = done, several_passes or done < previous
         time_now = time.monotonic()
-        if time_now - last < _HEARTBEAT:
+        if time_now - last < every:
             return
         last, passed = time_now, time_now - started
         line = f"{printable(now or what)}: {_count(done, unit)} after {passed:.0f} s"
         if total and 0 < done < total and not several_passes:
             line += f", about {passed * (total - done) / done:.0f} s left"
-        print(line, file=sys.stderr, flush=True)
+        show(line, done, total)
 
     return report
+
+
+def _in_notebook() -> bool:
+    """Whether the process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@contextmanager
+def _cell(what: str, unit: str) -> Iterator[Callable[..., None]]:
+    """Bar in the output of the cell, without widgets, which is emptied at the end."""
+    from IPython.display import display
+
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def show(line: str, done: int, total: int | None) -> None:
+        share = f' value="{done}" max="{total}"' if total else ""
+        bar = f"<progress{share}></progress> {escape(line)}"
+        handle.update({"text/plain": line, "text/html": bar}, raw=True)
+
+    try:
+        yield _texts(what, unit, _REDRAW, show)
+    finally:
+        handle.update({"text/plain": "", "text/html": ""}, raw=True)

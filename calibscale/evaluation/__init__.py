@@ -45,7 +45,7 @@ from calibscale.session import (
     verb,
     versions,
 )
-from calibscale.statistics import States, Statistic
+from calibscale.statistics import PassResult, States, Statistic
 from calibscale.statistics.bins import BinState, BinTable
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 
@@ -108,38 +108,53 @@ def evaluate(
     interval = requested(interval)
     with Session.open(source, **options) as session:
         chosen = listed(default_estimators() if estimators is None else estimators)
-        names = labels(chosen)
         run = session.run(chosen, on_unsupported, group_by)
-        classes = run.source.classes
-        pairwise = any(e.pairwise for e in run.fitting)
-        needed: list[Statistic] = [_FINGERPRINT] * pairwise
-        for e in run.fitting:
-            grouped = interval_statistics(e, interval, classes) if interval else ()
-            needed += (*(grouped or e.needs), *e.counted)
-        result = run.scan(needed)
-        estimates = {}
-        for key, states in result.groups.items():
-            pairs = None
-            if pairwise:
-                group = None if key is None else (run.source.covariate(group_by or ""), float(key))
-                identity = _identity(run, states[_FINGERPRINT])
-                pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
-            estimates[key] = tuple(
-                replace(_estimate(e, states, pairs, interval, classes), estimator=name)
-                for e, name in zip(run.chosen, names, strict=True)
-            )
+        result = run.scan(needed_statistics(run, interval))
+        return evaluation_of(run, labels(chosen), result, interval, started, checkpoint)
+
+
+_FINGERPRINT = Fingerprint()
+
+
+def needed_statistics(run: Run, interval: Resampling | None) -> list[Statistic]:
+    """Statistics of the pass of a run."""
+    needed: list[Statistic] = [_FINGERPRINT] * any(e.pairwise for e in run.fitting)
+    for e in run.fitting:
+        grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
+        needed += (*(grouped or e.needs), *e.counted)
+    return needed
+
+
+def evaluation_of(
+    run: Run,
+    names: Iterable[str],
+    result: PassResult,
+    interval: Resampling | None,
+    started: float,
+    checkpoint: str | Path | None = None,
+) -> Evaluation:
+    """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
+    classes, pairwise = run.source.classes, any(e.pairwise for e in run.fitting)
+    estimates = {}
+    for key, states in result.groups.items():
+        pairs = None
+        if pairwise:
+            group = None if key is None else (run.source.covariate(run.group_by or ""), float(key))
+            identity = _identity(run, states[_FINGERPRINT])
+            pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
+        estimates[key] = tuple(
+            replace(_estimate(e, states, pairs, interval, classes), estimator=name)
+            for e, name in zip(run.chosen, names, strict=True)
+        )
     overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
     return Evaluation(
         estimates=overall,
         verdict=verdict(overall, outcome["n"], outcome["source"].get("class_names")),
         reliability=drawn(overall),
-        group_by=group_by,
+        group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
         **outcome,
     )
-
-
-_FINGERPRINT = Fingerprint()
 
 
 def _estimate(

@@ -1,0 +1,419 @@
+"""Running evaluation of batches, in one process or several."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from calibscale import engine
+from calibscale.data import Block, RowCounts, Rules, chunks
+from calibscale.data.array_layouts import as_numpy
+from calibscale.data.named_values import named_columns
+from calibscale.data.source import ArraySource, from_arrays
+from calibscale.errors import InvalidDataError, NoRowsError, OptionError
+from calibscale.estimators import labels as labels_of
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.evaluation import evaluation_of, needed_statistics
+from calibscale.inference.resampling import Resampling, resampling
+from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
+from calibscale.results import Estimate
+from calibscale.results.evaluation_results import Evaluation
+from calibscale.session import Run, default_estimators, listed
+from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
+
+_STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
+_RECENT_ROWS = 2**16  # rows summed at a time, so that rounding errors do not grow with updates
+_NAME = "accumulated rows"
+
+
+@dataclass(frozen=True)
+class _StreamProfile(DataProfile):
+    """Profile of a stream of rows, whose first rows are the source."""
+
+    @property
+    def rows(self) -> int:
+        return _STREAM_ROWS
+
+    def held_out(self, *settings: Any) -> NotionRows:
+        raise OptionError(
+            "bandwidth_share= needs several passes over the rows, and an Accumulator sees them "
+            "once: set the bandwidths, or use evaluate"
+        )
+
+
+class Accumulator:
+    """Evaluation of rows that come in batches, which are not kept.
+
+    The estimates are those of `evaluate` on the same rows.  Memory does not depend on the number of
+    rows.  Accumulators can be pickled, and those of several processes merged.
+
+    Parameters
+    ----------
+    estimators : Estimator or str or several, optional
+        See `evaluate`.  Estimators that need pairs of rows or several passes are refused.
+    classes : int, or sequence of K names
+        Number of classes K, or their names in the order of the columns.
+    covariate_names : d names, optional
+        Names of the columns of covariates.  Default: those of the first batch.
+    categories : {covariate: names}, optional
+        Values of the covariates that are texts.
+    group_by : str, optional
+        Name of a covariate; all estimators are also computed for each of its values.
+    interval : Resampling or {"jackknife", "bootstrap"}, optional
+        Confidence intervals of the estimates; in several processes with distinct `first_row`.
+    on_invalid, tolerance
+        See `evaluate`.
+    first_row : int
+        Number of the first row, which intervals depend on; such as ``rank * 10**9``.
+
+    Raises
+    ------
+    OptionError
+        If an estimator cannot be computed from batches, or a setting is impossible.
+
+    Notes
+    -----
+    If an estimator needs a bandwidth that is not given, the first 1,000 rows fix it, and a note of
+    the estimate says so.  Accumulators with bandwidths of different rows cannot be merged: set the
+    bandwidths, or start all from copies of one after its first rows and `reset`.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> rng = np.random.default_rng(0)
+    >>> accumulator = calibscale.Accumulator(["ece", "brier"], classes=3)
+    >>> for batch in range(4):  # of an evaluation loop
+    ...     logits, labels = rng.normal(size=(100, 3)), rng.integers(0, 3, 100)
+    ...     accumulator.update(logits=logits, labels=labels)
+    >>> accumulator.compute()["ece"].n
+    400
+
+    In several processes, each with its own rows, the accumulators are gathered and merged:
+
+    >>> parts = [calibscale.Accumulator("brier", classes=2) for rank in range(2)]
+    >>> for rank, part in enumerate(parts):
+    ...     part.update(probabilities=[0.25, 0.75], labels=[0, rank])
+    >>> round(parts[0].merge(parts[1]).compute()["brier"].value, 4)
+    0.3125
+    """
+
+    def __init__(
+        self,
+        estimators: Estimator | str | Iterable[Estimator | str] | None = None,
+        *,
+        classes: int | Sequence[Any],
+        covariate_names: Sequence[str] | None = None,
+        categories: Mapping[str, Sequence[str]] | None = None,
+        group_by: str | None = None,
+        interval: Resampling | str | None = None,
+        on_invalid: str = "raise",
+        tolerance: float | None = None,
+        first_row: int = 0,
+    ) -> None:
+        self._report = estimators is None
+        self._requested = listed(default_estimators() if estimators is None else estimators)
+        self._class_names = None if isinstance(classes, int) else tuple(map(str, classes))
+        self._classes = classes if isinstance(classes, int) else len(classes)
+        if self._classes < 2:
+            raise OptionError(f"classes must be at least 2, not {self._classes}")
+        self._covariate_names = None if covariate_names is None else tuple(covariate_names)
+        self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
+        self._group_by = group_by
+        self._interval = resampling(interval) if isinstance(interval, str) else interval
+        self._rules = (on_invalid, tolerance)
+        self._first_row = first_row
+        # refuses what no rows allow; estimators that have other settings for the real rows depend
+        # on them
+        self._unfitted = self._bound(self._imagined()).chosen
+        self.reset()
+
+    def reset(self, *, keep_bandwidths: bool = False, first_row: int | None = None) -> None:
+        """Forget all rows, and unless they are kept the bandwidths that the rows have fixed.
+
+        Parameters
+        ----------
+        keep_bandwidths : bool
+            Whether to keep bandwidths, and the kinds of columns.
+        first_row : int, optional
+            Number of the next row.  Default: that of the first.
+        """
+        self._first_row = self._first_row if first_row is None else first_row
+        self._spans: list[tuple[int, int]] = []  # row numbers of each process
+        self._next_row = self._first_row
+        self._seconds = 0.0
+        self._total, self._recent = _nothing(), _nothing()
+        if keep_bandwidths and self._scan is not None:
+            return
+        self._columns: tuple[Any, ...] | None = None
+        self._blocks: list[Block] = []  # until bandwidths are fixed
+        self._source: ArraySource | None = None  # without rows
+        self._run: Run | None = None
+        self._scan: Scan | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(labels_of(self._requested))
+        return f"Accumulator([{names}], classes={self._classes}, rows={self.rows})"
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of all updates."""
+        return sum(stop - start for start, stop in [*self._spans, self._span])
+
+    # ---------------------------------------------------------------- rows
+
+    def update(
+        self,
+        *,
+        probabilities: Any = None,
+        logits: Any = None,
+        labels: Any,
+        covariates: Any = None,
+        weights: Any = None,
+        ignore_index: int | None = None,
+    ) -> None:
+        """Add rows; a batch with an error adds none.
+
+        Parameters
+        ----------
+        probabilities, logits : (r, K) array-like
+            Exactly one of the two; of two classes also (r,), P(y = 1) or its log-odds.
+        labels, covariates, weights, ignore_index
+            See `from_arrays`.
+
+        Raises
+        ------
+        OptionError
+            If columns differ from those of earlier batches, or a text is not in `categories`.
+        InvalidDataError
+            At the first invalid row, or if lengths, shapes or types are impossible.
+        """
+        started = time.perf_counter()
+        values = logits if probabilities is None else probabilities
+        shape = np.shape(values) if not hasattr(values, "shape") else tuple(values.shape)
+        same = shape == tuple(getattr(labels, "shape", ()))
+        single = self._classes == 2 and (len(shape) == 1 or shape[1] == 1 or same)
+        found: Mapping[str, tuple[str, ...]] = {}
+        names: Sequence[str] | None = self._covariate_names
+        if names is None and self._source is not None:
+            names = self._source.covariate_names
+        if covariates is not None:
+            framed = hasattr(covariates, "columns")
+            table = covariates if framed else as_numpy(covariates)
+            covariates, names, found = named_columns(
+                table, None if framed else names, self._categories
+            )
+        try:
+            batch = from_arrays(
+                probabilities=probabilities, logits=logits, labels=labels, weights=weights,
+                ignore_index=ignore_index, covariates=covariates, covariate_names=names,
+                class_names=self._class_names, binary=single, name=_NAME,
+            )  # fmt: skip
+        except NoRowsError:
+            return
+        if unnamed := found.keys() - self._categories.keys():
+            raise OptionError(
+                f"the covariate {min(unnamed)!r} has texts; name its values in the same order in "
+                f"all processes: categories={{{min(unnamed)!r}: {list(found[min(unnamed)])}}}"
+            )
+        batch = replace(batch, first_row=self._next_row, categories=self._categories)
+        self._check(batch)
+        self._add(batch.read(0, batch.rows, covariates=True))
+        self._next_row += batch.rows
+        self._seconds += time.perf_counter() - started
+
+    def merge(self, other: Accumulator) -> Self:
+        """Add the rows of another accumulator with the same settings; return this one.
+
+        The other accumulator does not change.
+
+        Raises
+        ------
+        OptionError
+            If settings, columns or bandwidths differ, or with intervals if row numbers do.
+        """
+        if self._settings != other._settings:
+            raise OptionError("accumulators with different settings cannot be merged")
+        if other._source is None:
+            return self
+        spans = [*self._spans, self._span]
+        if self._interval is not None and any(
+            start < stop_ and start_ < stop
+            for start, stop in spans
+            for start_, stop_ in [*other._spans, other._span]
+        ):
+            raise OptionError(
+                "both accumulators have rows of the same numbers, on which intervals depend: give "
+                "each process another first_row="
+            )
+        self._check(other._source)
+        other = deepcopy(other)
+        if other._scan is None:
+            for block in other._blocks:
+                self._add(block)
+        elif self._scan is None:
+            blocks, self._blocks = self._blocks, []
+            for name in ("_run", "_scan", "_total", "_recent"):
+                setattr(self, name, getattr(other, name))
+            for block in blocks:
+                self._add(block)
+        else:
+            self._check_bandwidths(other._scan)
+            for part in (other._total, other._recent):
+                self._total = self._scan.merge(self._total, part)
+        self._spans += [*other._spans, other._span]
+        self._seconds += other._seconds
+        return self
+
+    def compute(self) -> Evaluation:
+        """Estimates of all rows so far; more rows can be added afterwards.
+
+        Raises
+        ------
+        NoRowsError
+            If there are no rows.
+        """
+        started = time.perf_counter() - self._seconds
+        if self._source is None or not self.rows:
+            raise NoRowsError("the accumulator has no rows; call update first")
+        now = deepcopy(self)
+        if now._scan is None:
+            now._fix()
+        assert now._run is not None
+        assert now._scan is not None
+        result = finished(now._scan, now._scan.merge(now._total, now._recent))
+        run = replace(now._run, source=replace(self._source, rows=self.rows))
+        evaluation = evaluation_of(run, labels_of(self._requested), result, self._interval, started)
+        if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
+            return evaluation
+        fitted = [b != u for b, u in zip(run.chosen, self._unfitted, strict=True)]
+
+        def noted(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:
+            note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
+            pairs = zip(estimates, fitted, strict=True)
+            return tuple(e.with_note(note) if f and e.value is not None else e for e, f in pairs)
+
+        groups = {key: noted(estimates) for key, estimates in evaluation.groups.items()}
+        return replace(evaluation, estimates=noted(evaluation.estimates), groups=groups)
+
+    # ---------------------------------------------------------------- states
+
+    @property
+    def _span(self) -> tuple[int, int]:
+        return self._first_row, self._next_row
+
+    @property
+    def _settings(self) -> tuple[Any, ...]:
+        names = ("_requested", "_class_names", "_classes", "_group_by", "_interval", "_rules")
+        return *(getattr(self, name) for name in names), self._categories
+
+    def _check(self, batch: ArraySource) -> None:
+        """Check that columns are those of earlier batches."""
+        if batch.classes != self._classes:
+            raise InvalidDataError(
+                f"the {batch.kind} have {batch.classes} classes, the accumulator {self._classes}"
+            )
+        columns = (
+            batch.kind, "of one column" if batch.binary else "", batch.weights is not None,
+            batch.covariate_names,
+        )  # fmt: skip
+        if self._source is None:
+            if self._group_by is not None:
+                batch.covariate(self._group_by)
+            self._columns, self._source = columns, batch.part(0, 0, covariates=True)
+        for what, new, old in zip(
+            ("predictions", "predictions", "weights", "covariates"), columns, self._columns or (),
+            strict=True,
+        ):  # fmt: skip
+            if new != old:
+                raise OptionError(f"{what} are {new!r}, but {old!r} in earlier batches")
+
+    def _add(self, block: Block) -> None:
+        """Add a block; all of its rows are validated before."""
+        if self._scan is None:
+            for _ in chunks(block, self._rules_of(self._source)):
+                pass
+            self._blocks.append(block)
+            if sum(len(each.labels) for each in self._blocks) > BANDWIDTH_ROWS:
+                self._fix()
+            return
+        with engine.one_thread():
+            for chunk, counts in list(chunks(block, self._scan.rules)):
+                self._recent = self._scan.add(self._recent, chunk, counts)
+        if sum(self._recent.group_counts.values()) >= _RECENT_ROWS:
+            self._total, self._recent = self._scan.merge(self._total, self._recent), _nothing()
+
+    def _rules_of(self, source: Any) -> Rules:
+        fitting = [e for e in self._unfitted if isinstance(e, BoundEstimator)]
+        names = {name: source.covariate(name) for e in fitting for name in e.covariates}
+        group = None if self._group_by is None else source.covariate(self._group_by)
+        return replace(source.rules(*self._rules), group=group, covariates=tuple(names.values()))
+
+    def _fix(self) -> None:
+        """Fix bandwidths by the first rows, and add these rows."""
+        assert self._source is not None
+        blocks, self._blocks = self._blocks, []
+        columns: dict[str, Any] = {
+            name: None if parts[0] is None else np.concatenate(parts)[:BANDWIDTH_ROWS]
+            for name in ("values", "labels", "weights", "covariates")
+            for parts in [[getattr(block, name) for block in blocks]]
+        }
+        first = replace(self._source, **columns, rows=len(columns["labels"]))
+        run = self._bound(first)
+        self._run = replace(run, source=self._source, profile=DataProfile(self._source, run.rules))
+        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval)))
+        scan = scan_of(
+            self._source, statistics, run.rules, group_by=self._group_by, covariates=run.covariates
+        )
+        self._scan = replace(scan, groups=MAX_GROUPS)
+        for block in blocks:
+            self._add(block)
+
+    def _check_bandwidths(self, other: Scan) -> None:
+        assert self._scan is not None
+        if self._scan.statistics != other.statistics:
+            raise OptionError(
+                "the bandwidths of the accumulators differ, as each has those of its own first "
+                f"{BANDWIDTH_ROWS:,} rows: set them, such as ckce(bandwidth=0.3), or start all "
+                "from copies of one after reset(keep_bandwidths=True)"
+            )
+
+    def _imagined(self) -> ArraySource:
+        """Source of a few drawn rows."""
+        rng, n = np.random.default_rng(0), 50
+        names = {name for e in self._requested for name in e.covariates}
+        return ArraySource(
+            "probabilities", rng.dirichlet(np.ones(self._classes), n), np.zeros(n, np.int64),
+            rng.normal(size=(n, len(names))) if names else None, tuple(sorted(names)), rows=n,
+        )  # fmt: skip
+
+    def _bound(self, source: ArraySource) -> Run:
+        """Run of the estimators bound to the first rows."""
+        rules = source.rules(*self._rules)
+        profile = _StreamProfile(source, rules, "serial")
+        chosen = tuple(self._bound_to(profile, each) for each in self._requested)
+        execution = engine.Execution(scheduler="serial", name="serial")
+        return Run(source, rules, execution, profile, chosen, self._group_by)
+
+    def _bound_to(self, profile: DataProfile, requested: Estimator) -> BoundEstimator | Estimate:
+        try:
+            bound = requested.bind(profile).open_ended()
+            if bound.pairwise:
+                raise OptionError(
+                    f"{requested.name} needs all pairs of rows, which an Accumulator does not "
+                    "keep; use method='features', or evaluate on a store"
+                )
+            return bound
+        except OptionError as error:
+            if not self._report:
+                raise
+            notion = requested.notion_for(self._classes)
+            return Estimate(requested.name, notion, None, reason=str(error))
+
+
+def _nothing() -> PassResult:
+    return PassResult(RowCounts(), {}, {})

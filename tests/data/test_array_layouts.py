@@ -1,0 +1,238 @@
+"""Arrays as networks give them: masked classes, pixels, half precision, several labels a row."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from calibscale import (
+    NLL,
+    Accumulator,
+    InvalidDataError,
+    LogitStore,
+    OptionError,
+    evaluate,
+    from_arrays,
+    from_multilabel,
+)
+from calibscale.auditing.recalibration import TemperatureScaling
+from tests.support import naive
+
+FEW = ["accuracy", "brier", "nll", "confidence_gap"]
+
+
+def values(result):
+    return {e.estimator: e.value for e in result.estimates}
+
+
+# ---------------------------------------------------------------- masked classes
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_masked_logits__are_probabilities_of_0(rng, dtype):
+    logits = rng.normal(size=(300, 5)).astype(dtype)
+    labels = rng.integers(0, 5, 300)
+    masked = (rng.random((300, 5)) < 0.4) & (np.arange(5) != labels[:, None])
+    logits[masked] = -np.inf
+    result = values(evaluate(from_arrays(logits=logits, labels=labels), [*FEW, "cwce2"]))
+    expected = naive.scores(logits, labels)
+    assert {name: result[name] for name in FEW} == pytest.approx(expected, rel=1e-6)
+    q = softmax(logits.astype(float), axis=1)
+    same = values(evaluate(from_arrays(probabilities=q, labels=labels), [*FEW, "cwce2"]))
+    assert result == pytest.approx(same, rel=1e-6)
+
+
+def test_masked_logits__of_the_label_are_an_infinite_loss_with_a_reason():
+    logits = np.array([[0.0, -np.inf, 1.0], [1.0, 2.0, 0.0]])
+    (nll,) = evaluate(from_arrays(logits=logits, labels=[1, 1]), [NLL()]).estimates
+    assert nll.value == np.inf
+    assert "1 of 2 rows" in str(nll.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [([-np.inf] * 3, "all its logits are −inf"), ([0, np.inf, 0], r"contain inf \(class 1\)"),
+     ([-np.inf, np.nan, 0], r"contain nan \(class 1\)")],
+)  # fmt: skip
+def test_masked_logits__need_a_possible_class_and_numbers(row, says):
+    logits = np.zeros((4, 3))
+    logits[2] = row
+    source = from_arrays(logits=logits, labels=np.zeros(4, int))
+    with pytest.raises(InvalidDataError, match=f"row 2 .*{says}"):
+        evaluate(source, FEW)
+    assert evaluate(source, FEW, on_invalid="drop").dropped == {"not_finite": 1}
+
+
+def test_masked_logits__are_fitted_by_temperature_scaling(rng):
+    logits = rng.normal(size=(500, 3))
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    fourth = np.column_stack([logits, np.full(500, -np.inf)])
+    fits = [
+        TemperatureScaling().fit(from_arrays(logits=z, labels=labels)) for z in (logits, fourth)
+    ]
+    assert fits[1].parameters["temperature"] == pytest.approx(fits[0].parameters["temperature"])
+
+
+# ---------------------------------------------------------------- pixels
+
+
+@pytest.fixture
+def images(rng):
+    logits = rng.normal(size=(2, 3, 4, 5))
+    labels = rng.integers(0, 3, (2, 4, 5))
+    labels[0, 0] = 255
+    return logits, labels
+
+
+def test_images__have_a_row_for_each_pixel(images, tmp_path):
+    logits, labels = images
+    weights = np.arange(40.0).reshape(2, 4, 5)
+    rows = [
+        (logits[i, :, h, w], labels[i, h, w], weights[i, h, w])
+        for i, h, w in np.ndindex(2, 4, 5)
+        if labels[i, h, w] != 255
+    ]
+    z, y, v = (np.array(column) for column in zip(*rows, strict=True))
+    expected = pytest.approx(naive.scores(z, y, v), rel=1e-12)
+    source = from_arrays(logits=logits, labels=labels, weights=weights, ignore_index=255)
+    result = evaluate(source, FEW)
+    assert values(result) == expected
+    assert result.n_unlabelled == 5
+    store = LogitStore.create(tmp_path / "s.zarr", classes=3, dtype="float64", weights=True)
+    accumulator = Accumulator(FEW, classes=3)
+    with store.writer() as writer:
+        for i in range(2):
+            part = {"labels": labels[i : i + 1], "weights": weights[i : i + 1]}
+            writer.append(logits[i : i + 1], **part, ignore_index=255)
+            accumulator.update(logits=logits[i : i + 1], **part, ignore_index=255)
+    assert values(evaluate(tmp_path / "s.zarr", FEW)) == expected
+    assert values(accumulator.compute()) == expected
+
+
+@pytest.mark.parametrize("channel", [True, False])
+def test_images__of_two_classes_may_have_one_column(rng, channel):
+    p = rng.random((2, 4, 5))
+    labels = rng.integers(0, 2, (2, 4, 5))
+    flat = from_arrays(probabilities=p.reshape(-1), labels=labels.reshape(-1), binary=True)
+    given = p[:, None] if channel else p
+    source = from_arrays(probabilities=given, labels=labels, binary=True)
+    assert values(evaluate(source, FEW)) == values(evaluate(flat, FEW))
+    accumulator = Accumulator(FEW, classes=2)
+    accumulator.update(probabilities=given, labels=labels)
+    assert values(accumulator.compute()) == values(evaluate(flat, FEW))
+
+
+def test_images__errors_name_the_remedy(images, tmp_path):
+    logits, labels = images
+    flat = np.moveaxis(logits, 1, -1).reshape(-1, 3)
+    with pytest.raises(InvalidDataError, match=r"pixels are \(n, K, height, width\)"):
+        from_arrays(logits=flat, labels=labels)
+    with pytest.raises(InvalidDataError, match=r"means no label, pass ignore_index=255"):
+        evaluate(from_arrays(logits=logits, labels=labels), FEW)
+    with pytest.raises(OptionError, match=r"ignore_index=2 is a class; classes are 0\.\.2"):
+        from_arrays(logits=logits, labels=labels, ignore_index=2)
+    path = tmp_path / "z.npy"
+    np.save(path, logits)
+    with pytest.raises(InvalidDataError, match=r"must be arrays in memory; .* in batches"):
+        from_arrays(logits=np.load(path, mmap_mode="r"), labels=labels)
+
+
+def test_from_arrays__names_unknown_parameters():
+    with pytest.raises(TypeError, match=r"from_arrays\(\) has no parameter 'clas_names'"):
+        from_arrays(logits=np.zeros((2, 3)), labels=[0, 1], clas_names=["a", "b", "c"])
+
+
+# ---------------------------------------------------------------- half precision
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_float16_probabilities__are_within_the_default_tolerance(rng, classes):
+    logits = 2 * rng.normal(size=(400, classes))
+    e = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float16))
+    labels = rng.integers(0, classes, 400)
+    for p in (softmax(logits, axis=1).astype(np.float16), e / e.sum(axis=1, keepdims=True)):
+        source = from_arrays(probabilities=p, labels=labels)
+        result = evaluate(source, FEW)
+        assert (result.n, result.parameters["tolerance"]) == (400, 2.0**-10)
+    single = from_arrays(probabilities=p.astype(np.float32), labels=labels)
+    assert evaluate(single, FEW, on_invalid="drop").parameters["tolerance"] == 1e-4
+    with pytest.raises(InvalidDataError, match=r"sum to 1 within .* tolerance=") as caught:
+        evaluate(single, FEW, tolerance=1e-7)
+    tolerance = float(re.search(r"tolerance=([\d.e-]+)", str(caught.value))[1])
+    assert evaluate(single, FEW, tolerance=tolerance).n == 400
+
+
+def _bfloat16(library, array):
+    if library == "torch":
+        torch = pytest.importorskip("torch", reason="bfloat16 of PyTorch")
+        return torch.tensor(array).to(torch.bfloat16).requires_grad_()
+    if library == "jax":
+        numpy = pytest.importorskip("jax.numpy", reason="bfloat16 of JAX")
+        return numpy.asarray(array, dtype="bfloat16")
+    return array.astype(pytest.importorskip("ml_dtypes", reason="bfloat16 of NumPy").bfloat16)
+
+
+@pytest.mark.long
+@pytest.mark.process  # torch starts ldconfig when it is imported
+@pytest.mark.parametrize("library", ["torch", "jax", "ml_dtypes"])
+def test_bfloat16__is_read_exactly(rng, tmp_path, library):
+    logits = rng.normal(size=(200, 4))
+    labels = rng.integers(0, 4, 200)
+    exact = logits.astype(np.float32).view(np.uint32)
+    rounded = ((exact + 0x7FFF + (exact >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+    expected = pytest.approx(naive.scores(rounded, labels), rel=1e-9)
+    half = _bfloat16(library, logits)
+    assert values(evaluate(from_arrays(logits=half, labels=labels), FEW)) == expected
+    store = LogitStore.create(tmp_path / "s.zarr", classes=4)
+    with store.writer() as writer:
+        writer.append(half, labels)
+    assert values(evaluate(store, FEW)) == expected
+    accumulator = Accumulator(FEW, classes=4)
+    accumulator.update(logits=half, labels=labels)
+    assert values(accumulator.compute()) == expected
+    p = _bfloat16(library, softmax(logits, axis=1))
+    result = evaluate(from_arrays(probabilities=p, labels=labels), FEW)
+    assert (result.n, result.parameters["tolerance"]) == (200, 2.0**-7)
+
+
+# ---------------------------------------------------------------- several labels a row
+
+
+@pytest.mark.parametrize("kind", ["probabilities", "logits"])
+def test_multilabel__each_label_is_a_binary_problem(rng, kind):
+    p = rng.random((300, 3))
+    y = (rng.random((300, 3)) < p**2).astype(float)
+    y[:7, 1] = np.nan
+    w = rng.random(300)
+    given = {kind: p if kind == "probabilities" else np.log(p / (1 - p))}
+    source = from_multilabel(**given, labels=y, weights=w, label_names=["cat", "dog", "fox"])
+    result = evaluate(source, ["ece", "brier", "nll"], group_by="label")
+    assert result.n == 3 * 300 - 7
+    assert [f"{name:g}" for name in result.groups] == ["cat", "dog", "fox"]
+    for k, estimates in enumerate(result.groups.values()):
+        known = ~np.isnan(y[:, k])
+        q, t, v = p[known, k], y[known, k], w[known]
+        ece = naive.binned(q, t, np.linspace(0, 1, 16), v)["ece"]
+        brier = np.average(2 * (q - t) ** 2, weights=v)
+        nll = np.average(-np.log(np.where(t == 1, q, 1 - q)), weights=v)
+        assert [e.value for e in estimates] == pytest.approx([ece, brier, nll], rel=1e-9)
+
+
+def test_multilabel__errors_name_the_remedy(rng):
+    p = rng.random((30, 4))
+    y = (rng.random((30, 4)) < p).astype(int)
+    with pytest.raises(InvalidDataError, match=r"several labels per row\?.*from_multilabel"):
+        from_arrays(probabilities=p, labels=y)
+    with pytest.raises(InvalidDataError, match=r"\(examples, labels\).*\(30, 4\) and \(30,\)"):
+        from_multilabel(probabilities=p, labels=y[:, 0])
+    with pytest.raises(OptionError, match="4 labels need 4 distinct names"):
+        from_multilabel(probabilities=p, labels=y, label_names=["a", "b", "a", "c"])
+    with pytest.raises(OptionError, match="exactly one"):
+        from_multilabel(probabilities=p, logits=p, labels=y)
+    y[5, 1] = 2
+    source = from_multilabel(probabilities=p, labels=y)
+    with pytest.raises(InvalidDataError, match=r"row 35 .*its label is 2"):
+        evaluate(source, FEW)
