@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from calibscale.auditing import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
     from calibscale.data.frames import from_frame
-    from calibscale.data.multilabel import from_multilabel
     from calibscale.data.source import ArraySource, from_arrays
     from calibscale.data.store import LogitStore
     from calibscale.data.zarr_arrays import open_arrays

@@ -374,8 +374,7 @@ def completion(shell: str) -> None:
     zsh:  calibscale completion zsh >> ~/.zshrc
     fish: calibscale completion fish > ~/.config/fish/completions/calibscale.fish
     """
-    kind = get_completion_class(shell)
-    assert kind is not None
+    kind: Any = get_completion_class(shell)
     click.echo(kind(cli, {}, "calibscale", "_CALIBSCALE_COMPLETE").source())
 
 

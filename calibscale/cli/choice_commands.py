@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command, short_help="Rank models by calibration error on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
-    "--by", default="ckce_centred", type=ESTIMATOR,
+    "--by", default="ckce_centred", **ESTIMATOR,
     help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.",
 )  # fmt: skip
 @click.option(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from calibscale.cli.options import (
     Command,
@@ -38,24 +37,11 @@ if TYPE_CHECKING:
 
 
 DEFAULT = ("accuracy", "confidence_gap", "ece", "tce2_debiased", "brier")
-
-
-class _EstimatorText(click.ParamType):
-    """Text of an estimator; shells complete its name."""
-
-    name = "NAME[(SETTING=VALUE,...)]"  # in help
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return [
-            CompletionItem(name, help=summary)
-            for name, summary in SUMMARIES.items()
-            if name.startswith(incomplete)
-        ]
-
-
-ESTIMATOR = _EstimatorText()  # type of options that take the text of an estimator
+# texts of estimators as options, whose names shells complete
+ESTIMATOR: Any = {
+    "metavar": "NAME[(SETTING=VALUE,...)]",
+    "shell_complete": lambda context, option, text: [n for n in SUMMARIES if n.startswith(text)],
+}
 
 _OPTIONS = (
     click.option(
@@ -101,7 +87,7 @@ def estimator_options(command: Callable) -> Callable:
 def named_estimators(command: Callable) -> Callable:
     """Add --estimator."""
     return click.option(
-        "--estimator", "-e", "names", multiple=True, type=ESTIMATOR, cls=_EstimatorOption,
+        "--estimator", "-e", "names", multiple=True, cls=_EstimatorOption, **ESTIMATOR,
         help='Estimator to compute (repeatable), with settings such as "ckce(ridge=0.03)"; see '
         "`calibscale estimators NAME`.  all selects the default estimators of Python.  "
         f"[default: {', '.join(DEFAULT)}]",
@@ -145,7 +131,7 @@ def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimato
 
 
 @click.command("estimators", cls=Command, short_help="List estimators and their settings.")
-@click.argument("name", required=False, type=ESTIMATOR)
+@click.argument("name", required=False, shell_complete=ESTIMATOR["shell_complete"])
 def list_estimators(name: str | None) -> None:
     """List all estimators, or print the description and settings of the estimator NAME."""
     if name is None:

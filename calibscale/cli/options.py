@@ -52,16 +52,12 @@ binary_option = click.option(
 
 
 class Command(click.Command):
-    """A command whose help has one section for each set of shared options.
-
-    Shells complete the paths of its arguments and options.
-    """
+    """A command whose help has one section for each set of shared options."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        for p in self.params:
-            named = isinstance(p, click.Argument) or "PATH" in str(p.metavar)
-            if named and p.type is click.STRING:
+        for p in self.params:  # shells complete paths
+            if p.type is click.STRING and (isinstance(p, click.Argument) or p.metavar == "PATH"):
                 p.type = click.Path(readable=False, allow_dash=True)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -40,7 +40,7 @@ class _NullChoice(click.Choice):
 @click.command(cls=Command, short_help="Test whether the calibration error could be chance.")
 @click.argument("store", required=False)
 @click.option(
-    "--statistic", "-s", "names", multiple=True, type=ESTIMATOR,
+    "--statistic", "-s", "names", multiple=True, **ESTIMATOR,
     help="Estimator to test (repeatable), such as ece; see `calibscale estimators`.  [default: "
     "klce with --covariates, else jkce]",
 )  # fmt: skip
@@ -139,7 +139,7 @@ def test(
     "--where", metavar="COLUMN=VALUE", help="Value of a covariate; only its rows are biased."
 )
 @click.option(
-    "--statistic", "-s", "name", type=ESTIMATOR,
+    "--statistic", "-s", "name", **ESTIMATOR,
     help="Estimator to test, such as ece; see `calibscale estimators`.  [default: klce with "
     "--covariates, else kce]",
 )  # fmt: skip

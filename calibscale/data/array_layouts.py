@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,38 +35,70 @@ def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
         raise InvalidDataError(f"{name} cannot be an array of numbers: {error}") from error
 
 
-def pixel_rows(values: Any, labels: Any, *columns: Any, binary: bool, name: str) -> list[Any]:
-    """Columns with a row for each position of labels (n, …), such as the pixels of images.
+def in_memory(array: Any) -> bool:
+    """Whether an array is one of NumPy that is not on disk."""
+    return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
 
-    Predictions are (n, K, …), as in PyTorch: the class axis is 1; one column may also be (n, …).
-    Those of `columns` that have the shape of the labels have a row for each position, too.  Arrays
-    of other shapes are returned as they are.
+
+def integer_labels(labels: Any, name: str, first: int = 0) -> Any:
+    """Convert labels in memory, from row `first` on, that are booleans or floats to integers."""
+    kind = np.dtype(labels.dtype).kind
+    if not in_memory(labels) or labels.ndim != 1 or kind not in "bf":
+        return labels
+    if kind == "f":
+        labels = np.where(np.isnan(labels), -1, labels).astype(np.float64)
+        wrong = (labels != np.floor(labels)) | (abs(labels) > 2**53)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise InvalidDataError(
+                f"{name}: labels must be integers 0..K−1 (−1: not yet known); the label of row "
+                f"{first + i} is {labels[i]}",
+                first + i,
+            )
+    return labels.astype(np.int64)
+
+
+def rows_of(
+    values: Any, labels: Any, *columns: Any, binary: bool, ignore_index: int | None, name: str
+) -> list[Any]:
+    """Columns with a row for each label, and labels of −1 in place of `ignore_index`.
+
+    Predictions of labels (n, …), such as those of pixels, are (n, K, …), as in PyTorch: the class
+    axis is 1; those of two classes may be (n, …).  Those of several labels that are true or false,
+    (n, L), are (n, L), too: all rows of a label are neighbours, and a column (n,) is repeated.
+    Arrays of other shapes are returned as they are.
     """
     shape, given = tuple(labels.shape), tuple(values.shape)
-    by_class = len(given) == len(shape) + 1 and (given[0], *given[2:]) == shape
-    if len(shape) < 2 or not (by_class or (binary and len(shape) > 2 and given == shape)):
-        return [values, labels, *columns]
-    if not all(type(array) is np.ndarray for array in (values, labels)):
-        raise InvalidDataError(
-            f"{name}: predictions of shape {given} must be arrays in memory; append them to a "
-            "LogitStore in batches"
-        )
-    values = np.moveaxis(values, 1, -1).reshape(-1, given[1]) if by_class else values.reshape(-1)
-    return [
-        values,
-        *(
-            column.reshape(-1) if tuple(getattr(column, "shape", ())) == shape else column
-            for column in (labels, *columns)
-        ),
-    ]
+    by_class = len(given) == len(shape) + 1 > 2 and (given[0], *given[2:]) == shape
+    if by_class or (binary and len(shape) > 1 and given == shape):
+        if not all(in_memory(array) for array in (values, labels)):
+            raise InvalidDataError(
+                f"{name}: predictions of shape {given} must be arrays in memory; append them to a "
+                "LogitStore in batches"
+            )
+        several = len(given) == 2
+        values = np.moveaxis(values, 1, -1).reshape(-1, given[1]) if by_class else values
+        values = values if by_class else (values.T if several else values).reshape(-1)
+        labels, *columns = (  # type: ignore[assignment]
+            (each.T if several else each).reshape(-1) if np.shape(each) == shape
+            else np.tile(each, given[1]) if several and each is not None else each
+            for each in (labels, *columns)
+        )  # fmt: skip
+    if ignore_index is not None:
+        if not in_memory(labels):
+            raise OptionError("ignore_index= needs labels in memory; store −1 for such labels")
+        classes = 2 if binary else (*values.shape, 0)[1]
+        if 0 <= ignore_index < classes:
+            raise OptionError(f"ignore_index={ignore_index} is one of the {classes} classes")
+        labels = np.where(labels == ignore_index, np.int64(-1), labels)
+    return [values, labels, *columns]
 
 
-def without_ignored(labels: Any, ignore_index: int | None, classes: int) -> NDArray[Any]:
-    """Labels with −1, not yet known, in place of `ignore_index`."""
-    if ignore_index is None:
-        return labels
-    if type(labels) is not np.ndarray:
-        raise OptionError("ignore_index= needs labels in memory; store −1 for such labels")
-    if 0 <= ignore_index < classes:
-        raise OptionError(f"ignore_index={ignore_index} is a class; classes are 0..{classes - 1}")
-    return np.where(labels == ignore_index, -1, labels.astype(np.int64))
+def label_codes(
+    shape: tuple[int, int], names: Sequence[Any] | None
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Position of the label of each entry of (n, L), and the names of the labels."""
+    names = tuple(map(str, range(shape[1]) if names is None else names))
+    if len(set(names)) != shape[1]:
+        raise OptionError(f"{shape[1]} labels need {shape[1]} distinct label_names")
+    return np.tile(np.arange(float(shape[1])), (shape[0], 1)), names

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale import engine
+from calibscale.data.array_layouts import integer_labels
 from calibscale.data.ingest.columns import (
     categories_of,
     coded,
@@ -24,7 +25,7 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.named_values import encoded
-from calibscale.data.source import KINDS, ArraySource, from_arrays, integer_labels
+from calibscale.data.source import KINDS, ArraySource, from_arrays
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 
 _FRAMES = (

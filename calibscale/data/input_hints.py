@@ -35,7 +35,9 @@ def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
     if len(shape) != 2 or shape[1] < 2:
         return of_images(shape, 3)
     one_hot = "; are they one-hot? take labels.argmax(axis=1)"
-    several = "; are these several labels per row? Pass them to from_multilabel"
+    several = (
+        "; are these several labels per row? Pass binary=True, and group_by='label' to evaluate"
+    )
     if not isinstance(labels, np.ndarray):
         return one_hot + several
     return one_hot if (labels[:_SOME_ROWS].sum(axis=1) == 1).all() else several

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.errors import InvalidDataError
+from calibscale.errors import InvalidDataError, OptionError
 
 FLAGS = ("false", "true")  # names of booleans
 
@@ -62,12 +61,12 @@ def encoded(
 def named_columns(
     table: Any,
     names: Sequence[str] | None = None,
-    known: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    categories: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[NDArray[Any], Sequence[str] | None, dict[str, tuple[str, ...]]]:
     """Covariates of a data frame or array as numbers, their names, and the names of categories.
 
     Texts and booleans of a frame, and texts of an array, are numbered by their sorted names, or
-    by those in `known`.  Other arrays are returned as they are, with the given names.
+    those in `categories`.  Other arrays are returned as they are, with the given names.
     """
     headings = getattr(table, "column_names", getattr(table, "columns", None))
     if headings is not None:
@@ -80,15 +79,21 @@ def named_columns(
         names = (
             [f"x{j}" for j in range(len(columns))] if headings is None else [*map(str, headings)]
         )
-    categories = {}
+    found = {}
     for j, (name, column) in enumerate(zip(names, columns, strict=False)):
         if is_named(column):
-            codes, values = encoded(column, f"the covariate {name!r}", known.get(name))
+            known = (categories or {}).get(name)
+            codes, values = encoded(column, f"the covariate {name!r}", known)
+            if known is None and categories is not None:
+                raise OptionError(
+                    f"the covariate {name!r} has texts; name its values, in the same order "
+                    f"everywhere: categories={{{name!r}: {list(values)}}}"
+                )
             if values and isinstance(values[0], str):
-                categories[name] = values
+                found[name] = values
                 columns[j] = np.where(codes < 0, np.nan, codes)
             else:
                 columns[j] = np.array([*values, np.nan], np.float64)[codes]
         elif column.dtype.kind == "b":
-            categories[name] = FLAGS
-    return np.column_stack(columns).astype(np.float64), names, categories
+            found[name] = FLAGS
+    return np.column_stack(columns).astype(np.float64), names, found

@@ -13,9 +13,11 @@ from calibscale.data import Block, Rules, input_hints
 from calibscale.data.array_layouts import (
     BFLOAT16_SPACING,
     as_numpy,
+    in_memory,
+    integer_labels,
     is_bfloat16,
-    pixel_rows,
-    without_ignored,
+    label_codes,
+    rows_of,
 )
 from calibscale.data.named_values import encoded, is_named, named_columns
 from calibscale.errors import (
@@ -233,6 +235,7 @@ class SourceNames(TypedDict, total=False):
 
     covariate_names: Sequence[str] | None
     class_names: Sequence[Any] | None
+    label_names: Sequence[Any] | None
     name: str
 
 
@@ -256,7 +259,8 @@ def from_arrays(
         ``xarray.DataArray``; or a tensor of any device.  One column, (n,) or (n, 1), is P(y = 1)
         or its log-odds and needs ``binary=True``.  A logit of −∞ masks a class: its probability
         is 0.  In memory also (n, K, …) with labels (n, …), such as those of pixels: each position
-        is a row.
+        is a row.  With ``binary=True`` also (n, L) with labels (n, L) that are true or false: each
+        label of each row is a row, with the covariate ``label`` to group by.
     labels : (n,) array-like of integers
         0..K−1; −1 where the label is not yet known.  Arrays in memory may also be booleans or
         floats with integer values, NaN meaning −1, or texts among `class_names`.
@@ -275,6 +279,8 @@ def from_arrays(
         Whether the predictions are one column.
     class_names : K names, optional
         Names of the classes in the order of the columns, such as ``model.classes_``.
+    label_names : L names, optional
+        Names of several labels of a row.  Default: 0, 1, …
     name : str
         Name of the source in errors and results.
 
@@ -288,6 +294,7 @@ def from_arrays(
     Notes
     -----
     A warning is logged if logits in memory look like probabilities, or if all labels are −1 or 1.
+    Intervals and tests of several labels together treat those of a row as independent.
 
     Examples
     --------
@@ -295,6 +302,15 @@ def from_arrays(
     >>> p = np.array([[0.9, 0.1], [0.2, 0.8]])
     >>> calibscale.from_arrays(probabilities=p, labels=np.array([0, 1])).classes
     2
+
+    Several labels of a row:
+
+    >>> source = calibscale.from_arrays(
+    ...     probabilities=p, labels=[[1, 0], [1, 1]], binary=True, label_names=["cat", "dog"]
+    ... )
+    >>> brier = calibscale.evaluate(source, "brier", group_by="label").groups
+    >>> {f"{label:g}": round(estimate.value, 2) for label, (estimate,) in brier.items()}
+    {'cat': 0.65, 'dog': 0.05}
     """
     if (logits is None) == (probabilities is None):
         raise OptionError("give exactly one of logits= and probabilities=")
@@ -303,17 +319,21 @@ def from_arrays(
     class_names, covariate_names = named.get("class_names"), named.get("covariate_names")
     name = named.get("name", "arrays")
     kind = "logits" if logits is not None else "probabilities"
-    values = logits if logits is not None else probabilities
+    values = probabilities if logits is None else logits
     spacing = BFLOAT16_SPACING if is_bfloat16(values) else 0.0
-    values, labels, weights, covariates = pixel_rows(
-        _column(values, kind), labels if _sliceable(labels) else as_numpy(labels, "labels"),
-        weights if weights is None else _column(weights, "weights"), covariates,
-        binary=binary, name=name,
+    values, labels = _column(values, kind), labels if _sliceable(labels) else as_numpy(labels)
+    categories: dict[str, tuple[str, ...]] = {}
+    if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
+        if covariates is not None:
+            raise OptionError("several labels of a row have no covariates but their names")
+        covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
+        covariate_names = ["label"]
+    values, labels, weights, covariates = rows_of(
+        values, labels, weights if weights is None else _column(weights, "weights"), covariates,
+        binary=binary, ignore_index=ignore_index, name=name,
     )  # fmt: skip
     labels = integer_labels(_column(_numbered(labels, class_names), "labels"), name)
-    labels = without_ignored(labels, ignore_index, 2 if binary else int((*values.shape, 2, 2)[1]))
-    categories: dict[str, tuple[str, ...]] = {}
-    if covariates is not None:
+    if covariates is not None and not categories:
         if not (hasattr(covariates, "columns") or _sliceable(covariates)):
             covariates = as_numpy(covariates, "covariates")
         columns, covariate_names, categories = named_columns(covariates, covariate_names)
@@ -323,11 +343,11 @@ def from_arrays(
     names = tuple(f"x{i}" for i in range(d)) if covariate_names is None else tuple(covariate_names)
     if len(names) != d or len(set(names)) != d:
         raise OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
-    in_memory = _in_memory(values) or hasattr(values, "frame")
-    if kind == "logits" and in_memory and input_hints.seem_probabilities(values):
+    held = in_memory(values) or hasattr(values, "frame")
+    if kind == "logits" and held and input_hints.seem_probabilities(values):
         _log.warning(input_hints.ARE_PROBABILITIES, name)
     two = binary or int(values.shape[1]) == 2
-    if two and _in_memory(labels) and input_hints.negatives_lost(labels):
+    if two and in_memory(labels) and input_hints.negatives_lost(labels):
         _log.warning(input_hints.ARE_NEGATIVES, name)
     source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
     classes = None if class_names is None else tuple(map(str, class_names))
@@ -358,28 +378,6 @@ def _column(array: Any, name: str) -> Any:
             f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
         )
     return array
-
-
-def _in_memory(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
-
-
-def integer_labels(labels: Any, name: str, first: int = 0) -> Any:
-    """Convert labels in memory, from row `first` on, that are booleans or floats to integers."""
-    kind = np.dtype(labels.dtype).kind
-    if not _in_memory(labels) or labels.ndim != 1 or kind not in "bf":
-        return labels
-    if kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels).astype(np.float64)
-        wrong = (labels != np.floor(labels)) | (abs(labels) > 2**53)
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            raise InvalidDataError(
-                f"{name}: labels must be integers 0..K−1 (−1: not yet known); the label of row "
-                f"{first + i} is {labels[i]}",
-                first + i,
-            )
-    return labels.astype(np.int64)
 
 
 def _sliceable(array: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 
 from calibscale.data import input_hints
-from calibscale.data.array_layouts import as_numpy, pixel_rows, without_ignored
+from calibscale.data.array_layouts import as_numpy, rows_of
 from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
     FORMAT,
@@ -62,14 +62,9 @@ class Writer:
             raise
 
     def append(
-        self,
-        values: Any,
-        labels: Any,
-        *,
-        covariates: Any = None,
-        weights: Any = None,
+        self, values: Any, labels: Any, *, covariates: Any = None, weights: Any = None,
         ignore_index: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Add rows.
 
         Parameters
@@ -93,10 +88,10 @@ class Writer:
         """
         self._check_open()
         values, labels = as_numpy(values, self._store.kind), as_numpy(labels)
-        values, labels, covariates, weights = pixel_rows(
-            values, labels, covariates, weights, binary=self._store.binary, name=self._store.url
-        )
-        labels = without_ignored(labels, ignore_index, self._store.classes)
+        values, labels, covariates, weights = rows_of(
+            values, labels, covariates, weights, binary=self._store.binary,
+            ignore_index=ignore_index, name=self._store.url,
+        )  # fmt: skip
         part = fitting(self._store, self._dtype, values, labels, covariates, weights)
         self._parts.append(part)
         self._buffered += len(part["labels"])

@@ -126,13 +126,9 @@ def needed_statistics(run: Run, interval: Resampling | None) -> list[Statistic]:
 
 
 def evaluation_of(
-    run: Run,
-    names: Iterable[str],
-    result: PassResult,
-    interval: Resampling | None,
-    started: float,
-    checkpoint: str | Path | None = None,
-) -> Evaluation:
+    run: Run, names: Iterable[str], result: PassResult, interval: Resampling | None,
+    started: float, checkpoint: str | Path | None = None,
+) -> Evaluation:  # fmt: skip
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
     classes, pairwise = run.source.classes, any(e.pairwise for e in run.fitting)
     estimates = {}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from calibscale import engine
-from calibscale.data import Block, RowCounts, Rules, chunks
+from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.named_values import named_columns
 from calibscale.data.source import ArraySource, from_arrays
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError
+from calibscale.errors import NoRowsError, OptionError
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, needed_statistics
@@ -27,8 +27,11 @@ from calibscale.session import Run, default_estimators, listed
 from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
+_OTHER_BANDWIDTHS = (
+    "the accumulators have bandwidths of their own first rows: set them, such as "
+    "ckce(bandwidth=0.3), or start all from copies of one after reset(keep_bandwidths=True)"
+)
 _RECENT_ROWS = 2**16  # rows summed at a time, so that rounding errors do not grow with updates
-_NAME = "accumulated rows"
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,12 @@ class Accumulator:
     group_by : str, optional
         Name of a covariate; all estimators are also computed for each of its values.
     interval : Resampling or {"jackknife", "bootstrap"}, optional
-        Confidence intervals of the estimates; in several processes with distinct `first_row`.
+        Confidence intervals of the estimates.
     on_invalid, tolerance
         See `evaluate`.
     first_row : int
-        Number of the first row, which intervals depend on; such as ``rank * 10**9``.
+        Number of the first row, on which intervals depend: another one in each process, such as
+        ``rank * 10**9``.
 
     Raises
     ------
@@ -103,18 +107,12 @@ class Accumulator:
     """
 
     def __init__(
-        self,
-        estimators: Estimator | str | Iterable[Estimator | str] | None = None,
-        *,
-        classes: int | Sequence[Any],
-        covariate_names: Sequence[str] | None = None,
-        categories: Mapping[str, Sequence[str]] | None = None,
-        group_by: str | None = None,
-        interval: Resampling | str | None = None,
-        on_invalid: str = "raise",
-        tolerance: float | None = None,
-        first_row: int = 0,
-    ) -> None:
+        self, estimators: Estimator | str | Iterable[Estimator | str] | None = None, *,
+        classes: int | Sequence[Any], covariate_names: Sequence[str] | None = None,
+        categories: Mapping[str, Sequence[str]] | None = None, group_by: str | None = None,
+        interval: Resampling | str | None = None, on_invalid: str = "raise",
+        tolerance: float | None = None, first_row: int = 0,
+    ) -> None:  # fmt: skip
         self._report = estimators is None
         self._requested = listed(default_estimators() if estimators is None else estimators)
         self._class_names = None if isinstance(classes, int) else tuple(map(str, classes))
@@ -123,59 +121,37 @@ class Accumulator:
             raise OptionError(f"classes must be at least 2, not {self._classes}")
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
-        self._group_by = group_by
+        self._group_by, self._first_row = group_by, first_row
         self._interval = resampling(interval) if isinstance(interval, str) else interval
         self._rules = (on_invalid, tolerance)
-        self._first_row = first_row
-        # refuses what no rows allow; estimators that have other settings for the real rows depend
-        # on them
-        self._unfitted = self._bound(self._imagined()).chosen
+        self._imagined = self._bound(self._some_rows())  # refuses what no rows allow
         self.reset()
 
     def reset(self, *, keep_bandwidths: bool = False, first_row: int | None = None) -> None:
         """Forget all rows, and unless they are kept the bandwidths that the rows have fixed.
 
-        Parameters
-        ----------
-        keep_bandwidths : bool
-            Whether to keep bandwidths, and the kinds of columns.
-        first_row : int, optional
-            Number of the next row.  Default: that of the first.
+        `first_row` is the number of the next row, by default that of the first.
         """
         self._first_row = self._first_row if first_row is None else first_row
-        self._spans: list[tuple[int, int]] = []  # row numbers of each process
-        self._next_row = self._first_row
-        self._seconds = 0.0
+        self.rows, self._seconds = 0, 0.0
         self._total, self._recent = _nothing(), _nothing()
-        if keep_bandwidths and self._scan is not None:
-            return
-        self._columns: tuple[Any, ...] | None = None
-        self._blocks: list[Block] = []  # until bandwidths are fixed
-        self._source: ArraySource | None = None  # without rows
-        self._run: Run | None = None
-        self._scan: Scan | None = None
+        if not keep_bandwidths or self._scan is None:
+            self._columns: dict[str, Any] = {"classes": self._classes}
+            self._blocks: list[Block] = []  # until bandwidths are fixed
+            self._source: ArraySource | None = None  # without rows
+            self._run: Run | None = None
+            self._scan: Scan | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(labels_of(self._requested))
         return f"Accumulator([{names}], classes={self._classes}, rows={self.rows})"
 
-    @property
-    def rows(self) -> int:
-        """Number of rows of all updates."""
-        return sum(stop - start for start, stop in [*self._spans, self._span])
-
     # ---------------------------------------------------------------- rows
 
     def update(
-        self,
-        *,
-        probabilities: Any = None,
-        logits: Any = None,
-        labels: Any,
-        covariates: Any = None,
-        weights: Any = None,
-        ignore_index: int | None = None,
-    ) -> None:
+        self, *, probabilities: Any = None, logits: Any = None, labels: Any,
+        covariates: Any = None, weights: Any = None, ignore_index: int | None = None,
+    ) -> None:  # fmt: skip
         """Add rows; a batch with an error adds none.
 
         Parameters
@@ -193,37 +169,29 @@ class Accumulator:
             At the first invalid row, or if lengths, shapes or types are impossible.
         """
         started = time.perf_counter()
-        values = logits if probabilities is None else probabilities
-        shape = np.shape(values) if not hasattr(values, "shape") else tuple(values.shape)
-        same = shape == tuple(getattr(labels, "shape", ()))
-        single = self._classes == 2 and (len(shape) == 1 or shape[1] == 1 or same)
-        found: Mapping[str, tuple[str, ...]] = {}
-        names: Sequence[str] | None = self._covariate_names
-        if names is None and self._source is not None:
-            names = self._source.covariate_names
+        shape = np.shape(logits if probabilities is None else probabilities)
+        single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
+        names: Sequence[str] | None = self._covariate_names or self._columns.get("covariates")
         if covariates is not None:
             framed = hasattr(covariates, "columns")
             table = covariates if framed else as_numpy(covariates)
-            covariates, names, found = named_columns(
-                table, None if framed else names, self._categories
-            )
+            covariates, names, _ = named_columns(table, None if framed else names, self._categories)
         try:
             batch = from_arrays(
                 probabilities=probabilities, logits=logits, labels=labels, weights=weights,
                 ignore_index=ignore_index, covariates=covariates, covariate_names=names,
-                class_names=self._class_names, binary=single, name=_NAME,
+                class_names=self._class_names, binary=single and self._classes == 2,
+                name="accumulated rows",
             )  # fmt: skip
         except NoRowsError:
             return
-        if unnamed := found.keys() - self._categories.keys():
-            raise OptionError(
-                f"the covariate {min(unnamed)!r} has texts; name its values in the same order in "
-                f"all processes: categories={{{min(unnamed)!r}: {list(found[min(unnamed)])}}}"
-            )
-        batch = replace(batch, first_row=self._next_row, categories=self._categories)
+        first_row = self._first_row + self.rows
+        batch = replace(
+            batch, first_row=first_row, categories={**batch.categories, **self._categories}
+        )
         self._check(batch)
         self._add(batch.read(0, batch.rows, covariates=True))
-        self._next_row += batch.rows
+        self.rows += batch.rows
         self._seconds += time.perf_counter() - started
 
     def merge(self, other: Accumulator) -> Self:
@@ -234,38 +202,32 @@ class Accumulator:
         Raises
         ------
         OptionError
-            If settings, columns or bandwidths differ, or with intervals if row numbers do.
+            If settings, columns or bandwidths differ, or with intervals if first rows do not.
         """
-        if self._settings != other._settings:
+        names = ("requested", "class_names", "classes", "group_by", "interval", "rules")
+        if any(getattr(self, f"_{n}") != getattr(other, f"_{n}") for n in (*names, "categories")):
             raise OptionError("accumulators with different settings cannot be merged")
-        if other._source is None:
+        if not other.rows:
             return self
-        spans = [*self._spans, self._span]
-        if self._interval is not None and any(
-            start < stop_ and start_ < stop
-            for start, stop in spans
-            for start_, stop_ in [*other._spans, other._span]
-        ):
+        if self._interval is not None and self.rows and self._first_row == other._first_row:
             raise OptionError(
-                "both accumulators have rows of the same numbers, on which intervals depend: give "
-                "each process another first_row="
+                "intervals depend on the numbers of rows: give each process another first_row="
             )
+        other, rows = deepcopy(other), self.rows + other.rows
+        assert other._source is not None
         self._check(other._source)
-        other = deepcopy(other)
-        if other._scan is None:
-            for block in other._blocks:
-                self._add(block)
-        elif self._scan is None:
-            blocks, self._blocks = self._blocks, []
-            for name in ("_run", "_scan", "_total", "_recent"):
-                setattr(self, name, getattr(other, name))
-            for block in blocks:
-                self._add(block)
-        else:
-            self._check_bandwidths(other._scan)
+        if self._scan is None and other._scan is not None:  # the bandwidths are those of the other
+            own = copy(self)
+            vars(self).update(vars(other))
+            other = own
+        if self._scan is not None and other._scan is not None:
+            if self._scan.statistics != other._scan.statistics:
+                raise OptionError(_OTHER_BANDWIDTHS)
             for part in (other._total, other._recent):
                 self._total = self._scan.merge(self._total, part)
-        self._spans += [*other._spans, other._span]
+        for block in other._blocks:
+            self._add(block)
+        self.rows = rows
         self._seconds += other._seconds
         return self
 
@@ -278,112 +240,78 @@ class Accumulator:
             If there are no rows.
         """
         started = time.perf_counter() - self._seconds
-        if self._source is None or not self.rows:
+        if not self.rows:
             raise NoRowsError("the accumulator has no rows; call update first")
         now = deepcopy(self)
         if now._scan is None:
             now._fix()
-        assert now._run is not None
-        assert now._scan is not None
+        assert now._run is not None and now._source is not None and now._scan is not None  # noqa: PT018
         result = finished(now._scan, now._scan.merge(now._total, now._recent))
-        run = replace(now._run, source=replace(self._source, rows=self.rows))
+        run = replace(now._run, source=replace(now._source, rows=self.rows))
         evaluation = evaluation_of(run, labels_of(self._requested), result, self._interval, started)
         if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
             return evaluation
-        fitted = [b != u for b, u in zip(run.chosen, self._unfitted, strict=True)]
-
-        def noted(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:
-            note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
-            pairs = zip(estimates, fitted, strict=True)
-            return tuple(e.with_note(note) if f and e.value is not None else e for e, f in pairs)
-
-        groups = {key: noted(estimates) for key, estimates in evaluation.groups.items()}
-        return replace(evaluation, estimates=noted(evaluation.estimates), groups=groups)
+        note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
+        bound = zip(evaluation.estimates, run.chosen, self._imagined.chosen, strict=True)
+        estimates = tuple(e if a == b else e.with_note(note) for e, a, b in bound)
+        return replace(evaluation, estimates=estimates)
 
     # ---------------------------------------------------------------- states
 
-    @property
-    def _span(self) -> tuple[int, int]:
-        return self._first_row, self._next_row
-
-    @property
-    def _settings(self) -> tuple[Any, ...]:
-        names = ("_requested", "_class_names", "_classes", "_group_by", "_interval", "_rules")
-        return *(getattr(self, name) for name in names), self._categories
-
     def _check(self, batch: ArraySource) -> None:
         """Check that columns are those of earlier batches."""
-        if batch.classes != self._classes:
-            raise InvalidDataError(
-                f"the {batch.kind} have {batch.classes} classes, the accumulator {self._classes}"
-            )
-        columns = (
-            batch.kind, "of one column" if batch.binary else "", batch.weights is not None,
-            batch.covariate_names,
-        )  # fmt: skip
+        columns = {
+            "classes": batch.classes, "kind": batch.kind, "binary": batch.binary,
+            "weighted": batch.weights is not None, "covariates": batch.covariate_names,
+        }  # fmt: skip
+        for name, value in columns.items():
+            if value != self._columns.get(name, value):
+                raise OptionError(f"{name}: {value!r}, but {self._columns[name]!r} before")
         if self._source is None:
             if self._group_by is not None:
                 batch.covariate(self._group_by)
             self._columns, self._source = columns, batch.part(0, 0, covariates=True)
-        for what, new, old in zip(
-            ("predictions", "predictions", "weights", "covariates"), columns, self._columns or (),
-            strict=True,
-        ):  # fmt: skip
-            if new != old:
-                raise OptionError(f"{what} are {new!r}, but {old!r} in earlier batches")
 
     def _add(self, block: Block) -> None:
         """Add a block; all of its rows are validated before."""
+        scan = self._scan or self._task(self._imagined)
+        parts = list(chunks(block, scan.rules))
         if self._scan is None:
-            for _ in chunks(block, self._rules_of(self._source)):
-                pass
             self._blocks.append(block)
             if sum(len(each.labels) for each in self._blocks) > BANDWIDTH_ROWS:
                 self._fix()
             return
         with engine.one_thread():
-            for chunk, counts in list(chunks(block, self._scan.rules)):
-                self._recent = self._scan.add(self._recent, chunk, counts)
+            for chunk, counts in parts:
+                self._recent = scan.add(self._recent, chunk, counts)
         if sum(self._recent.group_counts.values()) >= _RECENT_ROWS:
-            self._total, self._recent = self._scan.merge(self._total, self._recent), _nothing()
-
-    def _rules_of(self, source: Any) -> Rules:
-        fitting = [e for e in self._unfitted if isinstance(e, BoundEstimator)]
-        names = {name: source.covariate(name) for e in fitting for name in e.covariates}
-        group = None if self._group_by is None else source.covariate(self._group_by)
-        return replace(source.rules(*self._rules), group=group, covariates=tuple(names.values()))
+            self._total, self._recent = scan.merge(self._total, self._recent), _nothing()
 
     def _fix(self) -> None:
         """Fix bandwidths by the first rows, and add these rows."""
         assert self._source is not None
-        blocks, self._blocks = self._blocks, []
         columns: dict[str, Any] = {
             name: None if parts[0] is None else np.concatenate(parts)[:BANDWIDTH_ROWS]
             for name in ("values", "labels", "weights", "covariates")
-            for parts in [[getattr(block, name) for block in blocks]]
+            for parts in [[getattr(block, name) for block in self._blocks]]
         }
-        first = replace(self._source, **columns, rows=len(columns["labels"]))
-        run = self._bound(first)
-        self._run = replace(run, source=self._source, profile=DataProfile(self._source, run.rules))
-        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval)))
-        scan = scan_of(
-            self._source, statistics, run.rules, group_by=self._group_by, covariates=run.covariates
-        )
-        self._scan = replace(scan, groups=MAX_GROUPS)
+        run = self._bound(replace(self._source, **columns, rows=len(columns["labels"])))
+        self._scan = self._task(run)
+        self._run = replace(run, source=self._source, profile=self._imagined.profile)
+        blocks, self._blocks = self._blocks, []
         for block in blocks:
             self._add(block)
 
-    def _check_bandwidths(self, other: Scan) -> None:
-        assert self._scan is not None
-        if self._scan.statistics != other.statistics:
-            raise OptionError(
-                "the bandwidths of the accumulators differ, as each has those of its own first "
-                f"{BANDWIDTH_ROWS:,} rows: set them, such as ckce(bandwidth=0.3), or start all "
-                "from copies of one after reset(keep_bandwidths=True)"
-            )
+    def _task(self, run: Run) -> Scan:
+        """Pass of the statistics of a run over rows with the columns of the first batch."""
+        assert self._source is not None
+        rules = self._source.rules(*self._rules)
+        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval)))
+        columns: dict[str, Any] = {"group_by": self._group_by, "covariates": run.covariates}
+        return replace(scan_of(self._source, statistics, rules, **columns), groups=MAX_GROUPS)
 
-    def _imagined(self) -> ArraySource:
-        """Source of a few drawn rows."""
+    def _some_rows(self) -> ArraySource:
+        """Source of drawn rows."""
         rng, n = np.random.default_rng(0), 50
         names = {name for e in self._requested for name in e.covariates}
         return ArraySource(
@@ -395,24 +323,23 @@ class Accumulator:
         """Run of the estimators bound to the first rows."""
         rules = source.rules(*self._rules)
         profile = _StreamProfile(source, rules, "serial")
-        chosen = tuple(self._bound_to(profile, each) for each in self._requested)
+        chosen: list[BoundEstimator | Estimate] = []
+        for each in self._requested:
+            try:
+                bound = each.bind(profile).open_ended()
+                if bound.pairwise:
+                    raise OptionError(
+                        f"{each.name} needs all pairs of rows, which an Accumulator does not keep; "
+                        "use method='features', or evaluate on a store"
+                    )
+                chosen.append(bound)
+            except OptionError as error:
+                if not self._report:
+                    raise
+                notion = each.notion_for(self._classes)
+                chosen.append(Estimate(each.name, notion, None, reason=str(error)))
         execution = engine.Execution(scheduler="serial", name="serial")
-        return Run(source, rules, execution, profile, chosen, self._group_by)
-
-    def _bound_to(self, profile: DataProfile, requested: Estimator) -> BoundEstimator | Estimate:
-        try:
-            bound = requested.bind(profile).open_ended()
-            if bound.pairwise:
-                raise OptionError(
-                    f"{requested.name} needs all pairs of rows, which an Accumulator does not "
-                    "keep; use method='features', or evaluate on a store"
-                )
-            return bound
-        except OptionError as error:
-            if not self._report:
-                raise
-            notion = requested.notion_for(self._classes)
-            return Estimate(requested.name, notion, None, reason=str(error))
+        return Run(source, rules, execution, profile, tuple(chosen), self._group_by)
 
 
 def _nothing() -> PassResult:
