@@ -20,8 +20,8 @@ def is_bfloat16(array: Any) -> bool:
 
 def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
     """Convert an array with DLPack or the array protocol to NumPy; bfloat16 becomes float32."""
-    if hasattr(array, "detach"):  # a tensor of PyTorch, of any device
-        array = array.detach().cpu()
+    for method in ("detach", "cpu"):  # of tensors of PyTorch
+        array = getattr(array, method)() if hasattr(array, method) else array
     if is_bfloat16(array):
         array = array.float() if hasattr(array, "float") else array.astype(np.float32)
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):

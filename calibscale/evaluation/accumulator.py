@@ -103,7 +103,7 @@ class Accumulator:
     >>> for rank, part in enumerate(parts):
     ...     part.update(probabilities=[0.25, 0.75], labels=[0, rank])
     >>> round(parts[0].merge(parts[1]).compute()["brier"].value, 4)
-    0.3125
+    0.375
     """
 
     def __init__(
