@@ -115,8 +115,10 @@ class Accumulator:
     ) -> None:  # fmt: skip
         self._report = estimators is None
         self._requested = listed(default_estimators() if estimators is None else estimators)
-        self._class_names = None if isinstance(classes, int) else tuple(map(str, classes))
-        self._classes = classes if isinstance(classes, int) else len(classes)
+        if isinstance(classes, int | np.integer):
+            self._classes, self._class_names = int(classes), None
+        else:
+            self._classes, self._class_names = len(classes), tuple(map(str, classes))
         if self._classes < 2:
             raise OptionError(f"classes must be at least 2, not {self._classes}")
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
@@ -171,7 +173,9 @@ class Accumulator:
         started = time.perf_counter()
         shape = np.shape(logits if probabilities is None else probabilities)
         single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
-        names: Sequence[str] | None = self._covariate_names or self._columns.get("covariates")
+        names: Sequence[str] | None = (
+            self._covariate_names or self._columns.get("covariates") or None
+        )
         if covariates is not None:
             framed = hasattr(covariates, "columns")
             table = covariates if framed else as_numpy(covariates)
@@ -277,7 +281,7 @@ class Accumulator:
         scan = self._scan or self._task(self._imagined)
         parts = list(chunks(block, scan.rules))
         if self._scan is None:
-            self._blocks.append(block)
+            self._blocks.append(block.take(np.arange(len(block.labels)), block.start))  # a copy
             if sum(len(each.labels) for each in self._blocks) > BANDWIDTH_ROWS:
                 self._fix()
             return

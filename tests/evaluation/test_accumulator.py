@@ -113,6 +113,15 @@ def test_compute__in_between_changes_nothing(data):
     assert running.compute().n == (part["labels"] >= 0).sum()
 
 
+def test_update__keeps_no_array_of_the_caller(data):
+    logits, labels = data["logits"][:300].copy(), data["labels"][:300].copy()
+    running = Accumulator("nll", classes=CLASSES)
+    running.update(logits=logits, labels=labels)
+    expected = running.compute()["nll"].value
+    logits[:], labels[:] = 0, 1  # the next batch, in the same buffers
+    assert running.compute()["nll"].value == expected
+
+
 def test_memory__does_not_depend_on_the_number_of_updates(data):
     part = {name: column[:500] for name, column in data.items()}
     running = Accumulator(FIXED, classes=CLASSES, covariate_names=NAMES)
