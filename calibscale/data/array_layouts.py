@@ -70,7 +70,15 @@ def rows_of(
     """
     shape, given = tuple(labels.shape), tuple(values.shape)
     by_class = len(given) == len(shape) + 1 > 2 and (given[0], *given[2:]) == shape
-    if by_class or (binary and len(shape) > 1 and given == shape):
+    special = by_class or (binary and len(shape) > 1 and given == shape)
+    if special or ignore_index is not None:  # such as arrays of JAX, and columns of pandas
+        values, labels = (
+            as_numpy(each)
+            if not isinstance(each, np.ndarray) and {"__dlpack__", "to_numpy"} & {*dir(type(each))}
+            else each
+            for each in (values, labels)
+        )
+    if special:
         if not all(in_memory(array) for array in (values, labels)):
             raise InvalidDataError(
                 f"{name}: predictions of shape {given} must be arrays in memory; append them to a "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import softmax
 
@@ -100,6 +101,11 @@ def test_images__have_a_row_for_each_pixel(images, tmp_path):
     result = evaluate(source, FEW)
     assert values(result) == expected
     assert result.n_unlabelled == 5
+    lines = pd.Series(labels.reshape(-1))
+    flat = from_arrays(
+        logits=np.moveaxis(logits, 1, -1).reshape(-1, 3), labels=lines, ignore_index=255
+    )
+    assert evaluate(flat, FEW).n_unlabelled == 5
     store = LogitStore.create(tmp_path / "s.zarr", classes=3, dtype="float64", weights=True)
     accumulator = Accumulator(FEW, classes=3)
     with store.writer() as writer:
@@ -192,6 +198,10 @@ def test_bfloat16__is_read_exactly(rng, tmp_path, library):
     accumulator = Accumulator(FEW, classes=4)
     accumulator.update(logits=half, labels=labels)
     assert values(accumulator.compute()) == expected
+    columns = from_arrays(
+        logits=half.reshape(100, 2, 4).swapaxes(1, 2), labels=labels.reshape(100, 2)
+    )
+    assert values(evaluate(columns, FEW)) == expected
     p = _bfloat16(library, softmax(logits, axis=1))
     result = evaluate(from_arrays(probabilities=p, labels=labels), FEW)
     assert (result.n, result.parameters["tolerance"]) == (200, 2.0**-7)
