@@ -126,7 +126,8 @@ def test_score_probabilities__zero_for_the_label_is_an_infinite_loss():
     [
         ("logits", [np.nan, 0.0], 0, "contain nan"),
         ("logits", [0.0, np.inf], 0, "contain inf .class 1"),
-        ("logits", [0.0, -np.inf], 0, "contain -inf"),
+        ("logits", [-np.inf, -np.inf], 0, "all its logits are −inf"),
+        ("probabilities", [1.0, -np.inf], 0, "contain -inf"),
         ("logits", [0.0, 1.0], 2, "label is 2, outside 0..1"),
         ("logits", [0.0, 1.0], -2, "label is -2"),
         ("probabilities", [np.nan, 0.5], 0, "contain nan"),
