@@ -19,7 +19,7 @@ from calibscale.errors import NoRowsError, OptionError
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, needed_statistics
-from calibscale.inference.resampling import Resampling, resampling
+from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Evaluation
@@ -67,8 +67,8 @@ class Accumulator:
         Values of the covariates that are texts.
     group_by : str, optional
         Name of a covariate; all estimators are also computed for each of its values.
-    interval : Resampling or {"jackknife", "bootstrap"}, optional
-        Confidence intervals of the estimates.
+    interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
+        Confidence intervals of the estimates; True: by the jackknife.
     on_invalid, tolerance
         See `evaluate`.
     first_row : int
@@ -110,7 +110,7 @@ class Accumulator:
         self, estimators: Estimator | str | Iterable[Estimator | str] | None = None, *,
         classes: int | Sequence[Any], covariate_names: Sequence[str] | None = None,
         categories: Mapping[str, Sequence[str]] | None = None, group_by: str | None = None,
-        interval: Resampling | str | None = None, on_invalid: str = "raise",
+        interval: Resampling | str | bool | None = None, on_invalid: str = "raise",
         tolerance: float | None = None, first_row: int = 0,
     ) -> None:  # fmt: skip
         self._report = estimators is None
@@ -124,7 +124,7 @@ class Accumulator:
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
-        self._interval = resampling(interval) if isinstance(interval, str) else interval
+        self._interval = requested(interval)
         self._rules = (on_invalid, tolerance)
         self._imagined = self._bound(self._some_rows())  # refuses what no rows allow
         self.reset()

@@ -24,7 +24,7 @@ def reporting(
         with progress(what, unit) as report:
             yield report
     elif given in (None, False) or callable(given):
-        yield given or None  # type: ignore[misc]
+        yield given or None
     else:
         raise OptionError(f"progress must be True or a function of (done, total), not {given!r}")
 

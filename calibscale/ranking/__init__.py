@@ -115,8 +115,8 @@ def rank(
         sessions: list[Session] = []
         for source in named.values():
             sessions.append(stack.enter_context(Session.open(source, **options)))
-            opened = sessions[0].execution
-            options |= {"scheduler": opened.scheduler, "progress": opened.progress}  # opened once
+            execution = sessions[0].execution  # opened once
+            options |= {"scheduler": execution.scheduler, "progress": execution.progress}
         _check_classes(list(named), sessions)
         common = estimator.shared([session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]

@@ -41,7 +41,7 @@ def test_progress__is_a_bar_in_a_notebook_and_leaves_nothing():
     bars = [re.search(r'value="(\d+)" max="(\d+)"', data["text/html"]) for data in shown]
     counts = [tuple(map(int, bar.groups())) for bar in bars if bar]
     assert {count for count in counts if count[1] == 10} >= {(k, 10) for k in range(1, 11)}
-    assert "reading: 3 steps after" in str(shown)
+    assert "computing: 3 steps after" in str(shown)
     assert all(output["data"]["text/plain"] == "" for output in notebook.cells[0].outputs)
 
 
@@ -49,5 +49,5 @@ def test_progress__is_lines_in_a_script():
     ran = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, stdin=None
     )
-    assert "reading: 10 steps after" in ran.stderr
+    assert "computing: 10 steps after" in ran.stderr
     assert ran.stdout == ""

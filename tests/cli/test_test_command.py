@@ -343,7 +343,7 @@ def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
 def test_progress__what_is_left_is_shown_if_it_is_known(
     calls: Any, left: Any, capsys: Any, monkeypatch: Any
 ) -> None:
-    from calibscale.output import progress
+    from calibscale.formatting import progress
 
     monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)
     with progress.progress("testing", "blocks") as report:
@@ -353,7 +353,7 @@ def test_progress__what_is_left_is_shown_if_it_is_known(
 
 
 def test_progress__a_bar_that_is_full_is_at_work(monkeypatch: Any, capsys: Any) -> None:
-    from calibscale.output import progress
+    from calibscale.formatting import progress
 
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -368,7 +368,7 @@ def test_progress__a_bar_that_is_full_is_at_work(monkeypatch: Any, capsys: Any) 
 def test_power__progress_names_the_size_that_is_tried(
     run: Any, store: Path, monkeypatch: Any
 ) -> None:
-    from calibscale.output import progress
+    from calibscale.formatting import progress
 
     monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)
     ran = run("power", store, "--bias", 0.05, "--most", 400, "--trials", 10, "-b", 19)
