@@ -13,7 +13,7 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.limits import Limits
-from calibscale.results import Estimate
+from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 
 NO_ROWS = "no rows with a label and a positive weight"
@@ -140,6 +140,15 @@ class BoundEstimator(ABC):
                     for statistic, state, drawn in zip(self.needs, states, sums, strict=True)
                 )
             )
+
+    @property
+    def floor_needs(self) -> tuple[Statistic, ...]:
+        """Statistics whose states `floor` takes; computed in evaluations only."""
+        return ()
+
+    def floor(self, *states: Any) -> Floor | None:
+        """Noise floor: the estimate for labels drawn from the predictions; None without rows."""
+        return None
 
     def frozen(self, *states: Any) -> BoundEstimator:
         """Return the estimator with settings that depend on n fixed to those of these states.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -15,7 +15,7 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits import Limits, bin_limits
-from calibscale.results import Estimate
+from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
     BinCounts,
@@ -27,7 +27,13 @@ from calibscale.statistics.bins import (
     equal_mass,
     simplex_cell_count,
 )
-from calibscale.statistics.score_sums import SquaredResiduals, SquareState, Totals, TotalsState
+from calibscale.statistics.score_sums import (
+    LabelVariances,
+    SquaredResiduals,
+    SquareState,
+    Totals,
+    TotalsState,
+)
 
 CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
@@ -58,6 +64,8 @@ class Binned(ScalarEstimator):
     name: ClassVar[str]
     squared: ClassVar[bool] = True
     testable: ClassVar[bool] = True
+    # values (R,) of a biased estimate for gaps (R, B) in the place of those of the bins
+    of_gaps: ClassVar[Callable[[Any, Floats, BinTable], Floats] | None] = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.bins, int | np.integer):
@@ -99,6 +107,18 @@ class Binned(ScalarEstimator):
         if not isinstance(self.edges, str):
             return {"bins": len(self.edges) - 1, "edges": list(self.edges)}
         return {"bins": self.bins, "edges": self.edges}
+
+    @property
+    def floor_needs(self) -> tuple[Statistic, ...]:
+        counts = self.needs[0]
+        return () if self.of_gaps is None else (counts, LabelVariances(counts))  # type: ignore[arg-type]
+
+    def floor(self, *states: Any) -> Floor | None:
+        if self.of_gaps is None or not states[0].sums[1].sum() > 0:
+            return None
+        bins = self._bins(*states)
+        values = self.of_gaps(bins.drawn_gaps(), bins)
+        return Floor(float(values.mean()), float(np.quantile(values, 0.95)), 0.95)
 
     def _bins(self, state: BinState, *others: Any) -> BinTable:
         sums = state.sums
@@ -170,6 +190,9 @@ class ECE(Binned):
     def _value(self, bins: BinTable) -> float:
         return float(np.abs(bins.delta).sum() / bins.weight.sum())
 
+    def of_gaps(self, gaps: Floats, bins: BinTable) -> Floats:
+        return np.abs(gaps) @ bins.share
+
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.bin_limits`."""
         gaps = self._bins(*states).gaps
@@ -203,6 +226,9 @@ class MCE(Binned):
 
     def _value(self, bins: BinTable) -> float:
         return float(np.abs(bins.gap).max())
+
+    def of_gaps(self, gaps: Floats, bins: BinTable) -> Floats:
+        return np.abs(gaps).max(axis=1)
 
 
 class _SquaredGaps(Binned):
@@ -248,6 +274,9 @@ class TCE2(_SquaredGaps):
 
     def _value(self, bins: BinTable) -> float:
         return float(bins.share @ bins.gap**2)
+
+    def of_gaps(self, gaps: Floats, bins: BinTable) -> Floats:
+        return gaps**2 @ bins.share
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import xlogy
+from scipy.special import rel_entr, xlogy
 
+from calibscale.data import Floats
 from calibscale.estimators.base import Estimator, ScalarEstimator
-from calibscale.estimators.binned import Binned
+from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits import Limits, clopper_pearson
 from calibscale.limits.excess import excess_limits
 from calibscale.results import Estimate
@@ -214,6 +215,7 @@ class BrierDecomposition(_Decomposition):
     """
 
     name: ClassVar[str] = "brier_decomposition"
+    of_gaps = TCE2.of_gaps
 
     def _value(self, bins: BinTable) -> float:
         return float(bins.share @ bins.gap**2)
@@ -257,6 +259,12 @@ class NLLDecomposition(_Decomposition):
 
     def _value(self, bins: BinTable) -> float:
         return self._parts(bins)[0]
+
+    def of_gaps(self, gaps: Floats, bins: BinTable) -> Floats:
+        """KL(acc_b ‖ conf_b), of the second order where 1 − conf_b is rounded."""
+        conf = np.clip(bins.mean_p, 1e-300, 1.0 - 1e-16)
+        acc = np.clip(conf - gaps, 0.0, 1.0)
+        return (rel_entr(acc, conf) + rel_entr(1.0 - acc, 1.0 - conf)) @ bins.share
 
     def _with_rest(self, bins: BinTable, rests: BinState) -> BinTable:
         return bins._replace(rest=self._bins(rests).delta)

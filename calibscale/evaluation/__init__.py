@@ -58,6 +58,7 @@ def evaluate(
     on_unsupported: str | None = None,
     group_by: str | None = None,
     interval: Resampling | str | bool | None = None,
+    floor: bool = True,
     checkpoint: str | Path | None = None,
     **options: Unpack[SessionOptions],
 ) -> Evaluation:
@@ -82,6 +83,9 @@ def evaluate(
         Name of a covariate; all estimators are also computed for each of its values.
     interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
         Confidence intervals of the estimates; True: by the jackknife.
+    floor : bool
+        Compute the noise floor of biased estimates: mean and 95 % quantile of the estimate if
+        labels were drawn from the same predictions.
     checkpoint : path, optional
         Folder for finished parts of sums over pairs, from which the same call resumes after an
         interruption, with bitwise equal results.
@@ -109,25 +113,28 @@ def evaluate(
     with Session.open(source, **options) as session:
         chosen = listed(default_estimators() if estimators is None else estimators)
         run = session.run(chosen, on_unsupported, group_by)
-        result = run.scan(needed_statistics(run, interval))
-        return evaluation_of(run, labels(chosen), result, interval, started, checkpoint)
+        result = run.scan(needed_statistics(run, interval, floor))
+        names = labels(chosen)
+        return evaluation_of(run, names, result, interval, started, checkpoint, floor)
 
 
 _FINGERPRINT = Fingerprint()
 
 
-def needed_statistics(run: Run, interval: Resampling | None) -> list[Statistic]:
+def needed_statistics(
+    run: Run, interval: Resampling | None, floor: bool = True
+) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = [_FINGERPRINT] * any(e.pairwise for e in run.fitting)
     for e in run.fitting:
         grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
-        needed += (*(grouped or e.needs), *e.counted)
+        needed += (*(grouped or e.needs), *e.counted, *(e.floor_needs if floor else ()))
     return needed
 
 
 def evaluation_of(
     run: Run, names: Iterable[str], result: PassResult, interval: Resampling | None,
-    started: float, checkpoint: str | Path | None = None,
+    started: float, checkpoint: str | Path | None = None, floor: bool = True,
 ) -> Evaluation:  # fmt: skip
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
     classes, pairwise = run.source.classes, any(e.pairwise for e in run.fitting)
@@ -139,7 +146,7 @@ def evaluation_of(
             identity = _identity(run, states[_FINGERPRINT])
             pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
         estimates[key] = tuple(
-            replace(_estimate(e, states, pairs, interval, classes), estimator=name)
+            replace(_estimate(e, states, pairs, interval, classes, floor), estimator=name)
             for e, name in zip(run.chosen, names, strict=True)
         )
     overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
@@ -159,13 +166,18 @@ def _estimate(
     pairs: Pairs | None,
     interval: Resampling | None,
     classes: int,
+    floor: bool,
 ) -> Estimate:
+    """Estimate with its notes, and with its floor and interval if requested."""
     if isinstance(estimator, Estimate):
         return estimator
     grouped = interval.needs(estimator) if interval and not has_limits(estimator) else ()
     with engine.one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
         estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
+        if floor and estimator.floor_needs:
+            states_of_floor = (states[s] for s in estimator.floor_needs)
+            estimate = replace(estimate, floor=estimator.floor(*states_of_floor))
         if interval is None:
             return estimate
         return with_interval(estimator, estimate, interval, states, classes, pairs)

@@ -254,6 +254,19 @@ class Interval(Declared):
     covers: str
 
 
+@dataclass(frozen=True)
+class Floor(Declared):
+    """Noise floor of an estimate: its values if labels were drawn from the same predictions.
+
+    An estimate above `high` is larger than that of a calibrated model, but for a share 1 − `level`
+    of data sets; one of the size of `mean` says nothing about miscalibration.
+    """
+
+    mean: float
+    high: float
+    level: Fraction
+
+
 @dataclass(frozen=True, repr=False)
 class Estimate(Tabular, Declared):
     """Estimate of a calibration error or score, with its settings and errors.
@@ -272,6 +285,8 @@ class Estimate(Tabular, Declared):
         Number of rows used.
     interval : Interval or None
         Confidence interval, if requested and available.
+    floor : Floor or None
+        Noise floor of a biased estimate, if requested and available.
     """
 
     estimator: str
@@ -284,6 +299,7 @@ class Estimate(Tabular, Declared):
     n: Count = 0
     reason: Hidden[str | None] = None
     interval: Interval | None = None
+    floor: Later[Omitted[Floor | None]] = None
 
     @property
     def root(self) -> Computed[float | None]:

@@ -262,6 +262,28 @@ class BinTable(NamedTuple):
         columns = (self.share, self.effective, self.mean_p, self.gap)
         return BinGaps(*(column[full] for column in columns))
 
+    def drawn_gaps(self, draws: int = 4000) -> Floats:
+        """Gaps conf_b − acc_b of labels drawn from the predictions (draws, B).
+
+        `squares` has to be Σw²p(1 − p), the variance of Σwδ.  The number of events of a bin, or of
+        the other outcome where that is rarer, is drawn from the binomial distribution of the same
+        mean and variance.
+        """
+        assert self.squares is not None
+        n, low = self.effective, self.mean_p <= 0.5
+        unit = np.divide(self.weight, n, np.ones_like(n), where=n > 0)  # weight of a row
+        variance = self.squares / unit**2
+        mean = n * np.where(low, self.mean_p, np.clip(1.0 - self.mean_p, 0.0, 1.0))
+        excess = mean - variance  # Σp² of the rarer outcome
+        trials = np.divide(mean**2, excess, n.copy(), where=excess > mean**2 / np.maximum(n, 1.0))
+        trials = np.maximum(np.rint(trials), 1.0)
+        rate = np.minimum(mean / trials, 1.0)
+        counts = np.random.default_rng(0).binomial(trials.astype(np.int64), rate, (draws, len(n)))
+        binomial = trials * rate * (1.0 - rate)
+        scale = np.divide(variance, binomial, np.zeros_like(n), where=binomial > 0)
+        gaps = np.where(low, 1.0, -1.0) * (trials * rate - counts) * np.sqrt(scale)
+        return np.divide(gaps, n, np.zeros_like(gaps), where=n > 0)
+
     def table(self) -> list[dict[str, Any]]:
         """One dict per bin, for tables and plots; means of an empty bin are None."""
         full = self.weight > 0

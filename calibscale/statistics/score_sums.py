@@ -297,6 +297,22 @@ class SquaredResiduals(Statistic):
                 out[b, k] += np.bincount(bins, w2 * delta[:, k] ** 2, out.shape[-1])
 
 
+@dataclass(frozen=True)
+class LabelVariances(Statistic):
+    """Σw²p(1 − p) in the bins of a scalar notion: variance of Σwδ over labels drawn from p."""
+
+    bins: BinCounts | FineHistogram
+
+    def zero(self, classes: int) -> SquareState:
+        return SquareState(np.zeros(self.bins.zero(classes).sums.shape[1]))
+
+    def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
+        p, rest, _, _ = chunk.event(self.bins.notion)
+        variances = weights_of(chunk) ** 2 * p * np.maximum(rest, 0.0)
+        state.squares[...] += np.bincount(self.bins.numbers(p), variances, len(state.squares))
+        return state
+
+
 class EventState(NamedTuple):
     """Σ of w, w², wp, wr, w²p², w²pr, w²r² (7, 2) of rows without and with the event, r = 1 − p."""
 

@@ -1,0 +1,73 @@
+"""Noise floors: the estimates that a calibrated model would have with the same predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import rel_entr
+
+import calibscale as cs
+from tests.support import naive
+
+EDGES = np.linspace(0, 1, 16)
+DRAWS = 4000
+LAWS = {
+    "uniform": lambda rng, n: rng.random(n),
+    "rare": lambda rng, n: rng.beta(0.05, 5.0, n),
+    "sharp": lambda rng, n: rng.beta(0.3, 0.3, n),
+    "atoms": lambda rng, n: rng.choice([0.1, 0.5, 0.95], n),
+}
+
+
+def _gaps(p: np.ndarray, events: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Shares and mean predictions of the bins that have rows, and gaps of each draw of events."""
+    members = [rows for rows in naive.bin_rows(p, EDGES) if len(rows)]
+    weight = np.array([w[rows].sum() for rows in members])
+    conf = np.array([w[rows] @ p[rows] for rows in members]) / weight
+    hits = np.stack([events[:, rows] @ w[rows] for rows in members], axis=1) / weight
+    return weight / w.sum(), conf, conf - hits
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("n", "weighted"), [(100, False), (2000, False), (2000, True)])
+def test_floor__is_the_mean_and_quantile_over_drawn_labels(law, n, weighted):
+    rng = np.random.default_rng(7)
+    p = LAWS[law](rng, n)
+    w = rng.uniform(0.5, 1.5, n) if weighted else np.ones(n)
+    events = (rng.random((DRAWS, n)) < p).astype(float)
+    share, conf, gaps = _gaps(p, events, w)
+    acc = np.clip(conf - gaps, 0.0, 1.0)
+    divergence = rel_entr(acc, conf) + rel_entr(1 - acc, 1 - conf)
+    expected = {
+        "ece": np.abs(gaps) @ share,
+        "mce": np.abs(gaps).max(axis=1),
+        "tce2": gaps**2 @ share,
+        "brier_decomposition": gaps**2 @ share,
+        "nll_decomposition": divergence @ share,
+    }
+    source = cs.from_arrays(
+        probabilities=p, labels=events[0].astype(int), weights=w if weighted else None, binary=True
+    )
+    result = cs.evaluate(source, list(expected))
+    for name, values in expected.items():
+        floor = result[name].floor
+        # four standard errors of both sets of draws; bins of unequal predictions, whose counts are
+        # not binomial, add up to 2 % to the mean and 1 % of the draws to the quantile
+        error = 4 * np.sqrt(2 / DRAWS)
+        assert floor.mean == pytest.approx(values.mean(), rel=0.02, abs=error * values.std())
+        share_error = 0.01 + error * np.sqrt(0.95 * 0.05)  # values of few rows are discrete
+        assert (values < floor.high * (1 - 1e-9)).mean() <= 0.95 + share_error
+        assert (values <= floor.high * (1 + 1e-9)).mean() >= 0.95 - share_error
+
+
+def test_floor__belongs_to_biased_estimates_of_scalar_notions():
+    rng = np.random.default_rng(3)
+    p = rng.random(300)
+    source = cs.from_arrays(probabilities=p, labels=(rng.random(300) < p).astype(int), binary=True)
+    names = ["ece", "tce2_debiased", "brier", "cwce2"]
+    result = cs.evaluate(source, [*names, "ece(edges='equal-mass')"], group_by=None)
+    assert [result[name].floor is None for name in names] == [False, True, True, True]
+    assert result["ece(edges='equal-mass')"].floor.mean > 0
+    assert cs.evaluate(source, ["ece"], floor=False)["ece"].floor is None
+    jackknife = cs.evaluate(source, ["brier_decomposition"], interval="jackknife")
+    assert jackknife["brier_decomposition"].floor is not None
