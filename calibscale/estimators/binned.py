@@ -118,7 +118,7 @@ class Binned(ScalarEstimator):
             return None
         bins = self._bins(*states)
         values = self.of_gaps(bins.drawn_gaps(), bins)
-        return Floor(float(values.mean()), float(np.quantile(values, 0.95)), 0.95)
+        return Floor.of(values, float(self.of_gaps(bins.gap[None], bins)[0]))
 
     def _bins(self, state: BinState, *others: Any) -> BinTable:
         sums = state.sums

@@ -7,7 +7,7 @@ other one than NumPy, so that reading a result loads neither compiler nor storag
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from inspect import get_annotations
@@ -260,11 +260,26 @@ class Floor(Declared):
 
     An estimate above `high` is larger than that of a calibrated model, but for a share 1 − `level`
     of data sets; one of the size of `mean` says nothing about miscalibration.
+
+    Attributes
+    ----------
+    mean, high : float
+        Mean, and quantile of order `level`, of the estimate over drawn labels.
+    p_value : float
+        Share of the draws with an estimate at least as large, (1 + #{T* ≥ T})/(1 + draws).
     """
 
     mean: float
     high: float
     level: Fraction
+    p_value: Share
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Floats, estimate: float, level: float = 0.95) -> Floor:
+        """Floor from the values of drawn labels, at least one, and the estimate."""
+        exceeded = int((np.asarray(values) >= estimate * (1.0 - 1e-12)).sum())
+        p_value = (1 + exceeded) / (1 + len(values))
+        return cls(float(np.mean(values)), float(np.quantile(values, level)), level, p_value)
 
 
 @dataclass(frozen=True, repr=False)

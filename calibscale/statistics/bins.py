@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -265,24 +266,12 @@ class BinTable(NamedTuple):
     def drawn_gaps(self, draws: int = 4000) -> Floats:
         """Gaps conf_b − acc_b of labels drawn from the predictions (draws, B).
 
-        `squares` has to be Σw²p(1 − p), the variance of Σwδ.  The number of events of a bin, or of
-        the other outcome where that is rarer, is drawn from the binomial distribution of the same
-        mean and variance.
+        `squares` has to be Σw²p(1 − p), the variance of Σwδ.
         """
         assert self.squares is not None
-        n, low = self.effective, self.mean_p <= 0.5
-        unit = np.divide(self.weight, n, np.ones_like(n), where=n > 0)  # weight of a row
-        variance = self.squares / unit**2
-        mean = n * np.where(low, self.mean_p, np.clip(1.0 - self.mean_p, 0.0, 1.0))
-        excess = mean - variance  # Σp² of the rarer outcome
-        trials = np.divide(mean**2, excess, n.copy(), where=excess > mean**2 / np.maximum(n, 1.0))
-        trials = np.maximum(np.rint(trials), 1.0)
-        rate = np.minimum(mean / trials, 1.0)
-        counts = np.random.default_rng(0).binomial(trials.astype(np.int64), rate, (draws, len(n)))
-        binomial = trials * rate * (1.0 - rate)
-        scale = np.divide(variance, binomial, np.zeros_like(n), where=binomial > 0)
-        gaps = np.where(low, 1.0, -1.0) * (trials * rate - counts) * np.sqrt(scale)
-        return np.divide(gaps, n, np.zeros_like(gaps), where=n > 0)
+        draw = residual_draws(self.mean_p, self.weight, self.effective, self.squares)
+        deltas = draw(draws)
+        return np.divide(deltas, self.weight, np.zeros_like(deltas), where=self.weight > 0)
 
     def table(self) -> list[dict[str, Any]]:
         """One dict per bin, for tables and plots; means of an empty bin are None."""
@@ -299,6 +288,36 @@ class BinTable(NamedTuple):
             }
             for b in range(len(self.rows))
         ]
+
+
+def residual_draws(
+    mean_p: Floats, weight: Floats, effective: Floats, variance: Floats, seed: int = 0
+) -> Callable[[int], Floats]:
+    """Function that draws Σwδ of bins for labels drawn from the predictions, (draws, B).
+
+    The number of events of a bin, or of the other outcome where that is rarer, is drawn from a
+    binomial distribution of the same mean and variance; `variance` is Σw²p(1 − p), `effective`
+    (Σw)²/Σw².
+    """
+    low = mean_p <= 0.5
+    unit = np.divide(weight, effective, np.ones_like(weight), where=effective > 0)  # of a row
+    variance = variance / unit**2
+    mean = effective * np.where(low, mean_p, np.clip(1.0 - mean_p, 0.0, 1.0))
+    excess = mean - variance  # Σp² of the rarer outcome
+    most = np.maximum(effective, 1.0)
+    trials = np.divide(mean**2, excess, most.copy(), where=excess * most > mean**2)
+    trials = np.maximum(np.rint(trials), 1.0)
+    rate = np.minimum(mean / trials, 1.0)
+    binomial = trials * rate * (1.0 - rate)
+    scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
+    scale *= np.where(low, unit, -unit)
+    rng, whole = np.random.default_rng(seed), trials.astype(np.int64)
+
+    def draw(draws: int) -> Floats:
+        counts: Floats = rng.binomial(whole, rate, (draws, len(whole))).astype(np.float64)
+        return (trials * rate - counts) * scale
+
+    return draw
 
 
 def fine_borders() -> Floats:

@@ -1,0 +1,386 @@
+"""Measures of a scalar prediction that need no bins, from the histogram of its score."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import expit, logit, ndtr
+
+from calibscale.data import Floats
+from calibscale.estimators.base import ScalarEstimator
+from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.statistics import Statistic
+from calibscale.statistics.bins import residual_draws
+from calibscale.statistics.score_histogram import (
+    OccupiedCells,
+    ScoreHistogram,
+    SpreadSums,
+    scores_of,
+)
+from calibscale.statistics.score_sums import ScalarScores
+
+_DRAWS, _FLOOR_CELLS = 199, 4096  # draws of events for floors, and cells that they are drawn for
+_MAX_STEPS = 1000  # steps of an isotonic curve in results
+_NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
+_ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
+
+
+@dataclass(frozen=True)
+class ScoreMeasure(ScalarEstimator):
+    """Base class of measures from `ScoreHistogram`, in one pass and 4 MB of memory.
+
+    Scores are exact while there are at most 65,536 different ones; beyond that they are those of
+    cells whose width is at most 1/512 of the distance to 0 or 1, and `approximation` bounds the
+    effect.
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive"}, optional
+        Default: ``positive`` for two classes, else ``top_label``.
+    """
+
+    notion: str | None = None
+    by_default: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (ScoreHistogram(self.judged),)
+
+    def finalize(self, *states: Any) -> Estimate:
+        scores = scores_of(states[0])
+        if not len(scores.score):
+            return self.unknown()
+        return replace(self._estimate(scores, *states[1:]), n=int(states[0].sums[0].sum()))
+
+    @abstractmethod
+    def _estimate(self, scores: OccupiedCells, *others: Any) -> Estimate:
+        """Estimate from the occupied cells, of which there is at least one."""
+
+    def _result(self, value: float, error: float = 0.0, **details: Any) -> Estimate:
+        near = Approximation("cells", error) if error > 0.0 else EXACT
+        return Estimate(self.name, self.judged, value, approximation=near, details=details)
+
+
+class _Error(ScoreMeasure):
+    """Measure of which calibrated predictions have the smallest values."""
+
+    @property
+    def floor_needs(self) -> tuple[Statistic, ...]:
+        return self.needs[:1]
+
+    def floor(self, *states: Any) -> Floor | None:
+        cells = scores_of(states[0]).coarse(_FLOOR_CELLS)
+        if not len(cells.score):
+            return None
+        draw = residual_draws(cells.score, cells.weight, cells.effective, cells.variance)
+        expected = cells.weight * cells.score
+        drawn = (cells._replace(events=expected - draw(1)[0]) for _ in range(_DRAWS))
+        return Floor.of([self._size(one) for one in drawn], self._size(cells))
+
+    @abstractmethod
+    def _size(self, cells: OccupiedCells) -> float:
+        """Value, computed from the cells alone."""
+
+
+# ---------------------------------------------------------------- cumulative differences
+
+
+class _Cumulative(_Error):
+    """Base class of sizes of the walk C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw over sorted scores."""
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        value, total = self._size(cells), float(cells.weight.sum())
+        sigma = math.sqrt(cells.variance.sum()) / total
+        # within a cell the walk rises by at most its events, and falls by at most Σwp
+        inner = np.where(cells.width > 0, np.maximum(cells.events, cells.weight * cells.score), 0)
+        scaled = value / sigma if sigma > 0 else None
+        return self._result(value, float(inner.max()) / total, sigma=sigma, scaled=scaled)
+
+
+def _walk(cells: OccupiedCells) -> Floats:
+    """Cumulative differences after each cell (c + 1,), from 0 on."""
+    differences = cells.events - cells.weight * cells.score
+    return np.concatenate([[0.0], np.cumsum(differences)]) / cells.weight.sum()
+
+
+@dataclass(frozen=True)
+class ECCEMAD(_Cumulative):
+    """Largest cumulative difference max_j |C_j| of events and predictions in order of the score.
+
+    C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw, the ECCE-MAD of Arrieta-Ibarra et al. (2022, eq. 7) and
+    the Kolmogorov–Smirnov statistic of calibration.  The error is not squared; its unit is that of
+    a probability.  It has no bins and nothing to choose; a large value means that predictions of
+    some range below a score are off on average.  `details` has `sigma`, the standard deviation of
+    the last C of a calibrated model, and `scaled`, the value divided by it.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["ecce_mad"])["ecce_mad"].value, 4)
+    0.15
+    """
+
+    name: ClassVar[str] = "ecce_mad"
+
+    def _size(self, cells: OccupiedCells) -> float:
+        return float(np.abs(_walk(cells)).max())
+
+
+@dataclass(frozen=True)
+class ECCERange(_Cumulative):
+    """Range max_j C_j − min_j C_j of cumulative differences in order of the score.
+
+    The ECCE-R of Arrieta-Ibarra et al. (2022, eq. 8) and Kuiper's statistic of calibration: the
+    largest total difference Σw(event − p)/Σw over any range of scores.  See `ECCEMAD`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["ecce_range"])["ecce_range"].value, 4)
+    0.15
+    """
+
+    name: ClassVar[str] = "ecce_range"
+
+    def _size(self, cells: OccupiedCells) -> float:
+        return float(np.ptp(_walk(cells)))
+
+
+# ---------------------------------------------------------------- isotonic regression
+
+
+def _isotonic(cells: OccupiedCells) -> Floats:
+    """Isotonic regression of the events on the score (c,)."""
+    return isotonic_regression(cells.frequency, weights=cells.weight).x
+
+
+def _brier(frequency: Floats, forecast: Floats, share: Floats) -> float:
+    """Mean squared error of forecasts of events with frequencies by cell."""
+    return float(share @ (frequency * (1.0 - forecast) ** 2 + (1.0 - frequency) * forecast**2))
+
+
+def _refined(cells: OccupiedCells) -> float:
+    """Lower bound of the Brier score of isotonic regression of the rows: zeros first in cells."""
+    ones = np.tile([0.0, 1.0], len(cells.score))
+    weights = np.column_stack([cells.weight - cells.events, cells.events]).ravel()
+    kept = weights > 0
+    fit = isotonic_regression(ones[kept], weights=weights[kept]).x
+    return _brier(ones[kept], fit, weights[kept] / weights.sum())
+
+
+@dataclass(frozen=True)
+class CORP(_Error):
+    """Miscalibration of the Brier score by isotonic regression (CORP; Dimitriadis et al. 2021).
+
+    The Brier score of the event is miscalibration − discrimination + uncertainty, with the
+    isotonic regression of the events on the score as the recalibrated forecast (eq. 1).  The value
+    is the miscalibration, a squared error; `details` has the other parts, the score, and the steps
+    of the reliability curve (lowest and highest score, frequency, rows).  It needs no bins;
+    recalibration that is fitted to the same rows biases it upwards, and only increasing maps
+    are considered.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["corp"])["corp"].value, 4)
+    0.065
+    """
+
+    name: ClassVar[str] = "corp"
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (ScoreHistogram(self.judged), ScalarScores(self.judged))
+
+    def _size(self, cells: OccupiedCells) -> float:
+        frequency, share = cells.frequency, cells.share
+        own = _brier(frequency, cells.score, share)
+        return own - _brier(frequency, _isotonic(cells), share)
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        (exact,) = others
+        score = float(exact.squared / exact.weight)
+        fit, share = _isotonic(cells), cells.share
+        recalibrated = _brier(cells.frequency, fit, share)
+        error = recalibrated - _refined(cells) if cells.width.any() else 0.0
+        rate = float(share @ cells.frequency)
+        uncertainty = rate * (1.0 - rate)
+        estimate = self._result(
+            score - recalibrated, error, discrimination=uncertainty - recalibrated,
+            uncertainty=uncertainty, score=score, steps=_steps(cells, fit),
+        )  # fmt: skip
+        return replace(estimate, squared=True)
+
+
+def _steps(cells: OccupiedCells, fit: Floats) -> list[dict[str, float]]:
+    """Steps of an isotonic curve; the shortest are left out where there are too many."""
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(fit)) + 1])
+    ends = np.append(starts[1:], len(fit)) - 1
+    weight = np.add.reduceat(cells.weight, starts)
+    kept = np.sort(np.argsort(-weight, kind="stable")[:_MAX_STEPS])
+    columns = (cells.score[starts], cells.score[ends], fit[starts], weight)
+    names = ("low", "high", "frequency", "weight")
+    return [
+        dict(zip(names, map(float, row), strict=True)) for row in np.column_stack(columns)[kept]
+    ]
+
+
+@dataclass(frozen=True)
+class ICI(_Error):
+    """Integrated calibration index Σw|p − f(p)|/Σw with the isotonic regression f.
+
+    After Austin & Steyerberg (2019), with isotonic regression, which has nothing to choose, in the
+    place of loess.  The error is not squared; its unit is that of a probability.  `details` has the
+    median `e50`, the 90 % quantile `e90` and the maximum `emax` of |p − f(p)| over the rows.  Noise
+    biases it upwards.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["ici"])["ici"].value, 4)
+    0.25
+    """
+
+    name: ClassVar[str] = "ici"
+
+    def _size(self, cells: OccupiedCells) -> float:
+        return float(cells.share @ np.abs(cells.score - _isotonic(cells)))
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        fit = _isotonic(cells)
+        distance = np.abs(cells.score - fit)
+        order = np.argsort(distance, kind="stable")
+        reached = np.cumsum(cells.share[order])
+        ranks = np.minimum(np.searchsorted(reached, [0.5 - 1e-12, 0.9 - 1e-12]), len(order) - 1)
+        e50, e90 = distance[order[ranks]].tolist()
+        error = 0.0
+        if cells.width.any():  # |f of rows − f of cells|² is at most the gain of the finer fit
+            gain = _brier(cells.frequency, fit, cells.share) - _refined(cells)
+            error = float(cells.share @ cells.width) + math.sqrt(max(gain, 0.0))
+        return self._result(self._size(cells), error, e50=e50, e90=e90, emax=float(distance.max()))
+
+
+# ---------------------------------------------------------------- parametric measures
+
+
+@dataclass(frozen=True)
+class Spiegelhalter(ScalarEstimator):
+    """Spiegelhalter's z = Σw(event − p)(1 − 2p)/√(Σw²(1 − 2p)²p(1 − p)) (1986).
+
+    Standard normal for a calibrated model and many rows: the deviation of the Brier score from its
+    expectation.  Above 0 the score is worse than expected, as of overconfident predictions; errors
+    that cancel are missed.  `details` has the two-sided `p_value`.
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive"}, optional
+        Default: ``positive`` for two classes, else ``top_label``.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["spiegelhalter"])["spiegelhalter"].value, 4)
+    7.08
+    """
+
+    notion: str | None = None
+    name: ClassVar[str] = "spiegelhalter"
+    by_default: ClassVar[bool] = False
+    smaller_is_better: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (SpreadSums(self.judged),)
+
+    def finalize(self, *states: Any) -> Estimate:
+        n, difference, variance = (float(total) for total in states[0])
+        if not n:
+            return self.unknown()
+        if not variance > 0.0:
+            reason = "all predictions are 0, 0.5 or 1, whose Brier score does not vary"
+            return Estimate(self.name, self.judged, None, reason=reason)
+        z = difference / math.sqrt(variance)
+        details = {"p_value": 2.0 * float(ndtr(-abs(z)))}
+        return Estimate(self.name, self.judged, z, details=details, n=int(n))
+
+
+@dataclass(frozen=True)
+class CoxSlope(ScoreMeasure):
+    """Slope b of the logistic recalibration logit P(event) = a + b·logit p (Cox 1958).
+
+    1 for a calibrated model; below 1 predictions are too extreme, above 1 too moderate.  `details`
+    has the intercept a, the standard errors of both, and `calibration_in_the_large`, the intercept
+    with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³ from them.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> cs.evaluate(data, ["cox_slope"])["cox_slope"].details["intercept"]
+    0.0
+    """
+
+    name: ClassVar[str] = "cox_slope"
+    smaller_is_better: ClassVar[bool] = False
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        p = np.clip(cells.score, _NEAREST, 1.0 - _NEAREST)
+        x = np.column_stack([np.ones_like(p), logit(p)])
+        both = _logistic(x, cells.weight, cells.events)
+        offset = _logistic(x[:, :1], cells.weight, cells.events, x[:, 1])
+        if offset is None:
+            return self._undefined("all events have the same outcome")
+        if both is None:
+            equal = np.ptp(p) == 0.0
+            return self._undefined(
+                "all predictions are equal" if equal else "the score separates the outcomes"
+            )
+        mu = expit(x @ both)
+        spread = mu * (1.0 - mu)
+        inverse = np.linalg.inv((x.T * (cells.weight * spread)) @ x)
+        meat = (x.T * (cells.weight**2 / cells.effective * spread)) @ x
+        errors = np.sqrt(np.diag(inverse @ meat @ inverse))
+        # first-order effect of moving logits within their cells
+        moved = cells.width / (p * (1.0 - p))
+        residuals = cells.events * (1.0 - mu) + (cells.weight - cells.events) * mu
+        slopes = cells.weight * spread * abs(both[1])
+        change = np.array([moved @ slopes, moved @ (residuals + slopes * np.abs(x[:, 1]))])
+        return self._result(
+            float(both[1]), float(np.abs(inverse[1]) @ change), intercept=float(both[0]),
+            standard_error=float(errors[1]), intercept_standard_error=float(errors[0]),
+            calibration_in_the_large=float(offset[0]),
+        )  # fmt: skip
+
+    def _undefined(self, reason: str) -> Estimate:
+        return Estimate(self.name, self.judged, None, reason=reason)
+
+
+def _logistic(
+    x: Floats, weight: Floats, events: Floats, offset: Floats | float = 0.0
+) -> Floats | None:
+    """Coefficients of a logistic regression on x (c, m), by Newton's method; None if undefined."""
+    beta = np.zeros(x.shape[1])
+    if not 0.0 < events.sum() < weight.sum():
+        return None
+    for _ in range(_ITERATIONS):
+        mu = expit(x @ beta + offset)
+        gradient = x.T @ (events - weight * mu)
+        hessian = (x.T * (weight * mu * (1.0 - mu))) @ x
+        if not np.isfinite(hessian).all() or np.linalg.cond(hessian) > _SINGULAR:
+            return None
+        step = np.linalg.solve(hessian, gradient)
+        step *= min(1.0, _LONGEST / float(np.abs(step).max(initial=_LONGEST)))
+        beta = beta + step
+        if np.abs(step).max() <= 1e-12 * (1.0 + np.abs(beta).max()):
+            return beta
+    return None
