@@ -173,6 +173,10 @@ def list_estimators(name: str | None) -> None:
     "--checkpoint", metavar="DIR",
     help="Folder of finished pair sums; after an interrupt the same command resumes from them.",
 )  # fmt: skip
+@click.option(
+    "--floor/--no-floor", default=True, show_default=True,
+    help="Show the mean and the 95 % quantile that estimates would have if STORE were calibrated.",
+)  # fmt: skip
 @source_options
 @quiet_option
 def evaluate(
@@ -212,7 +216,7 @@ def evaluate(
         intervals = resampling(
             method, confidence_level=confidence_level, groups=groups, seed=options["seed"]
         )
-    chosen = estimators(names, options)
+    chosen, floor = estimators(names, options), options.pop("floor")
     passes: list[Evaluation] = []
     with open_session(store, options, "evaluating", quiet=quiet) as session:
         for column in group_by or (None,):
@@ -226,7 +230,7 @@ def evaluate(
             passes.append(
                 run(
                     data, chosen, on_unsupported=on_unsupported(names), group_by=by,
-                    interval=intervals, checkpoint=checkpoint,
+                    interval=intervals, floor=floor, checkpoint=checkpoint,
                 )
             )  # fmt: skip
     result = replace(passes[0], others=tuple(passes[1:]))

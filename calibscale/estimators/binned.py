@@ -64,8 +64,7 @@ class Binned(ScalarEstimator):
     name: ClassVar[str]
     squared: ClassVar[bool] = True
     testable: ClassVar[bool] = True
-    # values (R,) of a biased estimate for gaps (R, B) in the place of those of the bins
-    of_gaps: ClassVar[Callable[[Any, Floats, BinTable], Floats] | None] = None
+    of_gaps: ClassVar[Callable[[Any, Floats, BinTable], Floats] | None] = None  # (R, B) → (R,)
 
     def __post_init__(self) -> None:
         if not isinstance(self.bins, int | np.integer):
@@ -117,8 +116,8 @@ class Binned(ScalarEstimator):
         if self.of_gaps is None or not states[0].sums[1].sum() > 0:
             return None
         bins = self._bins(*states)
-        values = self.of_gaps(bins.drawn_gaps(), bins)
-        return Floor.of(values, float(self.of_gaps(bins.gap[None], bins)[0]))
+        values = self.of_gaps(np.vstack([bins.gap, bins.drawn_gaps()]), bins)
+        return Floor.of(values[1:], float(values[0]))
 
     def _bins(self, state: BinState, *others: Any) -> BinTable:
         sums = state.sums
@@ -206,9 +205,8 @@ class MCE(Binned):
 
     The error is not squared; its unit is that of a probability.  A large value means that some bin
     is far off, which may be noise of a bin of few rows; use it where every level of prediction
-    matters, with equal-mass bins or few bins.  It has no interval, as a maximum is not a smooth
-    function of the frequencies, and neither jackknife nor bootstrap covers it.  Parameters and
-    cost: see `Binned`.
+    matters, with equal-mass bins or few bins.  It has no interval.  Parameters and cost: see
+    `Binned`.
 
     Examples
     --------

@@ -295,6 +295,7 @@ class Spiegelhalter(ScalarEstimator):
 
     notion: str | None = None
     name: ClassVar[str] = "spiegelhalter"
+    unbiased: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     smaller_is_better: ClassVar[bool] = False
 
@@ -331,6 +332,7 @@ class CoxSlope(ScoreMeasure):
     """
 
     name: ClassVar[str] = "cox_slope"
+    unbiased: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:

@@ -28,6 +28,8 @@ def flat(part: Any) -> Row:
         if name in _PAIRS:
             ends = (value["low"], value["high"]) if isinstance(value, dict) else value
             row |= dict(zip(_PAIRS[name], ends or (None, None), strict=True))
+        elif name == "floor":
+            row |= {f"{name}_{key}": item for key, item in (value or {}).items()}
         elif name == "hyperparameter":
             row |= {f"{name}.{key}": item for key, item in value.items()}
         elif value is None or isinstance(value, str | int | float):

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import calibscale as cs
+from calibscale import formatting
 from calibscale.auditing import audit
 from calibscale.cli import main
 from calibscale.estimators import BIASED, ESTIMATORS
@@ -253,3 +254,17 @@ def test_evaluation__names_the_notion(rng):
     assert first.startswith("ece, positive class ")
     assert second.startswith("ece(notion='top_label') ")
     assert third.startswith("nll ")
+
+
+def test_noise__is_beside_biased_estimates():
+    rng = np.random.default_rng(4)
+    p = rng.random(500)
+    source = cs.from_arrays(probabilities=p, labels=(rng.random(500) < p).astype(int), binary=True)
+    result = cs.evaluate(source, ["ece", "brier"])
+    floor = result["ece"].floor
+    text = cs.as_text(result)
+    (line,) = (line for line in text.splitlines() if line.startswith("ece") and "…" in line)
+    assert formatting.span(floor.mean, floor.high, 3).replace("\u00a0", " ") in line
+    assert (", within" in line) == (result["ece"].value <= floor.high)
+    assert formatting.p_value(floor.p_value) in line
+    assert "noise" not in cs.as_text(cs.evaluate(source, ["ece", "brier"], floor=False))

@@ -145,6 +145,8 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
     head: list[str | TableColumn] = ["estimator"]
     head += [TableColumn(what, numbers=False), "value"] if several else ["value"]
     head += [interval_name(level)] if level is not None else []
+    noisy = any(e.get("floor") for e in every)
+    head += ["noise (mean … 95 %)", "p"] if noisy else []
     head += [*(["root"] if rooted else []),
              *([TableColumn("± approx.", optional=True)] if approximate else [])]  # fmt: skip
     head.append(
@@ -160,6 +162,7 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
             state = "breached" if estimate["estimator"] in place.breached else ""
             row.append(Cell(formatting.number(estimate["value"]), state))
             row += [_interval(estimate)] if level is not None else []
+            row += _noise(estimate) if noisy else []
             root = formatting.number(estimate["root"]) if estimate["squared"] else ""
             row += [root] if rooted else []
             row += [_approximation(estimate)] if approximate else []
@@ -167,6 +170,10 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
             last = n if several else short_summary(estimate["estimator"])
             rows.append([*row, last])
     remarks = ["root: √value of a squared error"] * rooted + _signs(every)
+    remarks += [
+        "noise: estimates of a calibrated model with these predictions; p: share of them that are "
+        "at least as large"
+    ] * noisy
     remarks += ["± approx.: numerical error of an approximation, not sampling error"] * approximate
     covered: dict[str, list[str]] = {}
     for e in every:
@@ -186,6 +193,16 @@ def _interval(estimate: dict[str, Any]) -> str:
         return "–"
     biased = estimate["interval"]["covers"] == THIS_N
     return formatting.span(*ends(estimate)) + " at this n" * biased
+
+
+def _noise(estimate: dict[str, Any]) -> list[str | Cell]:
+    """Noise floor of an estimate and its p-value; an estimate below the quantile is faint."""
+    floor = estimate.get("floor")
+    if not floor:
+        return ["", ""]
+    within = estimate["value"] is not None and estimate["value"] <= floor["high"]
+    text = formatting.span(floor["mean"], floor["high"], 3) + ", within" * within
+    return [Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
 
 
 def _approximation(estimate: dict[str, Any]) -> str:
