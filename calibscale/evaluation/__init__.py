@@ -121,9 +121,7 @@ def evaluate(
 _FINGERPRINT = Fingerprint()
 
 
-def needed_statistics(
-    run: Run, interval: Resampling | None, floor: bool = True
-) -> list[Statistic]:
+def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = [_FINGERPRINT] * any(e.pairwise for e in run.fitting)
     for e in run.fitting:
