@@ -120,7 +120,7 @@ def _metric(name: str) -> Callable[..., float]:
         chosen = {
             key: getattr(value, "tolist", lambda v=value: v)() for key, value in given.items()
         }
-        (estimate,) = evaluate(source, build(form, chosen), **rules).estimates
+        (estimate,) = evaluate(source, build(form, chosen), floor=False, **rules).estimates
         return float("nan") if estimate.value is None else float(estimate.value)
 
     of_arrays = inspect.Parameter.POSITIONAL_OR_KEYWORD
