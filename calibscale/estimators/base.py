@@ -61,7 +61,15 @@ class BoundEstimator(ABC):
     depend on n; `smaller_is_better`: whether models can be ranked by the value, of which the
     smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
     |conf_b − acc_b| of which the value is the mean over bins, None for other values;
-    `centred_null`: whether KiTE tests the value against centred permutations.
+    `centred_null`: whether KiTE tests the value against centred permutations; `bin_settings`:
+    settings `bins` and `edges`, None without bins; `pairwise`: whether sums over pairs of rows are
+    needed; `covariates`: names of the covariates read; `counted`: statistics whose states `noted`
+    takes, computed in evaluations only; `is_quadratic`: whether the estimate is a squared norm,
+    returned by `quadratic`; `pair_sum`: sum over pairs that the value is computed from by
+    `from_sums`, None if there is none; `rows_left_out`: whether `from_sums` gives the value without
+    each row; `sum_scaled`: whether the sum over pairs is divided by n(n−1) or n², not by a sum of
+    kernels; `largest_term`: bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's
+    inequality, or None.
     """
 
     settings: Estimator
@@ -73,6 +81,15 @@ class BoundEstimator(ABC):
     no_interval: ClassVar[str | None] = None
     gap_power: ClassVar[int | None] = None
     centred_null: ClassVar[bool] = False
+    bin_settings: ClassVar[tuple[int, str | Sequence[float]] | None] = None
+    pairwise: ClassVar[bool] = False
+    covariates: tuple[str, ...] = ()
+    counted: ClassVar[tuple[Statistic, ...]] = ()
+    is_quadratic: ClassVar[bool] = False
+    pair_sum: ClassVar[PairSum | None] = None
+    rows_left_out: ClassVar[bool] = False
+    sum_scaled: ClassVar[bool] = True
+    largest_term: ClassVar[float | None] = None
 
     @property
     def judged(self) -> str:
@@ -85,21 +102,6 @@ class BoundEstimator(ABC):
         return Estimate(self.name, self.judged, None, squared, parameters=settings, reason=NO_ROWS)
 
     @property
-    def bin_settings(self) -> tuple[int, str | Sequence[float]] | None:
-        """Settings `bins` and `edges`; None without bins."""
-        return None
-
-    @property
-    def pairwise(self) -> bool:
-        """Whether sums over pairs of rows are needed."""
-        return False
-
-    @property
-    def covariates(self) -> tuple[str, ...]:
-        """Names of the covariates read."""
-        return ()
-
-    @property
     @abstractmethod
     def needs(self) -> tuple[Statistic, ...]:
         """Statistics whose states are the arguments of `finalize`, in order."""
@@ -107,11 +109,6 @@ class BoundEstimator(ABC):
     @abstractmethod
     def finalize(self, *states: Any) -> Estimate:
         """Estimate from the states of all rows."""
-
-    @property
-    def counted(self) -> tuple[Statistic, ...]:
-        """Statistics whose states `noted` takes; computed in evaluations only."""
-        return ()
 
     def noted(self, estimate: Estimate, *states: Any) -> Estimate:
         """Estimate with notes on its rows."""
@@ -165,11 +162,6 @@ class BoundEstimator(ABC):
         """
         return None
 
-    @property
-    def is_quadratic(self) -> bool:
-        """Whether the estimate is a squared norm, returned by `quadratic`."""
-        return False
-
     def quadratic(self, *states: Any) -> Quadratic:
         """Squared norm, for the limits of `calibscale.limits.quadratic_limits`."""
         raise NotImplementedError(self.name)
@@ -177,11 +169,6 @@ class BoundEstimator(ABC):
     def solve(self, pairs: Pairs) -> Estimate:
         """Estimate from sums over pairs of rows."""
         raise NotImplementedError(self.name)
-
-    @property
-    def pair_sum(self) -> PairSum | None:
-        """Sum over pairs that the value is computed from by `from_sums`; None if there is none."""
-        return None
 
     def from_sums(self, all_pairs: float, diagonal: Any, state: Any) -> float:
         """Value from the sums over all pairs (i, j) and over the pairs (i, i)."""
@@ -191,26 +178,11 @@ class BoundEstimator(ABC):
         """Reason why a state has too few rows for `from_sums`; None if it has enough."""
         return None
 
-    @property
-    def rows_left_out(self) -> bool:
-        """Whether `from_sums` gives the value without each row."""
-        return False
-
-    @property
-    def sum_scaled(self) -> bool:
-        """Whether the sum over pairs is divided by n(n−1) or n², not by a sum of kernels."""
-        return True
-
     def pair_work(self, rows: int, classes: int) -> PairWork | None:
         """Pairs that `solve` visits, for `plan`; None without pairs."""
         if self.pair_sum is None:
             return None
         return PairWork(self.pair_sum, "tiles", rows * (rows - 1) // 2)
-
-    @property
-    def largest_term(self) -> float | None:
-        """Bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's inequality; or None."""
-        return None
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         """Return the estimator with a method that has replicates; an OptionError if none has."""

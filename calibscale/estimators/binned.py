@@ -82,7 +82,7 @@ class Binned(ScalarEstimator):
         super().__post_init__()
 
     @property
-    def bin_settings(self) -> tuple[int, str | Sequence[float]]:
+    def bin_settings(self) -> tuple[int, str | Sequence[float]]:  # type: ignore[override]
         return self.bins, self.edges
 
     @cached_property

@@ -324,7 +324,7 @@ class ExactCKCE(BoundEstimator):
     needs: ClassVar[tuple[Statistic, ...]] = ()
 
     @property
-    def covariates(self) -> tuple[str, ...]:
+    def covariates(self) -> tuple[str, ...]:  # type: ignore[override]
         name = self.settings.conditional_on
         return () if name is None else (name,)
 

@@ -29,6 +29,7 @@ from calibscale.statistics.score_sums import (
 @dataclass(frozen=True)
 class _MeanScore(Estimator):
     unbiased: ClassVar[bool] = True
+    total: ClassVar[str]  # field of the state of `Totals` of which the value is the mean
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -41,7 +42,7 @@ class _MeanScore(Estimator):
         return Estimate(self.name, self.judged, value, n=int(totals.n))
 
     def _total(self, totals: TotalsState, *others: Any) -> float:
-        raise NotImplementedError
+        return float(getattr(totals, self.total))
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,7 @@ class Accuracy(_MeanScore):
     name: ClassVar[str] = "accuracy"
     smaller_is_better: ClassVar[bool] = False
     notion = "top_label"
-
-    def _total(self, totals: TotalsState, *others: Any) -> float:
-        return float(totals.hit)
+    total: ClassVar[str] = "hit"
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Clopper-Pearson limits with (Σw)²/Σw² rows."""
@@ -91,9 +90,7 @@ class Brier(_MeanScore):
     """
 
     name: ClassVar[str] = "brier"
-
-    def _total(self, totals: TotalsState, *others: Any) -> float:
-        return float(totals.brier)
+    total: ClassVar[str] = "brier"
 
 
 @dataclass(frozen=True)
@@ -113,9 +110,10 @@ class NLL(_MeanScore):
     """
 
     name: ClassVar[str] = "nll"
+    total: ClassVar[str] = "nll"
 
     @property
-    def counted(self) -> tuple[Statistic, ...]:
+    def counted(self) -> tuple[Statistic, ...]:  # type: ignore[override]
         return (ImpossibleLabels(),)
 
     def noted(self, estimate: Estimate, *states: Any) -> Estimate:
@@ -124,9 +122,6 @@ class NLL(_MeanScore):
             return estimate
         note = f"{count:,} of {estimate.n:,} rows have probability 0 for their label"
         return estimate.with_note(note)
-
-    def _total(self, totals: TotalsState, *others: Any) -> float:
-        return float(totals.nll)
 
 
 @dataclass(frozen=True)

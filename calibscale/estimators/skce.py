@@ -154,7 +154,7 @@ class SKCE(Estimator):
         return self if self.notion or classes == 2 else replace(self, notion="top_label")
 
     @property
-    def largest_term(self) -> float | None:
+    def largest_term(self) -> float | None:  # type: ignore[override]
         return largest_term(self.notion, self.prediction_kernel)
 
     def undefined(self, state: Any) -> str | None:
@@ -390,7 +390,7 @@ class JKCE(MomentError):
         return Quadratic(C.ravel(), own, squares, float(moments.weight) ** 2)
 
     @property
-    def largest_term(self) -> float | None:
+    def largest_term(self) -> float | None:  # type: ignore[override]
         return largest_term(self.notion, self.kernel)
 
     def undefined(self, state: Any) -> str | None:

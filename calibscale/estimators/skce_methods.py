@@ -110,25 +110,9 @@ class BoundSKCE(BoundEstimator):
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
     testable: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self.settings.name
-
-    @property
-    def notion(self) -> str:  # type: ignore[override]
-        return self.settings.notion
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        return self.settings.unbiased
-
-    @property
-    def centred_null(self) -> bool:  # type: ignore[override]
-        return self.settings.centred_null
-
-    @property
-    def covariates(self) -> tuple[str, ...]:
-        return self.settings.covariates
+    def __post_init__(self) -> None:
+        for same in ("name", "notion", "unbiased", "centred_null", "covariates", "largest_term"):
+            object.__setattr__(self, same, getattr(self.settings, same))
 
     @property
     def covariate_bandwidths(self) -> dict[str, float]:
@@ -146,11 +130,6 @@ class BoundSKCE(BoundEstimator):
         return replace(self, settings=replace(self.settings, precision="float64"))
 
     def open_ended(self) -> BoundSKCE:
-        """Return the estimator for values of covariates beyond those of the data it is bound to.
-
-        The box of a Fourier series is widened, and rows outside it are moved to its edge; unseen
-        values of a categorical covariate form one more category.
-        """
         if not isinstance(self.statistic, Modes | LocalFeatures):
             raise OptionError(
                 f"{self.name} with method={self.settings.method!r} has no mergeable state; use "
@@ -161,11 +140,7 @@ class BoundSKCE(BoundEstimator):
         )
 
     @property
-    def largest_term(self) -> float | None:
-        return self.settings.largest_term
-
-    @property
-    def sum_scaled(self) -> bool:
+    def sum_scaled(self) -> bool:  # type: ignore[override]
         return self.settings.normalization == "pairs"
 
     @property
@@ -196,7 +171,7 @@ class BoundSKCE(BoundEstimator):
             details["notes"] = [] if reason else list(self.notes)
         parameters = self.settings.parameters(self.product, self.statistic)
         return Estimate(
-            self.name, self.notion, value, True, error, parameters, details, int(n), reason
+            self.name, self.judged, value, True, error, parameters, details, int(n), reason
         )
 
     # ---------------------------------------------------------------- one pass
@@ -228,7 +203,7 @@ class BoundSKCE(BoundEstimator):
         return self.statistic.quadratic(state.weights)
 
     @property
-    def is_quadratic(self) -> bool:
+    def is_quadratic(self) -> bool:  # type: ignore[override]
         return isinstance(self.statistic, Modes) and self.sum_scaled
 
     def quadratic(self, *states: Any) -> Quadratic:
@@ -241,21 +216,21 @@ class BoundSKCE(BoundEstimator):
     # ---------------------------------------------------------------- pairs of rows
 
     @property
-    def pairwise(self) -> bool:
+    def pairwise(self) -> bool:  # type: ignore[override]
         return self.statistic is None
 
     @property
-    def rows_left_out(self) -> bool:
+    def rows_left_out(self) -> bool:  # type: ignore[override]
         return self.settings.method == "tiles"
 
     @property
-    def pair_sum(self) -> PairSum | None:
+    def pair_sum(self) -> PairSum | None:  # type: ignore[override]
         if self.statistic is not None:
             return None
         settings = self.settings
         block = settings.block if settings.method == "blocks" else None
         return PairSum(
-            self.product, self.notion, settings.precision, not self.sum_scaled, block=block
+            self.product, self.judged, settings.precision, not self.sum_scaled, block=block
         )
 
     def pair_work(self, rows: int, classes: int) -> PairWork | None:
@@ -316,7 +291,7 @@ class BoundSKCE(BoundEstimator):
     def _from_sample(self, pairs: Pairs) -> Estimate:
         """Mean over randomly drawn pairs."""
         settings = self.settings
-        sample = sampled_mean(pairs, self.product, self.notion, settings.n_pairs, settings.seed)
+        sample = sampled_mean(pairs, self.product, self.judged, settings.n_pairs, settings.seed)
         if sample is None:
             return self._estimate(None, 0, reason=TOO_FEW)
         error = Approximation("sampled_pairs", sample.error)
