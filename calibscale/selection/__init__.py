@@ -39,7 +39,7 @@ from calibscale.selection.families import (
 )
 from calibscale.selection.kde import KDE, LeaveOneOutKDE
 from calibscale.selection.ridge import KKR, UKKR
-from calibscale.selection.risk import FoldScorer, FoldScores, FoldTask
+from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
 from calibscale.selection.simple_families import Bins, DebiasedBins, Temperature
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics import MAX_GROUPS, Statistic
@@ -345,9 +345,7 @@ def _choose(walk: _Pass, profile: FamilyProfile, families: Sequence[Family]) -> 
         train = [fold for fold in range(k) if fold != excluded]
         return tuple(f.fit([part(v, f) for v in train], profile, excluded) for f in families)
 
-    fitted: list[tuple[FittedFamily, ...]] = engine.fold(
-        FoldTask(k, fit), "threads", progress=walk.stages.next()
-    )
+    fitted: list[tuple[FittedFamily, ...]] = by_fold(k, fit, walk.stages.next())
     streamed = [
         f for f, family in enumerate(families)
         if not profile.complete and family.streamed(profile.notion)
@@ -358,9 +356,7 @@ def _choose(walk: _Pass, profile: FamilyProfile, families: Sequence[Family]) -> 
         rows = RowSums(profile.notion, "rows", fits)
         sums = {fold: states[rows] for fold, states in walk([rows])[0].items()}
     scorer = FoldScorer(profile, families, part, fitted, streamed, sums)
-    scores: list[list[FoldScores]] = engine.fold(
-        FoldTask(k, scorer), "threads", progress=walk.stages.next()
-    )
+    scores: list[list[FoldScores]] = by_fold(k, scorer, walk.stages.next())
     candidates, best = compare(profile, families, part, fitted, scores)
     described = (
         family.described_features([part(fold, family) for fold in range(TEST, k)])

@@ -35,28 +35,6 @@ _PIECE_BYTES = 2**25
 _SINGULAR = 1e-10  # eigenvalues below this share of the largest are not used
 
 
-class Gains(NamedTuple):
-    """Means of ⟨r̂, δ⟩ and of |r̂|² over all rows of a part for each of the k fits, (k, 2) each.
-
-    `own` is over the fold that was left out of the fit, `test` over the test part.
-    """
-
-    own: Floats
-    test: Floats
-
-
-@dataclass(frozen=True)
-class Shares:
-    """Σw and Σw² of all rows by part (1 + k,): the test part first, then the folds."""
-
-    weight: Floats
-    weight2: Floats
-
-    @property
-    def effective(self) -> float:
-        return float(self.weight.sum() ** 2 / self.weight2.sum())
-
-
 def series(view: NotionView) -> Floats:
     """Functions of the prediction that the residuals of a fit are regressed on, (c, m, e).
 
@@ -81,20 +59,21 @@ def series(view: NotionView) -> Floats:
 def intervals(
     profile: FamilyProfile,
     candidates: Sequence[Sequence[FittedFamily]],
-    gains: Sequence[Gains | None],
-    shares: Shares,
+    gains: Sequence[Floats | None],
+    weights: Floats,
     estimates: Sequence[float],
 ) -> list[Interval]:
     """Interval of each candidate, given by its k fits with one hyper-parameter each.
 
-    The means of the one-step estimate come from `gains`, or from the kept rows where a candidate
-    has none; variances always come from the kept rows.
+    The means of the one-step estimate come from `_gains`, or from the kept rows where a candidate
+    has none; variances always come from the kept rows.  `weights` (2, 1 + k) are Σw and Σw² of all
+    rows of the test part, then of the folds.
     """
     walk = _Walk(profile, len(candidates[0]))
     plain = walk.predictions(candidates)
     corrected = walk.corrected(plain)
     return [
-        _interval(profile, r, better, gain, shares, estimate)
+        _interval(profile, r, better, gain, weights, estimate)
         for r, better, gain, estimate in zip(plain, corrected, gains, estimates, strict=True)
     ]
 
@@ -243,8 +222,8 @@ def _interval(
     profile: FamilyProfile,
     plain: _HeldOut,
     better: _HeldOut,
-    gains: Gains | None,
-    shares: Shares,
+    gains: Floats | None,
+    weights: Floats,
     estimate: float,
 ) -> Interval:
     w = profile.subset[0].weights
@@ -254,9 +233,9 @@ def _interval(
     product, size = old @ share
     n_rows = n_kept
     if gains is not None:
-        parts = np.vstack([gains.test.mean(axis=0), gains.own])
-        product, size = shares.weight @ parts / shares.weight.sum()
-        n_rows = shares.effective
+        own, test = gains
+        product, size = weights[0] @ np.vstack([test.mean(axis=0), own]) / weights[0].sum()
+        n_rows = float(weights[0].sum() ** 2 / weights[1].sum())
     value, sizes = 2.0 * old[0] - old[1], new[1]
     more = 2.0 * new[0] - new[1] - value
     center, added = float(2.0 * product - size), float(more @ share)
@@ -330,10 +309,7 @@ def compare(
         profile,
         [[fit.pick(h) for fit in results[f].fits] for f, h in picks],
         [None if profile.complete else _gains(results[f], h) for f, h in picks],
-        Shares(
-            np.array([float(t.weight) for t in totals]),
-            np.array([float(t.weight2) for t in totals]),
-        ),
+        np.array([[t.weight for t in totals], [t.weight2 for t in totals]]),
         [float(estimates[:, i].mean()) for i in chosen],
     )
     errors = [_approximations(result) for result in results]
@@ -364,8 +340,11 @@ def compare(
     return tuple(candidates), best
 
 
-def _gains(results: _FamilyResults, h: int) -> Gains | None:
-    """Gains on all rows of the test part, and of each fold; None if unknown."""
+def _gains(results: _FamilyResults, h: int) -> Floats | None:
+    """Means of ⟨r̂, δ⟩ and of |r̂|² over all rows for each of the k fits (2, k, 2); None if unknown.
+
+    The first are over the fold that was left out of the fit, the others over the test part.
+    """
     test, *folds = results.parts
     means: list[Any] = []  # by fit: of the fold and of the test part
     for fit, fold, score in zip(results.fits, folds, results.scores, strict=True):
@@ -375,7 +354,7 @@ def _gains(results: _FamilyResults, h: int) -> Gains | None:
             means.append(score.gains[:, :, h])
         else:
             return None
-    return Gains(*np.array(means).swapaxes(0, 1))
+    return np.array(means).swapaxes(0, 1)
 
 
 def hyperparameters(fits: Sequence[FittedFamily]) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibscale import engine
 from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
 from calibscale.errors import OptionError
@@ -151,8 +152,8 @@ _PIECE = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class FoldTask:
-    """Task for each fold left out; the engine runs the tasks on threads."""
+class _FoldTask:
+    """Task for each fold left out."""
 
     blocks: int
     run: Callable[[int], Any]
@@ -165,15 +166,11 @@ class FoldTask:
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
         return a + b
 
-    def part(self, first: int, last: int) -> FoldTask:
-        return self
 
-    @property
-    def shared(self) -> None:
-        return None
-
-    def joined(self, shared: None) -> FoldTask:
-        return self
+def by_fold(k: int, run: Callable[[int], Any], progress: engine.Progress | None) -> list[Any]:
+    """Results of a function of each fold left out, computed on threads."""
+    task: Any = _FoldTask(k, run)  # without the parts that only processes need
+    return engine.fold(task, "threads", progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
