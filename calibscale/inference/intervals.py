@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -41,14 +41,17 @@ class Parts:
     (resamples,): value of each resample of the groups; empty for the jackknife.  `form`: squared
     norm of a sum over pairs, which gives tighter limits than the jackknife.  `least_error`: lower
     bound of the standard error, the standard deviation of the estimate over labels drawn from the
-    predictions; 0 if none were drawn.
+    predictions; 0 if none were drawn.  `error` and `freedom`: standard error and its degrees of
+    freedom, if they are not those of the jackknife of groups of equal size.
     """
 
     value: float
     left_out: Floats
-    resampled: Floats
+    resampled: Floats = field(default_factory=lambda: np.empty(0))
     form: SquaredNorm | None = None
     least_error: float = 0.0
+    error: float | None = None
+    freedom: int | None = None
 
     def __sub__(self, other: Parts) -> Parts:
         return Parts(
@@ -59,11 +62,13 @@ class Parts:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the jackknife."""
+        """Standard error of the jackknife; NaN without degrees of freedom."""
         values = self.left_out[np.isfinite(self.left_out)]
         G = len(values)
-        if G < 2:
+        if (G - 1 if self.freedom is None else self.freedom) < 1:
             return float("nan")
+        if self.error is not None:
+            return self.error
         return float(np.sqrt((G - 1) / G * np.sum((values - values.mean()) ** 2)))
 
     def interval(self, request: Resampling, covers: str) -> Interval | None:
@@ -73,13 +78,12 @@ class Parts:
         if not np.isfinite(self.value) or not np.isfinite(self.standard_error):
             return None
         if isinstance(request, Jackknife) or not len(self.resampled):
-            half = float(stdtrit(count - 1, 0.5 + request.confidence_level / 2)) * error
+            freedom = count - 1 if self.freedom is None else self.freedom
+            half = float(stdtrit(freedom, 0.5 + request.confidence_level / 2)) * error
             low, high, method = self.value - half, self.value + half, "jackknife"
         else:
             tails = [0.5 - request.confidence_level / 2, 0.5 + request.confidence_level / 2]
-            spread = self.resampled - np.nanmean(
-                self.resampled
-            )  # their bias is not that of the data
+            spread = self.resampled - np.nanmean(self.resampled)  # whose bias is not the data's
             deviation = float(np.nanstd(spread))
             if deviation > 0:  # few groups, and squares of noise, understate the value's
                 spread *= error / deviation
@@ -183,7 +187,7 @@ def _rows_left_out(
             float(all_pairs), float(diagonal), float(squares.sum()), scale, calibrated, observed,
             sums_of_events, *norm_p_values(np.diag(gram), all_pairs),
         )  # fmt: skip
-    return Parts(value, left_out[w > 0], np.empty(0), form)
+    return Parts(value, left_out[w > 0], form=form)
 
 
 def _drawn_residuals(rows: NotionRows, seed: int) -> Floats:

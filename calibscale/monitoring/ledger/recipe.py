@@ -10,7 +10,6 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from calibscale.data import Floats
 from calibscale.data.derived_sources import HoldOut
@@ -20,10 +19,8 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.inference import e_process
 from calibscale.inference.intervals import Parts, has_limits
 from calibscale.inference.nulls import DrawnLabels, Replicates, replicates_of
-from calibscale.inference.resampling import Resampling
 from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
-from calibscale.results import Interval
 from calibscale.statistics import States, Statistic
 
 SECTION = "parts"
@@ -85,38 +82,11 @@ def _without(e: BoundEstimator, states: States, parts: Any, g: int) -> list[Any]
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class PartsOfDays(Parts):
-    """Values of an estimate without parts of days, and the interval that follows from them.
-
-    Attributes
-    ----------
-    error : float
-        Standard error of the stratified jackknife.
-    freedom : int
-        Degrees of freedom: the number of parts minus the number of strata.
-    """
-
-    error: float = 0.0
-    freedom: int = 0
-
-    @property
-    def standard_error(self) -> float:
-        return self.error if self.freedom else float("nan")
-
-    def interval(self, resampling: Resampling, covers: str) -> Interval | None:
-        """Interval value ± t·SE; None if it is not defined."""
-        if not np.isfinite(self.value) or not self.freedom:
-            return None
-        half = float(stdtrit(self.freedom, 0.5 + resampling.confidence_level / 2)) * self.error
-        low, high, count = self.value - half, self.value + half, len(self.left_out)
-        return Interval(
-            low, high, resampling.confidence_level, "jackknife", count, self.error, covers
-        )
-
-
 def parts_of_days(estimator: BoundEstimator, value: float, states: States, strata: Strata) -> Parts:
-    """Stratified jackknife of an estimate whose statistics are in the strata."""
+    """Stratified jackknife of an estimate whose statistics are in the strata.
+
+    It has as many degrees of freedom as parts, less the number of strata.
+    """
     variance, freedom = 0.0, 0
     every: list[float] = []
     for parts, rows in zip(*strata, strict=True):
@@ -132,7 +102,7 @@ def parts_of_days(estimator: BoundEstimator, value: float, states: States, strat
             freedom += G - 1
             every += finite.tolist()
     error = float(np.sqrt(variance))
-    return PartsOfDays(value, np.array(every), np.empty(0), error=error, freedom=freedom)
+    return Parts(value, np.array(every), error=error, freedom=freedom)
 
 
 # ---------------------------------------------------------------- Recipe

@@ -218,7 +218,7 @@ def _without_runs(
             if needed[k]:
                 left_out[k, g] = e.value(*(without[s] for s in e.needs))
     values = [e.value(*(states[s] for s in e.needs)) for e in estimators]
-    return tuple(Parts(v, rest, np.empty(0)) for v, rest in zip(values, left_out, strict=True))
+    return tuple(Parts(v, rest) for v, rest in zip(values, left_out, strict=True))
 
 
 def _bins_by_run(
