@@ -128,9 +128,7 @@ class StrengthModes(Statistic):
         rows = NotionRows.of(chunk, self.modes.notion)
         strengths = self.strengths.of(chunk)[self.squared]
         points = self.modes.points(rows.points, rows.covariates)
-        codes = self.modes.codes(rows.covariates)
-        for code in np.unique(codes):
-            here = codes == code if self.modes.combinations > 1 else slice(None)
+        for code, here in self.modes.levelled(rows.covariates):
             state.sums[:, code] += self.modes.series.transform(points[here], strengths[:, here])
         return state
 
@@ -265,7 +263,7 @@ class Spectral:
         both = self.statistics(strengths)
         statistics = (*both, *(() if points is not None else (gather,)))
         result = read(*statistics)
-        states = result.groups.get(None) or {s: s.zero(2) for s in statistics}
+        states = result.groups[None]
         at = states[gather] if points is None else points
         sums = [np.zeros((count, len(at.predictions))) for count in strengths.counts]
         with engine.one_thread():
@@ -352,8 +350,7 @@ class Direct:
         """Sums at the points from one pass, after one that gathers the rows if points is None."""
         if points is None:
             gather = RowPoints(self.notion, self.positions)
-            states = read(gather).groups.get(None)
-            points = gather.zero(2) if states is None else states[gather]
+            points = read(gather).groups[None][gather]
         place = {position: i for i, position in enumerate(self.positions)}
         kernel = replace(
             self.kernel,
@@ -362,7 +359,7 @@ class Direct:
         )
         statistic = PointSums(strengths, kernel, self.positions, points)
         result = read(statistic)
-        sums = (result.groups.get(None) or {statistic: statistic.zero(2)})[statistic]
+        sums = result.groups[None][statistic]
         return Measured(points, sums.first, sums.second, (0.0, 0.0), result.counts)
 
 

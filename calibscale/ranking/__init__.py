@@ -22,6 +22,7 @@ from calibscale.ranking.model_estimates import (
     EstimatedModel,
     approximation_notes,
     differences,
+    effective_rows,
     estimate_models,
     model_notes,
     named_models,
@@ -147,7 +148,7 @@ def rank(
         agreement=agreements,
         p_order=p_order,
         common=_common_settings(models),
-        paired=len({model.rows.key for model in models}) == 1,
+        paired=len({model.key for model in models}) == 1,
         notes=(*model_notes(models), *approximation_notes(compared)),
         parameters={
             "level": confidence_level,
@@ -217,7 +218,7 @@ def _compare_models(
 
 def _row_sets(models: list[EstimatedModel]) -> list[int]:
     """A number for each model; equal numbers mean the same rows, labels and weights."""
-    keys = [model.rows.key for model in models]
+    keys = [model.key for model in models]
     return [keys.index(key) for key in keys]
 
 
@@ -248,7 +249,7 @@ def _agreement(
     stages: engine.Stages,
 ) -> Agreement:
     """Agreement of the rankings of subsets of about `size` rows with the ranking of all rows."""
-    smallest = min((model.rows for model in models), key=lambda rows: rows.effective)
+    smallest = min((model.totals for model in models), key=effective_rows)
     n = float(smallest.n)
     if size > n:
         raise OptionError(f"a subset of {size} rows is larger than the data ({n:.0f} rows)")
@@ -258,7 +259,8 @@ def _agreement(
             continue
         (estimator,) = run.fitting
         plan = SubsetPlan(size, size / n, trials, per_pass(estimator, run), seed)
-        estimator = estimator.frozen(smallest.share(plan.share))
+        weight, weight2 = smallest.weight * plan.share, smallest.weight2 * plan.share
+        estimator = estimator.frozen(smallest._replace(weight=weight, weight2=weight2))
         values.append(subset_values(estimator, plan, run, stages))
     defined = [model for model in models if model.estimate.value is not None]
     return agreement(

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from calibscale import engine
-from calibscale.data import Chunk, Floats, RowCounts
+from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import OptionError
@@ -26,10 +25,8 @@ from calibscale.kernel_sums import RandomFourier
 from calibscale.results import Estimate, Interval
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.session import Run
-from calibscale.statistics import Statistic, weights_of
 from calibscale.statistics.score_sums import (
     Fingerprint,
-    FingerprintState,
     Totals,
     TotalsState,
     frequencies_left_out,
@@ -74,49 +71,6 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     return distinct
 
 
-# ---------------------------------------------------------------- Settings shared by all models
-
-
-class RowState(NamedTuple):
-    """n, Σw, Σw² (0-d), and the sum of the hashes of the rows modulo 2⁶⁴, (1,) uint64."""
-
-    n: Floats
-    weight: Floats
-    weight2: Floats
-    hashes: NDArray[np.uint64]
-
-    @property
-    def effective(self) -> float:
-        """Effective number of rows (Σw)²/Σw²; 0 without weight."""
-        return float(self.weight**2 / self.weight2) if self.weight2 > 0 else 0.0
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Key that is equal only for models with the same rows, labels and weights."""
-        return int(self.n), int(self.hashes[0])
-
-    def share(self, p: float) -> RowState:
-        """Expected state of a random share p of the rows."""
-        return self._replace(n=self.n * p, weight=self.weight * p, weight2=self.weight2 * p)
-
-
-@dataclass(frozen=True)
-class LabelledRows(Statistic):
-    """Hash of the index, label and weight of all rows, equal for models that can be paired."""
-
-    def zero(self, classes: int) -> RowState:
-        n, weight, weight2 = (np.zeros(()) for _ in range(3))
-        return RowState(n, weight, weight2, np.zeros(1, np.uint64))
-
-    def accumulate(self, state: RowState, chunk: Chunk) -> RowState:
-        w = weights_of(chunk)
-        bare = replace(chunk, values=np.empty((len(chunk), 0)), weights=w, covariates=None)
-        Fingerprint().accumulate(FingerprintState(state.n, state.hashes), bare)
-        state.weight[...] += w.sum()
-        state.weight2[...] += w @ w
-        return state
-
-
 # ---------------------------------------------------------------- Notes
 
 
@@ -125,7 +79,7 @@ def model_notes(models: list[EstimatedModel]) -> tuple[str, ...]:
     notes = []
     first = models[0]
     for model in models[1:]:
-        if model.estimate.value is None or model.rows.key == first.rows.key:
+        if model.estimate.value is None or model.key == first.key:
             continue
         mine, theirs = model.counts, first.counts
         if mine.used != theirs.used:
@@ -167,7 +121,7 @@ def approximation_notes(differences: Sequence[Difference]) -> list[str]:
 # ---------------------------------------------------------------- Estimates
 
 
-_ROWS, _TOTALS = LabelledRows(), Totals()
+_ROWS, _TOTALS = Fingerprint(predictions=False), Totals()
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +133,7 @@ class EstimatedModel:
     parts: Parts | None
     few: bool  # too few rows for an interval from `parts`
     coarse: Floats | None  # values with one group of random frequencies left out
-    rows: RowState
+    key: tuple[int, int]  # equal only for models with the same rows, labels and weights
     totals: TotalsState
     counts: RowCounts
 
@@ -215,12 +169,12 @@ def estimate_models(
     models = [
         _estimate_model(*model, resampling, stages, None) for model in zip(names, runs, strict=True)
     ]
-    smallest = min((model.rows for model in models), key=lambda rows: rows.effective)
+    smallest = min((model.totals for model in models), key=effective_rows)
     (estimator,) = runs[0].fitting
-    if not smallest.effective > 0:
+    if not smallest.weight > 0:
         return models
     common = estimator.frozen(smallest)
-    if all(m.rows.effective == 0 or estimator.frozen(m.rows) == common for m in models):
+    if all(m.totals.weight == 0 or estimator.frozen(m.totals) == common for m in models):
         return models
     return [
         _estimate_model(*model, resampling, stages, smallest)
@@ -228,8 +182,13 @@ def estimate_models(
     ]
 
 
+def effective_rows(totals: TotalsState) -> float:
+    """Effective number of rows (Σw)²/Σw²; 0 without weight."""
+    return float(totals.weight**2 / totals.weight2) if totals.weight2 > 0 else 0.0
+
+
 def _estimate_model(
-    name: str, run: Run, resampling: Resampling, stages: engine.Stages, smallest: RowState | None
+    name: str, run: Run, resampling: Resampling, stages: engine.Stages, smallest: TotalsState | None
 ) -> EstimatedModel:
     (estimator,) = run.fitting
     grouped = resampling.needs(estimator)
@@ -239,8 +198,8 @@ def _estimate_model(
     )
     states = result.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
-    fewest = smallest or rows
-    if fewest.effective > 0:
+    fewest = smallest or totals
+    if fewest.weight > 0:
         estimator = estimator.frozen(fewest)
     pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
     parts, few, coarse = None, False, None
@@ -260,7 +219,8 @@ def _estimate_model(
                 estimator, estimate, resampling, states, run.source.classes, parts=lambda: parts
             )
             parts = None if few else parts
-    return EstimatedModel(name, estimate, parts, few, coarse, rows, totals, result.counts)
+    key = int(rows.n), int(rows.hashes[0])
+    return EstimatedModel(name, estimate, parts, few, coarse, key, totals, result.counts)
 
 
 def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, Floats | None]:

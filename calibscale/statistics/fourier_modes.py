@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -126,9 +127,11 @@ class Modes(PairStatistic):
             return np.zeros((len(points), 1))  # no continuous column
         return np.clip(points, *self.series.box) if self.clipped else points
 
-    def codes(self, covariates: Floats) -> Any:
-        """Combination of levels of each row (c,)."""
-        return combine(covariates, self.discrete, self.levels)
+    def levelled(self, covariates: Floats) -> Iterator[tuple[int, Any]]:
+        """Each combination of levels that occurs, and the rows that have it."""
+        codes = combine(covariates, self.discrete, self.levels)
+        for code in np.unique(codes):
+            yield code, codes == code if self.combinations > 1 else slice(None)
 
     def accumulate(self, state: ModeState, chunk: Chunk) -> ModeState:
         rows = NotionRows.of(chunk, self.notion, self.hold_out)
@@ -138,9 +141,7 @@ class Modes(PairStatistic):
             total += value
         points = self.points(rows.points, rows.covariates)
         strengths = np.stack([w * delta, w])
-        codes = self.codes(rows.covariates)
-        for code in np.unique(codes):
-            here = codes == code if self.combinations > 1 else slice(None)
+        for code, here in self.levelled(rows.covariates):
             residuals, weights = self.series.transform(points[here], strengths[:, here])
             state.residuals[code] += residuals
             state.weights[code] += weights
@@ -149,13 +150,12 @@ class Modes(PairStatistic):
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, residuals = sums
         rows = NotionRows.of(chunk, self.notion, self.hold_out)
-        codes = self.codes(rows.covariates)
         if replicates.moves:
             for b, moved in replicates.moved(self.notion, rows):
                 strengths = moved.weights * moved.delta[:, 0]
                 squares[b] += strengths @ strengths
                 points = self.points(moved.points, moved.covariates)
-                self._add(residuals[b, None], points, codes, strengths[None])
+                self._add(residuals[b, None], points, rows.covariates, strengths[None])
             return
         points = self.points(rows.points, rows.covariates)
         p, delta = rows.points[:, 0], rows.delta[:, 0]
@@ -163,12 +163,11 @@ class Modes(PairStatistic):
         for here, drawn in replicates.some_scalars(self.notion, rows.rows, p, delta, max_count):
             drawn *= rows.weights
             squares[here] += np.einsum("ij,ij->i", drawn, drawn)
-            self._add(residuals[here], points, codes, drawn)
+            self._add(residuals[here], points, rows.covariates, drawn)
 
-    def _add(self, sums: Complexes, points: Floats, codes: Any, strengths: Floats) -> None:
+    def _add(self, sums: Complexes, points: Floats, covariates: Floats, strengths: Floats) -> None:
         """Add the modes of strengths (B, c) to sums by combination of levels, (B, C, *shape)."""
-        for code in np.unique(codes):
-            here = codes == code if self.combinations > 1 else slice(None)
+        for code, here in self.levelled(covariates):
             sums[:, code] += self.series.transform(points[here], strengths[:, here])
 
     def couple(self, F: Complexes) -> Complexes:

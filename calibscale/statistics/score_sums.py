@@ -187,19 +187,22 @@ class Fingerprint(Statistic):
     """Fingerprint of rows and of their order, bit by bit.
 
     A row's hash is of its number, predictions, label, weight and covariates; the sum of the hashes
-    does not depend on how the rows are cut.
+    does not depend on how the rows are cut.  Without `predictions` it is of the number, label and
+    weight alone, equal for models that can be paired.
     """
+
+    predictions: bool = True
 
     def zero(self, classes: int) -> FingerprintState:
         return FingerprintState(np.zeros(()), np.zeros(1, np.uint64))
 
     def accumulate(self, state: FingerprintState, chunk: Chunk) -> FingerprintState:
         hashes = _mixed(chunk.rows.astype(np.uint64))
-        columns = [*chunk.values.T, chunk.labels]
-        if len(chunk.weights):
-            columns.append(chunk.weights)
-        if chunk.covariates is not None:
-            columns += [*chunk.covariates.T]
+        columns = [chunk.labels, weights_of(chunk)]
+        if self.predictions:
+            columns = [*chunk.values.T, chunk.labels]
+            columns += [chunk.weights] if len(chunk.weights) else []
+            columns += [] if chunk.covariates is None else [*chunk.covariates.T]
         for column in columns:
             hashes = _mixed(hashes ^ np.ascontiguousarray(column, np.float64).view(np.uint64))
         state.n[...] += len(chunk)
