@@ -58,7 +58,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         finally:
             with suppress(OSError):
                 aside.unlink()
-        _flush(place.parent)
+        with suppress(OSError):  # folders cannot be flushed on every file system
+            flush(place.parent)
         remove_leftovers(place)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
@@ -152,11 +153,10 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def _flush(folder: Path) -> None:
-    """Flush a rename to disk, on file systems where folders can be flushed."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def flush(path: Path) -> None:
+    """Flush a file, or a rename in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -163,23 +163,20 @@ def summarise(
     if not total.n:
         raise InvalidDataError(f"{source.name}: no row has finite covariates {', '.join(names)}")
     deviation = np.sqrt(total.squares / total.n)
-    for name, finite, low, high in zip(
-        names, np.isfinite(deviation), total.low, total.high, strict=True
-    ):
-        if not finite:
+    columns = {}
+    for i, name in enumerate(names):
+        levels, low, high = total.levels[i], float(total.low[i]), float(total.high[i])
+        if not np.isfinite(deviation[i]):
             raise InvalidDataError(
                 f"the values of the covariate {name!r}, {low:.3g} to {high:.3g}, are too large for "
                 "distances between them: rescale it"
             )
-    columns = {}
-    for i, name in enumerate(names):
-        levels = total.levels[i]
         categories = (
             None if levels is None else tuple(source.level(name, value) for value in levels)
         )
         columns[name] = ColumnSummary(
-            name, positions[i], float(total.mean[i]), float(deviation[i]), float(total.low[i]),
-            float(total.high[i]), categories, total.n,
+            name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, categories,
+            total.n,
         )  # fmt: skip
     return columns
 

@@ -166,6 +166,7 @@ class FourierSeries:
 
     @property
     def modes(self) -> int:
+        """Number of coefficients, without allocating an array."""
         return math.prod(self.shape)
 
     @cached_property
@@ -265,11 +266,6 @@ class FourierSeries:
         phases = np.subtract(points.T, (low + (high - low) / 2)[:, None], order="C")
         phases *= (2 * math.pi / (bandwidth * self._periods))[:, None]
         return phases
-
-
-def modes_needed(factors: tuple[Factor, ...], tolerance: float) -> int:
-    """Number of coefficients of the series, without allocating an array."""
-    return FourierSeries(factors, tolerance).modes
 
 
 def _powers_of_two(vectors: NDArray[Any]) -> Floats:

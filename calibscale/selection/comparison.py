@@ -121,8 +121,10 @@ class _Walk:
             for j, rows in enumerate(self.rows):
                 view = rows.take(cut)
                 psi = series(view)
-                for v in range(k):
-                    self._add_gram(v, j, psi[folds == v], view.weights[folds == v])
+                for v in range(k):  # Σwψψᵀ of a fold, for the fits trained on it
+                    root = np.sqrt(view.weights[folds == v])[:, None, None]
+                    flat = (psi[folds == v] * root).transpose(1, 0, 2).reshape(self.m, -1)
+                    self.grams[np.arange(k) != v, j] += flat @ flat.T
                 flat = psi.transpose(1, 0, 2).reshape(self.m, -1)
                 for one, fits in zip(result, candidates, strict=True):
                     for v in range(k):
@@ -132,11 +134,6 @@ class _Walk:
                         one.own[j, cut][folds == v] = r[folds == v]
                         one.test[v, j, tests] = r[folds == TEST]
         return result
-
-    def _add_gram(self, fold: int, j: int, psi: Floats, weights: Floats) -> None:
-        """Add Σwψψᵀ of rows of a fold to the sums of the fits trained on this fold."""
-        flat = (psi * np.sqrt(weights)[:, None, None]).transpose(1, 0, 2).reshape(self.m, -1)
-        self.grams[np.arange(self.k) != fold, j] += flat @ flat.T
 
     def corrected(self, plain: Sequence[_HeldOut]) -> list[_HeldOut]:
         """Add the regression of the residuals to r̂, clipped to the range of residuals."""
@@ -302,8 +299,12 @@ def compare(
         subset = (np.concatenate([s.risk_error for s in fold_scores]) / 2.0) ** 2
         variance += np.where(np.arange(len(every)) == best, 0.0, subset + subset[best])
         own += subset
-    chosen = sorted({_best_of(mean, every, f) for f in range(len(families))})
-    chosen = [i for i in chosen if defined[i]]
+    finite = np.where(np.isfinite(mean), mean, np.inf)
+    bests = [
+        min((i for i, (g, _) in enumerate(every) if g == f), key=finite.__getitem__)
+        for f in range(len(families))
+    ]
+    chosen = sorted(i for i in bests if defined[i])
     picks = [every[i] for i in chosen]
     limits = intervals(
         profile,
@@ -360,11 +361,6 @@ def _gains(results: _FamilyResults, h: int) -> Floats | None:
 def hyperparameters(fits: Sequence[FittedFamily]) -> list[tuple[int, int]]:
     """Pairs (family, hyper-parameter) of all candidates, in order."""
     return [(f, h) for f, fit in enumerate(fits) for h in range(fit.size)]
-
-
-def _best_of(mean: Floats, every: Sequence[tuple[int, int]], f: int) -> int:
-    columns = [i for i, (g, _) in enumerate(every) if g == f]
-    return min(columns, key=lambda i: mean[i] if np.isfinite(mean[i]) else np.inf)
 
 
 def _standard_error(values: Floats) -> float:

@@ -311,9 +311,15 @@ Errors = tuple[Approximation, Approximation]  # of a risk, and of an estimate
 
 
 class Family(ABC):
-    """Settings and hyper-parameter grid of a family of functions h; a frozen dataclass."""
+    """Settings and hyper-parameter grid of a family of functions h; a frozen dataclass.
+
+    `needs` are the statistics of the first pass, whose states `fit` takes in this order;
+    `needs_features`: whether `resolve` takes the feature map of the profile.
+    """
 
     name: ClassVar[str]
+    needs: ClassVar[tuple[Statistic, ...]] = ()
+    needs_features: ClassVar[bool] = False
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:
@@ -326,19 +332,9 @@ class Family(ABC):
         return self
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """Statistics of the first pass; `fit` takes their states in this order."""
-        return ()
-
-    @property
     @abstractmethod
     def hyperparameters(self) -> list[dict[str, float]]:
         """The H points of the grid; an empty dictionary where nothing is chosen."""
-
-    @property
-    def needs_features(self) -> bool:
-        """Whether `resolve` takes the feature map of the profile."""
-        return False
 
     def streamed(self, notion: str) -> bool:
         """Whether its functions are evaluated at every row, in a second pass."""

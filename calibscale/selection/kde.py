@@ -346,7 +346,7 @@ class KDE(GridFamily):
         return (min(self.values),) if self.compressed else self.values
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[Statistic, ...]:  # type: ignore[override]
         sums = KernelSums(self.name, self.notion, self.summed, self.queries)
         return (sums, CellMasses(self.notion, min(self.values))) if self.compressed else (sums,)
 

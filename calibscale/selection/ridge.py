@@ -117,11 +117,11 @@ class Ridge(GridFamily):
         return self.features
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[Statistic, ...]:  # type: ignore[override]
         return (FeatureMoments(self.map, self.notion),)
 
     @property
-    def needs_features(self) -> bool:
+    def needs_features(self) -> bool:  # type: ignore[override]
         return self.features is None
 
     def described_features(self, parts: Sequence[FoldPart]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Bins(GridFamily):
         return tuple(range(5, 91, 5))
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[Statistic, ...]:  # type: ignore[override]
         return tuple(BinMoments(self.notion, int(bins)) for bins in self.values)
 
     def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> _FittedBins:

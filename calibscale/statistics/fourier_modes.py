@@ -23,13 +23,7 @@ from calibscale.kernel_sums import (
     with_unseen,
 )
 from calibscale.kernel_sums.bandwidths import FEW_LEVELS
-from calibscale.kernel_sums.fourier_series import (
-    Complexes,
-    Factor,
-    FourierSeries,
-    NoSeries,
-    modes_needed,
-)
+from calibscale.kernel_sums.fourier_series import Complexes, Factor, FourierSeries, NoSeries
 from calibscale.kernels import elementary, random_draws
 from calibscale.statistics import PairStatistic, Replicates
 
@@ -246,14 +240,15 @@ def spectral_statistic(
     if not factors:  # no continuous column: a series of one term on a box of no extent
         factors.append(Factor("gaussian", (1.0,), (0.0,), (0.0,)))
     combinations = int(np.prod([len(values) for values in levels], dtype=np.int64))
-    needed = modes_needed(tuple(factors), tolerance) * combinations
+    series = FourierSeries(tuple(factors), tolerance)
+    needed = series.modes * combinations
     if combinations > MAX_COMBINATIONS or needed > MAX_NUMBERS:
         raise NoSeries(
             f"the Fourier series would need {needed:.3g} numbers, above {MAX_NUMBERS:.3g}",
             "widen the bandwidths, raise the tolerance, or use method='{pairs}'",
         )
     return Modes(
-        notion, FourierSeries(tuple(factors), tolerance), kernel.prediction != "none",
+        notion, series, kernel.prediction != "none",
         tuple(columns), tuple(discrete), tuple(levels), tuple(couplings), kernel.hold_out,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.fourier_series import Factor, FourierSeries, modes_needed
+from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
 
 # the direct sums and the transforms each round n terms, and phases of up to π·max|k|
 ROUNDING = 1e-13
@@ -45,7 +45,7 @@ def clouds(rng, factors, n):
 
 def check(factors, tolerance, rng, n=120):
     series = FourierSeries(factors, tolerance)
-    assert series.modes == modes_needed(factors, tolerance) == np.prod(series.shape)
+    assert series.modes == np.prod(series.shape)
     assert series.coefficients.shape == series.shape
     for z in clouds(rng, factors, n):
         K = dense(factors, z, z)
@@ -77,7 +77,7 @@ def check(factors, tolerance, rng, n=120):
 )
 def test_series__equals_the_direct_sum(kernel, D, tolerance, bandwidth):
     factors = (cube(kernel, bandwidth, D),)
-    if modes_needed(factors, tolerance) > 300_000:
+    if FourierSeries(factors, tolerance).modes > 300_000:
         factors = (cube(kernel, bandwidth, D, high=5 * bandwidth),)  # as sharp, in a smaller box
     check(factors, tolerance, np.random.default_rng(0))
 
@@ -112,7 +112,7 @@ def test_series__degenerate_extents(kernel):
 @pytest.mark.parametrize(("bandwidth", "tolerance"), [(0.2, 1e-9), (0.01, 1e-6)])
 def test_series__coarse_grid_of_many_modes(bandwidth, tolerance):
     factors = (cube("matern52", bandwidth, 2),)
-    assert modes_needed(factors, tolerance) > 2**18
+    assert FourierSeries(factors, tolerance).modes > 2**18
     check(factors, tolerance, np.random.default_rng(4), n=60)
 
 
@@ -193,14 +193,14 @@ def test_transform__takes_points_outside_by_rounding():
 
 @pytest.mark.parametrize("bandwidth", [1e-6, 1e-300, 5e-324])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_modes_needed__does_not_overflow(kernel, bandwidth):
+def test_modes__does_not_overflow(kernel, bandwidth):
     with np.errstate(all="raise"):
-        assert modes_needed((cube(kernel, bandwidth, 3, -1e300, 1e300),), 1e-9) > 10**18
+        assert FourierSeries((cube(kernel, bandwidth, 3, -1e300, 1e300),), 1e-9).modes > 10**18
 
 
-def test_modes_needed__formula():
+def test_modes__formula():
     # tolerance 1e-9: κ(R) = 1e-9/16 at R = 6.857, and 1e-9/2 of a normal lies beyond W = 6.219
-    assert modes_needed((cube("gaussian", 0.1, 1),), 1e-9) == 2 * 17 + 1
+    assert FourierSeries((cube("gaussian", 0.1, 1),), 1e-9).modes == 2 * 17 + 1
 
 
 def test_options__refused():

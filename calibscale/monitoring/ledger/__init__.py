@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from calibscale.atomic_files import remove_leftovers, write_whole
+from calibscale.atomic_files import flush, remove_leftovers, write_whole
 from calibscale.data.zarr_arrays import (
     DirectArray,
     complaints,
@@ -156,20 +156,16 @@ class Ledger:
         lock = write_lock(self.path)
         try:
             self._refresh()
-            self._shorten()
+            if self._index.worn:  # a log that consists mostly of replaced lines
+                with complaints(self.path):
+                    log.rewrite(self.path, self._index)
+                self._read_index()
             self._clean()
             self.writable = True
             yield
         finally:
             self.writable = False
             lock.release()
-
-    def _shorten(self) -> None:
-        """Rewrite a log that consists mostly of replaced lines."""
-        if self._index.worn:
-            with complaints(self.path):
-                log.rewrite(self.path, self._index)
-            self._read_index()
 
     def _clean(self) -> None:
         """Remove temporary files of killed writers, and slots of replaced or removed days."""
@@ -189,9 +185,9 @@ class Ledger:
 
     # ---------------------------------------------------------------- days
 
-    def days(self, model: str | None = None) -> list[str]:
+    def days(self) -> list[str]:
         """Keys of the days in the ledger, in order."""
-        return sorted({e.day for e in self.entries if model in (None, e.model)})
+        return sorted({e.day for e in self.entries})
 
     @property
     def models(self) -> list[str]:
@@ -243,7 +239,7 @@ class Ledger:
                         raise OptionError(f"the state of {day} contains NaN")
                     array: Any = self._group[section]
                     array[slot] = vector
-                    _flush(self.path / section / "c" / str(slot) / "0")
+                    flush(self.path / section / "c" / str(slot) / "0")  # before the index names it
                 fresh.append(
                     Entry(
                         day, model, slot, group, record.n, tuple(record.vectors),
@@ -373,12 +369,3 @@ def _group_of(path: str | Path) -> tuple[zarr.Group, dict[str, Any]]:
     if not isinstance(meta, dict):
         raise StoreError(f"{path}: a zarr group, but not a ledger")
     return group, meta
-
-
-def _flush(path: Path) -> None:
-    """Flush a file to the disk before the index names it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
