@@ -89,6 +89,12 @@ def hint(name: Any, valid: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(valid) or 'none'}"
 
 
+def shown(value: Any) -> str:
+    """A value as text, truncated if long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 # ---------------------------------------------------------------- settings
 
 
@@ -134,10 +140,7 @@ class Setting(NamedTuple):
             return None
         what, fits, converted = _TYPES[annotation]
         if not fits(value):
-            text = repr(value)
-            raise OptionError(
-                f"must be {what}, not {text if len(text) <= 60 else text[:57] + '...'}"
-            )
+            raise OptionError(f"must be {what}, not {shown(value)}")
         return converted(value)
 
 

@@ -18,6 +18,7 @@ from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.nulls import NULLS, Null, Replicates, redraws, replicates_of
 from calibscale.kernel_sums import NotionRows
+from calibscale.results import Estimate
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.session import Run, Session, SessionOptions, listed, verb
 from calibscale.statistics import States, Statistic
@@ -250,14 +251,10 @@ CERTAIN = Certain()
 
 @dataclass(eq=False)
 class MonteCarloTest:
-    """Running test of one statistic."""
+    """Running test of one statistic, whose `estimate` may lack a value."""
 
     estimator: BoundEstimator
-    value: float
-    n: int
-    parameters: dict[str, Any]
-    reason: str | None
-    squared: bool = False
+    estimate: Estimate
     weighted: bool = False
     values: list[float] = field(default_factory=list)
     exceedances: int = 0
@@ -266,12 +263,16 @@ class MonteCarloTest:
     critical: float | None = None
 
     @property
+    def value(self) -> float:
+        return float("nan") if self.estimate.value is None else self.estimate.value
+
+    @property
     def done(self) -> bool:
-        return self.reason is not None or self.stopped
+        return self.estimate.reason is not None or self.stopped
 
     def add(self, values: Iterable[float], stop_after: int | None) -> None:
         """Count values of the null until the test stops."""
-        if self.reason is not None:
+        if self.estimate.reason is not None:
             return
         for drawn in values:
             self.values.append(drawn)
@@ -286,12 +287,14 @@ class MonteCarloTest:
     def _slack(self, drawn: float) -> float:
         """Allowed difference of a replicate below the value to count as a tie."""
         larger = max(abs(self.value), abs(drawn))
-        rounding = ROUNDING * (2 * math.sqrt(larger) + ROUNDING) if self.squared else ROUNDING
+        rounding = (
+            ROUNDING * (2 * math.sqrt(larger) + ROUNDING) if self.estimate.squared else ROUNDING
+        )
         return TIE * larger + rounding
 
     def centre(self) -> None:
         """Replace the p-value by that of KiTE, from centred replicates."""
-        if self.reason is None:
+        if self.estimate.reason is None:
             values = np.array(self.values)
             centred = values - values.mean()
             self.exceedances = int(np.count_nonzero(centred > self.value))
@@ -301,13 +304,13 @@ class MonteCarloTest:
 
     def bound(self) -> None:
         """Set the p-value to the bound of Hoeffding's inequality."""
-        if self.reason is not None:
+        if self.estimate.reason is not None:
             return
         if self.weighted or not self.estimator.sum_scaled:
             raise OptionError("null='hoeffding' is for n(n−1) equally weighted pairs")
         b = self.estimator.largest_term
         assert b is not None
-        half = self.n // 2
+        half = self.estimate.n // 2
         self.p_value = math.exp(-half * max(self.value, 0.0) ** 2 / (2 * b * b))
         self.critical = b * math.sqrt(2 * math.log(1 / 0.05) / half)
 
@@ -315,19 +318,19 @@ class MonteCarloTest:
         return TestResult(
             statistic=self.estimator.name,
             notion=self.estimator.notion or "canonical",
-            value=None if self.reason is not None else self.value,
+            value=None if self.estimate.reason is not None else self.value,
             p_value=self.p_value,
             null=null,
             replicates=len(self.values),
             exceedances=self.exceedances,
             seed=seed,
-            n=self.n,
+            n=self.estimate.n,
             null_values=np.array(self.values),
             certain_rows=certain,
             stopped=self.stopped,
             critical_value=self.critical,
-            parameters=self.parameters,
-            reason=self.reason,
+            parameters=self.estimate.parameters,
+            reason=self.estimate.reason,
         )
 
 
@@ -355,11 +358,7 @@ def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> Mont
         for part in parts
         if hasattr(part, "weight2")
     )
-    value = float("nan") if estimate.value is None else estimate.value
-    return MonteCarloTest(
-        estimator, value, estimate.n, estimate.parameters, estimate.reason, estimate.squared,
-        weighted,
-    )  # fmt: skip
+    return MonteCarloTest(estimator, estimate, weighted)
 
 
 def result_of(

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from calibscale.errors import OptionError
+from calibscale.formatting import short
 from calibscale.results.schemas import validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
@@ -73,7 +74,8 @@ def _message(error: ValidationError, where: str) -> str:
         return f"{place} has no {key!r}"
     place += f"[{key}]" if isinstance(key, int) else f".{key}"
     expected = first["msg"].removeprefix("Input should ").removeprefix("be ")
-    return f"{place} must be {_KINDS.get(first['type'], expected)}, not {_quoted(first['input'])}"
+    value = short(repr(first["input"]), 40)
+    return f"{place} must be {_KINDS.get(first['type'], expected)}, not {value}"
 
 
 _SERIES = ("values", "low", "high", "x", "bias", "standard_error", "z", "masked", "prediction")
@@ -117,8 +119,3 @@ def clean(text: str) -> str:
     """Return the text on one line, without control and direction characters."""
     visible = (c if unicodedata.category(c) not in ("Cc", "Cs", "Cn") else " " for c in text)
     return _DIRECTION.sub("", "".join(visible))
-
-
-def _quoted(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"

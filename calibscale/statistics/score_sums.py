@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -375,7 +375,19 @@ def frequencies_left_out(
     features: RandomFourier, moments: MomentState, value: Callable[..., float], *noise: NoiseState
 ) -> Floats:
     """Value without each group of frequencies (groups,), for F ≥ 2."""
-    return np.array([value(*parts) for parts in _leave_group_out(features, moments, noise)])
+    F = features.n_features
+    K = moments.C.shape[1] - 2 * F
+    values = []
+    for group in np.array_split(np.arange(F), min(F, _GROUPS)):
+        others = np.setdiff1d(np.arange(F), group)
+        index = np.concatenate([np.arange(K), K + others, K + F + others])
+        scale = np.ones(len(index))
+        scale[K:] = np.sqrt(F / len(others))  # φ carries 1/√F
+        block, scales = np.ix_(index, index), np.outer(scale, scale)
+        # |φ|² = |q|² + 1 for all frequencies, so t does not change
+        part = moments._replace(S=moments.S[block] * scales, C=moments.C[:, index] * scale)
+        values.append(value(part, *(NoiseState(each.M[block] * scales) for each in noise)))
+    return np.array(values)
 
 
 def from_left_out(full: float, left_out: Floats, size: float = np.inf) -> Approximation:
@@ -390,19 +402,3 @@ def from_left_out(full: float, left_out: Floats, size: float = np.inf) -> Approx
     share = abs(bias) / max(size, abs(bias), 1e-300)
     error = abs(bias) * (1.0 + _HIGHER * share) + _WIDTH * spread
     return Approximation("random_features", float(error), corrected=float(full - bias))
-
-
-def _leave_group_out(
-    features: RandomFourier, moments: MomentState, noise: tuple[NoiseState, ...]
-) -> Iterator[tuple[Any, ...]]:
-    F = features.n_features
-    K = moments.C.shape[1] - 2 * F
-    for group in np.array_split(np.arange(F), min(F, _GROUPS)):
-        others = np.setdiff1d(np.arange(F), group)
-        index = np.concatenate([np.arange(K), K + others, K + F + others])
-        scale = np.ones(len(index))
-        scale[K:] = np.sqrt(F / len(others))  # φ carries 1/√F
-        block, scales = np.ix_(index, index), np.outer(scale, scale)
-        # |φ|² = |q|² + 1 for all frequencies, so t does not change
-        part = moments._replace(S=moments.S[block] * scales, C=moments.C[:, index] * scale)
-        yield part, *(NoiseState(each.M[block] * scales) for each in noise)

@@ -17,10 +17,10 @@ from pydantic.dataclasses import dataclass
 from calibscale.data.zarr_arrays import is_url
 from calibscale.engine import parse_bytes
 from calibscale.errors import OptionError
-from calibscale.estimators import hint
+from calibscale.estimators import hint, shown
 from calibscale.estimators.base import Estimator
 from calibscale.monitoring.job import toml_lines
-from calibscale.monitoring.job.toml_lines import Where, of_file, shown
+from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger import Ledger
 
 FIRST_DAY = date.min.isoformat()

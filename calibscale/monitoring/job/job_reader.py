@@ -17,10 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, hint
+from calibscale.estimators import ESTIMATORS, hint, shown
 from calibscale.estimators.base import Estimator
 from calibscale.monitoring.job import Job, Threshold, toml_lines
-from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml, shown
+from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 
 _HISTORY = (".csv", ".parquet")
 

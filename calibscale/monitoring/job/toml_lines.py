@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, Setting, build, hint, parse, settings_of
+from calibscale.estimators import ESTIMATORS, Setting, build, hint, parse, settings_of, shown
 from calibscale.estimators.base import Estimator
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
 
@@ -281,12 +281,6 @@ def dotted(where: Where) -> str:
             bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
             text += "." * bool(text) + (key if bare else json.dumps(key))
     return text
-
-
-def shown(value: Any) -> str:
-    """A value of the file as text, truncated if long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 # ---------------------------------------------------------------- Estimators
