@@ -21,7 +21,7 @@ from calibscale.data.derived_sources import Split
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, build, estimator, settings_of
+from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
@@ -32,10 +32,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def default_estimators(seed: int = 0) -> tuple[Estimator, ...]:
+def default_estimators() -> tuple[Estimator, ...]:
     """Default estimators; those with random features share one feature map."""
-    names = [name for name, kind in ESTIMATORS.items() if kind.by_default]
-    return tuple(build(n, {"seed": seed} if "features" in settings_of(n) else {}) for n in names)
+    return tuple(build(name, {}) for name, kind in ESTIMATORS.items() if kind.by_default)
 
 
 class SessionOptions(TypedDict, total=False):

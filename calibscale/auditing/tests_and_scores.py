@@ -236,8 +236,7 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     grouped = []
     for estimator in run.fitting:
         needed = design.needs(estimator)
-        zeros = (s.statistic.zero(run.source.classes) for s in needed)
-        size = sum(array.nbytes for zero in zeros for array in zero)
+        size = sum(s.statistic.nbytes(run.source.classes) for s in needed)
         grouped.append(needed if design.groups * size <= GROUPED_BYTES else ())
     every = list(zip(run.fitting, grouped, strict=True))
     states = run.scan(s for e, groups in every for s in groups or e.needs).groups[None]

@@ -119,22 +119,30 @@ class _Reader:
         resampling = Jackknife(confidence_level=self.job.confidence)
         needed = self._needed()
         intervals: list[Statistic] = []
-        if self._state_bytes() * resampling.groups <= _GROUPED_BYTES:
+        classes = self.recipe.classes
+        size = sum(s.nbytes(classes) for s in self.recipe.statistics)
+        if size * resampling.groups <= _GROUPED_BYTES:
             for e in self.recipe.estimators:
-                intervals += interval_statistics(e, resampling, self.recipe.classes)
+                intervals += interval_statistics(e, resampling, classes)
             needed.update({g.statistic: g for g in intervals if isinstance(g, Grouped)})
         wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
         passed = self.run.scan([*needed.values(), *intervals, *drawn.values(), *overall, CERTAIN])
-        if not passed.counts.used:
-            self._refuse_invalid(passed.counts)
+        counts = passed.counts
+        if not counts.used:
+            if counts.dropped and not counts.unlabelled:
+                causes = (f"{n:,} {cause.replace('_', ' ')}" for cause, n in counts.dropped.items())
+                raise InvalidDataError(
+                    f"{self.run.source.name}: all {sum(counts.dropped.values()):,} rows are "
+                    f"invalid ({', '.join(causes)}); on_invalid = 'raise' names the first"
+                )
             empty = empty_record(self.recipe, wagers)
-            empty.info.update(self._facts(passed.counts))
+            empty.info.update(self._facts(counts))
             return Reading(self.recipe, {None: empty})
         states = passed.groups[None]
-        merged = _merged(needed, states)
+        vectors, merged = self._vectors(needed, states, overall)
         certain = int(states[CERTAIN][0][0])
         with engine.one_thread():
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
@@ -143,19 +151,16 @@ class _Reader:
                 self._estimate(e, resampling, states, merged) for e in self.recipe.estimators
             ]
         tests = self._tests(merged | states, batch, certain)
-        vectors = self._vectors(needed, states, merged)
-        if overall:
-            vectors["wagers"] = self.recipe.pack(states[w] for w in overall)
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         info = {
-            **self._facts(passed.counts),
+            **self._facts(counts),
             "bets": _learned(wagers),
             "certain": certain,
             "estimates": [_brief(e) for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
-        records: dict[float | None, Record] = {None: Record(passed.counts.used, vectors, info)}
+        records: dict[float | None, Record] = {None: Record(counts.used, vectors, info)}
         if self.recipe.group_by:
             records |= self._groups(wagers)
         return Reading(self.recipe, records)
@@ -166,23 +171,20 @@ class _Reader:
         return {s: s for s in self.recipe.statistics} | parted
 
     def _vectors(
-        self, needed: dict[Statistic, Statistic], states: States, merged: States
-    ) -> dict[str, Floats]:
-        """Vectors by section for the day's rows, or for a group of them."""
+        self,
+        needed: dict[Statistic, Statistic],
+        states: States,
+        wagers: tuple[BettingEProcess, ...],
+    ) -> tuple[dict[str, Floats], States]:
+        """Vectors by section for the day's rows, or for a group of them, and merged states."""
         recipe = self.recipe
+        merged = {s: states[g] if g is s else total(states[g]) for s, g in needed.items()}
         vectors = {"states": recipe.pack(merged[s] for s in recipe.statistics)}
         if recipe.parted:
             vectors["parts"] = recipe.pack(gathered(s, states[needed[s]]) for s in recipe.parted)
-        return vectors
-
-    def _refuse_invalid(self, counts: RowCounts) -> None:
-        """Raise an error if a day has rows but none of them is valid."""
-        if counts.dropped and not counts.unlabelled:
-            causes = (f"{n:,} {cause.replace('_', ' ')}" for cause, n in counts.dropped.items())
-            raise InvalidDataError(
-                f"{self.run.source.name}: all {sum(counts.dropped.values()):,} rows are invalid "
-                f"({', '.join(causes)}); on_invalid = 'raise' names the first"
-            )
+        if wagers:
+            vectors["wagers"] = recipe.pack(states[w] for w in wagers)
+        return vectors, merged
 
     def _facts(self, counts: RowCounts) -> dict[str, Any]:
         return {
@@ -191,11 +193,6 @@ class _Reader:
             "source": self.run.source.describe(),
             "versions": versions(),
         }
-
-    def _state_bytes(self) -> int:
-        classes = self.recipe.classes
-        zeros = [s.zero(classes) for s in self.recipe.statistics]
-        return sum(field.nbytes for zero in zeros for field in zero)
 
     def _estimate(
         self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
@@ -231,10 +228,7 @@ class _Reader:
         for group, states in passed.groups.items():
             if group is None:
                 continue
-            merged = _merged(needed, states)
-            vectors = self._vectors(needed, states, merged)
-            if wagers:
-                vectors["wagers"] = recipe.pack(states[w] for w in wagers)
+            vectors, merged = self._vectors(needed, states, wagers)
             with engine.one_thread():
                 estimates = [
                     _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
@@ -270,10 +264,6 @@ def empty_record(recipe: Recipe, wagers: tuple[BettingEProcess, ...]) -> Record:
         "estimates": [[None] * 4 for _ in recipe.estimators],
     }  # fmt: skip
     return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)
-
-
-def _merged(needed: dict[Statistic, Statistic], states: States) -> States:
-    return {s: states[g] if g is s else total(states[g]) for s, g in needed.items()}
 
 
 def _brief(estimate: Estimate) -> list[float | str | None]:

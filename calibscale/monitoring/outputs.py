@@ -90,9 +90,11 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
     """Name, value and labels of every sample."""
     for window in result["windows"]:
         of = {"window": window["name"]}
-        yield from _estimates(window["results"], of)
-        for group in window["groups"]:
-            yield from _estimates(group["results"], of, group["group"])
+        for group, estimate, (low, high) in _estimates(window):
+            labels = _labels(estimate, estimate["estimator"], of, group)
+            yield "estimate", estimate["value"], labels
+            yield "estimate_low", low, labels
+            yield "estimate_high", high, labels
         for test in window["tests"]:
             yield "p_value", test["p_value"], _labels(test, test["statistic"], of)
     if result["drift"] is not None:
@@ -118,15 +120,12 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
     yield "run_timestamp_seconds", datetime.fromisoformat(result["created"]).timestamp(), {}
 
 
-def _estimates(
-    estimates: list[dict[str, Any]], of: dict[str, str], group: float | None = None
-) -> Iterator[tuple[str, float | None, dict[str, str]]]:
-    for result in estimates:
-        labels = _labels(result, result["estimator"], of, group)
-        interval = result["interval"] or {"low": None, "high": None}
-        yield "estimate", result["value"], labels
-        yield "estimate_low", interval["low"], labels
-        yield "estimate_high", interval["high"], labels
+def _estimates(window: Result) -> Iterator[tuple[float | None, Result, tuple[Any, Any]]]:
+    """Group, estimate and ends of its interval, of all rows and then of every group."""
+    for part in ({"group": None, "results": window["results"]}, *window["groups"]):
+        for estimate in part["results"]:
+            interval = estimate["interval"] or {}
+            yield part["group"], estimate, (interval.get("low"), interval.get("high"))
 
 
 def _labels(

@@ -342,8 +342,7 @@ class SubsetPlan:
 
 def per_pass(estimator: BoundEstimator, run: Run) -> int:
     """Number of subsets whose states fit into memory together."""
-    zeros = [s.zero(run.source.classes) for s in estimator.needs]
-    state = max(1, sum(array.nbytes for zero in zeros for array in zero))
+    state = max(1, sum(s.nbytes(run.source.classes) for s in estimator.needs))
     limit = engine.parse_bytes(run.execution.memory_limit)
     budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)
     return int(max(1, budget // state))

@@ -49,6 +49,10 @@ class Statistic(ABC):
     def zero(self, classes: int) -> Any:
         """New state of no rows for K classes."""
 
+    def nbytes(self, classes: int) -> int:
+        """Bytes of a state."""
+        return sum(field.nbytes for field in self.zero(classes))
+
     @abstractmethod
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         """State with the chunk's rows added; may modify and return `state`."""
@@ -238,8 +242,7 @@ class Scan:
 
     @cached_property
     def _zero_bytes(self) -> int:
-        zeros = [s.zero(self.rules.classes) for s in self.statistics]
-        return sum(array.nbytes for state in zeros for array in state)
+        return sum(s.nbytes(self.rules.classes) for s in self.statistics)
 
     @property
     def block_bytes(self) -> int:
