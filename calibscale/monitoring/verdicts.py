@@ -100,38 +100,30 @@ class NightJudge:
         begin = self._first_day()
         first = max(judged.first, begin) if judged.name == "all" else judged.first
         missing = _missing(max(first, begin), judged.last, whole.days if whole else ())
-        out: dict[str, Any] = {
-            "name": judged.name, "first": first, "last": judged.last, "days": [],
-            "missing": missing, "damaged": [], "n": 0, "results": [], "tests": [], "groups": [],
-            "reliability": None,
-        }  # fmt: skip
-        if whole is None:
-            entries = self.ledger.select(judged.first, judged.last, self.job.model)
-            out["damaged"] = [judged.reason] if any(e.n for e in entries) else []
-            return out
-        out |= {
-            "days": list(whole.days),
-            "damaged": list(whole.damaged),
-            "n": whole.n,
-            "results": self._results(judged, None),
-            "tests": self._tests(judged),
-            "groups": [
-                {"group": group, "n": part.n, "results": self._results(judged, group)}
-                for group, part in judged.groups.items()
-            ],
-            "reliability": self._reliability(whole),
-        }
-        if whole.by_days and len(whole.days) < _FEW_DAYS:
+        entries = self.ledger.select(judged.first, judged.last, self.job.model)
+        unread = [judged.reason] if any(e.n for e in entries) else []
+        if whole and whole.by_days and len(whole.days) < _FEW_DAYS:
             self.notes.append(
                 f"The intervals of {', '.join(whole.by_days)} over {judged.name} "
                 f"({len(whole.days)} days) are rough: they are based on the variation between "
                 f"days, and there are fewer than {_FEW_DAYS}."
             )
-        return out
+        return {
+            "name": judged.name, "first": first, "last": judged.last,
+            "days": list(whole.days) if whole else [], "missing": missing,
+            "damaged": list(whole.damaged) if whole else unread, "n": whole.n if whole else 0,
+            "results": self._results(judged, None), "tests": self._tests(judged),
+            "groups": [
+                {"group": group, "n": part.n, "results": self._results(judged, group)}
+                for group, part in judged.groups.items()
+            ],
+            "reliability": whole and self._reliability(whole),
+        }  # fmt: skip
 
     def _results(self, judged: Judged, group: float | None) -> list[dict[str, Any]]:
         part = judged.of(group)
-        assert part is not None
+        if part is None:
+            return []
         results = []
         for k, estimate in enumerate(part.estimates):
             if len(part.days) == 1 and estimate.interval is None:  # the record of the day has it
@@ -154,7 +146,8 @@ class NightJudge:
         return Interval(low, high, jackknife.confidence_level, method, parts, error, covers)
 
     def _tests(self, judged: Judged) -> list[dict[str, Any]]:
-        assert judged.whole is not None
+        if judged.whole is None:
+            return []
         if len(judged.whole.days) == 1:
             entry = self.ledger.day(judged.whole.days[0], self.job.model)[0]
             return list(entry.info["tests"])

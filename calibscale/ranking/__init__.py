@@ -130,7 +130,12 @@ def rank(
         agreements = tuple(
             _agreement(runs, models, size, trials, seed, stages) for size in sizes if defined
         )
-    probabilities, p_order = _rank_probabilities(defined, seed)
+    parts = [model.parts for model in defined if model.parts is not None]
+    chances = None
+    if defined and len(parts) == len(defined):
+        with engine.one_thread():
+            chances = rank_probabilities(parts, _row_sets(defined), seed)
+    probabilities, p_order = chances or (np.empty((0, 0)), None)
     compared = _compare_models(defined, jackknife, estimator)
     places = ranks([model.value for model in defined])
     return Ranking(
@@ -228,16 +233,6 @@ def _approximation_error(a: EstimatedModel, b: EstimatedModel) -> float | None:
         return from_left_out(b.value - a.value, b.coarse - a.coarse).error
     first, second = a.estimate.approximation.error, b.estimate.approximation.error
     return None if first is None or second is None else float(np.hypot(first, second))
-
-
-def _rank_probabilities(models: list[EstimatedModel], seed: int) -> tuple[Floats, float | None]:
-    """P(rank) of every model and P(order); empty and None without intervals."""
-    parts = [model.parts for model in models if model.parts is not None]
-    result = None
-    if models and len(parts) == len(models):
-        with engine.one_thread():
-            result = rank_probabilities(parts, _row_sets(models), seed)
-    return (np.empty((0, 0)), None) if result is None else result
 
 
 def _agreement(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -89,15 +89,10 @@ class KernelCells(NamedTuple):
         return theta[:N], mass[:N], cell[:N]
 
 
-def _node_masses() -> Floats:
-    """Matrix from moments to node masses: ℓ_k(t) = Σ_d (2 − 1{d=0})/NODES·T_d(t_k) T_d(t)."""
-    angle = np.pi * (np.arange(NODES)[::-1] + 0.5) / NODES
-    transform = 2.0 / NODES * np.cos(np.outer(angle, np.arange(NODES)))
-    transform[:, 0] *= 0.5
-    return transform
-
-
-_TRANSFORM = _node_masses()
+# Matrix from moments to node masses: ℓ_k(t) = Σ_d (2 − 1{d=0})/NODES·T_d(t_k) T_d(t)
+_ANGLES = np.pi * (np.arange(NODES)[::-1] + 0.5) / NODES
+_TRANSFORM = 2.0 / NODES * np.cos(np.outer(_ANGLES, np.arange(NODES)))
+_TRANSFORM[:, 0] *= 0.5
 
 
 @dataclass(frozen=True)
@@ -392,9 +387,7 @@ class KDE(GridFamily):
     def _sums(self, train: Sequence[FoldPart]) -> KernelSumState:
         first = train[0].states[0]
         total = KernelSumState(np.full_like(first.top, -np.inf), np.zeros_like(first.sums))
-        for part in train:
-            _absorb(total, (slice(None),), part.states[0].top, part.states[0].sums)
-        return total
+        return reduce(self.needs[0].merge, (part.states[0] for part in train), total)
 
 
 @dataclass(frozen=True)
