@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -400,19 +401,13 @@ class PointSums(Statistic):
 
 def _kernel_matrix(kernel: ProductKernel, a: Points, b: Points) -> Floats:
     """Kernel between each point of `a` and each of `b` (len(a), len(b))."""
-    K = np.ones((len(a.predictions), len(b.predictions)))
-    if kernel.prediction != "none":
-        r = np.abs(np.subtract.outer(a.predictions, b.predictions)) / kernel.prediction_bandwidth
-        if kernel.linear:
-            K = np.multiply.outer(a.predictions, b.predictions) + radial("gaussian", r)
-        else:
-            K = radial(kernel.prediction, r)
+    distances = np.abs(np.subtract.outer(a.predictions, b.predictions))
+    products = partial(np.multiply.outer, a.predictions, b.predictions)
+    K = kernel.of_predictions(distances, products)
     if kernel.columns:
         squares = np.zeros_like(K)
-        both = zip(
-            kernel.continuous(a.covariates).T, kernel.continuous(b.covariates).T, strict=True
-        )
-        for x, y in both:
+        columns = (kernel.continuous(points.covariates).T for points in (a, b))
+        for x, y in zip(*columns, strict=True):
             squares += np.subtract.outer(x, y) ** 2
         K *= radial(kernel.covariate, np.sqrt(squares))
     for c in kernel.categorical:

@@ -172,7 +172,7 @@ class _OneThread:
         self._before: _Numbers = []
         self._own = threading.local()  # per thread: nesting depth, and its OpenMP limit
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         depth = getattr(self._own, "depth", 0)
         if not depth:
             self._own.before = _limited(_libraries()[0])
@@ -182,7 +182,7 @@ class _OneThread:
                 self._before = _limited(_libraries()[1])
             self._inside += 1
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
@@ -203,14 +203,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ONE_THREAD.unlock)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> _OneThread:
     """Context in which BLAS has one thread, so that bits do not depend on the number of cores."""
-    _ONE_THREAD.enter()
-    try:
-        yield
-    finally:
-        _ONE_THREAD.leave()
+    return _ONE_THREAD
 
 
 def _limited(libraries: list[Any]) -> _Numbers:

@@ -59,22 +59,16 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     if isinstance(value, int) or (value == round(value) and abs(value) < 1e15):
-        return f"{int(value):,}".replace("-", "−")
-    if abs(value) >= 10**digits:
-        return f"{value:,.0f}".replace("-", "−") if abs(value) < 1e15 else _power(value, digits)
-    return _power(value, digits) if abs(value) < 1e-4 else _plain(value, digits)
-
-
-def _plain(value: float, digits: int) -> str:
-    """Number in positional notation; trailing zeros are kept as significant digits."""
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{decimals}f}".replace("-", "−")
-
-
-def _power(value: float, digits: int) -> str:
-    """Number with mantissa and exponent, without leading zeros of the exponent."""
-    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    return f"{mantissa}e{int(exponent)}".replace("-", "−")
+        text = f"{int(value):,}"
+    elif not 1e-4 <= abs(value) < 1e15:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{mantissa}e{int(exponent)}"  # without leading zeros of the exponent
+    elif abs(value) >= 10**digits:
+        text = f"{value:,.0f}"
+    else:  # trailing zeros are significant digits
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:.{decimals}f}"
+    return text.replace("-", "−")
 
 
 def count(value: int | float | None) -> str:

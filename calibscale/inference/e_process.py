@@ -17,6 +17,7 @@ import numpy as np
 
 from calibscale.data import LOG_SMALLEST, Chunk, Floats
 from calibscale.errors import OptionError
+from calibscale.limits.excess import ratio
 from calibscale.statistics import Statistic
 
 NOTIONS = ("canonical", "top_label", "positive")
@@ -145,9 +146,7 @@ def learn(sums: Floats) -> tuple[float, ...]:
     One Newton step (Σy − Σp) / Σp(1−p), shrunk for noise by 1 − 1/z², or to 0 for |z| ≤ 1.
     """
     surplus, variance = sums[:, 1] - sums[:, 0], sums[:, 2]
-    positive = variance > 0
-    z2 = np.divide(surplus**2, variance, out=np.zeros_like(variance), where=positive)
-    step = np.divide(surplus, variance, out=np.zeros_like(variance), where=positive)
+    z2, step = ratio(surplus**2, variance), ratio(surplus, variance)
     shrunk = np.where(z2 > 1, step * (1 - 1 / np.maximum(z2, 1)), 0.0)
     return tuple(np.clip(shrunk, -_LARGEST, _LARGEST).tolist())
 

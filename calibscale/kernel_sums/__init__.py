@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -248,13 +248,18 @@ class ProductKernel:
             return 1.0 + np.einsum("ij,ij->i", rows.points, rows.points)
         return np.ones(len(rows))
 
+    def of_predictions(self, distances: Floats, products: Callable[[], Floats]) -> Floats:
+        """Kernel on predictions from their distances, and their inner products if it has them."""
+        r = distances / self.prediction_bandwidth
+        if self.linear:
+            return products() + radial("gaussian", r)
+        return np.ones_like(r) if self.prediction == "none" else radial(self.prediction, r)
+
     def between(self, a: NotionRows, b: NotionRows) -> Floats:
         """κ of the i-th row of `a` and the i-th of `b` (c,)."""
-        r = np.linalg.norm(a.points - b.points, axis=1) / self.prediction_bandwidth
-        if self.linear:
-            value = np.einsum("ij,ij->i", a.points, b.points) + radial("gaussian", r)
-        else:
-            value = np.ones(len(r)) if self.prediction == "none" else radial(self.prediction, r)
+        distances = np.linalg.norm(a.points - b.points, axis=1)
+        products = partial(np.einsum, "ij,ij->i", a.points, b.points)
+        value = self.of_predictions(distances, products)
         if self.columns:
             x = self.continuous(a.covariates) - self.continuous(b.covariates)
             value *= radial(self.covariate, np.linalg.norm(x, axis=1))

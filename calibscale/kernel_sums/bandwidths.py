@@ -63,13 +63,10 @@ def most_powerful(
     )
 
 
-def _predictions(kernel: ProductKernel, rows: NotionRows, factor: float) -> Floats | float:
-    if kernel.prediction == "none":
-        return 1.0
-    r = squareform(pdist(rows.points)) / (factor * kernel.prediction_bandwidth)
-    if kernel.linear:
-        return rows.points @ rows.points.T + radial("gaussian", r)
-    return radial(kernel.prediction, r)
+def _predictions(kernel: ProductKernel, rows: NotionRows, factor: float) -> Floats:
+    kernel = replace(kernel, prediction_bandwidth=factor * kernel.prediction_bandwidth)
+    distances = squareform(pdist(rows.points))
+    return kernel.of_predictions(distances, lambda: rows.points @ rows.points.T)
 
 
 def _covariates(kernel: ProductKernel, rows: NotionRows, factor: float) -> Floats | float:

@@ -59,9 +59,9 @@ def excess_limits(others: Floats, events: Floats, tail: float) -> tuple[Floats, 
     second = np.where(fewer, others[_MIRRORED], events)
     excess = second[1] - first[0]
     both = first + second
-    s = _ratio(excess, both[1])
+    s = ratio(excess, both[1])
     (_, up), (down, _) = _moved(second, s), _moved(first, s)
-    next_down, next_up = (_ratio(b, a) for a, b in _moved(both, s))
+    next_down, next_up = (ratio(b, a) for a, b in _moved(both, s))
     up_low, up_high = weighted_count_limits(*up, next_up, tail)
     down_low, down_high = weighted_count_limits(*down, next_down, tail)
     low = excess - np.hypot(up[0] - up_low, down_high - down[0])
@@ -97,8 +97,8 @@ def weighted_count_limits(
 
 def _gamma_quantile(mean: Floats, variance: Floats, tail: float, upper: bool) -> Floats:
     """Quantile of one tail of a gamma distribution; the mean where the variance is 0."""
-    scale = _ratio(variance, mean)  # also 0 where squares underflow
-    shape = _ratio(mean, scale)
+    scale = ratio(variance, mean)  # also 0 where squares underflow
+    shape = ratio(mean, scale)
     inverse = gammainccinv if upper else gammaincinv
     few = shape < _LARGE_SHAPE
     out = np.empty(shape.shape)
@@ -115,7 +115,7 @@ def _expansion(shape: Floats, z: float) -> Floats:
     return shape + z * root + first + second / root - third / shape
 
 
-def _ratio(a: Floats, b: Floats) -> Floats:
+def ratio(a: Floats, b: Floats) -> Floats:
     """a/b, or 0 where b is not positive."""
     return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=np.asarray(b) > 0)
 

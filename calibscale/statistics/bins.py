@@ -13,6 +13,7 @@ from calibscale.data import Chunk, Floats, Ints
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.kernels import row_sums as kernel_bins
 from calibscale.limits import BinGaps
+from calibscale.limits.excess import ratio
 from calibscale.statistics import Replicates, Statistic, _power, weights_of
 
 
@@ -238,12 +239,12 @@ class BinTable(NamedTuple):
     @property
     def gap(self) -> Floats:
         """conf_b − acc_b; 0 where the bin is empty."""
-        return np.divide(self.delta, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
+        return ratio(self.delta, self.weight)
 
     @property
     def mean_p(self) -> Floats:
         """conf_b; 0 where the bin is empty."""
-        return np.divide(self.p, self.weight, np.zeros_like(self.weight), where=self.weight > 0)
+        return ratio(self.p, self.weight)
 
     @property
     def frequency(self) -> Floats:
@@ -253,8 +254,7 @@ class BinTable(NamedTuple):
     @property
     def effective(self) -> Floats:
         """Effective number of rows (Σw)²/Σw²; 0 where the bin is empty."""
-        full = self.weight > 0
-        return np.divide(self.weight**2, self.weight2, np.zeros_like(self.weight), where=full)
+        return ratio(self.weight**2, self.weight2)
 
     @property
     def gaps(self) -> BinGaps:

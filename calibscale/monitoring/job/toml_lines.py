@@ -72,9 +72,9 @@ class Positions:
         self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]
         return self._at < len(self._text)
 
-    def _note(self, where: Where) -> None:
-        self._line += self._text.count("\n", self._counted, self._at)
-        self._counted = self._at
+    def _note(self, where: Where, at: int) -> None:
+        self._line += self._text.count("\n", self._counted, at)
+        self._counted = at
         if len(where) > _MAX_DEPTH:
             raise TooDeepError(where[:3], self._line)
         for depth in range(len(where), 0, -1):
@@ -93,11 +93,11 @@ class Positions:
                 return keys
 
     def _header(self) -> Where:
-        many = self._text.startswith("[[", self._at)
         begin = self._at
+        many = self._text.startswith("[[", begin)
         self._at += 1 + many
         keys = self._keys()
-        self._at, end = begin, self._text.index("]", self._at) + 1 + many
+        self._at = self._text.index("]", self._at) + 1 + many
         where: Where = ()
         for number, key in enumerate(keys, 1):
             where = (*where, key)
@@ -105,16 +105,14 @@ class Positions:
                 self._tables[where] = self._tables.get(where, 0) + 1
             if where in self._tables:
                 where = (*where, self._tables[where] - 1)
-        self._note(where)
-        self._at = end
+        self._note(where, begin)
         return where
 
     def _pair(self, table: Where) -> None:
         begin = self._at
         where = (*table, *self._keys())
-        end, self._at = self._at, begin
-        self._note(where)
-        self._at = self._text.index("=", end) + 1
+        self._note(where, begin)
+        self._at = self._text.index("=", self._at) + 1
         self._value(where)
 
     def _value(self, where: Where) -> None:
@@ -131,7 +129,7 @@ class Positions:
             elif opening == "{":
                 self._pair(where)
             else:
-                self._note((*where, number))
+                self._note((*where, number), self._at)
                 self._value((*where, number))
                 number += 1
         self._at += 1
@@ -169,16 +167,13 @@ class Problems:
     def lines(self) -> list[str]:
         """A line for each problem in the order of the file; after the first 20, their number."""
         positions = Positions(self._text)
-        ordered = sorted(
-            (
-                (positions.line(where), at, where, what)
-                for at, (where, messages) in enumerate(self._messages.items())
-                for what in dict.fromkeys(messages)
-            ),
-            key=lambda problem: problem[:2],
+        every = (
+            (positions.line(where), where, what)
+            for where, messages in self._messages.items()
+            for what in dict.fromkeys(messages)
         )
-        lines = []
-        for line, _, where, what in ordered[:_LISTED]:
+        ordered, lines = sorted(every, key=lambda problem: problem[0]), []
+        for line, where, what in ordered[:_LISTED]:
             name = dotted(where)
             message = what if isinstance(what, str) else what()
             lines.append(f"{self._file}:{line}: {name}{': ' * bool(name)}{message}")

@@ -13,6 +13,7 @@ from calibscale import engine
 from calibscale.data import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
+from calibscale.limits.excess import ratio
 from calibscale.monitoring.ledger.windows import Window, WindowDays, has_bins
 
 _GRID = np.linspace(0.0, 0.98, 50)  # correlations between days
@@ -140,7 +141,7 @@ def _of_bins(e: BoundEstimator, earlier: _Side, later: _Side) -> _Change | None:
         return None
     whole = earlier.bins.sum(axis=0) + later.bins.sum(axis=0)
     g, v = _gaps(whole)
-    mu = np.sqrt(np.maximum(g**2 - _over(v * whole[2], whole[1] ** 2), 0.0))
+    mu = np.sqrt(np.maximum(g**2 - ratio(v * whole[2], whole[1] ** 2), 0.0))
     slope = np.divide(mu, g, out=np.zeros_like(g), where=g != 0) ** 2  # fraction of g that is bias
     slope *= np.sign(g) if e.gap_power == 1 else 2 * g
     value, variance, days, noise = 0.0, 0.0, [], []
@@ -148,7 +149,7 @@ def _of_bins(e: BoundEstimator, earlier: _Side, later: _Side) -> _Change | None:
         assert side.bins is not None
         sums = side.bins.sum(axis=0)
         share = sums[1] / sums[1].sum()
-        s2 = _over(v * sums[2], sums[1] ** 2)
+        s2 = ratio(v * sums[2], sums[1] ** 2)
         floor, spread, size = _noise(e, mu, s2)
         value += sign * (side.value - float(share @ floor))
         variance += float(share**2 @ spread)
@@ -162,8 +163,8 @@ def _of_bins(e: BoundEstimator, earlier: _Side, later: _Side) -> _Change | None:
 
 def _gaps(sums: Floats) -> tuple[Floats, Floats]:
     """Gaps conf_b − acc_b and label variances of bins (5, B), each (B,)."""
-    g, p = _over(sums[4], sums[1]), _over(sums[3], sums[1])
-    n = _over(sums[1] ** 2, sums[2])
+    g, p = ratio(sums[4], sums[1]), ratio(sums[3], sums[1])
+    n = ratio(sums[1] ** 2, sums[2])
     f = (n * np.clip(p - g, 0.0, 1.0) + p) / (n + 1.0)
     return g, f * (1.0 - f)
 
@@ -177,10 +178,6 @@ def _noise(e: BoundEstimator, mu: Floats, s2: Floats) -> tuple[Floats, Floats, F
     z = np.divide(mu, s, out=np.full_like(mu, np.inf), where=s > 0)
     mean = mu * (1 - 2 * ndtr(-z)) + 2 * s * np.exp(-(z**2) / 2.0) / np.sqrt(2 * np.pi)
     return mean - mu, mu**2 + s2 - mean**2, mu
-
-
-def _over(a: Floats, b: Floats) -> Floats:
-    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
 
 
 def comparable(e: BoundEstimator) -> bool:
