@@ -317,8 +317,8 @@ def read_job(path: str | Path) -> Job:
         data = Path(path).read_bytes()
     except OSError as error:
         raise OptionError(f"{path}: the job file cannot be read: {error.strerror}") from error
-    tables, text = parsed_toml(str(path), data)
-    problems = Problems(str(path), text)
+    tables, positions = parsed_toml(str(path), data)
+    problems = Problems(str(path), positions)
     _short_forms(tables, Path(path))
     job = _validated(tables, problems)
     estimators = tuple(

@@ -138,9 +138,9 @@ class Positions:
 class Problems:
     """Problems of a file, collected so that one error reports all of them."""
 
-    def __init__(self, file: str, text: str) -> None:
+    def __init__(self, file: str, positions: Positions) -> None:
         self._file = file
-        self._text = text
+        self._positions = positions
         self._messages: dict[Where, list[str | Callable[[], str]]] = {}
         self._under: set[Where] = set()  # keys with problems, and the tables that contain them
 
@@ -166,9 +166,8 @@ class Problems:
 
     def lines(self) -> list[str]:
         """A line for each problem in the order of the file; after the first 20, their number."""
-        positions = Positions(self._text)
         every = (
-            (positions.line(where), where, what)
+            (self._positions.line(where), where, what)
             for where, messages in self._messages.items()
             for what in dict.fromkeys(messages)
         )
@@ -185,12 +184,13 @@ class Problems:
 
 def of_file(file: Path) -> Problems:
     """An empty list of problems of a file that was read before."""
-    text = parsed_toml(str(file), file.read_bytes())[1] if file.is_file() else ""
-    return Problems(str(file), text)
+    there = file.is_file()
+    positions = parsed_toml(str(file), file.read_bytes())[1] if there else Positions("")
+    return Problems(str(file), positions)
 
 
-def parsed_toml(file: str, data: bytes) -> tuple[dict[str, Any], str]:
-    """Tables of a TOML file, and its text.
+def parsed_toml(file: str, data: bytes) -> tuple[dict[str, Any], Positions]:
+    """Tables of a TOML file, and the lines of their keys.
 
     Raises
     ------
@@ -204,8 +204,7 @@ def parsed_toml(file: str, data: bytes) -> tuple[dict[str, Any], str]:
         raise OptionError(f"{file}:{line}: the file is not UTF-8") from error
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # as some editors write
     try:
-        tables = tomllib.loads(text)
-        Positions(text)
+        tables, positions = tomllib.loads(text), Positions(text)
     except TooDeepError as error:
         raise OptionError(f"{file}:{error.line}: {dotted(error.where)}: {error}") from error
     except RecursionError as error:
@@ -214,9 +213,9 @@ def parsed_toml(file: str, data: bytes) -> tuple[dict[str, Any], str]:
         raise _no_toml(file, text, str(error)) from error
     for where, value in _numbers(tables):
         if abs(value) >= _TOO_LARGE:
-            line = Positions(text).line(where)
+            line = positions.line(where)
             raise OptionError(f"{file}:{line}: {dotted(where)}: {_TOO_LONG}")
-    return tables, text
+    return tables, positions
 
 
 _TOO_LONG = f"a whole number has at most {_MAX_DIGITS} digits"
