@@ -90,11 +90,11 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
     """Name, value and labels of every sample."""
     for window in result["windows"]:
         of = {"window": window["name"]}
-        for group, estimate, (low, high) in _estimates(window):
-            labels = _labels(estimate, estimate["estimator"], of, group)
-            yield "estimate", estimate["value"], labels
-            yield "estimate_low", low, labels
-            yield "estimate_high", high, labels
+        for row in estimate_rows({**result, "windows": [window]}):
+            labels = _labels(row, row["estimator"], of, row["group"])
+            yield "estimate", row["value"], labels
+            yield "estimate_low", row["low"], labels
+            yield "estimate_high", row["high"], labels
         for test in window["tests"]:
             yield "p_value", test["p_value"], _labels(test, test["statistic"], of)
     if result["drift"] is not None:
@@ -118,14 +118,6 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
     midnight = datetime.fromisoformat(result["day"][:10]).replace(tzinfo=UTC)
     yield "day_timestamp_seconds", midnight.timestamp(), {}
     yield "run_timestamp_seconds", datetime.fromisoformat(result["created"]).timestamp(), {}
-
-
-def _estimates(window: Result) -> Iterator[tuple[float | None, Result, tuple[Any, Any]]]:
-    """Group, estimate and ends of its interval, of all rows and then of every group."""
-    for part in ({"group": None, "results": window["results"]}, *window["groups"]):
-        for estimate in part["results"]:
-            interval = estimate["interval"] or {}
-            yield part["group"], estimate, (interval.get("low"), interval.get("high"))
 
 
 def _labels(
