@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,15 @@ from calibscale.data.store_group import (
     is_store,
     lay_out,
 )
-from calibscale.data.zarr_arrays import complaints, is_url, local_path, put_in_place, write_lock
+from calibscale.data.zarr_arrays import (
+    complaints,
+    for_zarr,
+    is_url,
+    local_path,
+    located,
+    put_in_place,
+    write_lock,
+)
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 
 
@@ -272,6 +281,7 @@ class LogitStore(StoreGroup):
         expected_rows: int | None = None,
         notes: dict[str, Any] | None = None,
         overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
         **columns: Unpack[StoreColumns],
     ) -> LogitStore:
         """Create an empty store; a local one appears at its path in one step.
@@ -288,6 +298,8 @@ class LogitStore(StoreGroup):
             See `Writer.note`.
         overwrite : bool
             Whether to replace an existing store; anything else is never removed.
+        storage_options : dict, optional
+            Options of the file system of a URL, see `open`.
         classes : int
             K, at least 2.
         kind : {"logits", "probabilities"}
@@ -323,15 +335,16 @@ class LogitStore(StoreGroup):
             "rows": 0,
             "finished": False,
         }
+        url = located(url, storage_options)
         fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
         with complaints(url):
             if not is_url(url):
                 put_in_place(local_path(url), fill, overwrite and is_store(url))
             else:
                 if overwrite and is_store(url):
-                    zarr.open_group(str(url), mode="w", zarr_format=3)
+                    zarr.open_group(**for_zarr(url), mode="w", zarr_format=3)
                 try:
-                    fill(str(url))
+                    fill(url)
                 except (FileExistsError, zarr.errors.ContainsGroupError) as error:
                     raise StoreError(f"{url}: already exists") from error
         return cls.open(url)
@@ -361,14 +374,14 @@ class LogitStore(StoreGroup):
             weights=self._column("weights") if self.has_weights else None,
             binary=self.binary,
             rows=self.rows,
-            name=self.url,
+            name=str(self.url),  # without its options
         )
 
     def info(self) -> dict[str, Any]:
         """JSON object that ``calibscale info`` shows."""
         values = self._array(self.kind)
         return {
-            "store": self.url,
+            "store": str(self.url),
             "format": int(self._meta["format"]),
             "kind": self.kind,
             "rows": self.rows,

@@ -15,11 +15,12 @@ from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.zarr_arrays import (
     DirectArray,
     complaints,
+    for_zarr,
     is_direct,
     is_url,
     local_path,
+    located,
     refuse_objects,
-    zarr_address,
 )
 from calibscale.errors import OptionError, StoreError
 
@@ -80,14 +81,14 @@ def describe_columns(
     }, dtype
 
 
-def lay_out(address: str, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
+def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
     """Create the group and its empty arrays."""
     kind, d = meta["kind"], len(meta["covariate_names"])
     columns = 1 if meta["binary"] else meta["classes"]
     empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta["binary"])
     chunk = empty.block_rows
     sharded = expected_rows * columns * dtype.itemsize > LARGE
-    group = zarr.open_group(address, mode="w-", zarr_format=3)
+    group = zarr.open_group(**for_zarr(address), mode="w-", zarr_format=3)
 
     def add(name: str, width: int | None, dtype: Any, missing: Any) -> None:
         tail = () if width is None else (width,)
@@ -116,7 +117,7 @@ def lay_out(address: str, meta: dict[str, Any], dtype: np.dtype, expected_rows: 
 def is_store(url: str | Path) -> bool:
     """Whether there is a prediction store at a path or URL."""
     try:
-        return KEY in zarr.open_group(zarr_address(url), mode="r").attrs
+        return KEY in zarr.open_group(**for_zarr(url), mode="r").attrs
     except (FileNotFoundError, zarr.errors.GroupNotFoundError):
         return False
 
@@ -172,14 +173,18 @@ _ARRAY = (zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError, F
 class StoreGroup:
     """The zarr group of a store: what `LogitStore` and its `Writer` share."""
 
-    def __init__(self, url: str, group: zarr.Group) -> None:
-        self.url = url if is_url(url) else str(local_path(url))
+    def __init__(self, url: str | Path, group: zarr.Group) -> None:
+        remote = isinstance(url, str) and is_url(url)
+        self.url: str = url if remote else str(local_path(url))  # type: ignore[assignment]
         self._group = group
         self._meta: dict[str, Any] = dict(group.attrs[KEY])  # type: ignore[arg-type]
         self._unfinished = False
 
     @classmethod
-    def open(cls, url: str | Path, *, unfinished: bool = False) -> Self:
+    def open(
+        cls, url: str | Path, *, unfinished: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:  # fmt: skip
         """Open an existing store.
 
         Parameters
@@ -188,21 +193,29 @@ class StoreGroup:
         unfinished : bool
             Whether to accept a store whose writer did not finish: `source` then has the rows
             committed so far, and `writer` appends to them.
+        storage_options : dict, optional
+            Options of the file system of a URL, as fsspec takes them: for S3 ``{"anon": True}``, or
+            ``key``, ``secret`` and ``endpoint_url``.  Default: those of the environment, such as
+            ``AWS_ACCESS_KEY_ID``.  They are neither stored nor printed.
 
         Raises
         ------
         StoreError
             If there is no store, if it is damaged, or if a newer calibscale wrote it.
         """
+        if storage_options:
+            url = located(url, storage_options)
         with complaints(url):
             try:
-                group = zarr.open_group(zarr_address(url), mode="r+")
+                group = zarr.open_group(**for_zarr(url), mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
                 if not is_url(url) and local_path(url).is_file():
                     raise StoreError(
-                        f"{url}: this is a file, not a prediction store; convert it first: "
+                        f"{url}: this is a file, not a prediction store; a table is read by "
+                        f"calibscale evaluate {url} --labels NAME --probabilities NAME, in Python "
+                        "by from_file(path, labels=…, probabilities=…), and converted by "
                         f"calibscale ingest {url} {Path(url).with_suffix('.zarr')} "
-                        "--key probabilities=NAME --key labels=NAME"
+                        "--key labels=NAME --key probabilities=NAME"
                     ) from error
                 raise StoreError(
                     f"{url}: there is no prediction store (pass zarr arrays not written by "
@@ -216,7 +229,7 @@ class StoreGroup:
                     "--labels"
                 )
             check_meta(url, meta)
-            store = cls(str(url), group)
+            store = cls(url, group)
             store._unfinished = unfinished
             store._check()
         return store

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,6 +25,48 @@ from calibscale.data.source import ArraySource, from_arrays
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+_SECRET = re.compile("key|secret|token|passw|credential|auth|cookie|signature", re.IGNORECASE)
+
+
+class Location(str):
+    """URL with the options of its file system, which may be secret and are never printed."""
+
+    storage_options: dict[str, Any]
+
+
+def located(
+    address: str | Path, storage_options: Mapping[str, Any] | None, strict: bool = True
+) -> str | Path:
+    """Address with options; an OptionError if a local path has options, unless not `strict`."""
+    if not storage_options:
+        return address
+    if not is_url(address):
+        if strict:
+            raise OptionError(f"{address}: storage_options are for URLs; this is a local path")
+        return address
+    location = Location(address)
+    location.storage_options = dict(storage_options)
+    return location
+
+
+def options_of(address: Any) -> dict[str, Any]:
+    """Options of the file system of an address."""
+    return getattr(address, "storage_options", {})
+
+
+def without_secrets(text: str, address: Any) -> str:
+    """Text without the values of secret options of an address."""
+
+    def secrets(value: Any, secret: bool) -> Iterator[str]:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                yield from secrets(inner, secret or _SECRET.search(str(name)) is not None)
+        elif secret and len(str(value)) > 2:
+            yield str(value)
+
+    for value in sorted(secrets(options_of(address), False), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
 
 
 def is_url(address: str | Path) -> bool:
@@ -36,12 +79,13 @@ def local_path(path: str | Path) -> Path:
     return Path(str(path).removeprefix("file://")).absolute()
 
 
-def zarr_address(url: str | Path) -> str:
-    """Address in the form that zarr takes."""
-    return str(url) if is_url(url) else str(local_path(url))
+def for_zarr(url: str | Path) -> dict[str, Any]:
+    """Address and options in the form that zarr takes."""
+    address = str(url) if is_url(url) else str(local_path(url))
+    return {"store": address, "storage_options": options_of(url) or None}
 
 
-def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> None:
+def put_in_place(place: Path, fill: Callable[[str | Path], None], replace: bool) -> None:
     """Fill a temporary folder and rename it: a crash leaves the old store or the new one."""
     empty = place.is_dir() and not any(place.iterdir())
     old = place.exists() and not empty
@@ -52,7 +96,7 @@ def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> Non
     place.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(place, "new")
     try:
-        fill(str(aside))
+        fill(aside)
         if old:
             with write_lock(place):
                 _exchange(aside, place)
@@ -100,7 +144,9 @@ def complaints(url: str | Path) -> Iterator[None]:
     except (StoreError, OptionError, InvalidDataError):
         raise
     except Exception as error:
-        raise StoreError(f"{url}: {error or type(error).__name__}") from error
+        raise StoreError(
+            f"{url}: {without_secrets(str(error), url) or type(error).__name__}"
+        ) from error
 
 
 # ---------------------------------------------------------------- Arrays not written by calibscale
@@ -120,8 +166,11 @@ def open_arrays(
     covariate_names: Sequence[str] | None = None,
     weights: str | Path | None = None,
     binary: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> ArraySource:
     """Open zarr arrays (v2 or v3) by their paths or URLs, or by names inside `store`.
+
+    `storage_options` are those of `LogitStore.open`, for all URLs.
 
     Raises
     ------
@@ -134,7 +183,8 @@ def open_arrays(
     def opened(path: str | Path | None) -> Any:
         if path is None:
             return None
-        return _open_array(path if store is None else _inside(store, path))
+        inside = path if store is None else _inside(store, path)
+        return _open_array(located(inside, storage_options, strict=False))
 
     return from_arrays(
         logits=opened(logits),
@@ -163,7 +213,7 @@ def _inside(store: str | Path, name: str | Path) -> str:
 def _open_array(path: str | Path) -> zarr.Array:
     with complaints(path):
         try:
-            array = zarr.open_array(zarr_address(path), mode="r")
+            array = zarr.open_array(**for_zarr(path), mode="r")
         except (FileNotFoundError, zarr.errors.ContainsGroupError, *_NO_ARRAY) as error:
             raise StoreError(f"{path}: there is no zarr array") from error
     refuse_objects(array, str(path))

@@ -12,6 +12,7 @@ from calibscale.data.ingest import ingest
 from tests.support.ingest_files import (
     COLUMNS,
     FORMATS,
+    TEXTS,
     K,
     N,
     assert_stored,
@@ -36,7 +37,7 @@ def test_formats__keep_every_number(tmp_path, form):
     assert (report.rows, report.added, report.resumed) == (N, N, False)
     store = LogitStore.open(tmp_path / "s.zarr")
     assert store.covariate_names == COLUMNS
-    assert store.info()["dtype"] == ("float64" if form == "csv" else "float32")
+    assert store.info()["dtype"] == ("float64" if form in TEXTS else "float32")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -46,7 +47,7 @@ def test_formats__keep_the_type_of_predictions(tmp_path, form, dtype):
     files, keys = write(form, tmp_path, data)
     ingest(files, tmp_path / "s.zarr", keys=keys)
     info = LogitStore.open(tmp_path / "s.zarr").info()
-    assert info["dtype"] == ("float64" if form == "csv" else np.dtype(dtype).name)
+    assert info["dtype"] == ("float64" if form in TEXTS else np.dtype(dtype).name)
     assert_stored(tmp_path / "s.zarr", data)
 
 

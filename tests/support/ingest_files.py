@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -98,10 +101,39 @@ def write_parquet_fixed(path, data):
     return [path]
 
 
+def write_feather(path, data):
+    pyarrow.feather.write_feather(pa.table(table(data)), path, chunksize=20)
+    return [path]
+
+
+def write_arrow_stream(path, data):
+    columns = pa.table(table(data))
+    with pa.ipc.new_stream(path, columns.schema) as stream:
+        stream.write_table(columns, max_chunksize=20)
+    return [path]
+
+
+def opened(path):
+    return (gzip.open if path.suffix == ".gz" else open)(path, "wt", newline="")
+
+
+def write_jsonl(path, data):
+    """Predictions as lists; a blank line in between."""
+    labels = [None if y < 0 else y for y in data["labels"].tolist()]
+    with opened(path) as file:
+        for z, y, x, w in zip(
+            data["logits"].tolist(), labels, data["covariates"].tolist(),
+            data["weights"].tolist(), strict=True,
+        ):  # fmt: skip
+            row = {"logits": z, "labels": y, "x0": x[0], "x1": x[1], "weights": w}
+            file.write(json.dumps(row) + "\n\n")
+    return [path]
+
+
 def write_csv(path, data):
     columns = table(data, "logits")
-    with open(path, "w", newline="") as file:
-        out = csv.writer(file)
+    with opened(path) as file:
+        out = csv.writer(file, delimiter="\t" if ".tsv" in path.name else ",")
         out.writerow(columns)
         out.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
     return [path]
@@ -118,15 +150,21 @@ FORMATS = {
     "parquet": (write_parquet, "parquet"),
     "parquet list": (write_parquet_list, "parquet"),
     "parquet fixed list": (write_parquet_fixed, "parquet"),
+    "feather": (write_feather, "feather"),
+    "arrow stream": (write_arrow_stream, "arrow"),
     "csv": (write_csv, "csv"),
+    "tsv packed": (write_csv, "tsv.gz"),
+    "jsonl": (write_jsonl, "jsonl"),
+    "jsonl packed": (write_jsonl, "jsonl.gz"),
 }
+TEXTS = ("csv", "tsv packed", "jsonl", "jsonl packed")  # their numbers have one type
 
 
 def write(form, folder, data, stem="day"):
     writer, suffix = FORMATS[form]
     folder.mkdir(exist_ok=True)
     files = writer(folder / f"{stem}.{suffix}", data)
-    keys = {"covariates": "x0,x1"} if suffix in ("parquet", "csv") else {}
+    keys = {} if suffix in ("npz", "npy", "safetensors") else {"covariates": "x0,x1"}
     return files, keys
 
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from calibscale.data import chunks, input_hints
 from calibscale.data.ingest.columns import agree, batches, categories_of, filled, layouts_of
+from calibscale.data.ingest.formats import input_files
 from calibscale.data.ingest.readers import reading
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
+from calibscale.data.zarr_arrays import located
 from calibscale.errors import InvalidDataError, StoreError
 from calibscale.formatting.progress import reporting
 
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]  # (rows done, number of rows or None if unknown)
-
-_END_BYTES = 2**16  # hashed at each end of a file
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,20 @@ class IngestReport:
         return {**asdict(self), "files": list(self.files)}
 
 
+class _StoreSettings(TypedDict, total=False):
+    provenance: dict[str, Any] | None
+    overwrite: bool
+    storage_options: Mapping[str, Any] | None
+
+
+def _store_settings(
+    provenance: dict[str, Any] | None = None,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any] | None, bool, Mapping[str, Any] | None]:
+    return provenance, overwrite, storage_options
+
+
 def ingest(
     files: Sequence[str | Path],
     url: str | Path,
@@ -49,9 +62,8 @@ def ingest(
     binary: bool = False,
     class_names: Sequence[str] | None = None,
     dtype: Any = None,
-    provenance: dict | None = None,
-    overwrite: bool = False,
     progress: Progress | bool | None = None,
+    **settings: Unpack[_StoreSettings],
 ) -> IngestReport:
     """Write files of predictions and labels into a store, in constant memory.
 
@@ -59,8 +71,10 @@ def ingest(
 
     Parameters
     ----------
-    files : paths of .npz, .safetensors, .parquet, .arrow, .feather, .csv or .npy files
-        Concatenated in this order; .npy files are the columns of one data set.
+    files : paths or URLs of files or of folders of files of one format
+        Files that end in .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv, .jsonl or
+        .ndjson, of the last four also in .gz, or in .npy.  Concatenated in this order, in a folder
+        by name; .npy files are the columns of one data set.
     url : path or fsspec URL of the store
     keys : {role: name}, optional
         Names of the arrays, columns or .npy files of roles; default: the role itself.  Roles are
@@ -74,13 +88,15 @@ def ingest(
         Names of the classes in the order of the columns, to which text labels refer; default: the
         endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
     dtype : float16, float32 or float64, optional
-        Type of the stored predictions; default: as in the files, float64 for csv.
+        Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl.
+    progress : callable(rows done, number of rows or None), or bool, optional
+        Called after every batch; True: show a bar.
     provenance : JSON object, optional
         Stored together with names and sizes of the files, keys, time and version.
     overwrite : bool
         Whether to replace an existing store, finished or not.
-    progress : callable(rows done, number of rows or None), or bool, optional
-        Called after every batch; True: show a bar.
+    storage_options : dict, optional
+        Options of the file systems of all URLs, see `LogitStore.open`.
 
     Raises
     ------
@@ -94,6 +110,10 @@ def ingest(
 
     Notes
     -----
+    Files at ``http://`` and ``https://`` URLs, and of formats that are read by path (npz, npy,
+    safetensors, arrow, feather) at other URLs, are copied to the folder of temporary files; others
+    are read from their URL in parts.
+
     An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
     boolean covariates become numbers, and the store keeps their sorted names.  A warning is logged
     if `evaluate` would refuse one of the first rows, if logits look like probabilities, or if all
@@ -109,14 +129,19 @@ def ingest(
     >>> ingest([folder + "/day.npz"], folder + "/day.zarr", keys=keys).added
     5
     """
-    keys, paths = dict(keys or {}), [Path(file) for file in files]
-    layouts = filled(layouts_of(paths, keys, binary))
+    provenance, overwrite, storage_options = _store_settings(**settings)
+    url = located(url, storage_options, strict=False)
+    keys, inputs = dict(keys or {}), input_files(files, storage_options)
+    layouts = filled(layouts_of(inputs, keys, binary))
     first, stored = agree(layouts, binary, dtype, class_names)
     class_names = class_names or first.class_names
     categories = categories_of(layouts)
     counts = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(counts) if len(counts) == len(layouts) else None
-    marks = [_fingerprint(path) for path in paths]
+    marks = []
+    for file in inputs:
+        with reading(file):
+            marks.append(file.fingerprint())
     names = {"class_names": None if class_names is None else list(class_names)}
     note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored), **names}
     store = None if overwrite else _existing(url, note)
@@ -163,7 +188,7 @@ def ingest(
         if store.rows and store.classes == 2 and input_hints.negatives_lost(store.source.labels):
             _log.warning(input_hints.ARE_NEGATIVES, url)
     added = store.rows - before
-    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, paths)))
+    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)))
 
 
 def _examine(rows: ArraySource) -> None:
@@ -197,17 +222,3 @@ def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
             "another path, or replace the store with overwrite=True (--overwrite)"
         )
     return store
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    with reading(path), open(path, "rb") as file:
-        state = path.stat()
-        digest = hashlib.sha256(file.read(_END_BYTES))
-        file.seek(max(0, state.st_size - _END_BYTES))
-        digest.update(file.read(_END_BYTES))
-    return {
-        "name": path.name,
-        "size": state.st_size,
-        "mtime_ns": state.st_mtime_ns,
-        "sha256_of_ends": digest.hexdigest(),
-    }

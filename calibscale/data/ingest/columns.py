@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import input_hints
+from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import (
     BATCH_BYTES,
     BATCH_ROWS,
     PICKLES,
-    READERS,
     InputColumn,
     InputPart,
     Reader,
@@ -68,37 +69,38 @@ class ColumnLayout:
     step: int
 
 
-def layouts_of(paths: Sequence[Path], keys: dict[str, str], binary: bool) -> list[ColumnLayout]:
+def layouts_of(
+    files: Sequence[InputFile], keys: dict[str, str], binary: bool
+) -> list[ColumnLayout]:
     """Check files, and find the columns of each role."""
-    if not paths:
+    if not files:
         raise OptionError("there are no files to ingest")
     if unknown := sorted(set(keys) - set(_ROLES)):
         raise OptionError(f"there is no role {unknown[0]!r}; the roles are: {', '.join(_ROLES)}")
-    for path in paths:
-        if path.suffix.lower() in PICKLES:
-            raise pickled(path)
-        if path.suffix.lower() not in READERS:
-            raise OptionError(f"{path}: the name must end in one of {', '.join(READERS)}")
-        if not path.is_file():
-            raise OptionError(f"{path}: there is no such file")
-        with reading(path), open(path, "rb") as file:
-            head = file.read(1)
+    for file in files:
+        if file.suffix in PICKLES:
+            raise pickled(file)
+        if file.suffix not in READERS:
+            raise OptionError(f"{file}: the name must end in one of {', '.join(READERS)}")
+        if not file.exists():
+            raise OptionError(f"{file}: there is no such file")
+        with reading(file), file.open() as content:
+            head = content.read(1)
         if not head:
-            raise InvalidDataError(f"{path}: the file is empty")
-        if head == b"\x80" and path.suffix.lower() in (".npy", ".npz"):  # first byte of a pickle
-            raise pickled(path)
-    if any(path.suffix.lower() == ".npy" for path in paths):
+            raise InvalidDataError(f"{file}: the file is empty")
+        if head == b"\x80" and file.suffix in (".npy", ".npz"):  # first byte of a pickle
+            raise pickled(file)
+    if any(file.suffix == ".npy" for file in files):
         keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
-        names = ", ".join(map(str, paths))
-        layout = layout_of(names, partial(READERS[".npy"], paths), keys, binary)
-        if sorted(path.stem for path in paths) != sorted(chain(*layout.roles.values())):
+        names = ", ".join(map(str, files))
+        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary)
+        if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
             raise OptionError(
                 f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
                 "own (--key labels=y.npy); ingest other files separately"
             )
         return [layout]
-    readers = [partial(READERS[path.suffix.lower()], path) for path in paths]
-    return [layout_of(str(p), read, keys, binary) for p, read in zip(paths, readers, strict=True)]
+    return [layout_of(str(f), partial(READERS[f.suffix], f), keys, binary) for f in files]
 
 
 def layout_of(

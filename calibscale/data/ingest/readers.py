@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
 import tempfile
@@ -13,15 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from itertools import islice
-from operator import length_hint
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from calibscale.data.ingest.input_files import InputFile
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
@@ -59,7 +56,7 @@ class Reader(Protocol):
     def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]: ...
 
 
-def pickled(name: str | Path) -> InvalidDataError:
+def pickled(name: Any) -> InvalidDataError:
     return InvalidDataError(
         f"{name}: pickled objects are refused because reading them may run code from the file; "
         "save plain numbers (numpy.savez, safetensors) and ingest those"
@@ -67,7 +64,7 @@ def pickled(name: str | Path) -> InvalidDataError:
 
 
 @contextmanager
-def reading(file: str | Path) -> Iterator[None]:
+def reading(file: Any) -> Iterator[None]:
     """Convert errors of a library over a damaged file to one that names the file."""
     try:
         yield
@@ -82,9 +79,7 @@ def reading(file: str | Path) -> Iterator[None]:
 # ---------------------------------------------------------------- Formats
 
 
-_CELL_BYTES = 96  # memory of a CSV cell before conversion: a short string in a list
-_TEXTS = ("string", "large_string", "string_view")  # Arrow types of text
-_FIRST_ROWS = 100  # rows of a CSV file that decide whether a column is text
+TEXTS = ("string", "large_string", "string_view")  # Arrow types of text
 _TENSORS = {"BOOL": "?", "F16": "f2", "F32": "f4", "F64": "f8"} | {
     f"{sign}{8 * size}": f"{sign.lower()}{size}" for sign in "IU" for size in (1, 2, 4, 8)
 }
@@ -146,7 +141,7 @@ class _Zipped(_Mapped):
 class _Tensor:
     """Tensor of a safetensors file."""
 
-    def __init__(self, path: Path, opened: Callable[[], Any], name: str) -> None:
+    def __init__(self, path: str, opened: Callable[[], Any], name: str) -> None:
         self._opened, self._name = opened, name
         with opened() as file:
             tensor = file.get_slice(name)
@@ -179,43 +174,44 @@ class _Arrays:
             yield InputPart(start, {name: array[some] for name, array in arrays.items()})
 
 
-def _npy(paths: Sequence[Path]) -> _Arrays:
-    files = {path.stem: path for path in paths}
+def npy_files(inputs: Sequence[InputFile]) -> _Arrays:
+    files = {file.stem: file for file in inputs}
 
     def array(name: str) -> _Mapped:
-        with open(files[name], "rb") as file:
-            mapped = _Mapped(file, str(files[name]), files[name].stat().st_size)
-        mapped.file = files[name]
+        path = files[name].path
+        with open(path, "rb") as file:
+            mapped = _Mapped(file, str(files[name]), path.stat().st_size)
+        mapped.file = path
         return mapped
 
     return _Arrays(list(files), array)
 
 
-def _npz(path: Path) -> _Arrays:
-    archive = zipfile.ZipFile(path)
+def npz_file(file: InputFile) -> _Arrays:
+    archive = zipfile.ZipFile(file.path)
     names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
     def array(name: str) -> _Zipped:
         member = archive.getinfo(f"{name}.npy")
-        return _Zipped(archive.open(member), f"{path}: {name!r}", member.file_size)
+        return _Zipped(archive.open(member), f"{file}: {name!r}", member.file_size)
 
     return _Arrays(names, array)
 
 
-def _safetensors(path: Path) -> _Arrays:
+def safetensors_file(file: InputFile) -> _Arrays:
     try:
         from safetensors import safe_open
     except ImportError as error:
-        raise OptionError(f"{path}: safetensors is missing: pip install safetensors") from error
-    opened = partial(safe_open, str(path), framework="numpy")
-    with opened() as file:
-        return _Arrays(list(file.keys()), partial(_Tensor, path, opened))
+        raise OptionError(f"{file}: safetensors is missing: pip install safetensors") from error
+    opened = partial(safe_open, str(file.path), framework="numpy")
+    with opened() as tensors:
+        return _Arrays(list(tensors.keys()), partial(_Tensor, str(file), opened))
 
 
 class TableReader(ABC):
     """Reader of columns of Arrow types."""
 
-    def __init__(self, path: str | Path, schema: Any, rows: int) -> None:
+    def __init__(self, path: Any, schema: Any, rows: int | None) -> None:
         with suppress(ImportError):  # else pyarrow imports it where interrupts are lost
             import_module("pandas")
         self._path, self._rows = path, rows
@@ -240,7 +236,7 @@ class TableReader(ABC):
             kind, shape = kind.value_type, (next(filter(None, lengths), 0),)
         if str(kind).startswith("dictionary"):
             kind = kind.value_type
-        text = str(kind) in _TEXTS
+        text = str(kind) in TEXTS
         return InputColumn(self._rows, shape, TEXT if text else np.dtype(kind.to_pandas_dtype()))
 
     def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]:
@@ -258,8 +254,9 @@ class TableReader(ABC):
             start += len(left)
 
     def _numbers(
-        self, column: Any, name: str, shape: tuple[int, ...], start: int, empty: bool
-    ) -> NDArray[Any]:
+        self, column: Any, name: str, shape: tuple[int, ...], start: int, empty: bool,
+        lines: Sequence[int] | None = None,
+    ) -> NDArray[Any]:  # fmt: skip
         rows, wrong = len(column), np.zeros(1, bool)
         if str(column.type).startswith("dictionary"):
             column = column.dictionary_decode()
@@ -269,21 +266,24 @@ class TableReader(ABC):
         if column.null_count and not (empty or wrong.any()):
             wrong = column.is_null().to_numpy(zero_copy_only=False).reshape(rows, -1).any(axis=1)
         if wrong.any():
-            i = start + int(np.argmax(wrong))
+            i = int(np.argmax(wrong))
+            place = f"line {lines[i]}" if lines else f"row {start + i}"
             fault = f"must have {shape[0]} numbers" if shape else "is empty"
-            raise InvalidDataError(f"{self._path}, row {i}: {name!r} {fault}", i)
-        if column.null_count and str(column.type) not in _TEXTS:
+            raise InvalidDataError(f"{self._path}, {place}: {name!r} {fault}", start + i)
+        if column.null_count and str(column.type) not in TEXTS:
             column = column.cast("double", safe=False)
         return column.to_numpy(zero_copy_only=False).reshape(rows, *shape)
 
 
-class _Parquet(TableReader):
-    def __init__(self, path: Path) -> None:
+class ParquetTable(TableReader):
+    """Reader of a Parquet file."""
+
+    def __init__(self, file: InputFile) -> None:
         from pyarrow import parquet
 
         # small buffers: there may be one for each class
-        self._file = parquet.ParquetFile(path, buffer_size=2**16, pre_buffer=False)
-        super().__init__(path, self._file.schema_arrow, self._file.metadata.num_rows)
+        self._file = parquet.ParquetFile(file.parts(), buffer_size=2**16, pre_buffer=False)
+        super().__init__(file, self._file.schema_arrow, self._file.metadata.num_rows)
 
     def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         meta, start, group = self._file.metadata, 0, 0
@@ -294,18 +294,27 @@ class _Parquet(TableReader):
         return start, self._file.iter_batches(step, row_groups=groups, columns=names)
 
 
-class _Arrow(TableReader):
-    """Reader of a memory-mapped file of record batches, such as a Feather file."""
+class ArrowTable(TableReader):
+    """Reader of a memory-mapped file or stream of record batches, such as a Feather file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: InputFile) -> None:
+        self._memory = str(file.path)
+        rows = sum(batch.num_rows for batch in self._all())
+        super().__init__(file, self._opened().schema, rows)
+
+    def _opened(self) -> Any:
         import pyarrow as pa
 
-        self._file = pa.ipc.open_file(pa.memory_map(str(path)))
-        rows = sum(batch.num_rows for batch in self._all())
-        super().__init__(path, self._file.schema, rows)
+        try:
+            return pa.ipc.open_file(pa.memory_map(self._memory))
+        except pa.ArrowInvalid:
+            return pa.ipc.open_stream(pa.memory_map(self._memory))
 
     def _all(self) -> Iterator[Any]:
-        return map(self._file.get_batch, range(self._file.num_record_batches))
+        batches = self._opened()
+        if hasattr(batches, "num_record_batches"):
+            return map(batches.get_batch, range(batches.num_record_batches))
+        return iter(batches)
 
     def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         parts = (
@@ -314,91 +323,3 @@ class _Arrow(TableReader):
             for first in range(0, batch.num_rows, step)
         )
         return 0, parts
-
-
-class _Csv:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with self._rows() as rows:
-            self.names: Sequence[str] = [name.strip() for name in next(rows, (0, []))[1]]
-            self._first = [row for _, row in islice(rows, _FIRST_ROWS)]
-
-    @contextmanager
-    def _rows(self) -> Iterator[Iterator[tuple[int, list[str]]]]:
-        with open(self._path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            yield ((reader.line_num, row) for row in reader if row)
-
-    def column(self, name: str) -> InputColumn:
-        """Describe a column; it is text if no filled cell of the first rows is a number."""
-        j = self.names.index(name)
-        cells = [row[j] for row in self._first if len(row) > j and row[j].strip()]
-        text = len(cells) > 0 and not any(map(_is_number, cells))
-        return InputColumn(None if self._first else 0, (), TEXT if text else np.dtype(np.float64))
-
-    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]:
-        width = len(self.names)
-        texts = {n: self.names.index(n) for n in names if self.column(n).dtype == TEXT}
-        numbers_of = {n: empty for n, empty in names.items() if n not in texts}
-        cells_of = [(self.names.index(n), "nan" if e else "") for n, e in numbers_of.items()]
-        step = max(1, min(step, BATCH_BYTES // (_CELL_BYTES * width)))
-        with self._rows() as rows:
-            next(rows)
-            start = sum(1 for _ in islice(rows, skip))
-            lines = [0]
-            while lines:  # the last, empty part gives the number of rows
-                lines, cells, texts_of = [], [], {name: list[str | None]() for name in texts}
-                for line, row in islice(rows, step):
-                    if len(row) != width:
-                        raise InvalidDataError(
-                            f"{self._path}, line {line}: {len(row)} fields, but {width} in line 1",
-                            start + len(lines),
-                        )
-                    lines.append(line)
-                    cells += [row[j] or empty for j, empty in cells_of]
-                    for name, j in texts.items():
-                        texts_of[name].append(row[j].strip() or None)
-                left = iter(cells)
-                plain = "".join(cells)
-                convert = float if plain.isascii() and "_" not in plain else _decimal
-                try:
-                    numbers = np.fromiter(map(convert, left), np.float64, len(cells))
-                except ValueError as error:
-                    i, j = divmod(len(cells) - length_hint(left) - 1, len(numbers_of))
-                    hint = "; categories are all numbers, or all texts" * (cells_of[j][1] == "nan")
-                    raise InvalidDataError(
-                        f"{self._path}, line {lines[i]}, {list(numbers_of)[j]!r}: {error}{hint}",
-                        start + i,
-                    ) from error
-                numbers = numbers.reshape(len(lines), len(numbers_of))
-                columns = dict(zip(numbers_of, numbers.T, strict=True))
-                columns |= {name: np.array(cells, TEXT) for name, cells in texts_of.items()}
-                yield InputPart(start, columns, lines)
-                start += len(lines)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        _decimal(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _decimal(text: str) -> float:
-    """Convert a number; unlike Python, refuse 1_0 and digits of other scripts."""
-    if not text.isascii() or "_" in text:
-        raise ValueError(f"could not convert string to float: {text!r}")
-    return float(text)
-
-
-READERS: dict[str, Callable[[Any], Reader]] = {
-    ".npz": _npz,
-    ".safetensors": _safetensors,
-    ".parquet": _Parquet,
-    ".pq": _Parquet,
-    ".arrow": _Arrow,
-    ".feather": _Arrow,
-    ".csv": _Csv,
-    ".npy": _npy,  # takes all paths at once
-}
