@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from calibscale.data.frames import from_frame
     from calibscale.data.source import ArraySource, from_arrays
     from calibscale.data.store import LogitStore
+    from calibscale.data.table_files import from_file
     from calibscale.data.zarr_arrays import open_arrays
     from calibscale.errors import (
         CalibscaleError,

@@ -31,6 +31,7 @@ from calibscale.cli.options import (
     pairs,
     seed_option,
     split,
+    storage_option,
     write_json,
 )
 from calibscale.cli.test_commands import power, test
@@ -209,16 +210,25 @@ def _refuse_small_address_space() -> None:
 @seed_option
 @click.option("--dtype", type=_DTYPES, default="float32", help="Type of the stored predictions.")
 @_overwrite_option
+@storage_option
 @_quiet_option
-def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: Any) -> None:
+def simulate(
+    store: str,
+    parameters: tuple[str, ...],
+    quiet: bool,
+    storage_options: dict[str, Any] | None,
+    **options: Any,
+) -> None:
     """Write simulated predictions with known calibration error to STORE."""
+    from calibscale.data.zarr_arrays import located
     from calibscale.simulation import simulate as run
 
     settings = {
         key: number(value, "--parameter") for key, value in pairs(parameters, "--parameter")
     }
     with progress("simulating", "rows", quiet) as report:
-        written = run(store, parameters=settings, progress=report, **options)
+        place = located(store, storage_options)
+        written = run(place, parameters=settings, progress=report, **options)
     if not quiet:
         click.echo(f"{written.rows:,} rows of {written.classes} classes in {store}")
 
@@ -242,6 +252,7 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
     "--dtype", type=_DTYPES, help="Type of the stored predictions.  [default: type in the files]"
 )
 @_overwrite_option
+@storage_option
 @_quiet_option
 def ingest(
     files: tuple[str, ...],
@@ -250,8 +261,11 @@ def ingest(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Copy FILEs (npy, npz, parquet, arrow, csv, safetensors) into STORE, in batches of rows.
+    """Copy FILEs into STORE, in batches of rows.
 
+    A FILE is a path or URL that ends in csv, tsv, jsonl or ndjson, also followed by .gz, or in
+    parquet, arrow, feather, npz, npy or safetensors; or a folder of such files of one format, which
+    are read in the order of their names.
     Several files are concatenated in the given order.  An interrupted run resumes when it is
     repeated; a completed run does nothing.
     """
@@ -272,12 +286,13 @@ def ingest(
 @cli.command()
 @click.argument("store")
 @json_option
-def info(store: str, json_path: str | None) -> None:
+@storage_option
+def info(store: str, json_path: str | None, storage_options: dict[str, Any] | None) -> None:
     """Print the contents and the provenance of STORE."""
     check_output(json_path)
     from calibscale.data.store import LogitStore
 
-    _print_facts(LogitStore.open(store).info(), json_path)
+    _print_facts(LogitStore.open(store, storage_options=storage_options).info(), json_path)
 
 
 def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:

@@ -20,6 +20,7 @@ from calibscale.cli.options import (
     finish,
     json_option,
     number,
+    open_other,
     open_session,
     quiet_option,
     seed_option,
@@ -128,7 +129,8 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 )  # fmt: skip
 @click.option(
     "--against", metavar="STORE2",
-    help="Path of a store with predictions of another model for the same rows, to compare with.",
+    help="Path of a store, or of a table of the same columns, with predictions of another model "
+    "for the same rows, to compare with.",
 )  # fmt: skip
 @notion_option
 @local_options
@@ -172,6 +174,8 @@ def audit(
 
     local = replace(local_estimator(names, options), method=options.pop("method"))
     recalibrate = Recalibration(options.pop("recalibrate"), options.pop("hold_out"))
+    if options["against"] is not None:
+        options["against"] = open_other(options["against"], options)
     with open_session(store, options, "auditing", quiet=quiet) as session:
         result = run(session, local, recalibrate=recalibrate, **options)
     finish(result, json_path, quiet, figure, top)

@@ -85,7 +85,7 @@ def for_zarr(url: str | Path) -> dict[str, Any]:
     return {"store": address, "storage_options": options_of(url) or None}
 
 
-def put_in_place(place: Path, fill: Callable[[str | Path], None], replace: bool) -> None:
+def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> None:
     """Fill a temporary folder and rename it: a crash leaves the old store or the new one."""
     empty = place.is_dir() and not any(place.iterdir())
     old = place.exists() and not empty
@@ -96,7 +96,7 @@ def put_in_place(place: Path, fill: Callable[[str | Path], None], replace: bool)
     place.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(place, "new")
     try:
-        fill(aside)
+        fill(str(aside))
         if old:
             with write_lock(place):
                 _exchange(aside, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,16 +14,17 @@ from typing import Any
 from urllib.parse import quote
 
 from calibscale.data.ingest import ingest
+from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
-from calibscale.data.zarr_arrays import is_url, local_path, open_arrays
-from calibscale.errors import BinaryError, MissingNameError, NoRowsError, OptionError, StoreError
+from calibscale.data.zarr_arrays import is_url, local_path, located, open_arrays
+from calibscale.errors import BinaryError, MissingNameError, NoRowsError, StoreError
 from calibscale.estimators import hint
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
 
-_FILES = (".parquet", ".npz", ".npy", ".csv", ".safetensors")
 _FLAGS = ("false", "true")  # categories with the same numbers on all days
 _CHANGES = ("mtime", "LastModified", "last_modified", "ETag", "etag", "updated", "created")
 
@@ -43,7 +45,7 @@ def mark(job: Job, day: str) -> str | None:
         If there are no predictions.
     """
     where = place(job, day)
-    files = _remote_files(where) if is_url(where) else _local_files(job, where)
+    files = _remote_files(where, _storage(job)) if is_url(where) else _local_files(job, where)
     if files is None:
         return None
     if not files:
@@ -80,7 +82,7 @@ def _source(
 ) -> ArraySource:
     where, columns = place(job, day), job.source.columns
     if job.source.format == "store":
-        return as_source(where)
+        return as_source(located(where, _storage(job)))
     assert columns is not None
     if job.source.format == "files":
         copy = _copy(job, day, ledger, progress)
@@ -92,17 +94,32 @@ def _source(
         store=where, logits=columns.logits, probabilities=columns.probabilities,
         labels=columns.labels, covariates=covariates,
         covariate_names=columns.covariate_names, weights=columns.weights,
-        binary=job.source.binary,
+        binary=job.source.binary, storage_options=_storage(job),
     )  # fmt: skip
+
+
+def _storage(job: Job) -> dict[str, Any]:
+    """Options of the file system of the source; ``${NAME}`` is an environment variable."""
+
+    def variable(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            what = f"the environment variable {match[1]} is not set"
+            _complain(job, ("source", "storage_options"), what)
+        return os.environ[match[1]]
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(inner) for name, inner in value.items()}
+        return re.sub(r"\$\{(\w+)\}", variable, value) if isinstance(value, str) else value
+
+    return filled(dict(job.source.storage_options))
 
 
 def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None) -> Path:
     """Ingest the files of a day; the path of the store."""
     where, columns = place(job, day), job.source.columns
     assert columns is not None
-    if is_url(where):
-        raise OptionError(f"{where}: files must be local; only zarr data may be at a URL")
-    files = [Path(name) for name in _expanded(where)]
+    files = [where] if is_url(where) else _expanded(where)
     if not files:
         raise StoreError(f"{where}: there are no predictions for {day}")
     roles = ("logits", "probabilities", "labels", "covariates", "weights")
@@ -115,7 +132,10 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
         if other != copy:  # its files have changed since
             shutil.rmtree(other, ignore_errors=True)
     try:
-        ingest(files, copy, keys=keys, binary=job.source.binary, progress=progress)
+        ingest(
+            files, copy, keys=keys, binary=job.source.binary, progress=progress,
+            storage_options=_storage(job),
+        )  # fmt: skip
     except MissingNameError as error:
         _complain(job, ("source", "columns", error.role), error.what)
     return copy
@@ -160,7 +180,7 @@ def _remove(copy: Path) -> None:
 def _expanded(where: str) -> list[str]:
     """Files of a path, a glob pattern, or a folder, in order."""
     if Path(where).is_dir():
-        names = [str(p) for p in sorted(Path(where).rglob("*")) if p.suffix in _FILES]
+        names = [str(p) for p in sorted(Path(where).rglob("*")) if InputFile(p).suffix in READERS]
     else:
         names = sorted(glob.glob(where, recursive=True))
     return [name for name in names if Path(name).is_file()]
@@ -180,11 +200,11 @@ def _local_files(job: Job, where: str) -> list[Any]:
     return files
 
 
-def _remote_files(where: str) -> list[Any] | None:
+def _remote_files(where: str, storage_options: dict[str, Any]) -> list[Any] | None:
     try:
         from fsspec.core import url_to_fs
 
-        filesystem, root = url_to_fs(where)
+        filesystem, root = url_to_fs(where, **storage_options)
         listing = filesystem.find(root, detail=True)
     except Exception:  # any error is raised again when the source is opened
         return None

@@ -73,10 +73,26 @@ def layouts_of(
     files: Sequence[InputFile], keys: dict[str, str], binary: bool
 ) -> list[ColumnLayout]:
     """Check files, and find the columns of each role."""
-    if not files:
-        raise OptionError("there are no files to ingest")
     if unknown := sorted(set(keys) - set(_ROLES)):
         raise OptionError(f"there is no role {unknown[0]!r}; the roles are: {', '.join(_ROLES)}")
+    check_files(files)
+    if any(file.suffix == ".npy" for file in files):
+        keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
+        names = ", ".join(map(str, files))
+        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary)
+        if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
+            raise OptionError(
+                f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
+                "own (--key labels=y.npy); ingest other files separately"
+            )
+        return [layout]
+    return [layout_of(str(f), partial(READERS[f.suffix], f), keys, binary) for f in files]
+
+
+def check_files(files: Sequence[InputFile]) -> None:
+    """Raise an error if a file does not exist, is empty, or has an unknown format."""
+    if not files:
+        raise OptionError("there are no files to ingest")
     for file in files:
         if file.suffix in PICKLES:
             raise pickled(file)
@@ -90,17 +106,6 @@ def layouts_of(
             raise InvalidDataError(f"{file}: the file is empty")
         if head == b"\x80" and file.suffix in (".npy", ".npz"):  # first byte of a pickle
             raise pickled(file)
-    if any(file.suffix == ".npy" for file in files):
-        keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
-        names = ", ".join(map(str, files))
-        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary)
-        if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
-            raise OptionError(
-                f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
-                "own (--key labels=y.npy); ingest other files separately"
-            )
-        return [layout]
-    return [layout_of(str(f), partial(READERS[f.suffix], f), keys, binary) for f in files]
 
 
 def layout_of(

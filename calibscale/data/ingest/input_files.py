@@ -33,8 +33,9 @@ class InputFile:
     def __init__(self, address: str | Path) -> None:
         self.address = address
         self.remote = is_url(address)
-        path = urlsplit(address).path if str(address).startswith(_WHOLE) else str(address)  # type: ignore[type-var]
-        self.name = PurePosixPath(str(path)).name if self.remote else local_path(address).name
+        whole = str(address).startswith(_WHOLE)
+        path = urlsplit(str(address)).path if whole else str(address)
+        self.name = PurePosixPath(path).name if self.remote else local_path(address).name
         suffixes = Path(self.name.lower()).suffixes
         self.suffix = "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
 
@@ -80,11 +81,17 @@ class InputFile:
             system.get_file(path, copy)
         return Path(copy)
 
+    def place(self) -> tuple[Any, str]:
+        """File system, None if it is the local one, and path, as pyarrow takes them."""
+        if not self.remote or str(self.address).startswith(_WHOLE):
+            return None, str(self.path)
+        return self.remote_path
+
     def parts(self) -> Path | BinaryIO:
         """Path, or an opened file behind a URL from which any part can be read."""
-        if not self.remote or str(self.address).startswith(_WHOLE):
+        system, path = self.place()
+        if system is None:
             return self.path
-        system, path = self.remote_path
         with complaints(self.address):
             return system.open(path, "rb")
 

@@ -147,7 +147,10 @@ class Columns:
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
 class Source:
-    """Location and format of the predictions of a day."""
+    """Location and format of the predictions of a day.
+
+    `storage_options` are those of the file system of a URL; results do not contain them.
+    """
 
     path: Template
     format: Literal["store", "files", "zarr"] = "store"
@@ -155,6 +158,7 @@ class Source:
     binary: bool = False
     on_invalid: Literal["raise", "drop"] = "raise"
     tolerance: Annotated[float | None, Field(gt=0, lt=1)] = None
+    storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
@@ -308,9 +312,9 @@ class Job:
         return Path(self.place(self.ledger, ""))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of all keys, including defaults."""
+        """JSON object of all keys, including defaults, without options that may be secret."""
         tables = asdict(self)
-        del tables["file"]
+        del tables["file"], tables["source"]["storage_options"]
         return json.loads(json.dumps(tables))
 
 

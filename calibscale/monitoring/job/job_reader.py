@@ -73,6 +73,8 @@ def _source(job: Job, problems: Problems) -> None:
     if problems.under("source"):
         return
     source, columns = job.source, job.source.columns
+    if source.storage_options and not is_url(source.path):
+        problems.add(("source", "storage_options"), "only for URLs; the path is local")
     if "{date}" not in source.path:
         what = "every day would read the same data; put {date} where the path contains the day"
         problems.add(("source", "path"), what)
@@ -89,8 +91,6 @@ def _source(job: Job, problems: Problems) -> None:
         )
         return
     where: Where = ("source", "columns")
-    if source.format == "files" and is_url(source.path):
-        problems.add(("source", "path"), "files must be local; only zarr data may be at a URL")
     if (columns.logits is None) == (columns.probabilities is None):
         problems.add(where, "give exactly one of logits and probabilities")
     if source.format == "zarr":
@@ -388,6 +388,8 @@ def _drop(rest: dict[str, Any], where: tuple[Any, ...]) -> None:
 def _message(where: Where, error: Any) -> str:
     """Message that says what is wrong with a key and what is allowed."""
     kind, value = error["type"], error["input"]
+    if where[1:2] == ("storage_options",):  # its value may be secret
+        return 'must be a table, such as {anon = true} or {key = "${AWS_ACCESS_KEY_ID}"}'
     if kind == "unexpected_keyword_argument" and where in _SWITCHES:
         return "unknown key; instead of [alarms], write `alarms = false` above the first table"
     if kind == "unexpected_keyword_argument":
