@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
     from calibscale.evaluation import evaluate, reliability
     from calibscale.evaluation.accumulator import Accumulator
+    from calibscale.evaluation.check import check
     from calibscale.inference import calibration_test
     from calibscale.inference.power import power
     from calibscale.inference.resampling import Bootstrap, Jackknife
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap
+    from calibscale.results.check_results import Check
     from calibscale.results.comparison_results import (
         Agreement,
         Candidate,

@@ -20,7 +20,7 @@ from click.shell_completion import get_completion_class
 
 from calibscale.cli.bias_commands import audit, bias
 from calibscale.cli.choice_commands import rank, select
-from calibscale.cli.evaluate_commands import evaluate, list_estimators, plan, reliability
+from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, plan, reliability
 from calibscale.cli.night_commands import ledger, nightly, report
 from calibscale.cli.options import (
     Commands,
@@ -31,9 +31,9 @@ from calibscale.cli.options import (
     pairs,
     seed_option,
     split,
-    storage_option,
     write_json,
 )
+from calibscale.cli.sources import storage_option
 from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
 from calibscale.formatting import printable
@@ -445,7 +445,7 @@ def _version(name: str) -> str | None:
 
 
 for command in (
-    *(audit, bias, evaluate, ledger, list_estimators, nightly, plan),
+    *(audit, bias, check, evaluate, ledger, list_estimators, nightly, plan),
     *(power, rank, reliability, report, select, test),
 ):
     cli.add_command(command)

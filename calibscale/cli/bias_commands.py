@@ -20,16 +20,14 @@ from calibscale.cli.options import (
     finish,
     json_option,
     number,
-    open_other,
-    open_session,
     quiet_option,
     seed_option,
-    source_options,
     split,
     was_passed,
     write_json,
     wrote,
 )
+from calibscale.cli.sources import open_other, open_session, source_options
 from calibscale.formatting import SIGN, level, plural
 
 if TYPE_CHECKING:

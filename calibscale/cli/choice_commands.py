@@ -16,12 +16,10 @@ from calibscale.cli.options import (
     finish,
     json_option,
     number,
-    open_session,
-    open_sources,
     pairs,
     quiet_option,
-    source_options,
 )
+from calibscale.cli.sources import open_session, open_sources, source_options
 from calibscale.formatting.progress import progress
 
 if TYPE_CHECKING:

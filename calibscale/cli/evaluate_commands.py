@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,15 +18,13 @@ from calibscale.cli.options import (
     confidence_option,
     finish,
     json_option,
-    open_session,
-    open_sources,
     quiet_option,
     seed_option,
-    source_options,
     was_passed,
     write_json,
     wrote,
 )
+from calibscale.cli.sources import open_session, open_sources, source_options
 from calibscale.estimators import ESTIMATORS, SUMMARIES, build, parse, settings_of
 from calibscale.formatting import base, name_of
 
@@ -145,7 +142,7 @@ def list_estimators(name: str | None) -> None:
     click.echo(f"\n{name}({listed})")
 
 
-# ---------------------------------------------------------------- evaluate, plan
+# ---------------------------------------------------------------- evaluate
 
 
 @click.command(cls=Command, short_help="Estimate calibration errors with intervals, in one pass.")
@@ -207,7 +204,7 @@ def evaluate(
     check_output(json_path)
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
-    from calibscale.evaluation import evaluate as run
+    from calibscale.evaluation import evaluate_by as run
     from calibscale.inference.resampling import resampling
 
     method = interval or ("none" if names else "jackknife")
@@ -217,23 +214,11 @@ def evaluate(
             method, confidence_level=confidence_level, groups=groups, seed=options["seed"]
         )
     chosen, floor = estimators(names, options), options.pop("floor")
-    passes: list[Evaluation] = []
     with open_session(store, options, "evaluating", quiet=quiet) as session:
-        for column in group_by or (None,):
-            data, by = session, None
-            if column is not None:
-                from calibscale.data.covariates import grouped
-
-                allowed, scheduler = session.rules.on_invalid, session.execution.scheduler
-                source, by = grouped(session.source, column, allowed, scheduler)
-                data = session.on(source)
-            passes.append(
-                run(
-                    data, chosen, on_unsupported=on_unsupported(names), group_by=by,
-                    interval=intervals, floor=floor, checkpoint=checkpoint,
-                )
-            )  # fmt: skip
-    result = replace(passes[0], others=tuple(passes[1:]))
+        result = run(
+            session, group_by, chosen, on_unsupported=on_unsupported(names), interval=intervals,
+            floor=floor, checkpoint=checkpoint,
+        )  # fmt: skip
     finish(result, json_path, quiet)
     if json_path != "-" and not quiet and method != "none":
         _print_missing(result, groups)
@@ -256,6 +241,53 @@ def _print_missing(result: Evaluation, groups: int) -> None:
         few = result.n < groups
         reason = "they need more rows" if few else "not available with this method"
         terminal().print(Text(f"no intervals of {', '.join(missing)}: {reason}", style="yellow"))
+
+
+# ---------------------------------------------------------------- check, plan
+
+
+@click.command(cls=Command, short_help="Check a table or STORE: a verdict and a report.")
+@click.argument("store", required=False)
+@click.option("--output", "-o", metavar="PATH.html", help="Path of an HTML report.")
+@json_option
+@click.option(
+    "--group-by", multiple=True, metavar="COLUMN",
+    help="Name of a column whose groups are also evaluated (repeatable); COLUMN:N cuts its values "
+    "into N ranges of about equally many rows.",
+)  # fmt: skip
+@click.option(
+    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=999,
+    help="Number of draws of the tests.",
+)  # fmt: skip
+@confidence_option("the intervals; tests use alpha = 1 - level")
+@seed_option
+@source_options
+@quiet_option
+def check(
+    store: str | None, output: str | None, json_path: str | None, quiet: bool, **options: Any
+) -> None:
+    """Check whether the predictions of STORE are calibrated, and say so in one sentence.
+
+    STORE is a table file with columns of predictions and labels, or a store.  The numbers are the
+    gap between confidence and accuracy, two binned calibration errors, and the kernel calibration
+    error, each with an interval and a p-value.
+
+    \b
+    Examples:
+      calibscale check predictions.parquet --labels y --probabilities p_ -o report.html
+      calibscale check loans.zarr --group-by region
+    """
+    check_outputs({"--output": output, "--json": json_path})
+    from calibscale.evaluation.check import check as run
+
+    with open_session(store, options, "checking", quiet=quiet) as session:
+        result = run(session, **options)
+    finish(result, json_path, quiet)
+    if output is not None:
+        from calibscale.output.report import save_report
+
+        save_report([result.to_dict()], output)
+        wrote(output)
 
 
 @click.command(cls=Command, short_help="Predict the cost of `evaluate`, without running it.")

@@ -15,12 +15,11 @@ from calibscale.cli.options import (
     finish,
     json_option,
     number,
-    open_session,
     pairs,
     quiet_option,
-    source_options,
     was_passed,
 )
+from calibscale.cli.sources import open_session, source_options
 from calibscale.errors import InvalidDataError
 
 

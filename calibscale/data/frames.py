@@ -205,7 +205,7 @@ class _Frame(TableReader):
             raise OptionError(f"{self._path}: {lists[0]!r} has lists; it must be the only {role}")
         return names
 
-    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+    def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         starts = range(skip, self.table.num_rows, step)
         return skip, (self.batch(names, start, step) for start in starts)
 

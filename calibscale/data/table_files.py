@@ -5,29 +5,21 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
-from calibscale.data.ingest.columns import (
-    check_files,
-    layouts_of,
-    numbered_columns,
-    prefixed_columns,
-)
+from calibscale.data.ingest.columns import check_files, layouts_of, prefixed_columns
 from calibscale.data.ingest.formats import READERS, input_files
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.readers import reading
+from calibscale.data.ingest.readers import ArrowTable, ParquetTable, reading
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
-from calibscale.errors import InvalidDataError, MissingNameError, OptionError
+from calibscale.errors import MissingNameError, OptionError
 
-_DATASETS = {".parquet": "parquet", ".pq": "parquet", ".arrow": "ipc", ".feather": "ipc"}
-_MAGIC = b"ARROW1"  # of Arrow files, whose batches can be read by number; streams have none
 # columns of a role that is not named
 _USUAL = {
     "labels": ("labels", "label", "y", "y_true", "target"),
@@ -52,7 +44,7 @@ def from_file(
 
     Parquet and Arrow files are read again for each pass.  Other formats cannot be read from any
     row on: their columns are copied once to a temporary store, which is deleted together with the
-    source.
+    source; workers on other machines cannot read it.
 
     Parameters
     ----------
@@ -98,95 +90,81 @@ def from_file(
     (('cat', 'dog'), 0.667)
     """
     files = input_files([path], storage_options)
-    frame = _dataset(files)
-    names = frame.schema.names if frame is not None else _columns(files)
-    given = {"probabilities": probabilities, "logits": logits, "labels": labels}
-    roles = _roles(str(path), names, {role: n for role, n in given.items() if n is not None})
-    others = {"covariates": covariates, "weights": weights}
-    roles |= {role: columns for role, columns in others.items() if columns is not None}
-    if frame is not None:
-        source = from_frame(frame, **roles, class_names=class_names, name=str(path))
-        weakref.finalize(source.values, files.clear)  # copies of URLs live until then
-        return source
+    check_files(files)
+    names = _names(files)
+    if probabilities is not None and logits is not None:
+        raise OptionError("give only one of logits= and probabilities=")
+    labels = labels or _usual(path, names, ("labels",))[1]
+    kind, predictions = ("logits", logits) if logits else ("probabilities", probabilities)
+    if predictions is None:
+        kind, predictions = _usual(path, names, KINDS, labels)
+    given = {kind: predictions, "labels": labels, "covariates": covariates, "weights": weights}
+    roles: dict[str, Any] = {role: columns for role, columns in given.items() if columns}
+    if READERS[files[0].suffix] in (ParquetTable, ArrowTable):
+        return from_frame(_Tables(files), **roles, class_names=class_names, name=str(path))
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
         keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
         binary = layouts_of(files, keys, False)[0].columns == 1
-        place = Path(folder) / "table.zarr"
+        place = f"{folder}/table.zarr"
         addresses = [file.address for file in files]
         ingest(addresses, place, keys=keys, binary=binary, class_names=class_names)
         source = replace(LogitStore.open(place).source, name=str(path))
-    except MissingNameError as error:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise OptionError(f"{error.what}. Name it with --{error.role} ({error.role}=)") from error
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, MissingNameError):
+            name = f"{error.role}= (--{error.role})"
+            raise OptionError(f"{error.what}. Name the {error.role} with {name}") from error
         raise
     weakref.finalize(source.values, shutil.rmtree, folder, ignore_errors=True)
     return source
 
 
-def _dataset(files: Sequence[InputFile]) -> Any:
-    """Dataset of files whose batches can be read from any row on; None for others."""
-    first = files[0]
-    kind = _DATASETS.get(first.suffix)
-    if kind is None or not first.exists():
-        return None
-    if kind == "ipc":
-        with first.open() as content:
-            if content.read(len(_MAGIC)) != _MAGIC:
-                return None
-    from pyarrow import dataset
+@dataclass(frozen=True)
+class _Tables:
+    """Lazy frame of files whose readers give record batches from any row on."""
 
-    places = [file.place() for file in files]
-    with reading(first):
-        return dataset.dataset([p for _, p in places], format=kind, filesystem=places[0][0])
+    files: Sequence[InputFile]
+    names: Sequence[str] | None = None
+
+    def _readers(self) -> Iterator[Any]:
+        for file in self.files:
+            with reading(file):
+                yield READERS[file.suffix](file)
+
+    def __len__(self) -> int:
+        return sum(reader.rows for reader in self._readers())
+
+    def select(self, names: Sequence[str]) -> _Tables:
+        """These columns alone."""
+        return replace(self, names=names)
+
+    def collect_batches(self, chunk_size: int, maintain_order: bool) -> Iterator[Any]:
+        """Record batches of at most so many rows, in order."""
+        for reader in self._readers():
+            yield from reader.batches(list(self.names or reader.names), 0, chunk_size)[1]
 
 
-def _columns(files: Sequence[InputFile]) -> Sequence[str]:
+def _names(files: Sequence[InputFile]) -> Sequence[str]:
     """Names of the columns of the first file."""
-    check_files(files)
-    first = files[0]
-    if first.suffix == ".npy":
-        return [file.stem for file in files]
-    with reading(first):
-        return READERS[first.suffix](first).names
+    opened = files if files[0].suffix == ".npy" else files[0]
+    with reading(files[0]):
+        return READERS[files[0].suffix](opened).names
 
 
-def _roles(file: str, names: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
-    """Columns of labels and predictions; the usual ones unless they are given."""
-    kinds = tuple(kind for kind in KINDS if kind in given)
-    if len(kinds) > 1:
-        raise OptionError(f"{file}: give only one of logits and probabilities")
-    labels = (
-        given.get("labels")
-        or _only(file, names, "labels", [("labels", n) for n in _USUAL["labels"] if n in names])[1]
-    )
-    if kinds:
-        return {kinds[0]: given[kinds[0]], "labels": labels}
-    found = [(kind, n) for kind in KINDS for n in _USUAL[kind] if _exist(names, n, labels)]
-    kind, predictions = _only(file, names, "probabilities", found)
-    return {kind: predictions, "labels": labels}
-
-
-def _exist(names: Sequence[str], name: str, labels: str) -> bool:
-    """Whether there are columns of predictions with a name or prefix."""
-    if name in names:
-        return True
-    with suppress(InvalidDataError):  # numbers are missing
-        return bool(numbered_columns("", names, name) or prefixed_columns(names, name, {labels}))
-    return False
-
-
-def _only(
-    file: str, names: Sequence[str], role: str, found: Sequence[tuple[str, str]]
+def _usual(
+    file: str | Path, names: Sequence[str], roles: Sequence[str], *taken: str
 ) -> tuple[str, str]:
+    """Role and columns of the only usual name; an OptionError lists the columns otherwise."""
+    found = [
+        (role, name) for role in roles for name in _USUAL[role]
+        if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
+    ]  # fmt: skip
     if len(found) != 1:
-        several = ", ".join(name for _, name in found)
-        what = f"several columns may be the {role} ({several})" if found else f"name the {role}"
-        example = "--labels NAME" if role == "labels" else "--probabilities or --logits NAME|PREFIX"
-        listed = ", ".join(names[:20]) + ", …" * (len(names) > 20)
+        listed = ", ".join(names[:20]) + ", …" * (len(names) > 20) or "none"
+        what = " or ".join(f"{role}= (--{role})" for role in roles)
+        several = f", as there are several: {', '.join(name for _, name in found)}" * bool(found)
         raise OptionError(
-            f"{file}: {what}; pass {example} ({role}=). The columns are: {listed or 'none'}"
+            f"{file}: name the columns with {what}{several}; the columns are: {listed}"
         )
     return found[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import shutil
 import stat
 import sys
@@ -25,7 +24,6 @@ from calibscale.data.source import ArraySource, from_arrays
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-_SECRET = re.compile("key|secret|token|passw|credential|auth|cookie|signature", re.IGNORECASE)
 
 
 class Location(str):
@@ -55,17 +53,13 @@ def options_of(address: Any) -> dict[str, Any]:
 
 
 def without_secrets(text: str, address: Any) -> str:
-    """Text without the values of secret options of an address."""
-
-    def secrets(value: Any, secret: bool) -> Iterator[str]:
+    """Text without the texts in the options of an address, except URLs."""
+    values = list(options_of(address).values())
+    for value in values:
         if isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield from secrets(inner, secret or _SECRET.search(str(name)) is not None)
-        elif secret and len(str(value)) > 2:
-            yield str(value)
-
-    for value in sorted(secrets(options_of(address), False), key=len, reverse=True):
-        text = text.replace(value, "***")
+            values += value.values()
+        elif isinstance(value, str) and len(value) > 3 and "://" not in value:
+            text = text.replace(value, "***")
     return text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -12,6 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import SCALAR_NOTIONS, default_notion
+from calibscale.data.covariates import grouped
 from calibscale.data.source import ArraySource, Level
 from calibscale.errors import OptionError
 from calibscale.estimators import labels
@@ -156,6 +157,21 @@ def evaluation_of(
         groups={key: values for key, values in estimates.items() if key is not None},
         **outcome,
     )
+
+
+def evaluate_by(
+    session: Session, columns: Sequence[str], estimators: Any, **settings: Any
+) -> Evaluation:
+    """Evaluation grouped by each column in a pass of its own; see `covariates.grouped`."""
+    passes = []
+    for column in columns or (None,):
+        data, by = session, None
+        if column is not None:
+            rules, scheduler = session.rules, session.execution.scheduler
+            source, by = grouped(session.source, column, rules.on_invalid, scheduler)
+            data = session.on(source)
+        passes.append(evaluate(data, estimators, group_by=by, **settings))
+    return replace(passes[0], others=tuple(passes[1:]))
 
 
 def _estimate(

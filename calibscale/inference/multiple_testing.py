@@ -137,7 +137,7 @@ def verdict(
     intervals = {name_of(e.estimator): e.interval for e in judged if e.interval is not None}
     gap = intervals.pop("confidence_gap", None)
     if gap is not None and not gap.low <= 0.0 <= gap.high:
-        return f"{_direction(by_name['confidence_gap'], class_names)}: {_gap(gap)}, excludes 0."
+        return f"{direction(by_name['confidence_gap'], class_names)}: {_gap(gap)}, excludes 0."
     error, interval = next(iter(intervals.items()), ("", None))
     if interval is not None and interval.low > 0.0:
         on_average = "" if gap is None else " though right on average"
@@ -153,11 +153,11 @@ def verdict(
     return None
 
 
-def _direction(gap: Estimate, class_names: Sequence[str] | None) -> str:
+def direction(gap: Estimate, class_names: Sequence[str] | None) -> str:
     """Direction and size of the gap."""
     assert gap.value is not None
-    assert gap.interval is not None
-    size = f"{100 * abs(gap.value):.{_decimals(gap.interval)}f} points"
+    decimals = 1 if gap.interval is None else _decimals(gap.interval)
+    size = f"{100 * abs(gap.value):.{decimals}f} points"
     if gap.notion == "positive":
         event = f"“{class_names[1]}”" if class_names else "the event"
         return f"Predicts {event} too {'often' if gap.value > 0 else 'rarely'} by {size}"

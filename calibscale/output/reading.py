@@ -16,8 +16,8 @@ from calibscale.results.schemas import validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
 REPORTED = (
-    "audit", "bias", "evaluation", "nightly", "power", "ranking", "reliability", "selection",
-    "test",
+    "audit", "bias", "check", "evaluation", "nightly", "power", "ranking", "reliability",
+    "selection", "test",
 )  # fmt: skip
 _DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f]")  # marks that reorder text
 _KINDS = {

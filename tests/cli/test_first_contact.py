@@ -64,9 +64,9 @@ def test_path__from_a_table_to_a_page(
 @pytest.mark.parametrize(
     ("command", "remedy"),
     [
-        (["evaluate", "pets.parquet"], "calibscale ingest pets.parquet pets.zarr"),
+        (["evaluate", "pets.parquet"], "(--labels); the columns are: proba_cat"),
         (["ingest", "pets.parquet", "pets.zarr"], "--key"),
-        (["reliability", "pets.parquet", "-o", "pets.png"], "calibscale ingest"),
+        (["reliability", "pets.parquet", "-o", "pets.png"], "(--labels)"),
     ],
     ids=["evaluate", "ingest", "reliability"],
 )

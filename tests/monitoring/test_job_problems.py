@@ -179,8 +179,10 @@ SOURCES = {
         "columns", "give exactly one of logits and probabilities"),
     "path = '{date}'\nformat = 'files'\ncolumns = {labels = 'y', logits = 'z', probabilities='p'}":
         ("columns", "give exactly one of logits and probabilities"),
-    "path = 's3://{date}'\nformat = 'files'\ncolumns = {labels = 'y', logits = 'z'}": (
-        "path", "files must be local"),
+    "path = '{date}'\nstorage_options = {anon = true}": (
+        "storage_options", "only for URLs; the path is local"),
+    "path = 's3://{date}'\nstorage_options = 'anon'": (
+        "storage_options", "must be a table, such as"),
     "path = '{date}'\nformat = 'files'\ncolumns = {labels = 'y', logits = 'z', covariates = [1]}":
         ("columns.covariates", "must be a name or a list of names"),
     "path = '{date}'\nformat = 'zarr'\ncolumns = {labels = 'y', logits = 'z', covariates = ['x']}":

@@ -98,7 +98,7 @@ def check_files(files: Sequence[InputFile]) -> None:
             raise pickled(file)
         if file.suffix not in READERS:
             raise OptionError(f"{file}: the name must end in one of {', '.join(READERS)}")
-        if not file.exists():
+        if not file.ask("isfile"):
             raise OptionError(f"{file}: there is no such file")
         with reading(file), file.open() as content:
             head = content.read(1)

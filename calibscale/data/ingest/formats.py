@@ -8,7 +8,6 @@ from typing import Any
 
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import (
-    PICKLES,
     ArrowTable,
     ParquetTable,
     Reader,
@@ -17,7 +16,7 @@ from calibscale.data.ingest.readers import (
     safetensors_file,
 )
 from calibscale.data.ingest.text_readers import CsvFile, JsonLinesFile
-from calibscale.data.zarr_arrays import complaints, is_url, local_path, located, options_of
+from calibscale.data.zarr_arrays import is_url, located, options_of
 from calibscale.errors import OptionError
 
 READERS: dict[str, Callable[[Any], Reader]] = {
@@ -52,44 +51,33 @@ def input_files(
     files = []
     for address in addresses:
         place = InputFile(located(address, storage_options, strict=False))
-        known = place.suffix in READERS or place.suffix in PICKLES
-        files += [place] if known and place.exists() else _inside(place)
+        if place.whole or not place.ask("isdir"):  # web servers have no folders
+            files.append(place)
+            continue
+        inside = _tables(place)
+        formats = sorted({file.suffix for file in inside})
+        if len(formats) != 1:
+            what = f"files of several formats ({', '.join(formats)})" if formats else "no files"
+            raise OptionError(
+                f"{place}: the folder has {what} that can be read; pass files, which end in one of "
+                f"{', '.join(READERS)}"
+            )
+        files += inside
     return files
 
 
-def _inside(place: InputFile) -> list[InputFile]:
-    """Files of a folder; the place itself if it is not a folder."""
-    if place.remote:
-        system, path = place.remote_path
-        with complaints(place.address):
-            folder = not place.suffix and bool(system.isdir(path))
-            names = [system.unstrip_protocol(name) for name in system.ls(path, False)] * folder
-    else:
-        folder = place.path.is_dir()
-        names = [str(each) for each in place.path.iterdir() if each.is_file()] if folder else []
-    if not folder:
-        return [place]
-    options = options_of(place.address)
-    every = [InputFile(located(name, options, strict=False)) for name in sorted(names)]
-    files = [file for file in every if file.suffix in READERS and file.name[:1] not in "._"]
-    formats = sorted({file.suffix for file in files})
-    if len(formats) != 1:
-        what = f"files of several formats ({', '.join(formats)})" if formats else "no files"
-        raise OptionError(
-            f"{place}: the folder has {what} that can be read; pass files, which end in "
-            f"one of {', '.join(READERS)}"
-        )
-    return files
+def _tables(folder: InputFile) -> list[InputFile]:
+    """Files of a folder that can be read, sorted by name."""
+    names = (folder.system[0].unstrip_protocol(name) for name in folder.ask("ls", False))
+    options = options_of(folder.address)
+    files = [InputFile(located(name, options, strict=False)) for name in sorted(names)]
+    return [file for file in files if file.suffix in READERS and file.name[:1] not in "._"]
 
 
 def is_table(address: str | Path) -> bool:
     """Whether an address is that of a file that can be ingested, or of a folder of such files."""
-    if is_url(address):
-        return InputFile(address).suffix in READERS
-    path = local_path(address)
-    if path.is_dir() and not any((path / name).exists() for name in _ZARR):
-        return any(InputFile(each).suffix in READERS for each in path.iterdir() if each.is_file())
-    return InputFile(path).suffix in READERS and path.is_file()
-
-
-_ZARR = ("zarr.json", ".zgroup", ".zarray")
+    place = InputFile(address)
+    if is_url(address) or not place.path.is_dir():
+        return place.suffix in READERS and (place.remote or place.path.is_file())
+    zarr = any((place.path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray"))
+    return not zarr and bool(_tables(place))

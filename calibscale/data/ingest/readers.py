@@ -214,12 +214,12 @@ class TableReader(ABC):
     def __init__(self, path: Any, schema: Any, rows: int | None) -> None:
         with suppress(ImportError):  # else pyarrow imports it where interrupts are lost
             import_module("pandas")
-        self._path, self._rows = path, rows
+        self._path, self.rows = path, rows
         self._types = {field.name: field.type for field in schema}
         self.names: Sequence[str] = list(schema.names)
 
     @abstractmethod
-    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+    def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         """First row, at most `skip`, and record batches from it on."""
 
     def column(self, name: str) -> InputColumn:
@@ -231,17 +231,17 @@ class TableReader(ABC):
                 f"the columns {inner}, and pass the prefix {name}. as their name"
             )
         if str(kind).startswith(("list", "large_list", "fixed_size_list")):
-            first = next(self._batches([name], 0, 64)[1], [()])
+            first = next(self.batches([name], 0, 64)[1], [()])
             lengths = (len(x.as_py() or ()) for x in first[0])
             kind, shape = kind.value_type, (next(filter(None, lengths), 0),)
         if str(kind).startswith("dictionary"):
             kind = kind.value_type
         text = str(kind) in TEXTS
-        return InputColumn(self._rows, shape, TEXT if text else np.dtype(kind.to_pandas_dtype()))
+        return InputColumn(self.rows, shape, TEXT if text else np.dtype(kind.to_pandas_dtype()))
 
     def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]:
         shapes = {name: self.column(name).shape for name in names}
-        start, batches = self._batches(list(names), skip, step)
+        start, batches = self.batches(list(names), skip, step)
         for rows in batches:
             left = rows.slice(max(0, skip - start))
             start += len(rows) - len(left)
@@ -285,7 +285,7 @@ class ParquetTable(TableReader):
         self._file = parquet.ParquetFile(file.parts(), buffer_size=2**16, pre_buffer=False)
         super().__init__(file, self._file.schema_arrow, self._file.metadata.num_rows)
 
-    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+    def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         meta, start, group = self._file.metadata, 0, 0
         while group < meta.num_row_groups and start + meta.row_group(group).num_rows <= skip:
             start += meta.row_group(group).num_rows  # not decoded
@@ -316,7 +316,7 @@ class ArrowTable(TableReader):
             return map(batches.get_batch, range(batches.num_record_batches))
         return iter(batches)
 
-    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+    def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         parts = (
             batch.slice(first, step).select(names)
             for batch in self._all()

@@ -148,7 +148,7 @@ class JsonLinesFile(TableReader):
                     row |= {f"{name}.{key}": value for key, value in row.pop(name).items()}
                 yield line, row
 
-    def _batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
+    def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         """Record batches for `column`, which describes lists."""
         import pyarrow as pa
 

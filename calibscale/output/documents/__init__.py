@@ -63,7 +63,8 @@ def evaluation(result: dict[str, Any]) -> Article:
         ), Paragraph(f"To test which groups are biased, run {_audit_command(one['column'])}"))
         for i, one in enumerate(columns)
     ]  # fmt: skip
-    blocks = estimate_blocks([Place("", results, result["n"])], "estimator")
+    p_values = result.get("adjusted_p_values")
+    blocks = estimate_blocks([Place("", results, result["n"])], "estimator", p_values)
     bins = result["reliability"]
     band: list[str] = []
     diagram = (
@@ -80,11 +81,17 @@ def evaluation(result: dict[str, Any]) -> Article:
             section("estimates", "Estimates", *blocks),
             *grouped,
             *closing(
-                result, ["calibrated", *band, *interval_terms(every)],
+                result,
+                ["calibrated", *band, *interval_terms(every), *(["p-value"] * bool(p_values))],
                 [e["estimator"] for e in every], estimator_notes(every),
             ),
         ),
     )  # fmt: skip
+
+
+def check(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale check``."""
+    return replace(evaluation(result), title=f"Check of {source_name(result)}")
 
 
 def _audit_command(column: str) -> str:
@@ -310,7 +317,7 @@ def power(result: dict[str, Any]) -> Article:
 _DOCUMENTS: dict[str, Callable[[dict[str, Any]], Article]] = {
     one.__name__: one
     for one in (
-        *(audit, bias, evaluation, nightly, power),
+        *(audit, bias, check, evaluation, nightly, power),
         *(ranking, reliability, selection, test),
     )
 }

@@ -35,6 +35,7 @@ from calibscale.output.plots.prediction_plots import (
 )
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
+_ALPHA = 0.05  # level of tests
 THIS_N = "the expectation at this n"
 
 
@@ -70,12 +71,15 @@ def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
 # ---------------------------------------------------------------- estimates
 
 
-def estimate_blocks(places: Sequence[Place], what: str) -> list[Block]:
+def estimate_blocks(
+    places: Sequence[Place], what: str, p_values: dict[str, float | None] | None = None
+) -> list[Block]:
     """Plots and a table of the same estimators at several places; `what` is the kind of place."""
     if not any(place.results for place in places):
         return []
     level = level_of([e for place in places for e in place.results])
-    return [_forest(places, what, level), estimate_table(places, what, level), *_reasons(places)]
+    listed = estimate_table(places, what, level, p_values)
+    return [_forest(places, what, level), listed, *_reasons(places)]
 
 
 def _forest(places: Sequence[Place], what: str, level: float | None) -> Figures:
@@ -136,8 +140,13 @@ def strip_table(
     return table(caption, ("quantity", *middle, value, interval_name(level)), rows)
 
 
-def estimate_table(places: Sequence[Place], what: str, level: float | None) -> Table:
-    """Table of estimates with intervals, roots, and approximation errors."""
+def estimate_table(
+    places: Sequence[Place],
+    what: str,
+    level: float | None,
+    p_values: dict[str, float | None] | None = None,
+) -> Table:
+    """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
     every = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
     rooted = any(e["squared"] for e in every)
@@ -147,6 +156,7 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
     head += [interval_name(level)] if level is not None else []
     noisy = any(e.get("floor") for e in every)
     head += ["noise (mean … 95 %)", "p"] if noisy else []
+    head += ["p-value"] if p_values else []
     head += [*(["root"] if rooted else []),
              *([TableColumn("± approx.", optional=True)] if approximate else [])]  # fmt: skip
     head.append(
@@ -163,6 +173,9 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
             row.append(Cell(formatting.number(estimate["value"]), state))
             row += [_interval(estimate)] if level is not None else []
             row += _noise(estimate) if noisy else []
+            p = p_values.get(estimate["estimator"]) if p_values else None
+            alert = "breached" if p is not None and p <= _ALPHA else ""
+            row += [Cell(formatting.p_value(p), alert)] if p_values else []
             root = formatting.number(estimate["root"]) if estimate["squared"] else ""
             row += [root] if rooted else []
             row += [_approximation(estimate)] if approximate else []
@@ -174,6 +187,7 @@ def estimate_table(places: Sequence[Place], what: str, level: float | None) -> T
         "noise: estimates of a calibrated model with these predictions; p: share of them that are "
         "at least as large"
     ] * noisy
+    remarks += ["p-values are adjusted for the number of estimators"] * bool(p_values)
     remarks += ["± approx.: numerical error of an approximation, not sampling error"] * approximate
     covered: dict[str, list[str]] = {}
     for e in every:

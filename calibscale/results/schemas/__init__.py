@@ -32,6 +32,7 @@ from calibscale.errors import OptionError
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
 from calibscale.results.audit_results import Audit
 from calibscale.results.bias_results import BiasMap
+from calibscale.results.check_results import Check
 from calibscale.results.comparison_results import Ranking, Selection
 from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
 from calibscale.results.inference_results import CalibrationTests, Power, SingleTest
@@ -41,8 +42,8 @@ from calibscale.results.night_results import LedgerDays, Night, NightPlan
 _RESULTS: dict[str, tuple[type[Declared], ...]] = {
     forms[0].schema: forms
     for forms in (
-        (Audit,), (BiasMap,), (Evaluation,), (LedgerDays,), (Night,), (NightPlan,), (Plan,),
-        (Power,), (Ranking,), (Reliability,), (Selection,), (CalibrationTests, SingleTest),
+        (Audit,), (BiasMap,), (Check,), (Evaluation,), (LedgerDays,), (Night,), (NightPlan,),
+        (Plan,), (Power,), (Ranking,), (Reliability,), (Selection,), (CalibrationTests, SingleTest),
     )
 }  # fmt: skip
 

@@ -1,0 +1,182 @@
+"""Options that name the source of a command, and the sources that they open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from calibscale.cli.options import READING, add_options, binary_option, split
+from calibscale.formatting.progress import progress
+
+if TYPE_CHECKING:
+    from calibscale.data.source import ArraySource
+    from calibscale.session import Session
+
+
+def _storage_options(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Options of a file system; texts that are not JSON are strings."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):  # the text may be secret
+            raise click.BadParameter("an option is not KEY=VALUE", param_hint="--storage-option")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options or None
+
+
+storage_option = click.option(
+    "--storage-option", "storage_options", multiple=True, metavar="KEY=VALUE",
+    callback=_storage_options,
+    help="Option of the file system of a URL (repeatable), such as anon=true or endpoint_url=URL "
+    "for s3://; VALUE is JSON, or else text.  Credentials are better set in the environment, "
+    "such as AWS_ACCESS_KEY_ID.",
+)  # fmt: skip
+_ARRAYS = (
+    click.option(
+        "--logits", metavar="PATH",
+        help="Path of a zarr array of logits, (n, K); relative to STORE if STORE is passed.  Of a "
+        "table: prefix, comma-separated names, or name of its columns.",
+    ),
+    click.option(
+        "--probabilities", metavar="PATH",
+        help="Path of a zarr array of predicted probabilities, (n, K), or columns of a table "
+        "(instead of --logits).",
+    ),
+    click.option(
+        "--labels", metavar="PATH",
+        help="Path of a zarr array of labels, (n,), or column of a table: 0..K-1, or -1 for a "
+        "missing label; in a table also names of classes.",
+    ),
+    click.option(
+        "--covariate-array", metavar="PATH", help="Path of a zarr array of covariates, (n, d)."
+    ),
+    click.option(
+        "--covariate-names", metavar="A,B", help="Names of the columns of --covariate-array."
+    ),
+    click.option(
+        "--weights",
+        metavar="PATH",
+        help="Path of a zarr array, (n,), or column of a table, of importance weights (not counts "
+        "of rows) in any unit.",
+    ),
+    click.option(
+        "--class-names", metavar="A,B",
+        help="Names of the classes in the order of the columns of a table.  [default: endings of "
+        "the names of these columns]",
+    ),
+    binary_option,
+)  # fmt: skip
+_SOURCE_NAMES = (
+    *("logits", "probabilities", "labels", "covariate_array", "covariate_names", "weights"),
+    *("binary", "class_names", "storage_options"),
+)
+
+
+def source_options(command: Callable) -> Callable:
+    """Add the options of commands that read a store, zarr arrays or a table."""
+    command = add_options(command, _ARRAYS, "Table files, and zarr arrays of other programs")
+    return add_options(command, (*READING, storage_option), "Reading and execution")
+
+
+@contextmanager
+def open_session(
+    store: str | None, options: dict[str, Any], what: str, unit: str = "blocks", quiet: bool = False
+) -> Iterator[Session]:
+    """Session of the store, or of the arrays that the options name; removes their options.
+
+    Progress is shown as `what`, in `unit`.
+    """
+    from calibscale.session import Session
+
+    (source,) = open_sources((store,), options)
+    names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
+    settings = {name: options.pop(name) for name in names}
+    with (
+        progress(what, unit, quiet) as report,
+        Session.open(source, progress=report, **settings) as session,
+    ):
+        yield session
+
+
+def open_sources(stores: Sequence[str | None], options: dict[str, Any]) -> list[ArraySource]:
+    """Open stores, or in each of them the arrays that the options name; removes these options."""
+    from calibscale.data.zarr_arrays import is_url
+
+    given = {name: options.pop(name) for name in _SOURCE_NAMES}
+    addresses = [address for address in (*stores, *given.values()) if isinstance(address, str)]
+    if given["storage_options"] and not any(map(is_url, addresses)):
+        raise click.UsageError("--storage-option applies to URLs")
+    return [_opened(store, given) for store in stores]
+
+
+def open_other(store: str, options: dict[str, Any]) -> ArraySource:
+    """Second store or table, with the options of the first, which are kept."""
+    from calibscale.data.ingest.formats import is_table
+
+    given = {name: options[name] for name in _SOURCE_NAMES}
+    if not is_table(store):  # a store names its arrays itself
+        given = {**dict.fromkeys(_SOURCE_NAMES), "storage_options": given["storage_options"]}
+    return _opened(store, given)
+
+
+def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
+    from calibscale.data.ingest.formats import is_table
+    from calibscale.data.store import as_source
+    from calibscale.data.table_files import from_file
+    from calibscale.data.zarr_arrays import located, open_arrays
+
+    paths = {name: options[name] for name in ("logits", "probabilities", "weights")}
+    storage = options["storage_options"]
+    if store is not None and is_table(store):
+        for name in ("binary", "covariate_names", "covariate_array"):
+            _refuse(options, name, "zarr arrays; the columns of a table are named by other options")
+        columns: dict[str, Any] = {
+            name: split(text) if "," in text else text for name, text in paths.items() if text
+        }
+        return from_file(
+            store, **columns, labels=options["labels"], covariates=_covariates() or None,
+            class_names=split(options["class_names"]) or None, storage_options=storage,
+        )  # fmt: skip
+    _refuse(options, "class_names", "tables")
+    paths["covariates"] = options["covariate_array"]
+    named = {name: path for name, path in paths.items() if path is not None}
+    if store is not None and not named and options["labels"] is None:
+        for name in ("binary", "covariate_names"):
+            _refuse(options, name, "arrays; the store declares it itself")
+        return as_source(located(store, storage, strict=False))
+    if options["labels"] is None or not ("logits" in named or "probabilities" in named):
+        raise click.UsageError("pass STORE, or --labels and one of --logits and --probabilities")
+    return open_arrays(
+        store=store,
+        labels=options["labels"],
+        covariate_names=split(options["covariate_names"]) or None,
+        binary=options["binary"],
+        storage_options=storage,
+        **named,
+    )
+
+
+def _refuse(options: dict[str, Any], name: str, what: str) -> None:
+    if options[name]:
+        raise click.UsageError(f"--{name.replace('_', '-')} applies to {what}")
+
+
+def _covariates() -> list[str]:
+    """Columns of a table that the options of the command name as covariates or groups."""
+    given = click.get_current_context().params
+    grouped = given.get("group_by") or ()
+    grouped = (grouped,) if isinstance(grouped, str) else grouped
+    names = [*split(given.get("covariates"))]
+    for text in grouped:
+        name, _, ranges = text.rpartition(":")
+        names.append(name if name and ranges.isdecimal() else text)
+    return list(dict.fromkeys(names))
