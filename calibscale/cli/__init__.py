@@ -212,13 +212,7 @@ def _refuse_small_address_space() -> None:
 @_overwrite_option
 @storage_option
 @_quiet_option
-def simulate(
-    store: str,
-    parameters: tuple[str, ...],
-    quiet: bool,
-    storage_options: dict[str, Any] | None,
-    **options: Any,
-) -> None:
+def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: Any) -> None:
     """Write simulated predictions with known calibration error to STORE."""
     from calibscale.data.zarr_arrays import located
     from calibscale.simulation import simulate as run
@@ -227,7 +221,7 @@ def simulate(
         key: number(value, "--parameter") for key, value in pairs(parameters, "--parameter")
     }
     with progress("simulating", "rows", quiet) as report:
-        place = located(store, storage_options)
+        place = located(store, options.pop("storage_options"))
         written = run(place, parameters=settings, progress=report, **options)
     if not quiet:
         click.echo(f"{written.rows:,} rows of {written.classes} classes in {store}")
