@@ -57,7 +57,7 @@ def test_numbers__are_those_of_evaluate_and_of_tests():
     estimators = [ConfidenceGap(), ECE(), TCE2Debiased(), JKCE()]
     with cs.Session.open(data, block_rows=700) as session:
         result = cs.check(session, n_replicates=99)
-        estimates = cs.evaluate(session, estimators, interval="jackknife").estimates
+        estimates = cs.evaluate(session, estimators, interval="jackknife", floor=False).estimates
         tests = cs.calibration_test(session, [ECE(bins=1), *estimators[1:]], n_replicates=99)
     assert result.estimates == estimates
     assert [t.p_value for t in result.tests] == [t.p_value for t in tests]

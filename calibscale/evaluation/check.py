@@ -74,7 +74,7 @@ def check(
     estimators: list[Estimator] = [ConfidenceGap(), ECE(), TCE2Debiased(), JKCE(seed=seed)]
     tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
     with Session.open(source, **options) as session:
-        first = evaluate_by(session, columns, estimators, interval=intervals)
+        first = evaluate_by(session, columns, estimators, interval=intervals, floor=False)
         tests = calibration_test(session, tested, n_replicates=n_replicates, seed=seed)
     names = [estimate.estimator for estimate in first.estimates]
     adjusted = dict(zip(names, _adjusted(tests.results), strict=True))
