@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO, TextIOWrapper
 from pathlib import Path
@@ -24,6 +25,7 @@ from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, p
 from calibscale.cli.night_commands import ledger, nightly, report
 from calibscale.cli.options import (
     Commands,
+    add_options,
     binary_option,
     check_output,
     json_option,
@@ -227,14 +229,25 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
         click.echo(f"{written.rows:,} rows of {written.classes} classes in {store}")
 
 
+_COLUMNS = "  NAME is an array, a column, comma-separated columns, or the prefix of their names."
+_ROLES = {
+    "logits": f"Logits, (n, K).{_COLUMNS}  [default: logits]",
+    "probabilities": "Predicted probabilities, (n, K), instead of --logits.",
+    "labels": "Labels: 0..K-1, -1 for a missing label, or names of classes.  [default: labels]",
+    "covariates": "Covariates, numbers or texts.  [default: covariates]",
+    "covariate_names": "Array of the names of covariates.  [default: covariate_names]",
+    "weights": "Importance weights, not counts of rows, in any unit.  [default: weights]",
+}
+
+
 @cli.command(short_help="Copy FILEs of predictions into a STORE.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... STORE")
-@click.option(
-    "--key", "keys", multiple=True, metavar="ROLE=NAME",
-    help="Name of the data of a role (repeatable).  ROLE is logits, probabilities, labels, "
-    "covariates, covariate_names or weights (importance weights, not counts); NAME is an array, a "
-    "column, several columns (comma-separated), or the common prefix of the columns of all "
-    "classes.  [default: the role itself]",
+@partial(
+    add_options, section="Columns",
+    options=[
+        click.option(f"--{role.replace('_', '-')}", metavar="NAME", help=text)
+        for role, text in _ROLES.items()
+    ],
 )  # fmt: skip
 @click.option(
     "--class-names", metavar="A,B,...",
@@ -250,7 +263,6 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
 @_quiet_option
 def ingest(
     files: tuple[str, ...],
-    keys: tuple[str, ...],
     class_names: str | None,
     quiet: bool,
     **options: Any,
@@ -267,9 +279,10 @@ def ingest(
 
     if len(files) < 2:
         raise click.UsageError("pass at least one FILE, and then the STORE")
+    keys = {role: name for role in _ROLES if (name := options.pop(role)) is not None}
     with progress("ingesting", "rows", quiet) as report:
         done = run(
-            files[:-1], files[-1], keys=dict(pairs(keys, "--key")),
+            files[:-1], files[-1], keys=keys,
             class_names=split(class_names) or None, progress=report, **options,
         )  # fmt: skip
     if not quiet:

@@ -9,7 +9,7 @@ import numpy as np
 
 ARE_PROBABILITIES = (
     "%s: every row of the logits is in 0..1 and sums to 1: are these probabilities? If so, pass "
-    "them as probabilities= (ingest --key probabilities=NAME)"
+    "them as probabilities= (ingest --probabilities NAME)"
 )
 ARE_NEGATIVES = (
     "%s: all known labels are 1; −1 means not yet known, and such rows are skipped; for labels "
@@ -81,7 +81,7 @@ def of_probabilities(values: Any, binary: bool) -> str:
     if values.min() >= -0.01 and largest <= 1.01 and (binary or values.min() < 0):
         return "; if this is rounding, clip it to 0..1"
     if values.min() < 0 or largest > 1:
-        return "; if these are logits, pass them as logits= (ingest --key logits=NAME)"
+        return "; if these are logits, pass them as logits= (ingest --logits NAME)"
     return ""
 
 

@@ -215,7 +215,7 @@ class StoreGroup:
                         f"calibscale evaluate {url} --labels NAME --probabilities NAME, in Python "
                         "by from_file(path, labels=…, probabilities=…), and converted by "
                         f"calibscale ingest {url} {Path(url).with_suffix('.zarr')} "
-                        "--key labels=NAME --key probabilities=NAME"
+                        "--labels NAME --probabilities NAME"
                     ) from error
                 raise StoreError(
                     f"{url}: there is no prediction store (pass zarr arrays not written by "

@@ -37,7 +37,7 @@ def test_path__from_a_table_to_a_page(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
     _table(tmp_path / "pets.parquet")
-    keys = ("--key", "probabilities=proba", "--key", "labels=species", "--key", "covariates=city")
+    keys = ("--probabilities", "proba", "--labels", "species", "--covariates", "city")
     ran = run("ingest", "pets.parquet", "pets.zarr", *keys)
     assert ran.code == 0, ran.err
     assert "900 rows" in ran.out
@@ -65,7 +65,7 @@ def test_path__from_a_table_to_a_page(
     ("command", "remedy"),
     [
         (["evaluate", "pets.parquet"], "(--labels); the columns are: proba_cat"),
-        (["ingest", "pets.parquet", "pets.zarr"], "--key"),
+        (["ingest", "pets.parquet", "pets.zarr"], "--probabilities NAME"),
         (["reliability", "pets.parquet", "-o", "pets.png"], "(--labels)"),
     ],
     ids=["evaluate", "ingest", "reliability"],

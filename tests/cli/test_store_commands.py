@@ -149,13 +149,12 @@ def test_ingest__roles_are_named_by_keys(run, tmp_path):
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     path = tmp_path / "log.zarr"
     files = (tmp_path / "log.csv", path)
-    keys = ("--key", "probabilities=score", "--key", "labels=truth")
+    keys = ("--probabilities", "score", "--labels", "truth")
     undeclared = run("ingest", *files, *keys)
     assert undeclared.code == 4
     assert "--binary" in undeclared.err
     assert run("ingest", *files, "--binary").code == 2
-    assert run("ingest", *files, *keys, "--binary", "--key", "nonsense=x").code == 2
-    assert run("ingest", *files, *keys, "--binary", "--key", "weights").code == 2
+    assert run("ingest", *files, *keys, "--binary", "--nonsense", "x").code == 2
     assert not path.exists()
     assert run("ingest", *files, *keys, "--binary", "--quiet") == (0, "", "")
     (result,) = run("evaluate", path, "--json", "-", "-e", "brier").json["results"]
@@ -169,7 +168,7 @@ def test_ingest__bad_files_are_4_and_leave_no_store(run, tmp_path, numbers):
     (tmp_path / "empty.npz").write_bytes(b"")
     np.save(tmp_path / "objects.npy", np.array([{}, []], object), allow_pickle=True)
     for name in ("cut.npz", "empty.npz", "objects.npy"):
-        ran = run("ingest", tmp_path / name, tmp_path / "s.zarr", "--key", "logits=objects")
+        ran = run("ingest", tmp_path / name, tmp_path / "s.zarr", "--logits", "objects")
         assert ran.code in (2, 4) if name == "objects.npy" else ran.code == 4, name
         assert name in ran.err
         assert "Traceback" not in ran.err

@@ -71,11 +71,11 @@ DOUBTFUL = {
     "logits": (
         "probabilities",
         3 - 9 * SURE,
-        "if these are logits, pass them as .*--key logits=NAME",
+        "if these are logits, pass them as .*--logits NAME",
     ),
     "empty rows": ("probabilities", SURE * np.nan, "all its probabilities are NaN"),
     "no number": ("logits", SURE * np.inf, "contain inf"),
-    "probabilities": ("logits", SURE, "are these probabilities.*--key probabilities=NAME"),
+    "probabilities": ("logits", SURE, "are these probabilities.*--probabilities NAME"),
     "nothing": ("probabilities", SURE, None),
 }
 

@@ -89,7 +89,7 @@ def test_lengths__that_differ_are_named(tmp_path, form, name):
 def test_keys__missing_ones_are_reported_with_existing_names(tmp_path, form):
     files, keys = write(form, tmp_path, rows())
     for role in ("logits", "probabilities", "labels", "weights", "covariates"):
-        with pytest.raises(OptionError, match=rf"'nope'.*labels.*weights.*--key {role}=NAME"):
+        with pytest.raises(OptionError, match=rf"'nope'.*labels.*weights.*--{role} NAME"):
             ingest(files, tmp_path / "s.zarr", keys={**keys, role: "nope"})
 
 
@@ -103,9 +103,9 @@ def test_kind__must_be_stated(tmp_path):
     p = np.full((4, 2), 0.5)
     np.savez(tmp_path / "none.npz", p=p, labels=np.zeros(4, int))
     np.savez(tmp_path / "both.npz", logits=p, probabilities=p / 2, labels=np.zeros(4, int))
-    with pytest.raises(OptionError, match=r"neither.*p, labels.*--key probabilities=NAME"):
+    with pytest.raises(OptionError, match=r"neither.*p, labels.*--probabilities NAME"):
         ingest([tmp_path / "none.npz"], tmp_path / "s.zarr")
-    with pytest.raises(OptionError, match=r"both.*--key probabilities=NAME"):
+    with pytest.raises(OptionError, match=r"both.*--probabilities NAME"):
         ingest([tmp_path / "both.npz"], tmp_path / "s.zarr")
     with pytest.raises(OptionError, match="both"):
         ingest(

@@ -113,7 +113,7 @@ def test_names__are_escaped_in_errors(
     ran = run("evaluate", store, "--group-by", CITIES[0])
     assert ran.code == 2
     assert "Ouro\\x1b[2J" in ran.err
-    keys = ("--key", "probabilities=p", "--key", "labels=label", "--class-names", "a,b,c,d")
+    keys = ("--probabilities", "p", "--labels", "label", "--class-names", "a,b,c,d")
     ran = run("ingest", store.with_name("rows.parquet"), store.with_name("x.zarr"), *keys)
     assert ran.code == 4
     assert not _control_characters(ran.out + ran.err)

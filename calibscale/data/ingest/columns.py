@@ -83,7 +83,7 @@ def layouts_of(
         if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
             raise OptionError(
                 f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
-                "own (--key labels=y.npy); ingest other files separately"
+                "own (--labels y.npy); ingest other files separately"
             )
         return [layout]
     return [layout_of(str(f), partial(READERS[f.suffix], f), keys, binary) for f in files]
@@ -217,7 +217,7 @@ def _roles(
         raise OptionError(
             f"{file}: {'both' if kinds else 'neither'} logits {'and' if kinds else 'nor'} "
             f"probabilities are named; the file has {listed}. Name the predictions with either "
-            "--key logits=NAME or --key probabilities=NAME (keys=)"
+            "--logits NAME or --probabilities NAME (keys=)"
         )
     roles = {role: columns_of(role) for role in (*kinds, *_ROLES[2:])}
     for role, names in roles.items():
@@ -226,7 +226,7 @@ def _roles(
             each = key.split(",") if role in ("covariates", *kinds) else []
             missing = [name for name in each if name not in reader.names] or [key]
             what = f"{file}: there is no {', '.join(map(repr, missing))}; the file has {listed}"
-            message = f"{what}. Name the {role} with --key {role}=NAME (keys=)"
+            message = f"{what}. Name the {role} with --{role.replace('_', '-')} NAME (keys=)"
             raise MissingNameError(message, role, what)
         if double := [name for name in names if reader.names.count(name) > 1]:
             raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
