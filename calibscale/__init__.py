@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calibscale.auditing import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
+    from calibscale.auditing.recalibration.fits import (
+        FittedRecalibration,
+        load_recalibration,
+        recalibrate,
+    )
     from calibscale.data.frames import from_frame
     from calibscale.data.source import ArraySource, from_arrays
     from calibscale.data.store import LogitStore

@@ -16,7 +16,8 @@ from calibscale.results.schemas import validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
 REPORTED = (
-    "audit", "bias", "check", "evaluation", "nightly", "power", "ranking", "reliability",
+    "audit", "bias", "check", "evaluation", "nightly", "power", "ranking", "recalibration",
+    "reliability",
     "selection", "test",
 )  # fmt: skip
 _DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f]")  # marks that reorder text
@@ -117,5 +118,7 @@ def _printable(value: Any, shown: Callable[[str], str]) -> Any:
 
 def clean(text: str) -> str:
     """Return the text on one line, without control and direction characters."""
+    if text.isascii() and text.isprintable():
+        return text
     visible = (c if unicodedata.category(c) not in ("Cc", "Cs", "Cn") else " " for c in text)
     return _DIRECTION.sub("", "".join(visible))

@@ -20,6 +20,7 @@ from calibscale.results import (
     Share,
     Size,
     SourceRows,
+    Values,
     key,
 )
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
@@ -304,3 +305,37 @@ class Audit(Outcome, SourceRows):
         own = {k: v for k, v in points.parameters.items() if k not in _RUN_PARAMETERS}
         masked = points.masked.sum()
         return {"parameters": own, "points": len(points), "masked": masked, "regions": self.regions}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RecalibrationResult(Outcome, SourceRows):
+    """Numbers of a fitted recalibration.
+
+    Attributes
+    ----------
+    estimates : dict
+        Fitted parameters.
+    standard_errors : dict
+        Standard errors of parameters where known; they do not assume that the recalibrated model is
+        calibrated [White 1982].
+    log_loss_before, log_loss_after : float or None
+        Mean log loss on the rows of the fit; on other rows the decrease is smaller.
+    fingerprint : str
+        Checksum of a few rows of the fit.
+    state : dict
+        Numbers that recalibrated predictions are computed from; ``modes`` are complex128 in base64.
+    """
+
+    schema: ClassVar[str] = "calibscale.recalibration/1"
+    measures: ClassVar[tuple[str, ...]] = ("log_loss_before", "log_loss_after")
+
+    method: Annotated[str, Values(("temperature", "platt", "isotonic", "local_bias"))]
+    settings: Json
+    estimates: Json
+    standard_errors: dict[str, float]
+    log_loss_before: float | None
+    log_loss_after: float | None
+    passes: Count
+    notes: tuple[str, ...]
+    fingerprint: str
+    state: Json

@@ -96,6 +96,11 @@ def test_reliability__is_valid_under_its_schema(rng, group_by):
     _check(reliability(source, notion="class_wise", class_index=1).to_dict())
 
 
+@pytest.mark.parametrize("method", ["temperature", "platt", "isotonic", "local_bias"])
+def test_recalibration__is_valid_under_its_schema(rng, method):
+    _check(cs.recalibrate(_source(rng, heat=2.0), method).to_dict())
+
+
 def test_selection__is_valid_under_its_schema(rng):
     source = _source(rng)
     _check(select(source, "positive", ["bins", "kkr"], folds=2).to_dict())

@@ -5,6 +5,12 @@ the other part with recalibrated predictions, a source for `evaluate` and other 
 `refits_of` returns the null of a test that accounts for the noise of the fit.
 """
 
+from calibscale.auditing.recalibration.fits import (
+    METHODS,
+    FittedRecalibration,
+    load_recalibration,
+    recalibrate,
+)
 from calibscale.auditing.recalibration.nonparametric import (
     Isotonic,
     IsotonicFit,
@@ -25,7 +31,3 @@ from calibscale.auditing.recalibration.recalibrator import (
 )
 from calibscale.auditing.recalibration.refits import refits_of
 from calibscale.data.derived_sources import left_out, part_of
-
-METHODS: dict[str, type[Recalibrator]] = {
-    method.name: method for method in (TemperatureScaling, Platt, Isotonic, LocalBias)
-}

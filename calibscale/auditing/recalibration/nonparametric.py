@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy.optimize import isotonic_regression
 
 from calibscale.auditing.local_bias import effective
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
-from calibscale.auditing.smoother import Points, Spectral, Strengths
+from calibscale.auditing.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.skce import KLCE
@@ -107,6 +109,7 @@ class IsotonicFit(FittedRecalibrator):
 
 _MIN_ROWS = 2  # effective rows that a correction needs
 _STRENGTHS = Strengths("positive", limits=False)
+_PLAN = TypeAdapter(Spectral)
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,33 @@ class LocalBiasFit(FittedRecalibrator):
     result: PassResult
     prediction_bandwidth: float
     bandwidths: dict[str, float]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        states = self.result.groups[None]
+        sums = (states[s].sums for s in self.plan.statistics(_STRENGTHS))
+        return {
+            "plan": _PLAN.dump_python(self.plan, mode="json"),
+            "modes": [b64encode(each.astype("<c16").tobytes()).decode() for each in sums],
+            "weights": [float(states[s].weight) for s in self.plan.statistics(_STRENGTHS)],
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], **common: Any) -> Self:
+        plan = _PLAN.validate_python(state["plan"])
+        states = {}
+        parts = zip(plan.statistics(_STRENGTHS), state["modes"], state["weights"], strict=True)
+        for statistic, text, weight in parts:
+            shape = statistic.zero(2).sums.shape
+            sums = np.frombuffer(b64decode(text), "<c16").astype(complex).reshape(shape)
+            states[statistic] = StrengthState(np.array(weight), sums)
+        method: LocalBias = common["method"]
+        continuous = [name for name in method.covariates if name not in method.categorical]
+        return cls(
+            plan=plan, result=PassResult(common["counts"], {None: states}, {}),
+            prediction_bandwidth=plan.kernel.prediction_bandwidth,
+            bandwidths=dict(zip(continuous, plan.kernel.bandwidths, strict=True)), **common,
+        )  # fmt: skip
 
     @property
     def covariates(self) -> tuple[str, ...]:

@@ -53,14 +53,16 @@ def _below(chunk: Chunk, clip: float) -> NDArray[np.bool_]:
 class TemperState(NamedTuple):
     """Sums over rows, each a 0-d array.
 
-    Σw, the log loss of softmax(θz) and its first two derivatives by θ, the limits of the slope at θ
-    → 0 and θ → ∞, and the number of rows whose label has a probability below the clip.
+    Σw, the log loss of softmax(θz), its first two derivatives by θ and the sum of the squares of
+    the first one of each row, the limits of the slope at θ → 0 and θ → ∞, and the number of rows
+    whose label has a probability below the clip.
     """
 
     weight: Floats
     loss: Floats
     slope: Floats
     curvature: Floats
+    squares: Floats
     slope_zero: Floats
     slope_infinity: Floats
     clipped: Floats
@@ -89,6 +91,8 @@ class TemperedLoss(Statistic):
         state.loss[...] += weighted_sum(np.log(total) - self.theta * own, w)
         state.slope[...] += weighted_sum(mean - own, w)
         state.curvature[...] += weighted_sum(spread, w)
+        with np.errstate(over="ignore"):
+            state.squares[...] += weighted_sum((mean - own) ** 2, w * w)
         state.slope_zero[...] += weighted_sum(z.mean(axis=1) - own, w)
         state.slope_infinity[...] += weighted_sum(-own, w)
         state.clipped[...] += _below(chunk, self.clip)[rows, chunk.labels].sum()
@@ -131,8 +135,11 @@ class TemperatureScaling(Recalibrator):
             theta = following
             if abs(step) <= _PRECISION:
                 notes = _clip_note(float(state.clipped), "whose label has", self.clip)
+                curvature = float(state.curvature) or math.nan  # 0: every row is certain
+                error = math.sqrt(state.squares) / curvature / theta**2
                 return TemperatureFit(
                     temperature=1.0 / theta,
+                    standard_error=error,
                     log_loss=(before, float(state.loss / state.weight)),
                     method=self, classes=setup.classes, counts=result.counts, passes=passes,
                     notes=notes,
@@ -189,6 +196,7 @@ class TemperatureFit(FittedRecalibrator):
 
     method: TemperatureScaling
     temperature: float
+    standard_error: float
     log_loss: tuple[float, float]
 
     @property
@@ -197,6 +205,10 @@ class TemperatureFit(FittedRecalibrator):
         return {
             "temperature": self.temperature, "log_loss_before": before, "log_loss_after": after,
         }  # fmt: skip
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        return {"temperature": self.standard_error}
 
     def probabilities(self, chunk: Chunk) -> Floats:
         q = clipped(chunk, self.method.clip)
@@ -212,15 +224,17 @@ class TemperatureFit(FittedRecalibrator):
 class PlattState(NamedTuple):
     """Sums over rows for Newton's method, and extent of the log-odds.
 
-    Σw and the log loss (), its derivatives by (a, b), (2,) and (2, 2); the smallest log-odds and
-    smallest −log-odds (columns) where y is 0 and 1 (rows), ∞ if none (2, 2); and the number of rows
-    whose p or 1 − p is below the clip ().
+    Σw and the log loss (), its derivatives by (a, b), (2,) and (2, 2), and the sum of the outer
+    squares of the first ones of each row (2, 2); the smallest log-odds and smallest −log-odds
+    (columns) where y is 0 and 1 (rows), ∞ if none (2, 2); and the number of rows whose p or 1 − p
+    is below the clip ().
     """
 
     weight: Floats
     loss: Floats
     gradient: Floats
     hessian: Floats
+    squares: Floats
     extent: Floats
     clipped: Floats
 
@@ -235,8 +249,8 @@ class LogisticLoss(Statistic):
 
     def zero(self, classes: int) -> PlattState:
         return PlattState(
-            np.zeros(()), np.zeros(()), np.zeros(2), np.zeros((2, 2)), np.full((2, 2), np.inf),
-            np.zeros(()),
+            np.zeros(()), np.zeros(()), np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)),
+            np.full((2, 2), np.inf), np.zeros(()),
         )  # fmt: skip
 
     def accumulate(self, state: PlattState, chunk: Chunk) -> PlattState:
@@ -248,7 +262,9 @@ class LogisticLoss(Statistic):
         # log(1 + e^η) − yη is log(1 + e^−η) where y = 1
         state.weight[...] += w.sum()
         state.loss[...] += w @ np.logaddexp(0.0, np.where(y == 1, -eta, eta))
-        state.gradient[...] += design @ (w * np.where(y == 1, -rest, p))
+        slopes = w * np.where(y == 1, -rest, p)
+        state.gradient[...] += design @ slopes
+        state.squares[...] += (design * slopes**2) @ design.T
         state.hessian[...] += (design * (w * p * rest)) @ design.T
         for label in (0, 1):
             here = z[(y == label) & (w > 0)]
@@ -308,9 +324,11 @@ class Platt(Recalibrator):
                 break
             if np.abs(step).max() <= _PRECISION * max(1.0, np.abs(best).max()):
                 slope, intercept = map(float, best + step)
+                inverse = np.linalg.inv(state.hessian)
+                errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
                 return PlattFit(
-                    slope=slope, intercept=intercept, log_loss=loss, method=self,
-                    classes=setup.classes, counts=result.counts, passes=passes,
+                    slope=slope, intercept=intercept, errors=errors, log_loss=loss,
+                    method=self, classes=setup.classes, counts=result.counts, passes=passes,
                     notes=_clip_note(float(state.clipped), "have", self.clip),
                 )  # fmt: skip
         raise _not_converged(self.name)
@@ -337,11 +355,16 @@ class PlattFit(FittedRecalibrator):
     method: Platt
     slope: float
     intercept: float
+    errors: Floats
     log_loss: float
 
     @property
     def parameters(self) -> dict[str, float]:
         return {"slope": self.slope, "intercept": self.intercept, "log_loss_after": self.log_loss}
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        return dict(zip(("slope", "intercept"), self.errors.tolist(), strict=True))
 
     def probabilities(self, chunk: Chunk) -> Floats:
         eta = self.slope * log_odds(chunk, self.method.clip) + self.intercept

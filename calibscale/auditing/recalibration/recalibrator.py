@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Unpack
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 
@@ -108,6 +108,24 @@ class FittedRecalibrator(ABC):
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
         """Fitted parameters, as JSON values."""
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """Standard errors of parameters, robust to a misspecified model [White 1982]."""
+        return {}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """JSON values of the fields that a class adds, from which `restored` makes the fit."""
+        common = {each.name for each in fields(FittedRecalibrator)}
+        own = (each.name for each in fields(self) if each.name not in common)
+        return as_json({name: getattr(self, name) for name in own})
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], **common: Any) -> Self:
+        """Fit with a `state`, and the fields of all fits."""
+        common |= {k: np.array(v) if isinstance(v, list) else v for k, v in state.items()}
+        return cls(**common)
 
     @abstractmethod
     def probabilities(self, chunk: Chunk) -> Floats:
@@ -233,6 +251,7 @@ class _Recalibrated(DerivedSource):
         if self.fitted.covariates:
             assert block.covariates is not None
             x = block.covariates[:, [self.covariate(name) for name in self.fitted.covariates]]
+            x = self._numbered(x.astype(np.float64))
         # rows of invalid predictions are unchanged: the reader detects and names them
         values = np.array(block.values, np.float64).reshape(n, -1)
         if values.shape[1] == 1:
@@ -249,6 +268,18 @@ class _Recalibrated(DerivedSource):
         if self.refits is None or block.covariates is None:
             return block
         return block._replace(covariates=np.hstack([block.covariates, carried]))
+
+    def _numbered(self, x: Floats) -> Floats:
+        """Covariates with the numbers that categories have in the fit; NaN for unknown ones."""
+        known = (self.fitted.source or {}).get("categories", {})
+        for column, name in zip(x.T, self.fitted.covariates, strict=True):
+            names = self.categories.get(name, ())
+            if name in known and tuple(known[name]) != names:
+                numbers = [known[name].index(n) if n in known[name] else np.nan for n in names]
+                here = np.isin(column, np.arange(len(names)))
+                column[here] = np.array(numbers)[column[here].astype(int)]
+                column[~here] = np.nan
+        return x
 
 
 def recalibrated(
@@ -300,8 +331,14 @@ def recalibrated(
         raise OptionError(
             f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
         )
+    known = (fitted.source or {}).get("categories", {})
     for name in fitted.covariates:
         data.covariate(name)
+        if (name in known) != (name in data.categories):
+            what = "names" if name in known else "numbers"
+            raise OptionError(
+                f"the values of {name!r} are {what} in the fit, but not in {data.name}"
+            )
     name = f"{data.name}, recalibrated by {fitted.method.name}"
     return _Recalibrated.of(
         data, kind="probabilities", binary=False, name=name, fitted=fitted, refits=refits

@@ -185,6 +185,31 @@ def test(result: dict[str, Any]) -> Article:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- recalibrate
+
+
+def recalibration(result: dict[str, Any]) -> Article:
+    """Document of ``calibscale recalibrate``."""
+    errors, texts = result["standard_errors"], []
+    for name, value in result["estimates"].items():
+        shown = "T" if name == "temperature" else name.replace("_", " ")
+        number = formatting.number if isinstance(value, int | float) else formatting.plain
+        error = f" (standard error {formatting.number(errors[name], 2)})" if name in errors else ""
+        texts.append(f"{shown} = {number(value)}{error}")
+    before, after = (
+        formatting.number(result[key]) if result[key] is not None else "∞"
+        for key in ("log_loss_before", "log_loss_after")
+    )
+    return Article(
+        f"Recalibration fitted to {source_name(result)}", size_of(result),
+        f"{result['method'].replace('_', ' ')}{': '[errors.keys() == {'temperature'}:]}"
+        + ", ".join(texts),
+        reasons=(f"Log loss on the rows of the fit: {before} before, {after} after.",),
+        sections=only(*closing(result, ["calibrated"], ["nll"], result["notes"] or (),
+                               **result["settings"])),
+    )  # fmt: skip
+
+
 # ---------------------------------------------------------------- select, rank, power
 
 
@@ -318,7 +343,7 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], Article]] = {
     one.__name__: one
     for one in (
         *(audit, bias, check, evaluation, nightly, power),
-        *(ranking, reliability, selection, test),
+        *(ranking, recalibration, reliability, selection, test),
     )
 }
 
@@ -339,8 +364,8 @@ def document(result: Any) -> Article:
 
     Parameters
     ----------
-    result : Evaluation, Reliability, CalibrationTests, Selection, BiasMap, Ranking, Audit, Power
-        or Night
+    result : Evaluation, Reliability, CalibrationTests, Selection, BiasMap, Ranking, Audit, Power,
+        FittedRecalibration or Night
 
     Examples
     --------

@@ -30,7 +30,7 @@ from pydantic import (
 
 from calibscale.errors import OptionError
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
-from calibscale.results.audit_results import Audit
+from calibscale.results.audit_results import Audit, RecalibrationResult
 from calibscale.results.bias_results import BiasMap
 from calibscale.results.check_results import Check
 from calibscale.results.comparison_results import Ranking, Selection
@@ -43,7 +43,8 @@ _RESULTS: dict[str, tuple[type[Declared], ...]] = {
     forms[0].schema: forms
     for forms in (
         (Audit,), (BiasMap,), (Check,), (Evaluation,), (LedgerDays,), (Night,), (NightPlan,),
-        (Plan,), (Power,), (Ranking,), (Reliability,), (Selection,), (CalibrationTests, SingleTest),
+        (Plan,), (Power,), (Ranking,), (RecalibrationResult,), (Reliability,), (Selection,),
+        (CalibrationTests, SingleTest),
     )
 }  # fmt: skip
 

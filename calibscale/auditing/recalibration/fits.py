@@ -1,0 +1,327 @@
+"""`recalibrate`: a fit as a result, which is applied to arrays and stores, saved and loaded."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+import numpy as np
+
+from calibscale.auditing.recalibration import nonparametric, parametric
+from calibscale.auditing.recalibration.recalibrator import (
+    FittedRecalibrator,
+    Recalibrator,
+    recalibrated,
+)
+from calibscale.data import DROP_REMEDY, Block, Floats, RowCounts, Rules, chunks
+from calibscale.data.derived_sources import DerivedSource
+from calibscale.data.source import ArraySource, as_numpy, from_arrays
+from calibscale.data.store import LogitStore, as_source
+from calibscale.engine import Progress
+from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.estimators.scores import NLL
+from calibscale.evaluation import evaluate, reliability
+from calibscale.results.audit_results import RecalibrationResult
+from calibscale.results.evaluation_results import Reliability
+from calibscale.results.schemas import validated
+from calibscale.session import Session, SessionOptions, verb
+
+_log = logging.getLogger(__name__)
+
+METHODS: dict[str, type[Recalibrator]] = {
+    "temperature": parametric.TemperatureScaling, "platt": parametric.Platt,
+    "isotonic": nonparametric.Isotonic, "local_bias": nonparametric.LocalBias,
+}  # fmt: skip
+_FITS: dict[str, type[FittedRecalibrator]] = {
+    "temperature": parametric.TemperatureFit, "platt": parametric.PlattFit,
+    "isotonic": nonparametric.IsotonicFit, "local_bias": nonparametric.LocalBiasFit,
+}  # fmt: skip
+_SAMPLED = 16  # rows of a fingerprint
+DIAGRAMS = ("before", "after recalibration")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FittedRecalibration(RecalibrationResult):
+    """Fitted recalibration: its numbers (see `RecalibrationResult`), and what applies it.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> p = np.repeat([0.1, 0.9], 500)
+    >>> y = np.where(np.arange(1000) % 4 == 0, p < 0.5, p > 0.5).astype(int)
+    >>> source = calibscale.from_arrays(probabilities=p, labels=y, binary=True)
+    >>> calibscale.recalibrate(source).transform(np.array([0.1, 0.5, 0.9])).round(6)
+    array([0.25, 0.5 , 0.75])
+    """
+
+    @cached_property
+    def fit(self) -> FittedRecalibrator:
+        """Fit that computes the recalibrated probabilities of rows."""
+        return _FITS[self.method].restored(
+            self.state, method=METHODS[self.method](**self.settings),
+            classes=self.source["classes"], passes=self.passes, notes=tuple(self.notes),
+            counts=RowCounts(self.n, self.n_unlabelled, self.dropped), source=self.source,
+            tolerance=self.parameters["tolerance"],
+        )  # fmt: skip
+
+    def transform(
+        self, probabilities: Any = None, *, logits: Any = None, covariates: Any = None
+    ) -> Floats:
+        """Recalibrated probabilities of predictions in memory, in their shape and in float64.
+
+        Parameters
+        ----------
+        probabilities, logits : (n, K) or (n,) array-like
+            One of them; (n,) is P(y = 1) or its log-odds.
+        covariates : (n, d) array-like or data frame, optional
+            Covariates of the fit in its order; those of a data frame are found by name.
+
+        Raises
+        ------
+        InvalidDataError, OptionError
+            At the first invalid row; for another number of classes, or a missing covariate.
+        """
+        if (probabilities is None) == (logits is None):
+            raise OptionError("give exactly one of probabilities= and logits=")
+        kind = "probabilities" if logits is None else "logits"
+        given = as_numpy(probabilities if logits is None else logits, kind)
+        predictions: dict[str, Any] = {kind: given}
+        binary = given.ndim == 1 or given.shape[1:] == (1,)
+        named = covariates is None or hasattr(covariates, "columns")
+        source = from_arrays(
+            **predictions, labels=np.zeros(len(given), np.int64), binary=binary,
+            covariates=covariates, covariate_names=None if named else self.fit.covariates,
+        )  # fmt: skip
+        data = recalibrated(source, self.fit)
+        try:
+            blocks = [b.values for b in _valid(data, data.rules(tolerance=self.fit.tolerance))]
+        except InvalidDataError as error:
+            text = str(error).replace(DROP_REMEDY, "Fix the row, or leave it out.")
+            raise InvalidDataError(text, error.row) from None
+        out = np.concatenate(blocks)
+        return out[:, 1].reshape(given.shape) if binary else out
+
+    def apply(self, source: Any) -> ArraySource:
+        """Source with recalibrated predictions, computed when read; see `recalibrated`.
+
+        A warning is logged if it has the rows of the fit, because estimates on them are too
+        optimistic: fit and judge on the two parts of `calibscale.auditing.recalibration.part_of`.
+        """
+        data = as_source(source)
+        if _fingerprint(data) == self.fingerprint:
+            _log.warning(
+                "%s: the recalibration was fitted to these rows, on which it looks better than on "
+                "new rows; judge it on others", data.name,
+            )  # fmt: skip
+        return recalibrated(data, self.fit)
+
+    def write(
+        self, source: Any, url: str | Path, *, on_invalid: str = "raise", overwrite: bool = False,
+        progress: Progress | None = None, dtype: Any = np.float64,
+    ) -> LogitStore:  # fmt: skip
+        """Write a source with recalibrated predictions to a new store, one block at a time.
+
+        An interrupted run leaves an unfinished store, which the same call replaces.
+
+        Parameters
+        ----------
+        source : path, URL, LogitStore or ArraySource
+        url : path or fsspec URL of the new store
+        on_invalid : {"raise", "drop"}
+            Raise an error at the first invalid row, or leave such rows out.
+        overwrite : bool
+            Whether to replace an existing store.
+        progress : callable, optional
+            Called with the number of rows read and the total number of rows.
+        dtype : float16, float32 or float64
+            Type of the stored probabilities.
+
+        Raises
+        ------
+        InvalidDataError, OptionError, StoreError
+            At the first invalid row; as `recalibrated`; if the store exists or cannot be written.
+        """
+        data: Any = recalibrated(source, self.fit)
+        rules, root = data.rules(on_invalid, self.fit.tolerance), data
+        while isinstance(root, DerivedSource):
+            root = root.before
+        if os.path.realpath(url) == os.path.realpath(root.name):
+            raise OptionError(f"{url} is also read: write the recalibrated store elsewhere")
+        provenance = {"recalibrated": data.describe()}
+        with suppress(StoreError):
+            begun = LogitStore.open(url, unfinished=True)
+            overwrite |= not begun.finished and begun.provenance == provenance
+        store = LogitStore.create(
+            url, classes=data.classes, kind="probabilities", dtype=dtype, overwrite=overwrite,
+            covariate_names=data.covariate_names, categories=data.categories,
+            weights=data.weights is not None, class_names=data.class_names,
+            provenance=provenance, expected_rows=data.rows,
+        )  # fmt: skip
+        with store.writer() as writer:
+            for block in _valid(data, rules, progress):
+                _, values, labels, weights, covariates, _ = block
+                writer.append(values, labels, covariates=covariates, weights=weights)
+        return store
+
+    def diagrams(
+        self, source: Any, **options: Unpack[SessionOptions]
+    ) -> tuple[Reliability, Reliability]:
+        """Reliability of a source before and after recalibration; options as in `evaluate`."""
+        with Session.open(source, **options) as session:
+            data = session.source
+            return reliability(session), reliability(session.on(self.apply(data)))
+
+    def plot(  # type: ignore[override]
+        self, source: Any, ax: Any = None, **options: Unpack[SessionOptions]
+    ) -> Any:
+        """Draw the reliability diagrams of a source before and after recalibration.
+
+        Parameters
+        ----------
+        source, **options
+            See `evaluate`; rows that the fit did not use.
+        ax : matplotlib axes, optional
+            Default: those of a new figure.
+        """
+        both, plots = self.diagrams(source, **options), import_module("calibscale.output.plots")
+        return plots.plot_reliability(both, ax=ax, names=DIAGRAMS)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any], **rest: Any) -> Self:
+        """Fit from its JSON object; an OptionError is raised for another or a damaged one."""
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if schema != cls.schema:
+            raise OptionError(f"not a recalibration: its schema is {schema!r}, not {cls.schema!r}")
+        try:
+            validated(value)
+            losses = {name: value[name] for name in ("log_loss_before", "log_loss_after")}
+            infinite = {name: math.inf for name, loss in losses.items() if loss is None}
+            fitted = super().from_dict({**value, **infinite}, **rest)
+            fitted.fit  # noqa: B018  (raises for a damaged state)
+        except (KeyError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise OptionError(f"the recalibration is damaged: {reason}") from error
+        return fitted
+
+
+@verb
+def recalibrate(
+    source: Any, method: str | Recalibrator = "temperature", *,
+    covariates: str | Sequence[str] = (), **options: Unpack[SessionOptions],
+) -> FittedRecalibration:  # fmt: skip
+    """Fit a method of recalibration to the labelled rows of a source, in a few passes.
+
+    Parameters
+    ----------
+    source, **options
+        See `evaluate`.
+    method : {"temperature", "platt", "isotonic", "local_bias"} or Recalibrator
+        Temperature scaling (Guo et al. 2017) is for any number of classes; Platt scaling (1999),
+        isotonic regression (Zadrozny & Elkan 2002) and local bias [VF, eq. 7] are for two.
+        `calibscale.auditing.recalibration` has their classes, with settings.
+    covariates : sequence of str
+        Names of the covariates of ``local_bias``.
+
+    Returns
+    -------
+    FittedRecalibration
+        Parameters with standard errors and the log loss before and after; `print` shows them,
+        `transform` recalibrates arrays, `apply` and `write` sources, `save` writes the fit.
+
+    Raises
+    ------
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row; if the method does not suit the data, or the data do not determine
+        the fit; if the source cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> logits = np.tile([2.0, 0.0], (1000, 1))
+    >>> labels = (np.arange(1000) % 4 == 0).astype(int)
+    >>> fitted = calibscale.recalibrate(calibscale.from_arrays(logits=logits, labels=labels))
+    >>> round(fitted.estimates["temperature"], 6)  # 2 / log 3
+    1.820478
+    """
+    started = time.perf_counter()
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+        if covariates and method != "local_bias":
+            raise OptionError(f"{method} has no covariates; local_bias has")
+        names: dict[str, Any] = {"covariates": covariates} if covariates else {}
+        method = METHODS[method](**names)
+    elif covariates:
+        raise OptionError("covariates= is for a method by its name")
+    with Session.open(source, **options) as session:
+        data = session.source
+        if isinstance(method, nonparametric.LocalBias):
+            levels = data.categorical(method.covariates, method.categorical)
+            method = replace(method, categorical=levels)
+        fit = method.fit(session)
+        both = (data, recalibrated(data, fit))
+        losses = [evaluate(session.on(one), [NLL()])["nll"].value for one in both]
+    summary = fit.summary
+    values = summary["parameters"].items()
+    return FittedRecalibration(
+        method=method.name, settings=summary["settings"], passes=fit.passes, notes=fit.notes,
+        estimates={name: value for name, value in values if not name.startswith("log_loss")},
+        standard_errors=fit.standard_errors, log_loss_before=losses[0], log_loss_after=losses[1],
+        fingerprint=_fingerprint(data), state=fit.state, **session.outcome(fit.counts, started),
+    )  # fmt: skip
+
+
+def load_recalibration(path: str | Path) -> FittedRecalibration:
+    """Read a fit that `FittedRecalibration.save` or ``calibscale recalibrate --json`` has written.
+
+    An OptionError is raised if the file is not a fit, a StoreError if it cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, calibscale
+    >>> p, path = np.full(4, 0.7), tempfile.mkdtemp() + "/fit.json"
+    >>> source = calibscale.from_arrays(probabilities=p, labels=[1, 0, 1, 0], binary=True)
+    >>> calibscale.recalibrate(source, "isotonic").save(path)
+    >>> calibscale.load_recalibration(path).transform(p)
+    array([0.5, 0.5, 0.5, 0.5])
+    """
+    try:
+        return FittedRecalibration.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OptionError, ValueError, RecursionError) as error:
+        raise OptionError(f"{path}: {error}") from error
+
+
+def _valid(data: ArraySource, rules: Rules, progress: Progress | None = None) -> Iterator[Block]:
+    """Blocks of a source without the rows that the rules drop."""
+    for low in range(0, data.rows, data.block_rows):
+        block = data.read(low, min(low + data.block_rows, data.rows), covariates=True)
+        keep = block.labels == -1
+        if block.weights is not None:
+            keep |= block.weights == 0
+        for chunk, _ in chunks(block, rules):
+            keep[chunk.rows - block.start] = True
+        yield block.take(keep, block.start)
+        if progress is not None:
+            progress(low + len(keep), data.rows)
+
+
+def _fingerprint(data: ArraySource) -> str:
+    """Checksum of a few rows, and of the part of the rows to which the source is restricted."""
+    crc = zlib.crc32(json.dumps([data.rows, data.describe().get("parts")]).encode())
+    for block in data.sample(_SAMPLED):
+        for column in (block.values, block.labels):
+            crc = zlib.crc32(np.ascontiguousarray(column).tobytes(), crc)
+    return f"{crc:08x}"
