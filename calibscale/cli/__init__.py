@@ -19,7 +19,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from calibscale.cli.bias_commands import audit, bias
+from calibscale.cli.bias_commands import audit, bias, recalibrate
 from calibscale.cli.choice_commands import rank, select
 from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, plan, reliability
 from calibscale.cli.night_commands import ledger, nightly, report
@@ -453,6 +453,6 @@ def _version(name: str) -> str | None:
 
 for command in (
     *(audit, bias, check, evaluate, ledger, list_estimators, nightly, plan),
-    *(power, rank, reliability, report, select, test),
+    *(power, rank, recalibrate, reliability, report, select, test),
 ):
     cli.add_command(command)

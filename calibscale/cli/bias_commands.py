@@ -1,8 +1,9 @@
-"""``calibscale audit`` and ``calibscale bias``."""
+"""``calibscale audit``, ``calibscale bias`` and ``calibscale recalibrate``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,10 @@ from calibscale.cli.options import (
     write_json,
     wrote,
 )
-from calibscale.cli.sources import open_other, open_session, source_options
+from calibscale.cli.sources import open_other, open_session, open_sources, source_options
+from calibscale.errors import StoreError
 from calibscale.formatting import SIGN, level, plural
+from calibscale.formatting.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
@@ -308,3 +311,95 @@ def _print(result: BiasMap, count: int) -> None:
             style="dim",
         )
     )
+
+
+# ---------------------------------------------------------------- recalibrate
+
+
+@click.command(cls=Command, short_help="Fit a recalibration, and apply it to stores.")
+@click.argument("store", required=False)
+@click.option(
+    "--method", type=click.Choice(METHODS[:-1]), default="temperature",
+    help="Method; temperature is for any number of classes, the others for two.",
+)  # fmt: skip
+@click.option(
+    "--covariates", metavar="A,B", help="Names of the covariates of local_bias, comma-separated."
+)
+@local_options
+@click.option(
+    "--load", metavar="FITTED", help="Path of a fit to use, written by --json, instead of STORE."
+)
+@click.option(
+    "--apply", "target", metavar="STORE2",
+    help="Store to recalibrate, with --output or --figure.  [default for --figure: STORE]",
+)  # fmt: skip
+@click.option("--output", "-o", metavar="NEW", help="New store with the predictions of STORE2.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing store NEW.")
+@click.option(
+    "--figure", metavar="PATH",
+    help="Path of the reliability diagrams before and after recalibration (png, svg, pdf).",
+)  # fmt: skip
+@json_option
+@source_options
+@quiet_option
+def recalibrate(
+    store: str | None, load: str | None, target: str | None, output: str | None, overwrite: bool,
+    figure: str | None, json_path: str | None, quiet: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
+
+    On the rows of the fit the result looks better than on new rows: judge it on another STORE2.
+
+    \b
+    Examples:
+      calibscale recalibrate old.zarr --json fitted.json
+      calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
+    """
+    check_outputs({"--json": json_path, "--figure": figure}, picture=figure)
+    if store is not None if load is not None else store is None and options["labels"] is None:
+        raise click.UsageError("pass either STORE, to fit to, or --load FITTED")
+    if (target is None and output is not None) or (target and not (output or figure)):
+        raise click.UsageError("--apply STORE2 needs --output or --figure, and --output --apply")
+    if figure is not None and target is None and load is not None:
+        raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
+    from calibscale.auditing import recalibration
+    from calibscale.data.store import LogitStore
+    from calibscale.data.zarr_arrays import located
+
+    new = output and located(output, options["storage_options"], strict=False)
+    with suppress(StoreError):  # before the fit
+        if new and not overwrite and LogitStore.open(new, unfinished=True).finished:
+            raise click.UsageError(f"{output} already exists; pass --overwrite to replace it")
+    method, covariates = options.pop("method"), columns(options.pop("covariates"))
+    width, widths = options.pop("prediction_bandwidth"), options.pop("covariate_bandwidths")
+    categorical = tuple(name for text in options.pop("categorical") for name in split(text))
+    local = recalibration.LocalBias(covariates, width, bandwidths(widths), categorical)
+    if local != recalibration.LocalBias() and (load is not None or method != local.name):
+        raise click.UsageError("options of local calibration need STORE and --method local_bias")
+    if load is not None and was_passed("method"):
+        raise click.UsageError("--method does not apply to --load")
+    rows = open_other(target, options) if target else None
+    if load is not None:
+        fitted = recalibration.load_recalibration(load)
+    else:
+        with open_session(store, dict(options), "fitting", quiet=quiet) as session:
+            fitted = recalibration.recalibrate(session, local if method == local.name else method)
+    finish(fitted, json_path, quiet)
+    if figure is not None:
+        from calibscale.auditing.recalibration.fits import DIAGRAMS
+        from calibscale.output.plots.pictures import save_comparison
+
+        judged = rows or open_sources((store,), dict(options))[0]
+        names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
+        with progress("counting", "blocks", quiet) as report:
+            both = fitted.diagrams(
+                judged, progress=report, **{name: options[name] for name in names}
+            )
+        save_comparison(both, DIAGRAMS, figure)
+        wrote(figure)
+    if new:
+        rules = {"on_invalid": options["on_invalid"], "overwrite": overwrite}
+        with progress("writing", "rows", quiet) as report:
+            written = fitted.write(rows, new, progress=report, **rules)
+        if not quiet:
+            click.echo(f"{written.rows:,} recalibrated rows in {output}")
