@@ -172,6 +172,8 @@ def _descriptions(text: str) -> dict[str, str]:
 
 def _json(hint: Any) -> Any:
     """Type of the JSON values of an annotation."""
+    alias = getattr(get_origin(hint), "__value__", None)  # NDArray since NumPy 2.5
+    hint = hint if alias is None else alias[get_args(hint)]
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _annotated(arguments[0], arguments[1:])
