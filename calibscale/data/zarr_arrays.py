@@ -75,7 +75,7 @@ def local_path(path: str | Path) -> Path:
 
 def for_zarr(url: str | Path) -> dict[str, Any]:
     """Address and options in the form that zarr takes."""
-    address = str(url) if is_url(url) else str(local_path(url))
+    address = str(url) if is_url(url) else local_path(url)  # zarr reads # and ? in a str as a URL's
     return {"store": address, "storage_options": options_of(url) or None}
 
 

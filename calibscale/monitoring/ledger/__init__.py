@@ -79,7 +79,7 @@ class Ledger:
         text = json.dumps(recipe.to_dict(), allow_nan=False)  # fails before anything is written
 
         def fill(address: str) -> None:
-            group = zarr.open_group(address, mode="w-", zarr_format=3)
+            group = zarr.open_group(Path(address), mode="w-", zarr_format=3)
             for section, size in recipe.sizes.items():
                 group.create_array(
                     section,
@@ -362,7 +362,7 @@ def _order(group: float | None) -> tuple[bool, float]:
 def _group_of(path: str | Path) -> tuple[zarr.Group, dict[str, Any]]:
     """The zarr group of a ledger of any format, and its metadata."""
     try:
-        group = zarr.open_group(str(local_path(path)), mode="r+")
+        group = zarr.open_group(local_path(path), mode="r+")
     except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
         raise StoreError(f"{path}: there is no ledger") from error
     meta: Any = group.attrs.get(KEY)
