@@ -85,7 +85,7 @@ Examples
 --------
 >>> import calibscale
 >>> from calibscale.metrics import {name}
->>> y, p = ["no", "yes", "yes", "no"] * 25, [0.2, 0.9, 0.6, 0.3] * 25{more}
+>>> y, p = ["no", "yes", "yes", "no"] * 25, [0.2, 0.9, 0.3, 0.6] * 25{more}
 >>> value = {name}(y, p{argument})
 >>> source = calibscale.from_arrays(
 ...     probabilities=p, labels=y, class_names=["no", "yes"], binary=True{argument}
