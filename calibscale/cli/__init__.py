@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO, TextIOWrapper
 from pathlib import Path
@@ -25,7 +24,6 @@ from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, p
 from calibscale.cli.night_commands import ledger, nightly, report
 from calibscale.cli.options import (
     Commands,
-    add_options,
     binary_option,
     check_output,
     json_option,
@@ -35,7 +33,7 @@ from calibscale.cli.options import (
     split,
     write_json,
 )
-from calibscale.cli.sources import storage_option
+from calibscale.cli.sources import ROLES, role_options, storage_option
 from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
 from calibscale.formatting import printable
@@ -229,26 +227,9 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
         click.echo(f"{written.rows:,} rows of {written.classes} classes in {store}")
 
 
-_COLUMNS = "  NAME is an array, a column, comma-separated columns, or the prefix of their names."
-_ROLES = {
-    "logits": f"Logits, (n, K).{_COLUMNS}  [default: logits]",
-    "probabilities": "Predicted probabilities, (n, K), instead of --logits.",
-    "labels": "Labels: 0..K-1, -1 for a missing label, or names of classes.  [default: labels]",
-    "covariates": "Covariates, numbers or texts.  [default: covariates]",
-    "covariate_names": "Array of the names of covariates.  [default: covariate_names]",
-    "weights": "Importance weights, not counts of rows, in any unit.  [default: weights]",
-}
-
-
 @cli.command(short_help="Copy FILEs of predictions into a STORE.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... STORE")
-@partial(
-    add_options, section="Columns",
-    options=[
-        click.option(f"--{role.replace('_', '-')}", metavar="NAME", help=text)
-        for role, text in _ROLES.items()
-    ],
-)  # fmt: skip
+@role_options
 @click.option(
     "--class-names", metavar="A,B,...",
     help="Names of the classes in the order of their columns, comma-separated; labels may be these "
@@ -279,7 +260,7 @@ def ingest(
 
     if len(files) < 2:
         raise click.UsageError("pass at least one FILE, and then the STORE")
-    keys = {role: name for role in _ROLES if (name := options.pop(role)) is not None}
+    keys = {role: name for role in ROLES if (name := options.pop(role)) is not None}
     with progress("ingesting", "rows", quiet) as report:
         done = run(
             files[:-1], files[-1], keys=keys,

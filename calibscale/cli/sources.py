@@ -180,3 +180,23 @@ def _covariates() -> list[str]:
         name, _, ranges = text.rpartition(":")
         names.append(name if name and ranges.isdecimal() else text)
     return list(dict.fromkeys(names))
+
+
+_COLUMNS = "  NAME is an array, a column, comma-separated columns, or the prefix of their names."
+ROLES = {
+    "logits": f"Logits, (n, K).{_COLUMNS}  [default: logits]",
+    "probabilities": "Predicted probabilities, (n, K), instead of --logits.",
+    "labels": "Labels: 0..K-1, -1 for a missing label, or names of classes.  [default: labels]",
+    "covariates": "Covariates, numbers or texts.  [default: covariates]",
+    "covariate_names": "Array of the names of covariates.  [default: covariate_names]",
+    "weights": "Importance weights, not counts of rows, in any unit.  [default: weights]",
+}
+
+
+def role_options(command: Callable) -> Callable:
+    """Options for the columns of the files that `ingest` reads, by role."""
+    options = (
+        click.option(f"--{role.replace('_', '-')}", metavar="NAME", help=text)
+        for role, text in ROLES.items()
+    )
+    return add_options(command, options, "Columns")

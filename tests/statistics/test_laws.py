@@ -109,6 +109,7 @@ EXAMPLES = {
     "KernelSums": lambda cls: cls(
         "kde", "positive", (0.1, 0.5), views(_chunk().take(np.arange(10)), "positive")
     ),
+    "LabelVariances": lambda cls: cls(BinCounts("positive", EDGES)),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls(0.9, 0.1),
     "Modes": lambda cls: MODES,
@@ -126,7 +127,9 @@ EXAMPLES = {
     "RowPoints": lambda cls: cls("positive", (0,)),
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
     "ScalarScores": lambda cls: cls("top_label"),
+    "ScoreHistogram": lambda cls: cls("positive"),
     "SimplexCells": lambda cls: cls(),
+    "SpreadSums": lambda cls: cls("positive"),
     "SquaredResiduals": lambda cls: cls(BinCounts("class_wise", EDGES)),
     "StrengthModes": lambda cls: cls(MODES, Strengths("positive"), False),
     "Subset": lambda cls: cls("positive", 0.5),
