@@ -4,15 +4,41 @@ from __future__ import annotations
 
 
 class CalibscaleError(Exception):
-    """Base class of all errors that calibscale raises."""
+    """Base class of all errors that calibscale raises.
+
+    Examples
+    --------
+    >>> from calibscale import CalibscaleError, evaluate
+    >>> try:
+    ...     evaluate("no-such.zarr")
+    ... except CalibscaleError as error:
+    ...     print(type(error).__name__)
+    StoreError
+    """
 
 
 class OptionError(CalibscaleError, ValueError):
-    """A setting is impossible, or does not match the data."""
+    """A setting is impossible, or does not match the data.
+
+    Examples
+    --------
+    >>> from calibscale import ECE
+    >>> ECE(bins=0)
+    Traceback (most recent call last):
+    calibscale.errors.OptionError: ...
+    """
 
 
 class StoreError(CalibscaleError):
-    """A store cannot be opened, read or written."""
+    """A store cannot be opened, read or written.
+
+    Examples
+    --------
+    >>> from calibscale import LogitStore
+    >>> LogitStore.open("no-such.zarr")
+    Traceback (most recent call last):
+    calibscale.errors.StoreError: ...
+    """
 
 
 class InvalidDataError(CalibscaleError, ValueError):
@@ -22,6 +48,13 @@ class InvalidDataError(CalibscaleError, ValueError):
     ----------
     row : int or None
         Number of the first bad row, counted from 0.
+
+    Examples
+    --------
+    >>> from calibscale import evaluate, from_arrays
+    >>> evaluate(from_arrays(probabilities=[[0.5, 0.2]], labels=[0]), "ece")
+    Traceback (most recent call last):
+    calibscale.errors.InvalidDataError: ...
     """
 
     def __init__(self, message: str, row: int | None = None) -> None:
@@ -69,4 +102,10 @@ class ClusterError(CalibscaleError):
     """The Dask cluster is unreachable or has no workers.
 
     Run again when it is back; work in a checkpoint is kept.
+
+    Examples
+    --------
+    >>> from calibscale import CalibscaleError, ClusterError
+    >>> issubclass(ClusterError, CalibscaleError)
+    True
     """

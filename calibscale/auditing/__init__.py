@@ -45,6 +45,12 @@ class Recalibration:
         require two classes.
     hold_out : float
         Share of the rows that recalibration is evaluated on; the methods are fitted to the others.
+
+    Examples
+    --------
+    >>> from calibscale import Recalibration
+    >>> Recalibration(("platt", "isotonic"), hold_out=0.3).hold_out
+    0.3
     """
 
     methods: str | Sequence[str] = ()

@@ -66,6 +66,13 @@ class ArraySource:
     and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``,
     ``xarray.DataArray``.  `spacing` is the distance from 1 to the next number of the type in which
     predictions were given, if it is above that of their present type.
+
+    Examples
+    --------
+    >>> from calibscale import ArraySource, from_arrays
+    >>> source = from_arrays(probabilities=[0.2, 0.9], labels=[0, 1], binary=True)
+    >>> isinstance(source, ArraySource), source.rows
+    (True, 2)
     """
 
     kind: str

@@ -172,6 +172,17 @@ def open_arrays(
         If an array cannot be opened or holds objects, or a name points outside `store`.
     InvalidDataError, OptionError
         As `calibscale.from_arrays`.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, zarr
+    >>> from calibscale import evaluate, open_arrays
+    >>> folder = tempfile.mkdtemp()
+    >>> for name, values in (("p", np.full((4, 2), 0.5)), ("y", np.array([0, 1, 0, 1]))):
+    ...     array = zarr.save_array(f"{folder}/{name}.zarr", values)
+    >>> source = open_arrays(probabilities=f"{folder}/p.zarr", labels=f"{folder}/y.zarr")
+    >>> evaluate(source, "brier")["brier"].value
+    0.5
     """
 
     def opened(path: str | Path | None) -> Any:

@@ -198,6 +198,12 @@ class Estimator(BoundEstimator):
 
     `bind` returns the estimator for data.  By default that is the estimator itself, so that an
     estimator without settings that depend on the data implements `needs` and `finalize` only.
+
+    Examples
+    --------
+    >>> from calibscale import ECE, Estimator
+    >>> isinstance(ECE(bins=10), Estimator), ECE(bins=10) == ECE(bins=10)
+    (True, True)
     """
 
     by_default: ClassVar[bool] = True  # computed if no estimator is named

@@ -111,6 +111,13 @@ class OneHot:
 
     The map is for predictors that take few values (votes, trees, tables); a prediction that is
     none of the points is an error.
+
+    Examples
+    --------
+    >>> from calibscale import CKCE, OneHot, evaluate, from_arrays
+    >>> source = from_arrays(probabilities=[[0.5, 0.5]] * 8, labels=[0, 1] * 4)
+    >>> round(evaluate(source, CKCE(OneHot(((0.5, 0.5),)), ridge=0.0))["ckce"].value, 12)
+    0.0
     """
 
     points: tuple[tuple[float, ...], ...]

@@ -100,6 +100,13 @@ def wilson_interval(
     ------
     OptionError
         If the level is not in (0, 1).
+
+    Examples
+    --------
+    >>> from calibscale import wilson_interval
+    >>> low, high = wilson_interval(0.5, 100)
+    >>> round(float(low), 3), round(float(high), 3)
+    (0.404, 0.596)
     """
     check_level(confidence_level)
     f, n = np.asarray(frequency, np.float64), np.asarray(count, np.float64)
@@ -145,6 +152,13 @@ def consistency_interval(
     ------
     OptionError
         If the level is not in (0, 1).
+
+    Examples
+    --------
+    >>> from calibscale import consistency_interval
+    >>> low, high = consistency_interval(0.5, 100)
+    >>> bool(low < 0.41 < 0.59 < high)
+    True
     """
     check_level(confidence_level)
     p = np.clip(np.asarray(mean_p, np.float64), 0.0, 1.0)

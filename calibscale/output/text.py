@@ -52,6 +52,14 @@ def as_text(result: Any, max_lines: int | None = None) -> str:
     """Return the document of a result as text without colours, as commands print it.
 
     After `max_lines` lines, if given, there is a line about the rest; `print` shows 24.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, as_text, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> "accuracy" in as_text(evaluate(source, "accuracy"))
+    True
     """
     out = StringIO()
     print_result(

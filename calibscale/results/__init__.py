@@ -207,6 +207,16 @@ class Approximation(Declared):
         Expected bound of the error; 0 if exact, None if unknown.
     corrected : float or None
         Value minus the estimated bias of the approximation.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> evaluate(source, "ece")["ece"].approximation.kind
+    'exact'
+    >>> evaluate(source, "jkce")["jkce"].approximation.kind
+    'random_features'
     """
 
     kind: str = "exact"
@@ -243,6 +253,15 @@ class Interval(Declared):
     covers : str
         Quantity covered: the population's value, the expectation of a biased estimate at this n, or
         both, from the lower limit of the first to the upper limit of the second.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> interval = evaluate(source, "accuracy", interval="jackknife")["accuracy"].interval
+    >>> round(interval.low, 3), interval.high
+    (0.982, 1.0)
     """
 
     low: float
@@ -302,6 +321,15 @@ class Estimate(Tabular, Declared):
         Confidence interval, if requested and available.
     floor : Floor or None
         Noise floor of a biased estimate, if requested and available.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> estimate = evaluate(source, "tce2")["tce2"]
+    >>> round(estimate.value, 4), round(estimate.root, 4), estimate.n
+    (0.0375, 0.1936, 200)
     """
 
     estimator: str

@@ -246,6 +246,16 @@ class Audit(Outcome, SourceRows):
         Comparison with another model on the same rows.
     bias_map : BiasMap or None
         Map that contains the regions; None if too slow to compute (see `notes`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import audit, from_arrays
+    >>> p, x = np.tile([0.2, 0.8], 100), np.repeat([0, 1], 100)
+    >>> source = from_arrays(probabilities=p, labels=p > 0.5, binary=True, covariates=x,
+    ...                      covariate_names=["x"])
+    >>> audit(source, "x", n_replicates=19).n
+    200
     """
 
     schema: ClassVar[str] = "calibscale.audit/1"

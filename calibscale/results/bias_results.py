@@ -59,6 +59,16 @@ class BiasMap(Outcome, SourceRows):
         Whether there are fewer than `min_rows` effective rows, or the sums are too inexact.
     index : (m,) int64 or None
         Row numbers in the source, if the points are its rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, local_bias
+    >>> p, x = np.tile([0.2, 0.8], 100), np.arange(200) / 10
+    >>> source = from_arrays(probabilities=p, labels=p > 0.5, binary=True, covariates=x,
+    ...                      covariate_names=["x"])
+    >>> local_bias(source, "x", at="grid", points=5).bias.shape
+    (25,)
     """
 
     schema: ClassVar[str] = "calibscale.bias/1"

@@ -74,6 +74,16 @@ class Candidate(Declared):
         Parameters fitted in each fold (θ of the temperature model, h of kde_loo).
     reason : str or None
         Reason for a missing risk or estimate.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> candidate = select(source, estimators=["bins"]).best_of("bins")
+    >>> candidate.estimator
+    'bins'
     """
 
     estimator: str
@@ -131,6 +141,15 @@ class Selection(Outcome, SourceRows):
     pointwise : (c, K) or (c,) -> (c,)
         Squared calibration error at each prediction (of class 1 of two classes), the mean over the
         fits of the selected candidate; see `calibscale.selection.Pointwise`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> select(source, estimators=["bins"]).selected.estimator
+    'bins'
     """
 
     schema: ClassVar[str] = "calibscale.selection/1"
@@ -209,6 +228,17 @@ class RankedModel(SourceRows):
         Probability of each rank, the best first; empty where there are no intervals.
     accuracy, brier, nll : float or None
         Quality of the predictions, which calibration does not measure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, rank
+    >>> y = np.arange(400) % 2
+    >>> models = {name: from_arrays(probabilities=abs(y - error), labels=y, binary=True)
+    ...           for name, error in (("sharp", 0.05), ("blunt", 0.3))}
+    >>> best = rank(models).models[0]
+    >>> best.name, best.rank
+    ('sharp', 1)
     """
 
     name: str
@@ -257,6 +287,17 @@ class Difference(Declared):
         probability `level`.
     approximation_error : float or None
         Expected bound of the approximation error of `value`; 0 where exact, None where unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, rank
+    >>> y = np.arange(400) % 2
+    >>> models = {name: from_arrays(probabilities=abs(y - error), labels=y, binary=True)
+    ...           for name, error in (("sharp", 0.05), ("blunt", 0.3))}
+    >>> (difference,) = rank(models).differences
+    >>> difference.better, difference.worse
+    ('sharp', 'blunt')
     """
 
     better: str
@@ -290,6 +331,17 @@ class Agreement(Declared):
         Mean of Kendall's τ between the two rankings.
     values : (trials, models)
         Estimates by subset and model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, rank
+    >>> y = np.arange(400) % 2
+    >>> models = {name: from_arrays(probabilities=abs(y - error), labels=y, binary=True)
+    ...           for name, error in (("sharp", 0.05), ("blunt", 0.3))}
+    >>> (agreement,) = rank(models, subset_size=50, trials=20).agreement
+    >>> agreement.size
+    50
     """
 
     size: Count
@@ -327,6 +379,16 @@ class Ranking(Labelled[RankedModel], Outcome):
         Whether all models have the same rows and labels.
     notes : tuple of str
         Reasons to trust the ranking less.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, rank
+    >>> y = np.arange(400) % 2
+    >>> models = {name: from_arrays(probabilities=abs(y - error), labels=y, binary=True)
+    ...           for name, error in (("sharp", 0.05), ("blunt", 0.3))}
+    >>> [model.name for model in rank(models).models]
+    ['sharp', 'blunt']
     """
 
     schema: ClassVar[str] = "calibscale.ranking/1"

@@ -161,6 +161,15 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
         Estimates by value of the column ``group_by``.
     others : tuple of Evaluation
         Evaluations grouped by the further columns of ``calibscale evaluate --group-by``.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> result = evaluate(source, ["accuracy", "ece"])
+    >>> [estimate.estimator for estimate in result.estimates], result["accuracy"].value
+    (['accuracy', 'ece'], 1.0)
     """
 
     schema: ClassVar[str] = "calibscale.evaluation/1"
@@ -225,6 +234,14 @@ class Reliability(Outcome, SourceRows):
         Curve of all rows.
     groups : dict
         Curves by value of the column `group_by`.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, reliability
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> [(b.count, round(b.frequency, 6)) for b in reliability(source, bins=2).bins]
+    [(100, 0.0), (100, 1.0)]
     """
 
     schema: ClassVar[str] = "calibscale.reliability/1"
@@ -348,7 +365,16 @@ class ClusterCost(Declared):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Tabular, Declared):
-    """Expected costs of a run; `cluster` if a number of workers was given."""
+    """Expected costs of a run; `cluster` if a number of workers was given.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, plan
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> plan(source, "ece").rows
+    200
+    """
 
     schema: ClassVar[str] = "calibscale.plan/1"
     table: ClassVar[str] = "costs"

@@ -58,6 +58,15 @@ class TestResult(Declared):
     critical_value : float or None
         Value that must be exceeded for a p-value of at most 5 %; None if the replicates are too few
         or the test stopped early.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, calibration_test
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> (result,) = calibration_test(source, "ece", n_replicates=19).results
+    >>> result.p_value, len(result.null_values)
+    (0.05, 19)
     """
 
     __test__ = False  # for pytest
@@ -106,6 +115,15 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
     ----------
     results : tuple of TestResult
         Results in the order of the requested statistics.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, calibration_test
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> tests = calibration_test(source, ["ece", "tce2"], n_replicates=19)
+    >>> [result.statistic for result in tests.results]
+    ['ece', 'tce2']
     """
 
     schema: ClassVar[str] = "calibscale.test/1"
@@ -142,6 +160,12 @@ class Miscalibration(Declared):
         T, where labels are drawn from softmax(log q / T); above 1 for an overconfident model.
     where : (name, value), optional
         Name and value of a covariate; other rows are calibrated.
+
+    Examples
+    --------
+    >>> from calibscale import Miscalibration
+    >>> Miscalibration(temperature=1.3).temperature
+    1.3
     """
 
     shift: Finite = 0.0
@@ -188,6 +212,16 @@ class Power(Outcome, SourceRows):
         them were rejected, or too few.
     curve : tuple of PowerPoint
         Power at each simulated number of rows.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, Miscalibration, power
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> bias = Miscalibration(temperature=3.0)
+    >>> result = power(source, bias, "ece", trials=10, n_replicates=19, max_rows=400)
+    >>> result.power
+    0.8
     """
 
     schema: ClassVar[str] = "calibscale.power/1"

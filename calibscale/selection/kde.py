@@ -305,6 +305,15 @@ class KDE(GridFamily):
         Bandwidths h.  Default: logspace(−5, −1, 15) and {0.2, 0.4, …, 1}.
     exact : bool
         Use exact sums for scalar notions, too, at the rows kept in memory and in quadratic time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import KDE, from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> select(source, estimators=[KDE((0.05, 0.1))]).selected.estimator
+    'kde'
     """
 
     exact: bool = False
@@ -396,6 +405,15 @@ class LeaveOneOutKDE(KDE):
 
     In each training set, the h of the grid with the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j) over
     the rows kept in memory (some of them for a scalar notion) is used, as in the published method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import LeaveOneOutKDE, from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> select(source, estimators=[LeaveOneOutKDE((0.05, 0.1))]).selected.estimator
+    'kde_loo'
     """
 
     name: ClassVar[str] = "kde_loo"

@@ -291,6 +291,15 @@ class UKKR(Ridge):
     """Kernel ridge regression of δ: h(p, p') = ⟨r̂(p), r̂(p')⟩ with r̂(p) = Wᵀφ(p) [GB eq. 32].
 
     W = (S + λnI)⁻¹Cᵀ with λ = reg·n^(−1/4) and n training rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import UKKR, from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> select(source, estimators=[UKKR((0.1, 0.01))]).selected.estimator
+    'ukkr'
     """
 
     name: ClassVar[str] = "ukkr"
@@ -308,6 +317,15 @@ class KKR(Ridge):
     """Kernel ridge regression of ⟨δ, δ'⟩ on pairs: h(p, p') = φᵀBφ' [GB eq. 28, 29].
 
     B = U[(GGᵀ)_ab/(σ_aσ_b + λn²)]Uᵀ with S = UσUᵀ, G = UᵀCᵀ, λ = reg·n^(−1/2), n training rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import KKR, from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> select(source, estimators=[KKR((0.1, 0.01))]).selected.estimator
+    'kkr'
     """
 
     name: ClassVar[str] = "kkr"

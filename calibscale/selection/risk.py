@@ -82,6 +82,14 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     ----------
     delta, residuals, weights
         See `plug_in_risk`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import plug_in_risk_error
+    >>> delta = np.array([[0.1], [-0.1], [0.2], [-0.2]])
+    >>> plug_in_risk_error(delta, np.zeros((4, 1))) >= 0
+    True
     """
     w = np.ones(len(delta)) if weights is None else weights
     weighted = w[:, None] * delta

@@ -147,7 +147,17 @@ class Bins(GridFamily):
 
 @dataclass(frozen=True)
 class DebiasedBins(Bins):
-    """`Bins` with ``debiased=True``, named ``bins_debiased``."""
+    """`Bins` with ``debiased=True``, named ``bins_debiased``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale import DebiasedBins, from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> select(source, estimators=[DebiasedBins((5, 10))]).selected.estimator
+    'bins_debiased'
+    """
 
     debiased: bool = field(default=True, init=False)
     name: ClassVar[str] = "bins_debiased"
