@@ -13,8 +13,8 @@ from pathlib import Path
 from measure import RESULTS, Settings, usable_cores
 
 NAMES = (
-    "golden", "exact", "start", "reads", "scale", "scaling", "peers", "selection", "pairs",
-    "subnormal", "levels", "alarms", "nightly",
+    "golden", "exact", "start", "reads", "scale", "scaling", "peers", "conventions", "selection",
+    "pairs", "subnormal", "levels", "alarms", "nightly",
 )  # fmt: skip
 CORES = 2
 

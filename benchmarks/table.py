@@ -1,4 +1,4 @@
-"""python benchmarks/table.py [README]: rewrite its benchmark tables from the JSON results."""
+"""python benchmarks/table.py [PAGE [RESULTS]]: rewrite the tables of docs from the JSON results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from measure import RESULTS
 
-README = Path(__file__).parent.parent / "README.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = DOCS / "benchmarks.md", DOCS / "conventions.md"
 
 
 def peers(rows: list[dict[str, Any]]) -> list[list[str]]:
@@ -24,6 +25,16 @@ def peers(rows: list[dict[str, Any]]) -> list[list[str]]:
             ece = "–" if row["ece"] is None else f"{row['ece']:.3e}"
             cells += [f"{row['seconds']:.2f}", f"{row['megabytes']:.0f}", ece]
         lines.append([*cells, f"{row['exact']:.3e}"])
+    return lines
+
+
+def conventions(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["arrays", "package", "call", "value", "equal, `m` is `calibscale.metrics`"]]
+    for row in rows:
+        package = row["package"] if row["version"] is None else f"{row['package']} {row['version']}"
+        theirs = "not installed" if row["value"] is None else f"{row['value']:.6g}"
+        other = f": {row['equal']:.6g}, not the same" if row["tolerance"] is None else ""
+        lines.append([row["data"], package, f"`{row['call']}`", theirs, f"`{row['ours']}`{other}"])
     return lines
 
 
@@ -113,19 +124,23 @@ def rewrite(text: str, name: str, table: str) -> str:
     return f"{before}{start}\n{table}\n{end}{after}"
 
 
-def main(readme: Path = README, results: Path = RESULTS) -> None:
-    text = readme.read_text()
+def main(page: Path, results: Path = RESULTS) -> None:
+    text = page.read_text()
     tables = {
-        "peers": peers, "scale": scale, "selection": selection, "pairs": pairs, "levels": levels,
-        "nightly": nightly, "alarms": alarms,
+        "peers": peers, "conventions": conventions, "scale": scale, "selection": selection,
+        "pairs": pairs, "levels": levels, "nightly": nightly, "alarms": alarms,
     }  # fmt: skip
     for name, lines in tables.items():
         if f"<!-- benchmark: {name} -->" not in text:
             continue
         result = json.loads((results / f"{name}.json").read_text())
         text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))
-    readme.write_text(text)
+    page.write_text(text)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    if given := sys.argv[1:]:
+        main(*map(Path, given))
+    else:
+        for page in PAGES:
+            main(page)

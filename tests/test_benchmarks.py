@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-IN_TABLES = ("peers", "scale", "selection", "pairs", "levels", "nightly", "alarms")
+IN_TABLES = (
+    "peers", "conventions", "scale", "selection", "pairs", "levels", "nightly", "alarms",
+)  # fmt: skip
 NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
 
 pytestmark = [
