@@ -16,6 +16,7 @@ import pytest
 
 import calibscale
 from calibscale.cli import main
+from tests.support.browser import chromium
 from tests.support.commands import Ran
 
 for _name in (
@@ -84,6 +85,13 @@ def data_folder() -> Path:
 @pytest.fixture(scope="session")
 def golden_scores() -> dict[str, dict[str, float]]:
     return json.loads((_shared("golden") / "first_2000_rows.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Headless Chromium with an empty profile."""
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 @pytest.fixture

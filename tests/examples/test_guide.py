@@ -1,4 +1,7 @@
-"""README: every block of code runs unchanged, and every link has a target."""
+"""README and pages of docs: blocks of code run unchanged, and links of the README have targets.
+
+Building the documentation runs the blocks that have an output, and the scripts: `test_site`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from calibscale import LogitStore
 from calibscale.cli import main
@@ -24,7 +31,7 @@ from calibscale.monitoring.job.job_reader import read_job
 from tests.support import ROOT
 
 README = ROOT / "README.md"
-CLASSES = 10
+PAGES = [README, *sorted(p for p in ROOT.glob("docs/**/*.md") if "generated" not in p.parts)]
 FAST = {  # options that make slow commands fast
     "calibscale power": ["--trials", "10", "--replicates", "19", "--most", "400"],
     "calibscale demo": ["--rows", "2000"],
@@ -32,68 +39,55 @@ FAST = {  # options that make slow commands fast
 
 
 class Block(NamedTuple):
-    """Fenced block and its heading."""
+    """Fenced block, its page and its heading."""
 
+    page: str
     section: str
     language: str
     text: str
 
 
-def blocks(*languages: str) -> list[Block]:
-    """Blocks of these languages, in order."""
-    if not README.exists():  # an installed wheel
-        return []
-    result, section, fence, lines = [], "", "", []
-    for line in README.read_text().splitlines():
-        if fence and line == "```":
-            result.append(Block(section, fence, "\n".join(lines)))
-            fence = ""
-        elif fence:
-            lines.append(line)
-        elif line.startswith("```"):
-            fence, lines = line[3:] or "none", []
-        elif line.startswith("## "):
-            section = line[3:]
+def blocks(*languages: str, pages: Sequence[Path] = PAGES) -> list[Block]:
+    """Blocks of these languages, in order; none beside an installed wheel."""
+    result = []
+    for page in filter(Path.exists, pages):
+        section, fence, lines = page.stem, "", []
+        for line in page.read_text().splitlines():
+            if fence and line == "```":
+                result.append(Block(page.stem, section, fence, "\n".join(lines)))
+                fence = ""
+            elif fence:
+                lines.append(line)
+            elif line.startswith("```"):
+                fence, lines = line[3:] or "none", []
+            elif line.startswith("## "):
+                section = line[3:]
     return [block for block in result if block.language in languages]
 
 
 def each(*languages: str) -> pytest.MarkDecorator:
     """Parametrize a test over blocks, named after their headings."""
     ids = []
-    for section, group in groupby(blocks(*languages), key=lambda b: b.section or "first"):
-        ids += [f"{section.replace(' ', '-')}-{i}" for i, _ in enumerate(group)]
+    for (page, section), group in groupby(blocks(*languages), key=lambda b: (b.page, b.section)):
+        ids += [f"{page}-{section.replace(' ', '-')}-{i}" for i, _ in enumerate(group)]
     return pytest.mark.parametrize("block", blocks(*languages), ids=ids)
 
 
-def predictions(rows: int, seed: int, temperature: float = 1.5) -> dict[str, np.ndarray]:
-    """Overconfident predictions of ten classes, with a region."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(rows, CLASSES)) * 2
-    heat = np.exp(logits / temperature)
-    p = heat / heat.sum(1, keepdims=True)
-    return {
-        "logits": logits,
-        "labels": (p.cumsum(1) < rng.random((rows, 1))).sum(1).clip(max=CLASSES - 1),
-        "covariates": rng.integers(0, 2, (rows, 1)).astype(float),
-    }
-
-
-def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write the arrays to a store."""
-    store = LogitStore.create(path, classes=CLASSES, covariate_names=["region"])
-    with store.writer() as writer:
-        writer.append(arrays["logits"], arrays["labels"], covariates=arrays["covariates"])
+def files() -> dict[str, Any]:
+    """Functions that write the files of executed pages."""
+    return runpy.run_path(str(ROOT / "docs" / "_ext" / "prepared_files.py"))
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
-    """Folder with the files that the README assumes."""
-    folder = tmp_path_factory.mktemp("readme")
+    """Folder with the files that pages assume."""
+    folder = tmp_path_factory.mktemp("pages")
+    predictions, write = itemgetter("predictions", "write_store")(files())
     arrays = predictions(600, 0)
     np.savez(folder / "predictions.npz", covariate_names=["region"], **arrays)
     write(folder / "predictions.zarr", arrays)
     for name, temperature in (("a", 1.0), ("b", 1.5), ("c", 2.0)):
-        write(folder / f"{name}.zarr", predictions(600, 1, temperature))
+        write(folder / f"{name}.zarr", predictions(600, 1, temperature=temperature))
     rng = np.random.default_rng(2)
     age, region = rng.uniform(20, 70, 800), rng.integers(0, 3, 800)
     p = rng.uniform(0.05, 0.95, 800)
@@ -108,7 +102,18 @@ def prepared(tmp_path_factory) -> Path:
         write(folder / "predictions" / f"{day}.zarr", predictions(600, 3 + number))
     (folder / "out").mkdir()
     (folder / "job.toml").write_text(blocks("toml")[0].text)
+    _frame().to_parquet(folder / "predictions.parquet")
     return folder
+
+
+def _frame() -> pd.DataFrame:
+    """Columns p_cat, p_dog, p_fox, animal and region of a classifier of three classes."""
+    arrays = files()["predictions"](300, 5, classes=3)
+    heat = np.exp(arrays["logits"])
+    names = np.array(["cat", "dog", "fox"])
+    frame = pd.DataFrame(heat / heat.sum(1, keepdims=True), columns=[f"p_{n}" for n in names])
+    region = np.array(["north", "south"])[arrays["covariates"][:, 0].astype(int)]
+    return frame.assign(animal=names[arrays["labels"]], region=region)
 
 
 @pytest.fixture
@@ -187,30 +192,41 @@ def in_a_shell(commands: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def names() -> dict[str, object]:
-    """Names that blocks of Python assume, and that they leave to later blocks."""
-    arrays = predictions(300, 5)
-    heat = np.exp(arrays["logits"])
-    p = heat / heat.sum(1, keepdims=True)
-    return {
-        "model": SimpleNamespace(predict_proba=lambda X: p, classes_=np.arange(CLASSES)),
-        "X": None,
-        "region": arrays["covariates"][:, 0],
-        "batches": [(arrays["logits"], arrays["labels"], arrays["covariates"])],
-        "p": p,
-        "y": arrays["labels"],
-        "w": np.ones(300),
-    }
+def names() -> Callable[[str], dict[str, Any]]:
+    """Names that blocks of Python assume, and that they leave to later blocks of their page."""
+    frame = _frame()
+    p, animals = frame.iloc[:, :3].to_numpy(), frame["animal"].to_numpy()
+    X, y = np.log(p), np.unique(animals, return_inverse=True)[1]
+    arrays = files()["predictions"](300, 5)
+
+    @cache
+    def of_page(page: str) -> dict[str, Any]:
+        return {
+            "model": LogisticRegression().fit(X, y),
+            "X": X, "y": y, "names": animals, "p": p, "frame": frame, "w": np.ones(300),
+            "region": arrays["covariates"][:, 0],
+            "batches": [(arrays["logits"], arrays["labels"], arrays["covariates"])],
+            "loader": [(X, y)],
+        }  # fmt: skip
+
+    return of_page
 
 
 @each("python")
-def test_python__runs(block, names, folder):
+def test_python__runs(block, names, folder, monkeypatch):
     if "LogitStore.create" in block.text:
         shutil.rmtree(folder / "predictions.zarr")
-    exec(compile(block.text, f"README, {block.section}", "exec"), names)
+    if "mlflow" in block.text:
+        pytest.importorskip("mlflow", reason="needs mlflow-skinny and SQLAlchemy")
+        pytest.importorskip("sqlalchemy", reason="needs mlflow-skinny and SQLAlchemy")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+    known = names(block.page)
+    exec(compile(block.text, f"{block.page}, {block.section}", "exec"), known)
+    if block.page == "tasks":
+        assert len([line for line in block.text.splitlines() if line.strip()]) <= 5
     if "np.savez" in block.text:
         main(["ingest", "predictions.npz", "again.zarr"])
-        assert LogitStore.open("again.zarr").rows == len(names["y"])
+        assert LogitStore.open("again.zarr").rows == len(known["y"])
 
 
 @each("toml")
@@ -220,32 +236,32 @@ def test_job_files__are_valid(block, tmp_path):
     read_job(job)
 
 
-def test_links__lead_somewhere():
-    if not README.exists():
-        pytest.skip("no README beside an installed wheel")
+@pytest.mark.skipif(not README.exists(), reason="no README beside an installed wheel")
+def test_readme__is_short_and_its_links_lead_somewhere():
     text = README.read_text()
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-    used = re.findall(r"\]\(#([^)]+)\)", text)
-    assert used
-    assert set(used) <= anchors
-    for path in re.findall(r"`(examples/[\w./]+|benchmarks/[\w./]+)`", text):
+    assert len(text.splitlines()) <= 150
+    paths = re.findall(r"\]\(([\w./]+)\)", text)
+    assert len(paths) > 10
+    for path in paths:
         assert (ROOT / path).exists(), path
 
 
-def test_options__exist():
-    """Every option that the README names is one of the command line's."""
-    if not README.exists():
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_and_scripts__exist(page):
+    """Every option of calibscale that a page names is one of the command line's."""
+    if not page.exists():
         pytest.skip("no README beside an installed wheel")
     from calibscale.cli import cli
 
     def options(command) -> set[str]:
-        by_name = {name for p in command.params for name in p.opts}
+        by_name = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
         return by_name.union(*(options(c) for c in getattr(command, "commands", {}).values()))
 
-    others = {"--scheduler-file", "--nworkers", "--nthreads"}  # of dask
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README.read_text()))
+    others = {"--scheduler-file", "--nworkers", "--nthreads", "--help"}  # of dask, and of all
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
     assert named - others <= options(cli)
+    for path in re.findall(r"`(examples/[\w./]+|benchmarks/[\w./]+)`", page.read_text()):
+        assert (ROOT / path).exists(), path
 
 
 @pytest.fixture

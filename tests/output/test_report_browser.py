@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +11,10 @@ import pytest
 
 import calibscale
 from calibscale.output.report import save_report
+from tests.support.browser import requests, visit
 from tests.support.report_results import HOSTILE, command_results, night, rows
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-
 MIN_TEXT = 8.0  # CSS px, smallest text of a plot on a phone
-SWITCHES = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Headless Chromium with an empty profile."""
-    driver = shutil.which("chromedriver")
-    program = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
-    if driver is None or program is None:
-        pytest.skip("there is no Chromium with its chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for switch in (*SWITCHES, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "localhost,127.0.0.1")  # the driver is local
-        started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-        yield started
-        started.quit()
 
 
 @pytest.fixture(scope="module")
@@ -67,24 +37,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     page = icon + "".join(cell._repr_html_() for cell in cells)
     (folder / "notebook.html").write_text(page, "utf-8")
     return {name: (folder / f"{name}.html").as_uri() for name in (*reports, "notebook")}
-
-
-def visit(browser: Any, page: str, width: int = 1280, scheme: str = "light") -> None:
-    """Open a page in a window of the given width."""
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)  # discard entries of the previous page
-    browser.get(page)
-
-
-def requests(browser: Any) -> list[str]:
-    """URLs that a page has requested."""
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [m for m in messages if m["method"] == "Network.requestWillBeSent"]
-    return [m["params"]["request"]["url"] for m in sent]
 
 
 PLOTS = """

@@ -1,0 +1,66 @@
+"""Directive `run`: commands that a build runs, shown with what they print.
+
+The blocks of a page run one after another in a folder of the page.  ``:codes: 3`` are exit codes
+besides 0, ``:last: 5`` shows the last lines alone, ``:silent:`` shows no output, and
+``:prepare: KIND`` first writes the files of `prepared_files.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+HERE = Path(__file__).parent
+WORK = Path(tempfile.gettempdir()) / f"calibscale-docs-run-{os.getuid()}"
+
+
+class Run(SphinxDirective):
+    has_content = True
+    option_spec = {  # noqa: RUF012
+        "codes": directives.positive_int_list,
+        "last": directives.positive_int,
+        "silent": directives.flag,
+        "prepare": directives.unchanged,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        folder = WORK / self.env.docname.replace("/", "-")
+        if self.env.temp_data.setdefault("run folder", None) is None:
+            self.env.temp_data["run folder"] = folder
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            (folder / "examples").symlink_to(HERE.parent.parent / "examples")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        if kind := self.options.get("prepare"):
+            script = [sys.executable, HERE / "prepared_files.py", kind]
+            subprocess.run(script, cwd=folder, check=True)
+        shown = []
+        for command in "\n".join(self.content).removeprefix("$ ").split("\n$ "):
+            done = subprocess.run(
+                ["bash", "-c", command.strip()], cwd=folder, env={**os.environ, "PATH": path},
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+            if done.returncode not in (0, *self.options.get("codes", ())):
+                raise self.error(f"exit code {done.returncode}: {command}\n{done.stdout}")
+            shown.append(f"$ {command.strip()}")
+            if "silent" not in self.options:
+                output = done.stdout.replace(f"{folder}/", "").rstrip().splitlines()
+                shown += output[-self.options.get("last", len(output)) :]
+        text = "\n".join(shown)
+        block = nodes.literal_block(text, text, language="console")
+        self.set_source_info(block)
+        return [block]
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("run", Run)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

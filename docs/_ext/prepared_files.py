@@ -1,0 +1,75 @@
+"""python prepared_files.py KIND: the files that a page assumes, in the working folder."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from calibscale import LogitStore
+
+JOB = """\
+model = "v3"
+estimators = ["ece", "tce2_debiased"]
+windows = ["day", "7d"]
+
+[source]
+path = "predictions/{date}.zarr"
+format = "store"
+
+[[thresholds]]                  # is the error of a week beyond noise?
+estimator = "tce2_debiased"
+bound = "low"
+window = "7d"
+above = 0.01
+
+[outputs]
+json = "out/{date}.json"
+report = "out/report.html"
+"""
+
+
+def predictions(
+    rows: int, seed: int, classes: int = 10, temperature: float = 1.5
+) -> dict[str, np.ndarray]:
+    """Overconfident predictions, with a region: logits, labels, covariates (n, 1)."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(rows, classes)) * 2
+    heat = np.exp(logits / temperature)
+    p = heat / heat.sum(1, keepdims=True)
+    labels = (p.cumsum(1) < rng.random((rows, 1))).sum(1).clip(max=classes - 1)
+    region = rng.integers(0, 2, (rows, 1)).astype(float)
+    return {"logits": logits, "labels": labels, "covariates": region}
+
+
+def write_store(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    store = LogitStore.create(path, classes=arrays["logits"].shape[1], covariate_names=["region"])
+    with store.writer() as writer:
+        writer.append(arrays["logits"], arrays["labels"], covariates=arrays["covariates"])
+
+
+def table() -> None:
+    """Write predictions.csv: three classes by name, and a region."""
+    arrays, names = predictions(4000, 0, 3), ("cat", "dog", "fox")
+    p = np.exp(arrays["logits"])
+    p /= p.sum(1, keepdims=True)
+    with open("predictions.csv", "w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow([*(f"p_{name}" for name in names), "animal", "region"])
+        for row, label, region in zip(p, arrays["labels"], arrays["covariates"], strict=True):
+            place = ("north", "south")[int(region[0])]
+            lines.writerow([*row.round(5), names[label], place])
+
+
+def days() -> None:
+    """Write job.toml and predictions/DAY.zarr of a week."""
+    Path("predictions").mkdir()
+    for day in range(7, 14):
+        write_store(Path(f"predictions/2026-11-{day:02d}.zarr"), predictions(800, day, 3))
+    Path("job.toml").write_text(JOB)
+
+
+if __name__ == "__main__":
+    {"table": table, "days": days}[sys.argv[1]]()
