@@ -42,7 +42,8 @@ def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
 
     batches: Any
     if hasattr(frame, "scanner"):  # pyarrow.dataset
-        options: dict[str, Any] = {"batch_readahead": 0, "fragment_readahead": 1}
+        # threads of its own would read ahead of rows that are not yet evaluated, up to 1 GB
+        options: dict[str, Any] = {"use_threads": False, "batch_readahead": 0}
         if isinstance(getattr(frame, "format", None), dataset.ParquetFileFormat):
             parquet = dataset.ParquetFragmentScanOptions(
                 use_buffered_stream=True, buffer_size=2**16, pre_buffer=False

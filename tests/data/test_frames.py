@@ -198,10 +198,7 @@ def test_stream__pairs_of_rows(columns):
 
 @pytest.mark.long
 def test_parquet__is_not_held(tmp_path, rng):
-    """Arrow's memory while 4,000,000 rows are evaluated, which would take 32 MB.
-
-    The reader is up to 16 MB ahead, at any number of rows; how far depends on the threads.
-    """
+    """Arrow's memory while 4,000,000 rows are evaluated, which would take 32 MB."""
     p = rng.random(4_000_000)
     table = pa.table({"p": p, "y": rng.random(len(p)) < p**2})
     pa.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=2**16)
@@ -217,7 +214,7 @@ def test_parquet__is_not_held(tmp_path, rng):
         source, "ece", progress=lambda *done: peaks.append(pa.total_allocated_bytes() - before)
     )
     assert result["ece"].value == expected["ece"].value
-    assert max(peaks) < 24e6
+    assert max(peaks) < 12e6
 
 
 def test_predictions__named_in_several_ways(columns):
