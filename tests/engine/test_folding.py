@@ -391,7 +391,8 @@ def test_imports__distributed_only_for_clusters(store):
 def test_package__needs_no_extra_for_tables_pictures_and_reports():
     root = ROOT
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    assert {"matplotlib>=3.8", "pyarrow>=15", "fsspec>=2024.1"} <= set(project["dependencies"])
+    names = {requirement.partition(">")[0] for requirement in project["dependencies"]}
+    assert {"matplotlib", "pyarrow", "fsspec"} <= names
     assert set(project["optional-dependencies"]) == {"safetensors", "test"}
     for folder in ("calibscale", "examples"):
         for path in (root / folder).rglob("*.py"):
