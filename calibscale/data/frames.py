@@ -42,7 +42,7 @@ def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
 
     batches: Any
     if hasattr(frame, "scanner"):  # pyarrow.dataset
-        # threads of its own would read ahead of rows that are not yet evaluated, up to 1 GB
+        # Arrow's own threads would read up to 1 GB ahead of the evaluation
         options: dict[str, Any] = {"use_threads": False, "batch_readahead": 0}
         if isinstance(getattr(frame, "format", None), dataset.ParquetFileFormat):
             parquet = dataset.ParquetFragmentScanOptions(

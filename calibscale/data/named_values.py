@@ -79,7 +79,7 @@ def named_columns(
         names = (
             [f"x{j}" for j in range(len(columns))] if headings is None else [*map(str, headings)]
         )
-    found = {}
+    categories_of: dict[str, tuple[str, ...]] = {}
     for j, (name, column) in enumerate(zip(names, columns, strict=False)):
         if is_named(column):
             known = (categories or {}).get(name)
@@ -90,10 +90,10 @@ def named_columns(
                     f"everywhere: categories={{{name!r}: {list(values)}}}"
                 )
             if values and isinstance(values[0], str):
-                found[name] = values
+                categories_of[name] = values
                 columns[j] = np.where(codes < 0, np.nan, codes)
             else:
                 columns[j] = np.array([*values, np.nan], np.float64)[codes]
         elif column.dtype.kind == "b":
-            found[name] = FLAGS
-    return np.column_stack(columns).astype(np.float64), names, found
+            categories_of[name] = FLAGS
+    return np.column_stack(columns).astype(np.float64), names, categories_of

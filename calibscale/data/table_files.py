@@ -156,15 +156,17 @@ def _usual(
     file: str | Path, names: Sequence[str], roles: Sequence[str], *taken: str
 ) -> tuple[str, str]:
     """Role and columns of the only usual name; an OptionError lists the columns otherwise."""
-    found = [
+    candidates = [
         (role, name) for role in roles for name in _USUAL[role]
         if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
     ]  # fmt: skip
-    if len(found) != 1:
+    if len(candidates) != 1:
         listed = ", ".join(names[:20]) + ", …" * (len(names) > 20) or "none"
         what = " or ".join(f"{role}= (--{role})" for role in roles)
-        several = f", as there are several: {', '.join(name for _, name in found)}" * bool(found)
+        several = f", as there are several: {', '.join(name for _, name in candidates)}" * bool(
+            candidates
+        )
         raise OptionError(
             f"{file}: name the columns with {what}{several}; the columns are: {listed}"
         )
-    return found[0]
+    return candidates[0]

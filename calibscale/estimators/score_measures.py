@@ -112,8 +112,8 @@ def _walk(cells: OccupiedCells) -> Floats:
 class ECCEMAD(_Cumulative):
     """Largest cumulative difference max_j |C_j| of events and predictions in order of the score.
 
-    C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw, the ECCE-MAD of Arrieta-Ibarra et al. (2022, eq. 7) and
-    the Kolmogorov–Smirnov statistic of calibration.  The error is not squared; its unit is that of
+    C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw, the ECCE-MAD of Arrieta-Ibarra et al. (2022) and the
+    Kolmogorov–Smirnov statistic of calibration.  The error is not squared; its unit is that of
     a probability.  It has no bins and nothing to choose; a large value means that predictions of
     some range below a score are off on average.  `details` has `sigma`, the standard deviation of
     the last C of a calibrated model, and `scaled`, the value divided by it.
@@ -136,7 +136,7 @@ class ECCEMAD(_Cumulative):
 class ECCERange(_Cumulative):
     """Range max_j C_j − min_j C_j of cumulative differences in order of the score.
 
-    The ECCE-R of Arrieta-Ibarra et al. (2022, eq. 8) and Kuiper's statistic of calibration: the
+    The ECCE-R of Arrieta-Ibarra et al. (2022) and Kuiper's statistic of calibration: the
     largest total difference Σw(event − p)/Σw over any range of scores.  See `ECCEMAD`.
 
     Examples
@@ -180,9 +180,9 @@ class CORP(_Error):
     """Miscalibration of the Brier score by isotonic regression (CORP; Dimitriadis et al. 2021).
 
     The Brier score of the event is miscalibration − discrimination + uncertainty, with the
-    isotonic regression of the events on the score as the recalibrated forecast (eq. 1).  The value
+    isotonic regression of the events on the score as the recalibrated forecast.  The value
     is the miscalibration, a squared error; `details` has the other parts, the score, and the steps
-    of the reliability curve (lowest and highest score, frequency, rows).  It needs no bins;
+    of the reliability curve (lowest and highest score, frequency, weight).  It needs no bins;
     recalibration that is fitted to the same rows biases it upwards, and only increasing maps
     are considered.
 

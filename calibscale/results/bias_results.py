@@ -107,16 +107,16 @@ class BiasMap(Outcome, SourceRows):
 
     def columns(self) -> dict[str, Any]:
         """Columns of the tidy table: categories by name, NaN for values that are not finite."""
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name, values in self.points.items():
-            found |= values if name == "covariates" else {name: values}
-        for name, values in found.items():
+            columns |= values if name == "covariates" else {name: values}
+        for name, values in columns.items():
             if values.dtype.kind == "f":
-                found[name] = np.where(np.isfinite(values), values, np.nan)
+                columns[name] = np.where(np.isfinite(values), values, np.nan)
         for name in self.source.get("categories", {}).keys() & set(self.covariates):
             names = dict(enumerate(self.source["categories"][name]))
-            found[name] = [names.get(value, value) for value in found[name].tolist()]
-        return found
+            columns[name] = [names.get(value, value) for value in columns[name].tolist()]
+        return columns
 
     def most_biased(self, count: int) -> Ints:
         """Indices of the unmasked points of largest |z|, in decreasing order."""

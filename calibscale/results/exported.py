@@ -100,7 +100,7 @@ class Tabular:
         >>> {name: round(x, 3) for name, x in calibscale.evaluate(source, "ece").metrics().items()}
         {'ece': 0.15}
         """
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for row in self._measured():
             parts = (row[name] for name in _NAMES if row.get(name) is not None)
             texts = (part if isinstance(part, str) else f"{part:.10g}" for part in parts)
@@ -108,8 +108,8 @@ class Tabular:
             for column, ending in _MEASURES.items():
                 value = row.get(column)
                 if isinstance(value, int | float) and math.isfinite(value):
-                    found[label + ending] = float(value)
-        return found
+                    numbers[label + ending] = float(value)
+        return numbers
 
     def _measured(self) -> Iterable[Row]:
         """Rows that have a name and a value each."""

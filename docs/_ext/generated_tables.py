@@ -36,10 +36,10 @@ def job_tables(name: str, schema: Schema, parts: Schema) -> Iterator[tuple[str, 
     rows, inner = [], []
     for key, value in schema["properties"].items():
         several = [value, value.get("items", {}), *value.get("anyOf", ())]
-        found = [s["$ref"].rpartition("/")[2] for s in several if "$ref" in s]
+        references = [s["$ref"].rpartition("/")[2] for s in several if "$ref" in s]
         path = f"{name}.{key}" if name else key
-        if found:
-            inner += [("[" * (value.get("type") == "array") + path, parts[found[0]])]
+        if references:
+            inner += [("[" * (value.get("type") == "array") + path, parts[references[0]])]
         else:
             default = value.get("default")
             shown = "required" if key in schema.get("required", ()) else ""
@@ -68,8 +68,8 @@ class JobKeys(SphinxDirective):
 class Schemas(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         folder = files("calibscale.results") / "schemas"
-        found = {each.name: each.read_text() for each in folder.iterdir() if ".json" in each.name}
-        schemas = {name: json.loads(text) for name, text in sorted(found.items())}
+        texts = {each.name: each.read_text() for each in folder.iterdir() if ".json" in each.name}
+        schemas = {name: json.loads(text) for name, text in sorted(texts.items())}
         rows = [[f"`{n}`", f"`{s['$id']}`", s.get("description", "")] for n, s in schemas.items()]
         return self.parse_text_to_nodes(_table(["file", "identifier", "result"], *rows))
 

@@ -85,7 +85,7 @@ class FittedRecalibration(RecalibrationResult):
         probabilities, logits : (n, K) or (n,) array-like
             One of them; (n,) is P(y = 1) or its log-odds.
         covariates : (n, d) array-like or data frame, optional
-            Covariates of the fit in its order; those of a data frame are found by name.
+            Covariates of the fit in its order; columns of a data frame are matched by name.
 
         Raises
         ------
