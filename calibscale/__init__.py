@@ -34,15 +34,7 @@ if TYPE_CHECKING:
         OptionError,
         StoreError,
     )
-    from calibscale.estimators.binned import (
-        CWCE2,
-        ECE,
-        MCE,
-        TCE2,
-        SimplexECE,
-        TCE2Debiased,
-        TCE2Kumar,
-    )
+    from calibscale.estimators.binned import ECE, MCE, TCE2, TCE2Debiased, TCE2Kumar
     from calibscale.estimators.ckce import CKCE, CMMD, CKCECentred
     from calibscale.estimators.scores import (
         NLL,
@@ -53,6 +45,7 @@ if TYPE_CHECKING:
         NLLDecomposition,
     )
     from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
+    from calibscale.estimators.vector_bins import CWCE2, SimplexECE
     from calibscale.evaluation import evaluate, reliability
     from calibscale.evaluation.accumulator import Accumulator
     from calibscale.evaluation.check import check

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from calibscale.data import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator, ScalarEstimator
-from calibscale.kernel_sums import DataProfile
 from calibscale.limits import Limits, bin_limits
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
-from calibscale.statistics.bins import (
-    BinCounts,
-    BinState,
-    BinTable,
-    CellState,
-    FineHistogram,
-    SimplexCells,
-    equal_mass,
-    simplex_cell_count,
-)
-from calibscale.statistics.score_sums import (
-    LabelVariances,
-    SquaredResiduals,
-    SquareState,
-    Totals,
-    TotalsState,
-)
+from calibscale.statistics.bins import BinCounts, BinState, BinTable, FineHistogram, equal_mass
+from calibscale.statistics.score_sums import LabelVariances, SquaredResiduals, SquareState
 
 CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
@@ -339,112 +323,3 @@ class TCE2Kumar(_SquaredGaps):
             np.zeros_like(bins.gap), where=several,
         )  # fmt: skip
         return float(bins.share @ np.where(several, bins.gap**2 - noise, 0.0))
-
-
-@dataclass(frozen=True)
-class CWCE2(Binned):
-    """Class-wise squared error: `TCE2` of the column of each class, summed over the classes.
-
-    The error is squared; `details` contains the vector over the classes (K,) and its mean.  A large
-    value means that some class is predicted too often or too rarely at some level; use it where
-    classes other than the top label matter.  Noise biases it upwards, by terms that grow with K.
-    One pass, O(K) per row; other parameters: see `Binned`.
-
-    Examples
-    --------
-    >>> import calibscale as cs
-    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
-    >>> round(cs.evaluate(data, [cs.CWCE2()])["cwce2"].value, 4)
-    0.13
-    """
-
-    notion: str = field(default="class_wise", init=False)
-    name: ClassVar[str] = "cwce2"
-    notions: ClassVar[tuple[str, ...]] = ("class_wise",)
-
-    def bind(self, setup: DataProfile) -> Self:
-        if self.edges == "equal-mass":
-            raise OptionError("cwce2 cannot have equal-mass bins: give edges as numbers")
-        return self
-
-    def value(self, *states: Any) -> float:
-        return float(self._by_class(states[0]).sum())
-
-    @staticmethod
-    def _by_class(state: BinState) -> Floats:
-        """Squared error of each class (K,); NaN without rows."""
-        weight, delta = state.sums[:, :, 1], state.sums[:, :, 4]
-        terms = np.divide(delta**2, weight, np.zeros_like(delta), where=weight > 0)
-        with np.errstate(invalid="ignore"):
-            return terms.sum(axis=1) / weight[0].sum()
-
-    def finalize(self, state: BinState, *others: Any) -> Estimate:
-        if not state.sums[0, :, 1].sum() > 0:
-            return self.unknown(self.parameters)
-        by_class = self._by_class(state)
-        return Estimate(
-            self.name,
-            self.judged,
-            float(by_class.sum()),
-            True,
-            parameters=self.parameters,
-            details={"by_class": by_class.tolist(), "mean": float(by_class.mean())},
-            n=int(state.sums[0, :, 0].sum()),
-        )
-
-
-# ---------------------------------------------------------------- Cells of the simplex
-
-
-@dataclass(frozen=True)
-class SimplexECE(Estimator):
-    """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁, three intervals per axis [MS, eq. 6, §5].
-
-    The error is not squared; it is a sum over classes, at most 2.  A large value means that whole
-    vectors of probabilities are off in some cells.  Use it for few classes and many rows: noise
-    biases it upwards, and errors that cancel within the wide cells are missed.  One pass, O(K) per
-    row.
-
-    Parameters
-    ----------
-    max_cells : int
-        Largest supported number of cells, of which 1 + 2K + K(K−1)/2 can be occupied; with more
-        cells most hold one or two rows and the value is noise.
-
-    Examples
-    --------
-    >>> import calibscale as cs
-    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
-    >>> round(cs.evaluate(data, [cs.SimplexECE()])["simplex_ece"].value, 4)
-    0.5
-    """
-
-    max_cells: int = 10_000
-    name: ClassVar[str] = "simplex_ece"
-    testable: ClassVar[bool] = True
-
-    def bind(self, setup: DataProfile) -> Self:
-        cells = simplex_cell_count(setup.classes)
-        if cells > self.max_cells:
-            raise OptionError(
-                f"simplex_ece: {cells} cells can be occupied with {setup.classes} classes, "
-                f"above max_cells = {self.max_cells}"
-            )
-        return self
-
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        return (SimplexCells(), Totals())
-
-    def finalize(self, cells: CellState, totals: TotalsState) -> Estimate:
-        parameters = {"intervals": 3, "max_cells": self.max_cells}
-        if not totals.weight > 0:
-            return self.unknown(parameters)
-        return Estimate(
-            self.name,
-            "canonical",
-            float(np.abs(cells.delta).sum() / totals.weight),
-            parameters=parameters,
-            details={"occupied_cells": int((cells.weight > 0).sum())},
-            n=int(totals.n),
-        )

@@ -17,8 +17,9 @@ from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, Rando
 from calibscale.kernel_sums.landmarks import solve
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.results import EXACT, Approximation, Estimate
+from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
+from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation
 
 _ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
@@ -54,6 +55,21 @@ class MomentError(Estimator):
         moments, *noise = states
         error = approximation(self.features, moments, self.frozen(*states).value, *noise)
         return replace(estimate, approximation=error)
+
+    @property
+    def floor_needs(self) -> tuple[Statistic, ...]:
+        return () if self.unbiased else (*self.needs, LabelNoise())
+
+    def floor(self, *states: Any) -> Floor | None:
+        *own, noise = states
+        if self.undefined(own[0]):
+            return None
+        value, vectors = self.frozen(*own).value(*own), self.form_vectors(*own)
+        return form_floor(noise, value, lambda q: vectors(self.features(predictions(q))))
+
+    @abstractmethod
+    def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
+        """Function from features (s, m) to g, (s, m) too, with the value |Σ w δ⊗g|²."""
 
     def bare(self, *states: Any) -> Estimate:
         moments = states[0]
@@ -135,6 +151,16 @@ class CMMD(MomentError):
         ridge = self.frozen(*states).ridge
         assert ridge is not None
         return _cmmd(states[0], C, ridge, self.exponent)
+
+    def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
+        ridge = self.frozen(*states).ridge
+        assert ridge is not None
+        inverse = _inverse(states[0], ridge)
+        if self.exponent == 0:
+            return lambda phi: inverse(phi.T).T
+        sigma, U = eigh(states[0].S)
+        powers = np.maximum(sigma / states[0].weight, 0.0) ** (self.exponent / 2.0)
+        return lambda phi: inverse(phi.T).T @ U * powers
 
     def population(self, rows: int) -> Estimator:
         return self if self.ridge is not None else replace(self, ridge=rows**-0.25)

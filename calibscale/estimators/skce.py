@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import problems
+from calibscale.data import Floats, problems
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic
@@ -388,6 +388,10 @@ class JKCE(MomentError):
         C = moments.C if linear else moments.C[:, len(moments.C) :]
         own, squares = float(moments.t if linear else moments.d), float(moments.d)
         return Quadratic(C.ravel(), own, squares, float(moments.weight) ** 2)
+
+    def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
+        first = 0 if self.kernel == "linear+gaussian" else len(states[0].C)
+        return lambda phi: phi[:, first:] / states[0].weight
 
     @property
     def largest_term(self) -> float | None:  # type: ignore[override]

@@ -107,6 +107,7 @@ KEPT = 11
 REPLICATES = 12
 PERMUTATIONS = 13
 GROUPS = 14
+NOISE = 15
 
 
 # ---------------------------------------------------------------- Labels drawn from predictions

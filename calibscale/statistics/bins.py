@@ -213,6 +213,56 @@ class SimplexCells(Statistic):
                 kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, weight, out[b])
 
 
+class CellNoiseState(NamedTuple):
+    """Σw² (cells,), and Σwq and Σw²q(1 − q) (cells, K)."""
+
+    weight2: Floats
+    q: Floats
+    variance: Floats
+
+
+@dataclass(frozen=True)
+class CellNoise(Statistic):
+    """Sums over the cells of `SimplexCells` that determine their residuals for drawn labels."""
+
+    def zero(self, classes: int) -> CellNoiseState:
+        cells = simplex_cell_count(classes)
+        q, variance = np.zeros((2, cells, classes))
+        return CellNoiseState(np.zeros(cells), q, variance)
+
+    def accumulate(self, state: CellNoiseState, chunk: Chunk) -> CellNoiseState:
+        q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(len(state.weight2))
+        w2 = chunk.weights * chunk.weights
+        kernel_bins.simplex_cells(q, thirds, q, chunk.weights, weight, state.q)
+        kernel_bins.simplex_cells(q, thirds, q * (1 - q), w2, state.weight2, state.variance)
+        return state
+
+    @staticmethod
+    def sizes(cells: CellState, noise: CellNoiseState, draws: int) -> Floats:
+        """Σ|Σwδ| over cells and classes (draws,) for labels drawn from the predictions.
+
+        Counts of a cell are multinomial with its mean prediction, and residuals are scaled to their
+        variances, smaller where predictions differ within the cell; the mean of the sizes is that
+        of counts of single classes.
+        """
+        full = cells.weight > 0
+        weight, weight2 = cells.weight[full, None], noise.weight2[full, None]
+        variance, share = noise.variance[full], noise.q[full] / weight
+        effective = weight**2 / weight2
+        columns = (share, weight + 0 * share, effective + 0 * share, variance)
+        p, w, n, v = (column.ravel() for column in columns)
+        single = residual_draws(p, w, n, v)
+        share /= share.sum(axis=1, keepdims=True)
+        trials = np.maximum(np.rint(effective), 1.0)
+        scale = np.sqrt(ratio(variance, trials * share * (1.0 - share)))
+        rng, whole = np.random.default_rng(0), trials[:, 0].astype(np.int64)
+        out = np.empty((2, draws))
+        for b in range(draws):
+            joint = (trials * share - rng.multinomial(whole, share)) * scale
+            out[:, b] = np.abs(joint).sum(), np.abs(single(1)).sum()
+        return out[0] * ratio(out[1].sum(), out[0].sum())
+
+
 # ---------------------------------------------------------------- Tables of bins
 
 

@@ -261,40 +261,20 @@ class SquaredResiduals(Statistic):
     powers: ClassVar[tuple[int, ...]] = (2,)
 
     def zero(self, classes: int) -> SquareState:
-        sums = self.bins.zero(classes).sums
-        return SquareState(np.zeros(sums.shape[:-1] if self._by_class else sums.shape[1:]))
-
-    @property
-    def _by_class(self) -> bool:
-        return self.bins.notion == "class_wise"
+        return _no_squares(self.bins, classes)
 
     def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
-        w2 = weights_of(chunk) ** 2
-        for (p, delta), out in zip(self._columns(chunk), self._rows(state.squares), strict=True):
-            out += np.bincount(self.bins.numbers(p), w2 * delta * delta, len(out))
-        return state
-
-    def _columns(self, chunk: Chunk) -> Iterator[tuple[Floats, Floats]]:
-        """p and δ of each problem, (c,) each."""
-        if self._by_class:
-            for k in range(chunk.classes):
-                yield np.ascontiguousarray(chunk.q[:, k]), chunk.delta[:, k]
-        else:
-            p, _, delta, _ = chunk.event(self.bins.notion)
-            yield p, delta
-
-    def _rows(self, squares: Floats) -> Floats:
-        return squares if self._by_class else squares[None]
+        return _add_squares(self.bins, state, chunk, lambda p, rest, delta: delta * delta)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
         w2 = weights_of(chunk) ** 2
-        if not self._by_class:
+        if self.bins.notion != "class_wise":
             p, _, delta, _ = chunk.event(self.bins.notion)
             drawn = replicates.scalars(self.bins.notion, chunk.rows, p, delta)
             kernel_draws.add_bins(drawn * drawn * w2, self.bins.numbers(p), out)
             return
-        numbers = [self.bins.numbers(p) for p, _ in self._columns(chunk)]
+        numbers = [self.bins.numbers(p) for p, _, _ in _columns(self.bins, chunk)]
         for b, delta in replicates.vectors(chunk):
             for k, bins in enumerate(numbers):
                 out[b, k] += np.bincount(bins, w2 * delta[:, k] ** 2, out.shape[-1])
@@ -302,18 +282,41 @@ class SquaredResiduals(Statistic):
 
 @dataclass(frozen=True)
 class LabelVariances(Statistic):
-    """Σw²p(1 − p) in the bins of a scalar notion: variance of Σwδ over labels drawn from p."""
+    """Σw²p(1 − p) in the same bins: variance of Σwδ over labels drawn from p."""
 
     bins: BinCounts | FineHistogram
 
     def zero(self, classes: int) -> SquareState:
-        return SquareState(np.zeros(self.bins.zero(classes).sums.shape[1]))
+        return _no_squares(self.bins, classes)
 
     def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
-        p, rest, _, _ = chunk.event(self.bins.notion)
-        variances = weights_of(chunk) ** 2 * p * np.maximum(rest, 0.0)
-        state.squares[...] += np.bincount(self.bins.numbers(p), variances, len(state.squares))
-        return state
+        return _add_squares(self.bins, state, chunk, lambda p, rest, _: p * np.maximum(rest, 0.0))
+
+
+def _no_squares(bins: BinCounts | FineHistogram, classes: int) -> SquareState:
+    sums = bins.zero(classes).sums
+    return SquareState(np.zeros(sums.shape[:-1] if sums.ndim == 3 else sums.shape[1:]))
+
+
+def _columns(bins: BinCounts | FineHistogram, chunk: Chunk) -> Iterator[tuple[Floats, ...]]:
+    """p, 1 − p and δ of each problem, (c,) each."""
+    if bins.notion == "class_wise":
+        for k in range(chunk.classes):
+            p = np.ascontiguousarray(chunk.q[:, k])
+            yield p, 1.0 - p, chunk.delta[:, k]
+    else:
+        yield chunk.event(bins.notion)[:3]
+
+
+def _add_squares(
+    bins: BinCounts | FineHistogram, state: SquareState, chunk: Chunk, square: Callable[..., Floats]
+) -> SquareState:
+    """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins."""
+    w2 = weights_of(chunk) ** 2
+    rows = np.atleast_2d(state.squares)
+    for (p, rest, delta), out in zip(_columns(bins, chunk), rows, strict=True):
+        out += np.bincount(bins.numbers(p), w2 * square(p, rest, delta), len(out))
+    return state
 
 
 class EventState(NamedTuple):

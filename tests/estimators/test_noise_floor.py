@@ -60,14 +60,40 @@ def test_floor__is_the_mean_and_quantile_over_drawn_labels(law, n, weighted):
         assert (values <= floor.high * (1 + 1e-9)).mean() >= 0.95 - share_error
 
 
-def test_floor__belongs_to_biased_estimates_of_scalar_notions():
+def test_floor__belongs_to_biased_estimates():
     rng = np.random.default_rng(3)
     p = rng.random(300)
     source = cs.from_arrays(probabilities=p, labels=(rng.random(300) < p).astype(int), binary=True)
     names = ["ece", "tce2_debiased", "brier", "cwce2"]
     result = cs.evaluate(source, [*names, "ece(edges='equal-mass')"], group_by=None)
-    assert [result[name].floor is None for name in names] == [False, True, True, True]
+    assert [result[name].floor is None for name in names] == [False, True, True, False]
     assert result["ece(edges='equal-mass')"].floor.mean > 0
     assert cs.evaluate(source, ["ece"], floor=False)["ece"].floor is None
     jackknife = cs.evaluate(source, ["brier_decomposition"], interval="jackknife")
     assert jackknife["brier_decomposition"].floor is not None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("classes", "alpha", "n"), [(10, 0.1, 100), (3, 1.0, 3000)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_floor__of_vectors_is_the_mean_and_quantile_over_drawn_labels(classes, alpha, n, weighted):
+    rng = np.random.default_rng(11)
+    q = rng.dirichlet([alpha] * classes, n)
+    w = rng.uniform(0.5, 1.5, n) if weighted else np.ones(n)
+    names = ["ckce(bandwidth=0.4)", "cmmd(bandwidth=0.4)", "jkce_biased(bandwidth=0.4)", "cwce2"]
+    names.append("simplex_ece")
+
+    def drawn() -> list[cs.Estimate]:
+        labels = np.minimum((q.cumsum(1) < rng.random((n, 1))).sum(1), classes - 1)
+        source = cs.from_arrays(probabilities=q, labels=labels, weights=w)
+        return [*cs.evaluate(source, names, interval=None, floor=False)]
+
+    draws = 400
+    values = np.array([[each.value for each in drawn()] for _ in range(draws)])
+    source = cs.from_arrays(probabilities=q, labels=np.zeros(n, int), weights=w)
+    for each, sample in zip(cs.evaluate(source, names, interval=None), values.T, strict=True):
+        floor, error = each.floor, 4 * sample.std() / np.sqrt(draws)
+        assert floor.mean == pytest.approx(sample.mean(), abs=error + 0.02 * sample.mean())
+        # four standard errors of the share of the draws, and 1 % for the approximation
+        assert abs((sample < floor.high).mean() - 0.95) <= 4 * np.sqrt(0.95 * 0.05 / draws) + 0.01
+        assert floor.p_value < 0.05  # the label 0 is wrong for most rows

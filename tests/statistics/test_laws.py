@@ -94,6 +94,7 @@ EXAMPLES = {
     "BinMoments": lambda cls: cls("class_wise", 7),
     "BinRests": lambda cls: cls(BinCounts("top_label", EDGES)),
     "CellMasses": lambda cls: cls("positive", 0.1),
+    "CellNoise": lambda cls: cls(),
     "Certain": lambda cls: cls(),
     "EventSums": lambda cls: cls("positive"),
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
@@ -109,6 +110,7 @@ EXAMPLES = {
     "KernelSums": lambda cls: cls(
         "kde", "positive", (0.1, 0.5), views(_chunk().take(np.arange(10)), "positive")
     ),
+    "LabelNoise": lambda cls: cls(),
     "LabelVariances": lambda cls: cls(BinCounts("positive", EDGES)),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls(0.9, 0.1),

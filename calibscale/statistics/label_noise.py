@@ -1,0 +1,162 @@
+"""Sample of rows by the variance of their labels, and the noise of quadratic forms of residuals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaincc, gammainccinv
+
+from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints
+from calibscale.kernels import random_draws
+from calibscale.results import Floor
+from calibscale.statistics import Statistic, weights_of
+
+_ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments
+_CLASS_PAIRS = 2**21  # products of two residuals of a class
+_LEVEL = 0.95
+
+
+class LabelNoiseState(NamedTuple):
+    """Σw²(1 − |q|²) of all rows, and rows (s, K + 2): priority, w and q, by falling priority."""
+
+    variance: Floats
+    rows: Floats
+
+
+@dataclass(frozen=True)
+class LabelNoise(Statistic):
+    """Priority sample of rows by the variance w²(1 − |q|²) of w(q − e_y) for labels drawn from q.
+
+    The rows with the largest v/u, u uniform by row number; Σ max(v, τ)·g over the sample, with τ
+    the next largest, is an unbiased estimate of Σvg over all rows [Duffield, Lund & Thorup, J. ACM
+    54 (2007)].
+    """
+
+    def zero(self, classes: int) -> LabelNoiseState:
+        return LabelNoiseState(np.zeros(()), np.empty((0, classes + 2)))
+
+    def nbytes(self, classes: int) -> int:
+        return 8 * (_ROWS + 1) * (classes + 2)
+
+    def accumulate(self, state: LabelNoiseState, chunk: Chunk) -> LabelNoiseState:
+        w = weights_of(chunk)
+        variance = w * w * np.maximum(1.0 - np.einsum("ij,ij->i", chunk.q, chunk.q), 0.0)
+        state.variance[...] += variance.sum()
+        priority = variance / random_draws.of_rows(chunk.rows, 0, random_draws.NOISE)
+        least = state.rows[-1, 0] if len(state.rows) > _ROWS else 0.0
+        here = np.flatnonzero(priority > least)
+        if len(here) > _ROWS + 1:
+            here = here[np.argpartition(-priority[here], _ROWS)[: _ROWS + 1]]
+        rows = np.column_stack([priority[here], w[here], chunk.q[here]])
+        return state._replace(rows=_first(state.rows, rows))
+
+    def merge(self, a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
+        return LabelNoiseState(a.variance + b.variance, _first(a.rows, b.rows))
+
+
+def _first(a: Floats, b: Floats) -> Floats:
+    """Rows of the largest priorities; equal ones in the order of the rows' numbers."""
+    rows = np.concatenate([a, b])
+    return rows[np.argsort(-rows[:, 0], kind="stable")[: _ROWS + 1]]
+
+
+class _Sample(NamedTuple):
+    """Weights and predictions of a sample, and the estimated number of rows each stands for."""
+
+    weights: Floats
+    q: Floats
+    copies: Floats
+
+    @property
+    def variance(self) -> Floats:
+        return self.copies * self.weights**2 * (1.0 - np.einsum("ij,ij->i", self.q, self.q))
+
+
+def _sample(state: LabelNoiseState, size: int) -> _Sample:
+    """Sample of at most `size` rows."""
+    rows = state.rows[:size]
+    w, q = rows[:, 1], rows[:, 2:]
+    variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
+    next_priority = state.rows[size, 0] if len(state.rows) > size else 0.0
+    return _Sample(w, q, np.maximum(next_priority / variance, 1.0))
+
+
+def form_floor(
+    state: LabelNoiseState, value: float, vectors: Callable[[Floats], Floats]
+) -> Floor | None:
+    """Floor of |Σ w δ⊗g(q)|², where ``vectors(q)`` is g of rows (s, m); None without noise.
+
+    With the covariance Σ of the sum its cumulants are tr Σ, 2 tr Σ² and 8 tr Σ³, those of normal
+    residuals.  The traces are sums over rows, pairs and triples of different rows, estimated from
+    the sample and the total variance.
+    """
+    if not state.variance > 0:
+        return None
+    sample = _sample(state, _ROWS)
+    g = vectors(sample.q)
+    share = sample.variance / sample.variance.sum()
+    mean = float(state.variance * (share @ np.einsum("ij,ij->i", g, g)))
+    numbers, delta = _drawn(_sample(state, _VECTORS), _VECTORS)
+    gram = (delta @ delta.T) * (g[numbers] @ g[numbers].T)
+    return _gamma_floor(value, mean, gram * (numbers[:, None] != numbers))
+
+
+def class_form_floor(
+    state: LabelNoiseState, value: float, vectors: Callable[[Floats, int], Floats], parts: Floats
+) -> Floor | None:
+    """Floor of Σ_k |Σ w δ_k g_k(q)|², where ``vectors(q, k)`` is g_k of rows (s, m).
+
+    `parts` (K, m) are the variances of the components; the sample gives the covariances of classes.
+    """
+    if not state.variance > 0:
+        return None
+    K = len(parts)
+    size = min(_VECTORS, math.isqrt(_CLASS_PAIRS // K))
+    sample = _sample(state, size)
+    numbers, delta = _drawn(sample, size)
+    other = numbers[:, None] != numbers
+    gram, same = np.zeros(other.shape), 0.0
+    for k in range(K):
+        z = delta[:, k, None] * vectors(sample.q, k)[numbers]
+        products = z @ z.T * other
+        gram += products
+        same += float(np.vdot(products, products))
+    scale = math.sqrt(float(np.vdot(parts, parts)) / same) if same > 0 else 0.0
+    return _gamma_floor(value, float(parts.sum()), scale * gram)
+
+
+def _drawn(sample: _Sample, size: int) -> tuple[Ints, Floats]:
+    """Row, and w δ scaled to stand for all rows (d, K), of at most `size` drawn residuals."""
+    count, K = sample.q.shape
+    numbers = np.repeat(np.arange(count), max(size // count, 1))
+    u = np.random.default_rng(0).random((len(numbers), 1))
+    delta = sample.q[numbers]
+    labels = np.minimum((delta.cumsum(axis=1) < u).sum(axis=1), K - 1)
+    delta[np.arange(len(numbers)), labels] -= 1.0
+    copies = sample.copies * count / len(numbers)
+    return numbers, delta * (sample.weights * np.sqrt(copies))[numbers, None]
+
+
+def _gamma_floor(value: float, mean: float, gram: Floats) -> Floor:
+    """Floor by a shifted gamma distribution of cumulants `mean`, 2 tr G² and 8 tr G³."""
+    half = gram[::2, ::2]  # a sample of the sample, ordered by priority, for triples of rows
+    variance = 2.0 * float(np.vdot(gram, gram))
+    third = 64.0 * float(np.vdot(half @ half, half))
+    skewness = third / variance**1.5 if variance > 0 else 0.0
+    shape = 4.0 / min(max(skewness, 1e-3), math.sqrt(8.0)) ** 2  # at least that of χ² of 1 degree
+    scale = math.sqrt(variance / shape)
+    start = mean - shape * scale
+    high = start + scale * float(gammainccinv(shape, 1.0 - _LEVEL))
+    beyond = float(gammaincc(shape, max((value - start) / scale, 0.0))) if scale > 0 else 1.0
+    return Floor(mean, high, _LEVEL, beyond)
+
+
+def predictions(q: Floats) -> Chunk:
+    """Rows of predictions (s, K) without labels, for feature maps."""
+    numbers, none = np.arange(len(q)), np.zeros(len(q))
+    unknown = numbers * 0
+    return Chunk(numbers, q, "probabilities", unknown, unknown, none, none, none, none, NO_WEIGHTS)
