@@ -27,6 +27,7 @@ from calibscale.errors import (
     NoRowsError,
     OptionError,
     StoreError,
+    require,
 )
 from calibscale.formatting import one_line
 from calibscale.kernels import random_draws
@@ -331,8 +332,7 @@ def from_arrays(
     values, labels = _column(values, kind), labels if _sliceable(labels) else as_numpy(labels)
     categories: dict[str, tuple[str, ...]] = {}
     if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
-        if covariates is not None:
-            raise OptionError("several labels of a row have no covariates but their names")
+        require(covariates is None, "several labels of a row have no covariates but their names")
         covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
         covariate_names = ["label"]
     values, labels, weights, covariates = rows_of(

@@ -22,7 +22,7 @@ from calibscale.data.zarr_arrays import (
     located,
     refuse_objects,
 )
-from calibscale.errors import OptionError, StoreError
+from calibscale.errors import OptionError, StoreError, require
 
 FORMAT = 1
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
@@ -58,8 +58,7 @@ def describe_columns(
         raise OptionError(f"dtype, provenance, notes and names: {error}") from error
     if isinstance(covariate_names, str) or isinstance(class_names, str):
         raise OptionError("names must be a list of strings, not one string")
-    if kind not in KINDS:
-        raise OptionError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    require(kind in KINDS, f"kind must be one of {', '.join(KINDS)}", kind)
     if dtype not in (np.float16, np.float32, np.float64):
         raise OptionError(f"dtype must be float16, float32 or float64, not {dtype}")
     if classes < 2 or (binary and classes != 2):

@@ -16,7 +16,7 @@ from calibscale import engine
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
@@ -42,8 +42,7 @@ def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         single = isinstance(sources, str | Path | ArraySource | LogitStore)
         unnamed = [sources] if single else list(sources)
         models = dict(zip(distinct_names([_name(m) for m in unnamed]), unnamed, strict=True))
-    if not models:
-        raise OptionError("there is no model to rank")
+    require(models, "there is no model to rank")
     return models
 
 

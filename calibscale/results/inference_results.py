@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.results import (
     Computed,
     Count,
@@ -178,8 +178,7 @@ class Miscalibration(Declared):
         return self.where and {"covariate": self.where[0], "value": self.where[1]}
 
     def __post_init__(self) -> None:
-        if not -1 <= self.shift <= 1:
-            raise OptionError(f"a bias must be in -1..1, not {self.shift}")
+        require(-1 <= self.shift <= 1, "a bias must be in -1..1", self.shift)
         if not 0 < self.temperature < math.inf:
             raise OptionError(f"temperature must be positive and finite, not {self.temperature}")
         if self.shift == 0 and self.temperature == 1:

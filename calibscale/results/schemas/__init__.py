@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
 from calibscale.results.audit_results import Audit, RecalibrationResult
 from calibscale.results.bias_results import BiasMap
@@ -72,8 +72,7 @@ def schema(name: str) -> dict[str, Any]:
     >>> schema("calibscale.test/1")["title"]
     'calibscale.test/1'
     """
-    if name not in _RESULTS:
-        raise OptionError(f"unknown schema {name!r}; known schemas: {', '.join(names())}")
+    require(name in _RESULTS, f"unknown schema {name!r}; known schemas: {', '.join(names())}")
     return json.loads(path(name).read_text(encoding="utf-8"))
 
 
