@@ -179,6 +179,12 @@ def table(
     return Table(caption, columns, cells, note)
 
 
+def figures(items: Iterable[Figure | None]) -> Figures | None:
+    """Plots side by side, or None if all items are None."""
+    present = tuple(item for item in items if item is not None)
+    return Figures(present) if present else None
+
+
 def section(name: str, title: str, *blocks: Block | None, detail: bool = False) -> Section | None:
     """Make a section, or None if all blocks are None."""
     present = tuple(block for block in blocks if block is not None)

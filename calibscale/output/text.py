@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from calibscale.estimators import short_summary
-from calibscale.formatting import one_line, plural, printable, seconds
+from calibscale.formatting import one_line, plain, plural, printable, seconds
 from calibscale.output.document import (
     Article,
     Block,
@@ -301,15 +301,14 @@ def _min_width(console: Console, column: Column, narrow: bool = False) -> int:
     return min(width, _NAME) if column.overflow == "fold" else width
 
 
-def left_out(unlabelled: int, dropped: dict[str, int], name: str = "") -> Iterator[Text]:
+def left_out(unlabelled: int, dropped: dict[str, int]) -> Iterator[Text]:
     """Lines about rows without labels and dropped rows."""
-    prefix = f"{name}: " if name else ""
     if unlabelled:
         verb = "was" if unlabelled == 1 else "were"
-        yield Text(f"{prefix}{plural(unlabelled, 'row')} without a label yet {verb} left out")
+        yield Text(f"{plural(unlabelled, 'row')} without a label yet {verb} left out")
     for reason, count in dropped.items():
         verb, text = "was" if count == 1 else "were", reason.replace("_", " ")
-        yield Text(f"{prefix}{plural(count, 'row')} {verb} dropped: {text}", style="yellow")
+        yield Text(f"{plural(count, 'row')} {verb} dropped: {text}", style="yellow")
 
 
 def info_table(info: dict[str, Any]) -> None:
@@ -317,7 +316,8 @@ def info_table(info: dict[str, Any]) -> None:
     table = grid("", "", show_header=False)
     for key, value in info.items():
         lines = [f"{k}: {v}" for k, v in value.items()] if isinstance(value, dict) else []
-        text = "\n".join(map(escape, lines or [_describe(value)]))
+        short = f"{value:,}" if type(value) is int else plain(value)
+        text = "\n".join(map(escape, lines or [short]))
         table.add_row(Text(key.replace("_", " "), "bold"), text)
     show(terminal(), table)
 
@@ -379,18 +379,6 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
-
-
-def _describe(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list | dict):
-        return ", ".join(str(item) for item in value) or "none"
-    return str(value)
 
 
 def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:

@@ -11,11 +11,13 @@ from calibscale import formatting
 from calibscale.formatting import one_line
 from calibscale.output.document import (
     Article,
+    Block,
     Figure,
     Figures,
     Paragraph,
     closing,
     estimator_notes,
+    figures,
     interval_terms,
     only,
     section,
@@ -126,7 +128,7 @@ def reliability(result: dict[str, Any]) -> Article:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not filled:
         verdict = result["reason"] or "There are no bins"
-    figures = [reliability_figure(result, "of all rows", in_text=True)]
+    plots = [reliability_figure(result, "of all rows", in_text=True)]
     listed = None
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
@@ -136,7 +138,7 @@ def reliability(result: dict[str, Any]) -> Article:
         for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
             judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
-            figures.append(reliability_figure(judged, where, reference))
+            plots.append(reliability_figure(judged, where, reference))
         rows = [
             (name, formatting.count(g["n"]), formatting.number(g["ece"]),
              formatting.number(g["tce2_debiased"]))
@@ -144,7 +146,6 @@ def reliability(result: dict[str, Any]) -> Article:
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
         listed = table(caption, (head, "rows", "ece", "tce2_debiased"), rows)
-    drawn = tuple(figure for figure in figures if figure is not None)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")
@@ -152,7 +153,7 @@ def reliability(result: dict[str, Any]) -> Article:
     return Article(
         f"Reliability of {source_name(result)}", f"{size_of(result)}, {notion}", verdict,
         sections=only(
-            section("reliability", "Reliability", Figures(drawn) if drawn else None),
+            section("reliability", "Reliability", figures(plots)),
             section("groups", "Groups", listed),
             *closing(result, ["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
         ),
@@ -318,13 +319,11 @@ def power(result: dict[str, Any]) -> Article:
         [(formatting.count(t["rows"]), f"{t['rejections']} of {t['trials']}",
           f"{100 * t['power']:.1f} %") for t in curve],
     )  # fmt: skip
-    figure = None
+    shown: Block = Paragraph("Nothing was simulated.")
     if curve and all(t["rows"] > 0 for t in curve):
         caption = f"Share of detections by the number of rows. {verdict}."
-        one = Figure(partial(plot_power, result), CURVE_HEIGHT, "Power by the number of rows",
-                     caption, listed, in_text=True)  # fmt: skip
-        figure = Figures((one,))
-    shown = figure if figure is not None else Paragraph("Nothing was simulated.")
+        draw, label = partial(plot_power, result), "Power by the number of rows"
+        shown = Figures((Figure(draw, CURVE_HEIGHT, label, caption, listed, in_text=True),))
     return Article(
         f"Required rows: {source_name(result)}",
         f"{size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",

@@ -18,6 +18,7 @@ from calibscale.output.document import (
     Table,
     TableColumn,
     closing,
+    figures,
     only,
     section,
     size_of,
@@ -82,14 +83,9 @@ def map_blocks(result: dict[str, Any]) -> list[Block]:
     text += f"; {blank:,} of them are blank because too few rows are near them." if blank else "."
     if not shown:
         return [Paragraph(text)]
-    figures = []
-    for name, values in points["covariates"].items():
-        figure = _map_figure(points, shown, name, values)
-        figures += [figure] if figure is not None else []
-    if not points["covariates"]:
-        figures.append(_curve_figure(points, shown))
-    block = Figures(tuple(figures)) if figures else _most_biased(points, shown)
-    return [Paragraph(text), block]
+    maps = [_map_figure(points, shown, *column) for column in points["covariates"].items()]
+    block = figures(maps if points["covariates"] else [_curve_figure(points, shown)])
+    return [Paragraph(text), block or _most_biased(points, shown)]
 
 
 def _map_figure(
@@ -230,7 +226,7 @@ def curve_figures(
     by_covariate: dict[str | None, list[dict[str, Any]]] = {}
     for curve in curves:
         by_covariate.setdefault(curve["covariate"], []).append(curve)
-    figures = []
+    plots = []
     for name, some in by_covariate.items():
         label = "prediction" if name is None else name
         drawn = [
@@ -241,18 +237,12 @@ def curve_figures(
         ]  # fmt: skip
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
-        figures.append(
-            Figure(
-                partial(
-                    plot_bias_curves, drawn, label, _categories(source, name), histograms.get(name)
-                ),
-                CURVES_HEIGHT,
-                f"Bias over {label}{split}",
-                f"Bias over {label}{split}; above 0 predictions are too low.",
-                _curve_table(drawn, label, source, name),
-            )
-        )
-    return Figures(tuple(figures)) if figures else None
+        title, names = f"Bias over {label}{split}", _categories(source, name)
+        draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
+        caption = f"{title}; above 0 predictions are too low."
+        numbers = _curve_table(drawn, label, source, name)
+        plots.append(Figure(draw, CURVES_HEIGHT, title, caption, numbers))
+    return figures(plots)
 
 
 def _curve_table(
@@ -388,12 +378,11 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
 def _against(comparison: dict[str, Any] | None, level: float) -> list[Block]:
     if comparison is None:
         return []
-    rows = []
-    for d in comparison["differences"]:
-        rows.append((
-            d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
-            formatting.signed(d["difference"]), formatting.span(*ends(d)),
-        ))  # fmt: skip
+    rows = [
+        (d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
+         formatting.signed(d["difference"]), formatting.span(*ends(d)))
+        for d in comparison["differences"]
+    ]  # fmt: skip
     head = ("estimator", "this model", comparison["name"], "difference", interval_name(level))
     listed = table("Both models on the same rows", head, rows, "below 0 the other model is better")
     return [listed, _scores([comparison["first"], comparison["second"]])]

@@ -19,6 +19,7 @@ from calibscale.output.document import (
     TableColumn,
     closing,
     estimator_notes,
+    figures,
     interval_terms,
     left_out,
     only,
@@ -49,7 +50,7 @@ from calibscale.output.documents.night_sections import (
     newest,
     observed,
     over,
-    trend_blocks,
+    trend_figures,
     what,
 )
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
@@ -73,7 +74,7 @@ def nightly(night: dict[str, Any]) -> Article:
             section("thresholds", "Thresholds", *_thresholds(night)),
             section("estimates", "Estimates", *_estimates(night)),
             section("reliability", "Reliability", _diagrams(night), detail=True),
-            section("trend", "Trend over days", *trend_blocks(night), detail=True),
+            section("trend", "Trend over days", trend_figures(night), detail=True),
             section("evidence", "Evidence over time", *_evidence(night)),
             section("drift", "Drift", *drift, detail=True),
             section("groups", f"Groups by {group}", *_groups(night), detail=True),
@@ -97,12 +98,12 @@ def nightly(night: dict[str, Any]) -> Article:
 
 def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
     """Estimates of all windows and of their groups."""
-    estimates: list[dict[str, Any]] = []
-    for window in night["windows"]:
-        estimates += window["results"] or []
-        for group in window["groups"] or ():
-            estimates += group["results"]
-    return estimates
+    return [
+        estimate
+        for window in night["windows"]
+        for part in (window, *(window["groups"] or ()))
+        for estimate in part["results"] or ()
+    ]
 
 
 def _subtitle(night: dict[str, Any]) -> str:
@@ -167,11 +168,8 @@ def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _estimate(night: dict[str, Any], window: str | None, name: str | None) -> dict[str, Any] | None:
-    for one in night["windows"]:
-        for estimate in one["results"] or ():
-            if one["name"] == window and estimate["estimator"] == name:
-                return estimate
-    return None
+    found = (e for w in night["windows"] if w["name"] == window for e in w["results"] or ())
+    return next((e for e in found if e["estimator"] == name), None)
 
 
 # ---------------------------------------------------------------- thresholds
@@ -245,13 +243,11 @@ def _estimates(night: dict[str, Any]) -> list[Block]:
 
 
 def _diagrams(night: dict[str, Any]) -> Figures | None:
-    figures = []
-    for window in night["windows"]:
-        if window["reliability"] is not None:
-            where = f"over {over(night, window['name'])}"
-            figure = reliability_figure(window["reliability"], where)
-            figures += [figure] if figure is not None else []
-    return Figures(tuple(figures)) if figures else None
+    return figures(
+        reliability_figure(window["reliability"], f"over {over(night, window['name'])}")
+        for window in night["windows"]
+        if window["reliability"] is not None
+    )
 
 
 def _groups(night: dict[str, Any]) -> list[Block]:
@@ -273,7 +269,7 @@ def _groups(night: dict[str, Any]) -> list[Block]:
     return blocks
 
 
-def _tests(night: dict[str, Any]) -> list[Block]:
+def _tests(night: dict[str, Any]) -> list[Block | None]:
     tests = [
         Tested(over(night, w["name"]), test) for w in night["windows"] for test in w["tests"] or ()
     ]
@@ -281,7 +277,7 @@ def _tests(night: dict[str, Any]) -> list[Block]:
     return test_blocks(tests, "window", 0.05)
 
 
-def _ranking(night: dict[str, Any]) -> list[Block]:
+def _ranking(night: dict[str, Any]) -> list[Block | None]:
     ranking = night["ranking"]
     if ranking is None:
         return []
@@ -294,11 +290,10 @@ def _ranking(night: dict[str, Any]) -> list[Block]:
         for d in ranking["differences"] or ()
     ]  # fmt: skip
     by = ranking["by"] or "value"
-    blocks = ranking_blocks(models, by, ranking["level"])
+    blocks: list[Block | None] = [*ranking_blocks(models, by, ranking["level"])]
     if ranking["window"]:
         blocks.insert(0, Paragraph(f"Over {formatting.window(ranking['window'])}."))
-    pairs = difference_table(differences, ranking["level"], ("model", "minus"))
-    return [*blocks, *([pairs] if pairs is not None else [])]
+    return [*blocks, difference_table(differences, ranking["level"], ("model", "minus"))]
 
 
 # ---------------------------------------------------------------- evidence over time
@@ -375,22 +370,15 @@ def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> Ta
 # ---------------------------------------------------------------- other sections
 
 
-def _left_out(night: dict[str, Any]) -> list[Block]:
-    blocks: list[Block] = []
-    of_day = left_out(night)
-    if of_day is not None:
-        blocks.append(of_day)
+def _left_out(night: dict[str, Any]) -> list[Block | None]:
+    blocks: list[Block | None] = [left_out(night)]
     rows = []
     for w in night["windows"]:
         missing, damaged = w["missing"] or [], w["damaged"] or []
-        named = (
-            formatting.joined([formatting.day_short(day) for day in missing], 8)
-            if missing
-            else "none"
-        )
+        named = formatting.joined([formatting.day_short(day) for day in missing], 8)
         rows.append((
             formatting.window(w["name"]), f"{w['first'] or '–'} … {w['last'] or '–'}",
-            formatting.count(len(w["days"] or ())), formatting.count(w["n"]), named,
+            formatting.count(len(w["days"] or ())), formatting.count(w["n"]), named or "none",
             Cell(f"{len(damaged)} damaged", "breached") if damaged else "none",
         ))  # fmt: skip
     if rows:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.output.document import Block, Figure, Figures, table
+from calibscale.output.document import Figure, Figures, figures, table
 from calibscale.output.documents.estimates import ends, interval_name
 from calibscale.output.plots.day_plots import (
     DAYS_HEIGHT,
@@ -242,10 +242,8 @@ def what(t: dict[str, Any]) -> str:
 
 def observed(t: dict[str, Any]) -> str:
     """Format the observed value of a threshold."""
-    show = (
-        formatting.p_value if t["quantity"] in ("p_value", "drift_p_value") else formatting.number
-    )
-    return show(t["observed"])
+    is_p = t["quantity"] in ("p_value", "drift_p_value")
+    return formatting.p_value(t["observed"]) if is_p else formatting.number(t["observed"])
 
 
 def missing_value(t: dict[str, Any]) -> str:
@@ -287,13 +285,13 @@ def newest(values: Sequence[float | None]) -> float | None:
     return next((v for v in reversed(values) if v is not None), None)
 
 
-def trend_blocks(night: dict[str, Any]) -> list[Block]:
+def trend_figures(night: dict[str, Any]) -> Figures | None:
     """Plots of the rows and estimates of each day."""
     trend = night["trend"]
     if trend is None or len(trend["days"]) < 2:
-        return []
+        return None
     days = trend["days"][-DAYS:]
-    figures = [_rows_figure(days, trend["n"][-DAYS:])] if trend["n"] is not None else []
+    plots = [_rows_figure(days, trend["n"][-DAYS:])] if trend["n"] is not None else []
     for series in trend["series"]:
         if series["group"] is None:
             groups = [
@@ -301,8 +299,8 @@ def trend_blocks(night: dict[str, Any]) -> list[Block]:
                 if other["group"] is not None
                 and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
             ]  # fmt: skip
-            figures.append(_trend_figure(night, days, series, groups))
-    return [Figures(tuple(figures))] if figures else []
+            plots.append(_trend_figure(night, days, series, groups))
+    return figures(plots)
 
 
 def _rows_figure(days: list[str], counts: list[int | None]) -> Figure:
@@ -357,9 +355,7 @@ def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[Limit], b
     limits, alert = {}, False
     for t in night["thresholds"] or ():
         quantity = t["quantity"] or "value"
-        if t["estimator"] != estimator or quantity not in ("value", "low", "high"):
-            continue
-        if t["group"] is not None:
+        if (t["estimator"], t["group"]) != (estimator, None) or quantity.endswith("p_value"):
             continue
         limit = t["above"] if t["above"] is not None else t["below"]
         if limit is not None:
