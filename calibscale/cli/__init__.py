@@ -25,7 +25,7 @@ from calibscale.cli.night_commands import ledger, nightly, report
 from calibscale.cli.options import (
     Commands,
     binary_option,
-    check_output,
+    check_outputs,
     json_option,
     number,
     pairs,
@@ -277,7 +277,7 @@ def ingest(
 @storage_option
 def info(store: str, json_path: str | None, storage_options: dict[str, Any] | None) -> None:
     """Print the contents and the provenance of STORE."""
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     from calibscale.data.store import LogitStore
 
     _print_facts(LogitStore.open(store, storage_options=storage_options).info(), json_path)
@@ -385,7 +385,7 @@ def completion(shell: str) -> None:
 @json_option
 def doctor(json_path: str | None) -> None:
     """Print versions, processor, threads, BLAS and cache for a bug report."""
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     _print_facts(_examined(), json_path)
 
 

@@ -22,6 +22,7 @@ from calibscale.cli.options import (
     json_option,
     number,
     quiet_option,
+    replicates_option,
     seed_option,
     split,
     was_passed,
@@ -106,10 +107,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     help="Significance level: exit with code 3 if the p-value of the test on all covariates is at "
     "most LEVEL.",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=999,
-    help="Number of draws from the null distribution.",
-)  # fmt: skip
+@replicates_option(999, "from the null distribution")
 @seed_option
 @confidence_option("the group intervals; tests use alpha = 1 - level")
 @click.option(

@@ -10,7 +10,6 @@ from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estim
 from calibscale.cli.options import (
     SHARE,
     Command,
-    check_output,
     check_outputs,
     confidence_option,
     finish,
@@ -61,7 +60,7 @@ def rank(
     All models share one bandwidth and one ridge.  Differences are paired by rows if the stores have
     the same rows and labels, and otherwise taken between independent samples.
     """
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     if model_names and len(model_names) != len(stores):
         raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
     if len(set(model_names)) < len(model_names):

@@ -12,13 +12,13 @@ from calibscale.cli.options import (
     Command,
     add_options,
     categorical_option,
-    check_output,
     check_outputs,
     columns,
     confidence_option,
     finish,
     json_option,
     quiet_option,
+    replicates_option,
     seed_option,
     was_passed,
     write_json,
@@ -201,7 +201,7 @@ def evaluate(
       calibscale evaluate loans.zarr -e ece -e jkce --interval jackknife
       calibscale evaluate loans.zarr --group-by region --group-by age:4 --json result.json
     """
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
     from calibscale.evaluation import evaluate_by as run
@@ -255,10 +255,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     help="Name of a column whose groups are also evaluated (repeatable); COLUMN:N cuts its values "
     "into N ranges of about equally many rows.",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=999,
-    help="Number of draws of the tests.",
-)  # fmt: skip
+@replicates_option(999, "of the tests")
 @confidence_option("the intervals; tests use alpha = 1 - level")
 @seed_option
 @source_options
@@ -320,7 +317,7 @@ def plan(
     The plan states pairs, time (measured on a few rows of STORE), memory and bytes read; with
     --workers, for a cluster.
     """
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     from calibscale.planning import plan as run
 
     chosen, (source,) = estimators(names, options), open_sources((store,), options)

@@ -14,7 +14,6 @@ import click
 from calibscale.cli.options import (
     Command,
     Commands,
-    check_output,
     check_outputs,
     json_option,
     quiet_option,
@@ -68,7 +67,7 @@ def nightly(
     --scheduler overrides the scheduler of the job.  Exit code 3 means that a threshold is breached
     or an alarm was raised.
     """
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     from dataclasses import replace
 
     from calibscale.monitoring.job.job_reader import read_job
@@ -148,7 +147,7 @@ def check(ledger: str) -> None:
 @json_option
 def list_days(ledger: str, json_path: str | None) -> None:
     """List the days of LEDGER with their numbers of rows."""
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     from calibscale.monitoring.ledger import Ledger
     from calibscale.results.night_results import LedgerDay, LedgerDays
 
@@ -235,7 +234,7 @@ def report(
     power.  LEDGER is the ledger folder of a nightly job; the page shows the newest night of each
     model.
     """
-    check_output(output, "--output")
+    check_outputs({"--output": output})
     ledgers = [path for path in paths if Path(path).is_dir()]
     if (models or day) and not ledgers:
         raise click.UsageError("--model and --date need a LEDGER, whose nights they select")

@@ -76,6 +76,14 @@ def confidence_option(what: str) -> Callable:
     )  # fmt: skip
 
 
+def replicates_option(default: int, what: str) -> Callable:
+    """Option --replicates, described as the number of draws; `what` says of or from what."""
+    return click.option(
+        "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=default,
+        help=f"Number of draws {what}.",
+    )  # fmt: skip
+
+
 def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
     """Add options to a command, in this order, under one section of its help."""
     for option in reversed(tuple(options)):
@@ -194,11 +202,6 @@ def columns(text: str | None) -> tuple[str, ...]:
     if text is not None and not any(names):
         raise click.BadParameter(f"{text!r} names no column", param_hint="--covariates")
     return names
-
-
-def check_output(path: str | None, option: str = "--json") -> None:
-    """`check_outputs` of one option."""
-    check_outputs({option: path})
 
 
 def check_outputs(

@@ -11,12 +11,13 @@ from calibscale.cli.options import (
     SHARE,
     Command,
     check_level,
-    check_output,
+    check_outputs,
     finish,
     json_option,
     number,
     pairs,
     quiet_option,
+    replicates_option,
     was_passed,
 )
 from calibscale.cli.sources import open_session, source_options
@@ -49,10 +50,7 @@ class _NullChoice(click.Choice):
     "random signs), residual or permute (resampled or permuted residuals, approximate), or "
     "hoeffding (a bound without draws).",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=199,
-    help="Number of draws from the null distribution.",
-)  # fmt: skip
+@replicates_option(199, "from the null distribution")
 @click.option(
     "--stop-after", type=click.IntRange(1), metavar="N",
     help="Stop after N replicates at least as large as the observed value, which saves time if "
@@ -88,7 +86,7 @@ def test(
       calibscale test loans.zarr
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     from calibscale.inference import calibration_test as run
     from calibscale.inference.nulls import NULLS
 
@@ -152,10 +150,7 @@ def test(
     "--trials", type=click.IntRange(10), default=200,
     help="Number of simulated data sets of each size.",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=199,
-    help="Number of draws from the null distribution in each test.",
-)  # fmt: skip
+@replicates_option(199, "from the null distribution in each test")
 @estimator_options
 @json_option
 @source_options
@@ -177,7 +172,7 @@ def power(
     predictions.  This takes minutes with klce, and longer if many rows are needed.  The labels of
     STORE are used only if bandwidths are chosen by test power (bandwidth_share of kce and klce).
     """
-    check_output(json_path)
+    check_outputs({"--json": json_path})
     check_level(alpha, options["n_replicates"])
     if alpha >= options["power"]:
         raise click.UsageError(f"--power must be above --alpha, which is {alpha:g}")
