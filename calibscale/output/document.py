@@ -38,6 +38,11 @@ class TableColumn:
     optional: bool = False
 
 
+def text_column(title: str) -> TableColumn:
+    """Header of a column of texts, which are left-aligned."""
+    return TableColumn(title, numbers=False)
+
+
 Row: TypeAlias = Sequence[str | Cell]
 
 

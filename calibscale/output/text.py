@@ -18,16 +18,7 @@ from rich.text import Text
 
 from calibscale.estimators import short_summary
 from calibscale.formatting import one_line, plain, plural, printable, seconds
-from calibscale.output.document import (
-    Article,
-    Block,
-    Facts,
-    Figures,
-    Folded,
-    Listing,
-    Paragraph,
-    Table,
-)
+from calibscale.output import document as doc
 from calibscale.output.documents import document
 
 if TYPE_CHECKING:
@@ -80,7 +71,7 @@ def print_result(
     print_article(document(result), console or terminal(), max_groups)
 
 
-def print_article(article: Article, console: Console, max_groups: int | None = None) -> None:
+def print_article(article: doc.Article, console: Console, max_groups: int | None = None) -> None:
     """Print a document, without plots and the sections that only reports have."""
     _print(console, f"{article.title}: {article.heading}", "bold")
     _print(console, f"{article.verdict}.", _COLOURS.get(article.state, "bold"))
@@ -99,25 +90,25 @@ def print_article(article: Article, console: Console, max_groups: int | None = N
             _print_block(console, block, limit)
 
 
-def _printed(block: Block) -> bool:
-    if isinstance(block, Figures):
+def _printed(block: doc.Block) -> bool:
+    if isinstance(block, doc.Figures):
         return any(figure.in_text for figure in block.items)
-    return not isinstance(block, Folded)
+    return not isinstance(block, doc.Folded)
 
 
-def _print_block(console: Console, block: Block, max_rows: int | None) -> None:
-    if isinstance(block, Table):
+def _print_block(console: Console, block: doc.Block, max_rows: int | None) -> None:
+    if isinstance(block, doc.Table):
         _print_table(console, block, max_rows)
-    elif isinstance(block, Figures):
+    elif isinstance(block, doc.Figures):
         for figure in block.items:
             if figure.in_text:
                 _print_table(console, figure.numbers, max_rows)
-    elif isinstance(block, Paragraph):
+    elif isinstance(block, doc.Paragraph):
         _print(console, block.text)
-    elif isinstance(block, Listing):
+    elif isinstance(block, doc.Listing):
         for item in block.items:
             _print(console, item, "dim")
-    elif isinstance(block, Facts):
+    elif isinstance(block, doc.Facts):
         for name, value, remark in block.items:
             _print(console, f"{name}: {value}{' (' * bool(remark)}{remark}{')' * bool(remark)}")
 
@@ -126,7 +117,7 @@ def _print(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text.replace("\u00a0", " "), style=style))
 
 
-def _print_table(console: Console, table: Table, max_rows: int | None) -> None:
+def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> None:
     """Print a table; its optional columns only if they fit."""
     shown = table.rows[: _MAX_ROWS if max_rows is None else max_rows]
     kept = [

@@ -18,6 +18,7 @@ from calibscale.output.document import (
     TableColumn,
     figures,
     table,
+    text_column,
 )
 from calibscale.output.documents.estimates import ends, interval_name, strip_table
 from calibscale.output.plots.curve_plots import (
@@ -53,7 +54,7 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block 
     adjusted = any(one.adjusted is not None for one in tests)
     several = any(one.place for one in tests)
     head: list[str | TableColumn] = ["statistic"]
-    head += [TableColumn(what, numbers=False), "value"] if several else ["value"]
+    head += [text_column(what), "value"] if several else ["value"]
     head += ["95 % null quantile", "p-value", *(["adjusted"] if adjusted else [])]
     rows: list[list[str | Cell]] = []
     for place, test, holm in tests:
@@ -118,7 +119,7 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
             for strip in some
             for r in strip.rows
         ]
-        head = ("statistic", TableColumn(what, numbers=False), "value", "5 % … 95 % null quantiles")
+        head = ("statistic", text_column(what), "value", "5 % … 95 % null quantiles")
         numbers = table(f"Data of the plot: tests of {names}", head, rows)
         draw = partial(plot_intervals, some, "value", "central 90 % of the null",
                        f"p ≤ {alpha:.2g}")  # fmt: skip
@@ -185,8 +186,8 @@ def difference_table(
             "–" if d["p"] is None else state,
         ))  # fmt: skip
     head = (
-        names[0], TableColumn(names[1], numbers=False), "difference", interval_name(level),
-        "adjusted p", TableColumn("state", numbers=False),
+        names[0], text_column(names[1]), "difference", interval_name(level),
+        "adjusted p", text_column("state"),
     )  # fmt: skip
     return table(
         "Pairwise differences", head, rows, "p-values are adjusted for the number of pairs"
@@ -229,8 +230,7 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[Block]:
         for d in results
     ]  # fmt: skip
     head = (
-        "estimator", TableColumn("group", numbers=False), "difference", interval_name(level),
-        "p-value",
+        "estimator", text_column("group"), "difference", interval_name(level), "p-value",
         "adjusted",
     )  # fmt: skip
     listed = table("Drift since the baseline", head, rows)
@@ -314,9 +314,8 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Block:
             Cell("selected", "strong") if best_one else state,
         ))  # fmt: skip
     head = (
-        "estimator", TableColumn("setting", numbers=False), "√risk × 100", "risk − best", "±",
-        "estimate", "root", f"{interval_name(_level(chosen))} of the root",
-        TableColumn("state", numbers=False),
+        "estimator", text_column("setting"), "√risk × 100", "risk − best", "±", "estimate",
+        "root", f"{interval_name(_level(chosen))} of the root", text_column("state"),
     )  # fmt: skip
     caption = "Best candidate of each estimator by risk"
     return table(caption, head, rows, "±: standard error of the difference, paired by rows")
