@@ -125,42 +125,32 @@ def _scheduler(context: click.Context, parameter: click.Parameter, where: str | 
 
 _SCHEDULER = (
     click.option(
-        "--scheduler",
-        metavar="WHERE",
-        callback=_scheduler,
+        "--scheduler", metavar="WHERE", callback=_scheduler,
         help="Execution: serial, threads[:N], local:N (N Dask worker processes), the address of a "
         "Dask scheduler, or the path of its scheduler file.  [default: threads]",
     ),
     click.option(
-        "--scheduler-file",
-        metavar="PATH",
-        type=click.Path(exists=True, dir_okay=False),
-        is_eager=True,
-        expose_value=False,
-        callback=_scheduler_file,
+        "--scheduler-file", metavar="PATH", type=click.Path(exists=True, dir_okay=False),
+        is_eager=True, expose_value=False, callback=_scheduler_file,
         help="Path of the scheduler file of a running Dask cluster (instead of --scheduler).",
     ),
-)
+)  # fmt: skip
 READING = (
     click.option(
-        "--on-invalid",
-        type=click.Choice(["raise", "drop"]),
-        default="raise",
+        "--on-invalid", type=click.Choice(["raise", "drop"]), default="raise",
         help="Treatment of invalid rows: stop with an error, or skip and count them.",
     ),
     click.option(
-        "--tolerance",
-        type=float,
+        "--tolerance", type=float,
         help="Allowed deviation of the sum of a row's probabilities from 1.  [default: 1e-4; 2^-10 "
         "for float16]",
     ),
     *_SCHEDULER,
     click.option(
-        "--memory-limit",
-        metavar="SIZE",
+        "--memory-limit", metavar="SIZE",
         help="Maximum memory of the process, such as 2GB.  [default: no limit]",
     ),
-)
+)  # fmt: skip
 
 
 def scheduler_options(command: Callable) -> Callable:

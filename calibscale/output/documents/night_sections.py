@@ -10,14 +10,7 @@ from typing import Any, NamedTuple
 from calibscale import formatting
 from calibscale.output.document import Figure, Figures, figures, table
 from calibscale.output.documents.estimates import ends, interval_name
-from calibscale.output.plots.day_plots import (
-    DAYS_HEIGHT,
-    Limit,
-    Line,
-    near_limits,
-    plot_day_rows,
-    plot_trend,
-)
+from calibscale.output.plots import day_plots
 
 _NAMED = 4  # maximum number of reasons of each kind
 _SIDES = {"top_label": ("too confident", "too cautious"), "positive": ("too high", "too low")}
@@ -306,7 +299,7 @@ def trend_figures(night: dict[str, Any]) -> Figures | None:
 def _rows_figure(days: list[str], counts: list[int | None]) -> Figure:
     highest = max((n for n in counts if n is not None), default=0)
     return Figure(
-        partial(plot_day_rows, days, counts), DAYS_HEIGHT,
+        partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT,
         "Rows of each day",
         f"Rows of each day, at most {formatting.count(highest)}.",
         table("Data of the plot: rows of each day", ("day", "rows"),
@@ -323,11 +316,11 @@ def _trend_figure(
     values = series["values"][-DAYS:]
     low, high = ((series[end] or missing)[-DAYS:] for end in ("low", "high"))
     limits, alert = _trend_limits(night, series["estimator"])
-    line = Line(label, values, low, high, alert)
-    near = near_limits(line, limits)
+    line = day_plots.Line(label, values, low, high, alert)
+    near = day_plots.near_limits(line, limits)
     named = len(groups) <= _NAMED_GROUPS
     drawn = [
-        Line(formatting.short(formatting.plain(g["group"]), _LETTERS) if named else "",
+        day_plots.Line(formatting.short(formatting.plain(g["group"]), _LETTERS) if named else "",
              g["values"][-DAYS:])
         for g in groups[:_GROUP_SERIES]
     ]  # fmt: skip
@@ -346,11 +339,13 @@ def _trend_figure(
     ]  # fmt: skip
     numbers = table(f"Data of the plot: {label} of each day", ("day", label, "interval", *heads),
                     rows)  # fmt: skip
-    draw = partial(plot_trend, days, line, drawn, near, each)
-    return Figure(draw, DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label)
+    draw = partial(day_plots.plot_trend, days, line, drawn, near, each)
+    return Figure(
+        draw, day_plots.DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label
+    )
 
 
-def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[Limit], bool]:
+def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots.Limit], bool]:
     """Thresholds of an estimator over all rows, and whether one of them is breached."""
     limits, alert = {}, False
     for t in night["thresholds"] or ():
@@ -361,6 +356,6 @@ def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[Limit], b
         if limit is not None:
             bound = "" if quantity == "value" else f", {QUANTITIES[quantity]}"
             name = f"{formatting.given(limit)} ({formatting.window(t['window'])}{bound})"
-            limits[name] = Limit(limit, name)
+            limits[name] = day_plots.Limit(limit, name)
         alert = alert or t["breached"]
     return list(limits.values()), alert

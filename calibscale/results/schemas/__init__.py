@@ -32,10 +32,9 @@ from calibscale.errors import require
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
 from calibscale.results.audit_results import Audit, RecalibrationResult
 from calibscale.results.bias_results import BiasMap
-from calibscale.results.check_results import Check
 from calibscale.results.comparison_results import Ranking, Selection
 from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
-from calibscale.results.inference_results import CalibrationTests, Power, SingleTest
+from calibscale.results.inference_results import CalibrationTests, Check, Power, SingleTest
 from calibscale.results.night_results import LedgerDays, Night, NightPlan
 
 # declarations of the results by schema; a result may have several forms
