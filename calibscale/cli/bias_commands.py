@@ -72,7 +72,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     return shared.number(texts[0], option) if texts else None
 
 
-@click.command(cls=shared.Command, short_help="Test and locate miscalibration over covariates.")
+@shared.command("Test and locate miscalibration over covariates.")
 @click.argument("store", required=False)
 @click.option(
     "--covariates", metavar="A,B", required=True,
@@ -166,7 +166,7 @@ def audit(
 # ---------------------------------------------------------------- bias
 
 
-@click.command(cls=shared.Command, short_help="Map the local bias of the predictions.")
+@shared.command("Map the local bias of the predictions.")
 @click.argument("store", required=False)
 @click.option(
     "--covariates", metavar="A,B", help="Names of the covariates of the map, comma-separated."
@@ -295,7 +295,7 @@ def _print(result: BiasMap, count: int) -> None:
 # ---------------------------------------------------------------- recalibrate
 
 
-@click.command(cls=shared.Command, short_help="Fit a recalibration, and apply it to stores.")
+@shared.command("Fit a recalibration, and apply it to stores.")
 @click.argument("store", required=False)
 @click.option(
     "--method", type=click.Choice(METHODS[:-1]), default="temperature",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from calibscale.selection.families import Family
 
 
-@click.command(cls=shared.Command, short_help="Rank models by calibration error on the same rows.")
+@shared.command("Rank models by calibration error on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
     "--by", default="ckce_centred", **ESTIMATOR,
@@ -73,9 +73,7 @@ _NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
-@click.command(
-    cls=shared.Command, short_help="Select the estimator with the smallest validated risk."
-)
+@shared.command("Select the estimator with the smallest validated risk.")
 @click.argument("store", required=False)
 @click.option(
     "--notion", type=click.Choice(_NOTIONS), default="top_label",

@@ -130,9 +130,7 @@ def list_estimators(name: str | None) -> None:
 # ---------------------------------------------------------------- evaluate
 
 
-@click.command(
-    cls=shared.Command, short_help="Estimate calibration errors with intervals, in one pass."
-)
+@shared.command("Estimate calibration errors with intervals, in one pass.")
 @click.argument("store", required=False)
 @named_estimators
 @estimator_options
@@ -233,7 +231,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 # ---------------------------------------------------------------- check, plan
 
 
-@click.command(cls=shared.Command, short_help="Check a table or STORE: a verdict and a report.")
+@shared.command("Check a table or STORE: a verdict and a report.")
 @click.argument("store", required=False)
 @click.option("--output", "-o", metavar="PATH.html", help="Path of an HTML report.")
 @shared.json_option
@@ -274,7 +272,7 @@ def check(
         shared.wrote(output)
 
 
-@click.command(cls=shared.Command, short_help="Predict the cost of `evaluate`, without running it.")
+@shared.command("Predict the cost of `evaluate`, without running it.")
 @click.argument("store", required=False)
 @named_estimators
 @estimator_options
@@ -323,7 +321,7 @@ def plan(
 EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
 
-@click.command(cls=shared.Command, short_help="Compare predicted probabilities with frequencies.")
+@shared.command("Compare predicted probabilities with frequencies.")
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
 @click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
 @shared.json_option

@@ -34,7 +34,7 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
     return value
 
 
-@click.command(cls=shared.Command, short_help="Evaluate a day of predictions as configured in JOB.")
+@shared.command("Evaluate a day of predictions as configured in JOB.")
 @click.argument("job", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--date", "day", callback=_day, metavar="DAY",
@@ -201,7 +201,7 @@ _INDEX = "index.log"  # file that every ledger has
 _RESULTS = "results"  # folder of a ledger with the results of its nights
 
 
-@click.command(cls=shared.Command, short_help="Write one HTML page about results.")
+@shared.command("Write one HTML page about results.")
 @click.argument("paths", nargs=-1, required=True, metavar="RESULT.json... | LEDGER")
 @click.option(
     "--output", "-o", required=True, metavar="PATH",

@@ -68,6 +68,11 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
+def command(short_help: str) -> Callable:
+    """Decorator of a function as a `Command` with this line in the list of commands."""
+    return click.command(cls=Command, short_help=short_help)
+
+
 def confidence_option(what: str) -> Callable:
     """Option --confidence, described as the level of `what`."""
     return click.option(

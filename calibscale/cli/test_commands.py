@@ -25,7 +25,7 @@ class _NullChoice(click.Choice):
         return tuple(NULLS)
 
 
-@click.command(cls=shared.Command, short_help="Test whether the calibration error could be chance.")
+@shared.command("Test whether the calibration error could be chance.")
 @click.argument("store", required=False)
 @click.option(
     "--statistic", "-s", "names", multiple=True, **ESTIMATOR,
@@ -109,9 +109,7 @@ def test(
 # ---------------------------------------------------------------- power
 
 
-@click.command(
-    cls=shared.Command, short_help="Estimate how many rows a test needs to detect a bias."
-)
+@shared.command("Estimate how many rows a test needs to detect a bias.")
 @click.argument("store", required=False)
 @click.option(
     "--bias", "shift", default=0.0, metavar="B",
