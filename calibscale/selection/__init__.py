@@ -15,7 +15,15 @@ from calibscale.data import Floats, NotionView, chunks, problems, views, width
 from calibscale.data.derived_sources import TEST, Split, given_split
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.kernel_sums import landmarks
+from calibscale.kernel_sums.landmarks import (
+    FourierFeatures,
+    Gaussian,
+    Kernel,
+    Laplacian,
+    PointFeatures,
+    choose_landmarks,
+    unit_interval_landmarks,
+)
 from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
 from calibscale.selection.families import (
@@ -88,33 +96,31 @@ class KernelFeatures:
     """
 
     kind: str = "landmarks"
-    kernel: landmarks.Kernel = landmarks.Gaussian()  # noqa: RUF009  (frozen)
+    kernel: Kernel = Gaussian()  # noqa: RUF009  (frozen)
     rank: int = 1000
     trace_tolerance: float = 1e-13
 
     def __post_init__(self) -> None:
         if self.kind not in ("landmarks", "random"):
             raise OptionError(f"features must be 'landmarks' or 'random', not {self.kind!r}")
-        if self.kind == "random" and not isinstance(self.kernel, landmarks.Gaussian):
+        if self.kind == "random" and not isinstance(self.kernel, Gaussian):
             raise OptionError("random features need the Gaussian kernel; use landmarks")
         require(self.rank >= 1, "rank must be at least 1", self.rank)
         if not 0 <= self.trace_tolerance < 1:
             raise OptionError(f"trace_tolerance must be in [0, 1), not {self.trace_tolerance}")
 
-    def of(self, subset: Sequence[NotionView], seed: int) -> landmarks.PointFeatures:
+    def of(self, subset: Sequence[NotionView], seed: int) -> PointFeatures:
         """Feature map for the predictions of some rows, in the order of the source."""
         e = subset[0].points.shape[1]
         if self.kind == "random":
-            assert isinstance(self.kernel, landmarks.Gaussian)
-            return landmarks.FourierFeatures(self.kernel, max(1, self.rank // 2), e, seed)
+            assert isinstance(self.kernel, Gaussian)
+            return FourierFeatures(self.kernel, max(1, self.rank // 2), e, seed)
         if e == 1:
-            return landmarks.unit_interval_landmarks(self.kernel, self.rank, seed)
+            return unit_interval_landmarks(self.kernel, self.rank, seed)
         n = len(subset[0].rows)  # candidates are spread over all rows
         spread = np.unique(np.linspace(0, n - 1, min(n, 8 * self.rank)).astype(np.int64))
         points = subset[0].points[spread]
-        return landmarks.choose_landmarks(
-            self.kernel, points, self.rank, self.trace_tolerance, seed
-        )
+        return choose_landmarks(self.kernel, points, self.rank, self.trace_tolerance, seed)
 
 
 @verb
@@ -126,7 +132,7 @@ def select(
     folds: Any = 5,
     test_fraction: float = 0.2,
     seed: int = 0,
-    features: int | str | KernelFeatures | landmarks.PointFeatures = 1000,
+    features: int | str | KernelFeatures | PointFeatures = 1000,
     subset_rows: int = SUBSET_ROWS,
     nested: bool = False,
     **options: Unpack[SessionOptions],
@@ -199,7 +205,7 @@ def select(
         stages = engine.Stages(session.execution.progress, 1 + choices * (passes + 1))
         walk = _Pass(session, split, stages)
         subset, counts = _subset(walk, notion, subset_rows, seed)
-        default_map: landmarks.PointFeatures | None = None
+        default_map: PointFeatures | None = None
         if any(family.needs_features for family in chosen):
             default_map = (
                 features.of(subset, seed) if isinstance(features, KernelFeatures) else features

@@ -10,15 +10,8 @@ from typing import Any
 from calibscale import formatting
 from calibscale.formatting import one_line
 from calibscale.output import document as doc
+from calibscale.output.documents import comparisons
 from calibscale.output.documents.bias_documents import audit, bias
-from calibscale.output.documents.comparisons import (
-    Tested,
-    difference_table,
-    is_smallest_p,
-    ranking_blocks,
-    selection_blocks,
-    test_blocks,
-)
 from calibscale.output.documents.estimates import (
     Place,
     ends,
@@ -151,7 +144,9 @@ def test(result: dict[str, Any]) -> doc.Article:
     p_values = [(t, t["p_value"]) for t in tests if t["p_value"] is not None]
     small, count = [(t, p) for t, p in p_values if p <= _ALPHA], len(p_values)
     cited = sorted(small or p_values, key=lambda one: one[1])
-    texts = [f"{t['statistic']} {formatting.p_is(p, is_smallest_p(t))}" for t, p in cited]
+    texts = [
+        f"{t['statistic']} {formatting.p_is(p, comparisons.is_smallest_p(t))}" for t, p in cited
+    ]
     verdict = "Evidence of miscalibration" if small else "No evidence of miscalibration"
     if count > 1:
         verdict += f" in {len(small)} of {count} tests" if small else f" in {count} tests"
@@ -164,8 +159,8 @@ def test(result: dict[str, Any]) -> doc.Article:
     return doc.Article(
         f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict, reasons=several,
         sections=doc.only(
-            doc.section("tests", "Tests",
-                    *test_blocks([Tested("", t) for t in tests], "test", _ALPHA)),
+            doc.section("tests", "Tests", *comparisons.test_blocks(
+                [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
             *doc.closing(shown, ["calibrated", "p-value", "critical"],
                          [t["statistic"] for t in tests]),
         ),
@@ -213,7 +208,7 @@ def selection(result: dict[str, Any]) -> doc.Article:
         f"Selection of an estimator for {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.notion(result['notion'])}", verdict,
         sections=doc.only(
-            doc.section("risk", "Risk", *selection_blocks(result)),
+            doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
             *doc.closing(result, ["calibrated", "risk", "root"], **features),
         ),
     )  # fmt: skip
@@ -271,8 +266,8 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         f"Ranking by {result['estimator']}", subtitle, verdict,
         sections=doc.only(
             doc.section("ranking", "Models",
-                    *ranking_blocks(models, result["estimator"], level, sentences),
-                    difference_table(differences, level, ("model", "minus"))),
+                    *comparisons.ranking_blocks(models, result["estimator"], level, sentences),
+                    comparisons.difference_table(differences, level, ("model", "minus"))),
             *doc.closing(
                 result, ["calibrated", "interval", "rank", "adjusted", *doc.interval_terms(models)],
                 [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
