@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap
-    from calibscale.results.check_results import Check
     from calibscale.results.comparison_results import (
         Agreement,
         Candidate,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
     from calibscale.results.inference_results import (
         CalibrationTests,
+        Check,
         Miscalibration,
         Power,
         TestResult,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CalibscaleError(Exception):
     """Base class of all errors that calibscale raises.
@@ -109,3 +111,10 @@ class ClusterError(CalibscaleError):
     >>> issubclass(ClusterError, CalibscaleError)
     True
     """
+
+
+def require(holds: Any, message: str, *value: Any) -> None:
+    """Raise OptionError unless a condition holds; the message may end in the value at fault."""
+    if not holds:
+        texts = [repr(v) if isinstance(v, str) else str(v) for v in value]
+        raise OptionError(", not ".join([message, *texts]))

@@ -13,7 +13,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.data import width
 from calibscale.engine.merge_tree import LONGEST_REMOTE_RUN, run_length
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.nulls import DrawnLabels, replicates_of
 from calibscale.kernel_sums import DataProfile
@@ -73,8 +73,7 @@ def plan(
     """
     for name, count, minimum in (("rows", rows, 1), ("workers", workers, 1),
                                  ("n_replicates", n_replicates, 0)):  # fmt: skip
-        if count is not None and count < minimum:
-            raise OptionError(f"{name} must be at least {minimum}, not {count}")
+        require(count is None or count >= minimum, f"{name} must be at least {minimum}", count)
     scheduler = options.pop("scheduler", None)  # not started
     with Session.open(source, **options) as session:
         run = session.run(estimators, on_unsupported)

@@ -19,7 +19,7 @@ from calibscale.data import Block, Chunk, Event, Floats, Ints, Rules, chunks
 from calibscale.data.source import from_arrays
 from calibscale.data.store import LogitStore
 from calibscale.engine import available_cpus
-from calibscale.errors import OptionError, StoreError
+from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
 from calibscale.kernel_sums import BANDWIDTH_ROWS
@@ -277,12 +277,9 @@ def configured(
 ) -> Generator:
     """Return the generator with the given settings after checking them."""
     for what, count in counts.items():
-        if count < 1:
-            raise OptionError(f"{what} must be at least 1, not {count}")
-    if not 0 <= seed < 2**64:
-        raise OptionError(f"seed must be in 0..2^64−1, not {seed}")
-    if name not in GENERATORS:
-        raise OptionError(f"unknown generator {name!r}; available: {', '.join(GENERATORS)}")
+        require(count >= 1, f"{what} must be at least 1", count)
+    require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
+    require(name in GENERATORS, f"unknown generator {name!r}; available: {', '.join(GENERATORS)}")
     generator = GENERATORS[name]
     for parameter in parameters or {}:
         if parameter not in generator.parameters:

@@ -25,7 +25,7 @@ from calibscale.data import Floats, RowCounts, problems
 from calibscale.data.covariates import Axis, axis_of
 from calibscale.data.derived_sources import HoldOut, predicted
 from calibscale.data.store import as_source
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.results.audit_results import Audit, Scores
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
@@ -59,8 +59,7 @@ class Recalibration:
     def __post_init__(self) -> None:
         methods = (self.methods,) if isinstance(self.methods, str) else tuple(self.methods)
         object.__setattr__(self, "methods", methods)
-        if not 0 < self.hold_out < 1:
-            raise OptionError(f"hold_out must be in (0, 1), not {self.hold_out}")
+        require(0 < self.hold_out < 1, "hold_out must be in (0, 1)", self.hold_out)
 
 
 @verb
@@ -218,17 +217,13 @@ def _check(
     bins: int,
     min_rows: int,
 ) -> None:
-    if not names:
-        raise OptionError("an audit needs covariates")
+    require(names, "an audit needs covariates")
     if notion not in ("positive", "top_label"):
         raise OptionError(f"notion of an audit must be positive or top_label, not {notion!r}")
     problems(notion, classes)
-    if not 0 < confidence_level < 1:
-        raise OptionError(f"confidence_level must be in (0, 1), not {confidence_level}")
-    if bins < 2:
-        raise OptionError(f"bins must be at least 2, not {bins}")
-    if min_rows < 2:
-        raise OptionError(f"min_rows must be at least 2, not {min_rows}")
+    require(0 < confidence_level < 1, "confidence_level must be in (0, 1)", confidence_level)
+    require(bins >= 2, "bins must be at least 2", bins)
+    require(min_rows >= 2, "min_rows must be at least 2", min_rows)
 
 
 def _notes(axes: tuple[Axis, ...], notion: str, classes: int) -> list[str]:

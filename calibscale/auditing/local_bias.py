@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.auditing.smoother import Direct, Measured, Points, Strengths, choose
 from calibscale.data import Floats, problems
 from calibscale.data.source import ArraySource
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.bandwidths import local_kernel
@@ -145,19 +145,14 @@ def local_settings(covariates: str | Sequence[str] | SKCE, source: ArraySource) 
 def _check(
     notion: str, classes: int, method: str, at: Any, points: int, tolerance: float, min_rows: float
 ) -> None:
-    if notion not in NOTIONS:
-        raise OptionError(f"notion of a map must be {' or '.join(NOTIONS)}, not {notion!r}")
+    require(notion in NOTIONS, f"notion of a map must be {' or '.join(NOTIONS)}", notion)
     problems(notion, classes)
-    if method not in METHODS:
-        raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    require(method in METHODS, f"method must be one of {', '.join(METHODS)}", method)
     if isinstance(at, str) and at not in ("rows", "grid"):
         raise OptionError(f"at must be rows, grid or (predictions, covariates), not {at!r}")
-    if not 1e-14 <= tolerance <= 0.1:
-        raise OptionError(f"series_tolerance must be in 1e-14..0.1, not {tolerance}")
-    if points < 2:
-        raise OptionError(f"points must be at least 2, not {points}")
-    if not 2 <= min_rows < np.inf:
-        raise OptionError(f"min_rows must be at least 2, not {min_rows}")
+    require(1e-14 <= tolerance <= 0.1, "series_tolerance must be in 1e-14..0.1", tolerance)
+    require(points >= 2, "points must be at least 2", points)
+    require(2 <= min_rows < np.inf, "min_rows must be at least 2", min_rows)
 
 
 class Effective(NamedTuple):
@@ -221,8 +216,7 @@ def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Poin
     if predictions is None and not constant:
         raise OptionError("the points need predictions unless prediction_kernel is 'none'")
     p = np.full(len(x), np.nan) if predictions is None else np.array(predictions, np.float64)
-    if p.shape != (len(x),):
-        raise OptionError(f"{len(x)} points need {len(x)} predictions, not {p.shape}")
+    require(p.shape == (len(x),), f"{len(x)} points need {len(x)} predictions", p.shape)
     if not (np.isfinite(x).all() and (constant or np.isfinite(p).all())):
         raise OptionError("points to evaluate at must be finite")
     return Points(p, x)

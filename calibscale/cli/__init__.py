@@ -18,21 +18,11 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from calibscale.cli import options as shared
 from calibscale.cli.bias_commands import audit, bias, recalibrate
 from calibscale.cli.choice_commands import rank, select
 from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, plan, reliability
 from calibscale.cli.night_commands import ledger, nightly, report
-from calibscale.cli.options import (
-    Commands,
-    binary_option,
-    check_output,
-    json_option,
-    number,
-    pairs,
-    seed_option,
-    split,
-    write_json,
-)
 from calibscale.cli.sources import ROLES, role_options, storage_option
 from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
@@ -161,7 +151,7 @@ def _interrupt_again() -> None:
 
 
 @click.group(
-    cls=Commands,
+    cls=shared.Commands,
     context_settings=dict(
         help_option_names=["-h", "--help"], max_content_width=100, show_default=True
     ),
@@ -207,7 +197,7 @@ def _refuse_small_address_space() -> None:
     "--parameter", "-p", "parameters", multiple=True, metavar="NAME=NUMBER",
     help="Parameter of the generator (repeatable), such as alpha=0.5.",
 )  # fmt: skip
-@seed_option
+@shared.seed_option
 @click.option("--dtype", type=_DTYPES, default="float32", help="Type of the stored predictions.")
 @_overwrite_option
 @storage_option
@@ -217,9 +207,8 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
     from calibscale.data.zarr_arrays import located
     from calibscale.simulation import simulate as run
 
-    settings = {
-        key: number(value, "--parameter") for key, value in pairs(parameters, "--parameter")
-    }
+    named = shared.pairs(parameters, "--parameter")
+    settings = {key: shared.number(value, "--parameter") for key, value in named}
     with progress("simulating", "rows", quiet) as report:
         place = located(store, options.pop("storage_options"))
         written = run(place, parameters=settings, progress=report, **options)
@@ -235,7 +224,7 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
     help="Names of the classes in the order of their columns, comma-separated; labels may be these "
     "names.  [default: suffixes of the column names, unless they are numbers]",
 )  # fmt: skip
-@binary_option
+@shared.binary_option
 @click.option(
     "--dtype", type=_DTYPES, help="Type of the stored predictions.  [default: type in the files]"
 )
@@ -264,7 +253,7 @@ def ingest(
     with progress("ingesting", "rows", quiet) as report:
         done = run(
             files[:-1], files[-1], keys=keys,
-            class_names=split(class_names) or None, progress=report, **options,
+            class_names=shared.split(class_names) or None, progress=report, **options,
         )  # fmt: skip
     if not quiet:
         state = "already complete" if not done.added else f"{done.added:,} rows added"
@@ -273,11 +262,11 @@ def ingest(
 
 @cli.command()
 @click.argument("store")
-@json_option
+@shared.json_option
 @storage_option
 def info(store: str, json_path: str | None, storage_options: dict[str, Any] | None) -> None:
     """Print the contents and the provenance of STORE."""
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     from calibscale.data.store import LogitStore
 
     _print_facts(LogitStore.open(store, storage_options=storage_options).info(), json_path)
@@ -288,7 +277,7 @@ def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
         from calibscale.output.text import info_table
 
         info_table(facts)
-    write_json(json_path, facts)
+    shared.write_json(json_path, facts)
 
 
 # ---------------------------------------------------------------- demo, warmup, doctor
@@ -297,7 +286,7 @@ def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
 @cli.command(short_help="Evaluate a simulated classifier (start here).")
 @click.option("--rows", "-n", default=100_000, help="Number of rows.")
 @click.option("--classes", "-k", default=10, help="Number of classes.")
-@seed_option
+@shared.seed_option
 @click.option(
     "--keep", metavar="STORE", help="Path at which the simulated store is kept.  [default: deleted]"
 )
@@ -382,10 +371,10 @@ def completion(shell: str) -> None:
 
 
 @cli.command(short_help="Print the machine and versions for a bug report.")
-@json_option
+@shared.json_option
 def doctor(json_path: str | None) -> None:
     """Print versions, processor, threads, BLAS and cache for a bug report."""
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     _print_facts(_examined(), json_path)
 
 

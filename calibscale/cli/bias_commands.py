@@ -9,25 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.cli.options import (
-    SHARE,
-    Command,
-    add_options,
-    categorical_option,
-    check_level,
-    check_outputs,
-    columns,
-    confidence_option,
-    finish,
-    json_option,
-    number,
-    quiet_option,
-    seed_option,
-    split,
-    was_passed,
-    write_json,
-    wrote,
-)
+from calibscale.cli import options as shared
 from calibscale.cli.sources import open_other, open_session, open_sources, source_options
 from calibscale.errors import StoreError
 from calibscale.formatting import SIGN, level, plural
@@ -45,7 +27,7 @@ notion_option = click.option(
     help="Probability to judge.  [default: positive for two classes, else top_label]",
 )  # fmt: skip
 _LOCAL = (
-    categorical_option,
+    shared.categorical_option,
     click.option(
         "--prediction-bandwidth", type=float,
         help="Bandwidth of the kernel on predictions.  [default: median distance]",
@@ -61,7 +43,7 @@ _LOCAL = (
 
 def local_options(command: Callable) -> Callable:
     """Add the options of commands that compare rows by their covariates."""
-    return add_options(command, _LOCAL, "Local calibration")
+    return shared.add_options(command, _LOCAL, "Local calibration")
 
 
 def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLCE:
@@ -74,7 +56,7 @@ def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLC
         covariates,
         options.pop("prediction_bandwidth"),
         bandwidths(options.pop("covariate_bandwidths")),
-        tuple(name for text in options.pop("categorical") for name in split(text)),
+        tuple(name for text in options.pop("categorical") for name in shared.split(text)),
         **settings,
     )
 
@@ -84,13 +66,13 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     option = "--covariate-bandwidth"
     named = [text.rpartition("=") for text in texts]
     if texts and all(name for name, _, _ in named):
-        return {name: number(value, option) for name, _, value in named}
+        return {name: shared.number(value, option) for name, _, value in named}
     if len(texts) > 1 or any(name for name, _, _ in named):
         raise click.BadParameter("pass one number, or NAME=NUMBER for each", param_hint=option)
-    return number(texts[0], option) if texts else None
+    return shared.number(texts[0], option) if texts else None
 
 
-@click.command(cls=Command, short_help="Test and locate miscalibration over covariates.")
+@shared.command("Test and locate miscalibration over covariates.")
 @click.argument("store", required=False)
 @click.option(
     "--covariates", metavar="A,B", required=True,
@@ -100,18 +82,15 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     "--figure", metavar="PATH",
     help="Path of a figure of the bias along each covariate and in groups (png, svg, pdf).",
 )  # fmt: skip
-@json_option
+@shared.json_option
 @click.option(
-    "--alpha", type=SHARE, metavar="LEVEL",
+    "--alpha", type=shared.SHARE, metavar="LEVEL",
     help="Significance level: exit with code 3 if the p-value of the test on all covariates is at "
     "most LEVEL.",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=999,
-    help="Number of draws from the null distribution.",
-)  # fmt: skip
-@seed_option
-@confidence_option("the group intervals; tests use alpha = 1 - level")
+@shared.replicates_option(999, "from the null distribution")
+@shared.seed_option
+@shared.confidence_option("the group intervals; tests use alpha = 1 - level")
 @click.option(
     "--bins", type=click.IntRange(2), default=5,
     help="Number of quantile groups of a covariate with many values.",
@@ -125,7 +104,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     help="Method of recalibration, after which the audit is repeated (repeatable).",
 )  # fmt: skip
 @click.option(
-    "--hold-out", type=SHARE, default=0.5, metavar="SHARE",
+    "--hold-out", type=shared.SHARE, default=0.5, metavar="SHARE",
     help="Share of the rows held out from the fit of --recalibrate and audited afterwards.",
 )  # fmt: skip
 @click.option(
@@ -136,7 +115,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 @notion_option
 @local_options
 @click.option(
-    "--choose-bandwidths", "bandwidth_share", type=SHARE, metavar="SHARE",
+    "--choose-bandwidths", "bandwidth_share", type=shared.SHARE, metavar="SHARE",
     help="Share of the rows on which the bandwidths are chosen by test power; the tests leave "
     "these rows out.",
 )  # fmt: skip
@@ -148,7 +127,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     "--top", type=click.IntRange(0), default=10, help="Maximum number of lines of a table."
 )
 @source_options
-@quiet_option
+@shared.quiet_option
 def audit(
     store: str | None,
     covariates: str,
@@ -165,11 +144,11 @@ def audit(
     from the predictions; the groups with the largest bias; the most biased regions of the map of
     local bias; and the effect of recalibration or of another model.
     """
-    check_outputs({"--figure": figure, "--json": json_path}, picture=figure)
-    check_level(alpha, options["n_replicates"])
-    if was_passed("hold_out") and not options["recalibrate"]:
+    shared.check_outputs({"--figure": figure, "--json": json_path}, picture=figure)
+    shared.check_level(alpha, options["n_replicates"])
+    if shared.was_passed("hold_out") and not options["recalibrate"]:
         raise click.UsageError("--hold-out needs --recalibrate")
-    names = columns(covariates)
+    names = shared.columns(covariates)
     from calibscale.auditing import Recalibration
     from calibscale.auditing import audit as run
 
@@ -179,7 +158,7 @@ def audit(
         options["against"] = open_other(options["against"], options)
     with open_session(store, options, "auditing", quiet=quiet) as session:
         result = run(session, local, recalibrate=recalibrate, **options)
-    finish(result, json_path, quiet, figure, top)
+    shared.finish(result, json_path, quiet, figure, top)
     if alpha is not None and result.p_value is not None and result.p_value <= alpha:
         raise click.exceptions.Exit(3)
 
@@ -187,7 +166,7 @@ def audit(
 # ---------------------------------------------------------------- bias
 
 
-@click.command(cls=Command, short_help="Map the local bias of the predictions.")
+@shared.command("Map the local bias of the predictions.")
 @click.argument("store", required=False)
 @click.option(
     "--covariates", metavar="A,B", help="Names of the covariates of the map, comma-separated."
@@ -223,13 +202,13 @@ def audit(
 @click.option(
     "--output", "-o", metavar="MAP.csv", help="Path of the map as CSV; - for standard output."
 )
-@json_option
+@shared.json_option
 @click.option(
     "--top", default=20,
     help="Number of points in the table, which is printed without --output and --json.",
 )  # fmt: skip
 @source_options
-@quiet_option
+@shared.quiet_option
 def bias(
     store: str | None,
     covariates: str | None,
@@ -245,8 +224,8 @@ def bias(
     covariates; it is positive where predictions are too low.  Points with few rows near them are
     masked.  The table lists the points whose bias is least likely under calibration.
     """
-    check_outputs({"--output": output, "--json": json_path})
-    names = columns(covariates)
+    shared.check_outputs({"--output": output, "--json": json_path})
+    names = shared.columns(covariates)
     from calibscale.auditing.local_bias import local_bias
 
     local = local_estimator(names, options)
@@ -258,8 +237,8 @@ def bias(
         from calibscale.output.exports import save_csv
 
         save_csv(result, output)
-        wrote(output)
-    write_json(json_path, result.to_dict() if json_path is not None else {})
+        shared.wrote(output)
+    shared.write_json(json_path, result.to_dict() if json_path is not None else {})
 
 
 def _print(result: BiasMap, count: int) -> None:
@@ -316,7 +295,7 @@ def _print(result: BiasMap, count: int) -> None:
 # ---------------------------------------------------------------- recalibrate
 
 
-@click.command(cls=Command, short_help="Fit a recalibration, and apply it to stores.")
+@shared.command("Fit a recalibration, and apply it to stores.")
 @click.argument("store", required=False)
 @click.option(
     "--method", type=click.Choice(METHODS[:-1]), default="temperature",
@@ -339,9 +318,9 @@ def _print(result: BiasMap, count: int) -> None:
     "--figure", metavar="PATH",
     help="Path of the reliability diagrams before and after recalibration (png, svg, pdf).",
 )  # fmt: skip
-@json_option
+@shared.json_option
 @source_options
-@quiet_option
+@shared.quiet_option
 def recalibrate(
     store: str | None, load: str | None, target: str | None, output: str | None, overwrite: bool,
     figure: str | None, json_path: str | None, quiet: bool, **options: Any,
@@ -355,7 +334,7 @@ def recalibrate(
       calibscale recalibrate old.zarr --json fitted.json
       calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
     """
-    check_outputs({"--json": json_path, "--figure": figure}, picture=figure)
+    shared.check_outputs({"--json": json_path, "--figure": figure}, picture=figure)
     if store is not None if load is not None else store is None and options["labels"] is None:
         raise click.UsageError("pass either STORE, to fit to, or --load FITTED")
     if (target is None and output is not None) or (target and not (output or figure)):
@@ -370,13 +349,13 @@ def recalibrate(
     with suppress(StoreError):  # before the fit
         if new and not overwrite and LogitStore.open(new, unfinished=True).finished:
             raise click.UsageError(f"{output} already exists; pass --overwrite to replace it")
-    method, covariates = options.pop("method"), columns(options.pop("covariates"))
+    method, covariates = options.pop("method"), shared.columns(options.pop("covariates"))
     width, widths = options.pop("prediction_bandwidth"), options.pop("covariate_bandwidths")
-    categorical = tuple(name for text in options.pop("categorical") for name in split(text))
+    categorical = tuple(name for text in options.pop("categorical") for name in shared.split(text))
     local = recalibration.LocalBias(covariates, width, bandwidths(widths), categorical)
     if local != recalibration.LocalBias() and (load is not None or method != local.name):
         raise click.UsageError("options of local calibration need STORE and --method local_bias")
-    if load is not None and was_passed("method"):
+    if load is not None and shared.was_passed("method"):
         raise click.UsageError("--method does not apply to --load")
     rows = open_other(target, options) if target else None
     if load is not None:
@@ -384,7 +363,7 @@ def recalibrate(
     else:
         with open_session(store, dict(options), "fitting", quiet=quiet) as session:
             fitted = recalibration.recalibrate(session, local if method == local.name else method)
-    finish(fitted, json_path, quiet)
+    shared.finish(fitted, json_path, quiet)
     if figure is not None:
         from calibscale.auditing.recalibration.fits import DIAGRAMS
         from calibscale.output.plots.pictures import save_comparison
@@ -396,7 +375,7 @@ def recalibrate(
                 judged, progress=report, **{name: options[name] for name in names}
             )
         save_comparison(both, DIAGRAMS, figure)
-        wrote(figure)
+        shared.wrote(figure)
     if new:
         rules = {"on_invalid": options["on_invalid"], "overwrite": overwrite}
         with progress("writing", "rows", quiet) as report:

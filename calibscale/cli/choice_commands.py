@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.cli import options as shared
 from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
-from calibscale.cli.options import (
-    SHARE,
-    Command,
-    check_output,
-    check_outputs,
-    confidence_option,
-    finish,
-    json_option,
-    number,
-    pairs,
-    quiet_option,
-)
 from calibscale.cli.sources import open_session, open_sources, source_options
 from calibscale.formatting.progress import progress
 
@@ -26,7 +15,7 @@ if TYPE_CHECKING:
     from calibscale.selection.families import Family
 
 
-@click.command(cls=Command, short_help="Rank models by calibration error on the same rows.")
+@shared.command("Rank models by calibration error on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
     "--by", default="ckce_centred", **ESTIMATOR,
@@ -36,7 +25,7 @@ if TYPE_CHECKING:
     "--name", "model_names", multiple=True, metavar="NAME",
     help="Name of a model (repeatable, in the order of the stores).  [default: name of its file]",
 )  # fmt: skip
-@confidence_option("the intervals; models differ at alpha = 1 - level")
+@shared.confidence_option("the intervals; models differ at alpha = 1 - level")
 @click.option("--groups", default=20, help="Number of groups of rows for the intervals.")
 @click.option(
     "--subset-size", multiple=True, type=int, metavar="N",
@@ -45,9 +34,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--trials", default=1000, help="Number of random subsets of each size.")
 @estimator_options
-@json_option
+@shared.json_option
 @source_options
-@quiet_option
+@shared.quiet_option
 def rank(
     stores: tuple[str, ...],
     by: str,
@@ -61,7 +50,7 @@ def rank(
     All models share one bandwidth and one ridge.  Differences are paired by rows if the stores have
     the same rows and labels, and otherwise taken between independent samples.
     """
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     if model_names and len(model_names) != len(stores):
         raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
     if len(set(model_names)) < len(model_names):
@@ -74,7 +63,7 @@ def rank(
     models = dict(zip(model_names or distinct_names(stores), sources, strict=True))
     with progress("ranking", "steps", quiet) as report:
         result = run(models, estimator, progress=report, **options)
-    finish(result, json_path, quiet)
+    shared.finish(result, json_path, quiet)
 
 
 # ---------------------------------------------------------------- select
@@ -84,7 +73,7 @@ _NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
-@click.command(cls=Command, short_help="Select the estimator with the smallest validated risk.")
+@shared.command("Select the estimator with the smallest validated risk.")
 @click.argument("store", required=False)
 @click.option(
     "--notion", type=click.Choice(_NOTIONS), default="top_label",
@@ -99,8 +88,9 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
     "--folds", type=click.IntRange(2), default=5, help="Number of folds of the cross-validation."
 )
 @click.option(
-    "--test-fraction", type=SHARE, default=0.2, help="Share of the rows held out for testing."
-)
+    "--test-fraction", type=shared.SHARE, default=0.2,
+    help="Share of the rows held out for testing.",
+)  # fmt: skip
 @click.option(
     "--split", metavar="FOLDS.npy",
     help="Path of the fold of each row (instead of --folds): integers, −1 for the test part, "
@@ -130,13 +120,13 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
     help="Number of rows kept in memory for landmarks, canonical kde and standard errors.",
 )  # fmt: skip
 @click.option("--nested", is_flag=True, help="Run nested cross-validation.")
-@json_option
+@shared.json_option
 @click.option(
     "--plot", "plot_path", metavar="PATH",
     help="Path of a plot of risks and estimates (png, svg, pdf).",
 )  # fmt: skip
 @source_options
-@quiet_option
+@shared.quiet_option
 def select(
     store: str | None,
     notion: str,
@@ -154,7 +144,7 @@ def select(
     remaining fold; the best one estimates the squared calibration error on rows that were used for
     neither [Gruber & Bach 2025].
     """
-    check_outputs({"--json": json_path, "--plot": plot_path}, picture=plot_path)
+    shared.check_outputs({"--json": json_path, "--plot": plot_path}, picture=plot_path)
     from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
     from calibscale.selection import KernelFeatures
     from calibscale.selection import select as run
@@ -168,13 +158,13 @@ def select(
     families = _families(estimators, grids, notion)
     with open_session(store, options, "selecting", "steps", quiet) as session:
         result = run(session, notion, families, features=features, **options)
-    finish(result, json_path, quiet, plot_path)
+    shared.finish(result, json_path, quiet, plot_path)
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
     from calibscale.selection import FAMILIES, default_families
 
-    grid_of = {name: _grid(name, text) for name, text in pairs(grids, "--grid")}
+    grid_of = {name: _grid(name, text) for name, text in shared.pairs(grids, "--grid")}
     chosen = default_families(notion)
     if names is not None:
         chosen = tuple(name.strip() for name in names.split(","))
@@ -195,7 +185,7 @@ def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Fa
 
 
 def _grid(name: str, text: str) -> tuple[float, ...]:
-    return tuple(number(value, f"--grid {name}") for value in text.split(","))
+    return tuple(shared.number(value, f"--grid {name}") for value in text.split(","))
 
 
 def _folds(path: str) -> Any:

@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.cli.options import (
-    Command,
-    add_options,
-    categorical_option,
-    check_output,
-    check_outputs,
-    columns,
-    confidence_option,
-    finish,
-    json_option,
-    quiet_option,
-    seed_option,
-    was_passed,
-    write_json,
-    wrote,
-)
+from calibscale.cli import options as shared
 from calibscale.cli.sources import open_session, open_sources, source_options
 from calibscale.estimators import ESTIMATORS, SUMMARIES, build, parse, settings_of
 from calibscale.formatting import base, name_of
@@ -58,8 +43,8 @@ _OPTIONS = (
     click.option(
         "--covariates", metavar="A,B", help="Names of the covariates of klce, comma-separated."
     ),
-    categorical_option,
-    seed_option,
+    shared.categorical_option,
+    shared.seed_option,
 )  # fmt: skip
 # option of each shared setting
 _SHARED = {
@@ -78,7 +63,7 @@ class _EstimatorOption(click.Option):
 
 def estimator_options(command: Callable) -> Callable:
     """Add the options of settings that several estimators share."""
-    return add_options(command, _OPTIONS, "Settings of estimators")
+    return shared.add_options(command, _OPTIONS, "Settings of estimators")
 
 
 def named_estimators(command: Callable) -> Callable:
@@ -103,7 +88,7 @@ def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimato
     """
     values = {option: options.pop(option) for option in {*_SHARED.values()}}
     options["seed"] = values["seed"]
-    values["covariates"] = columns(values["covariates"])
+    values["covariates"] = shared.columns(values["covariates"])
     every = [name for name, kind in ESTIMATORS.items() if kind.by_default] if "all" in texts else ()
     chosen = dict.fromkeys(e for text in texts for e in (every if text == "all" else (text,)))
     built, used = [], set()
@@ -121,13 +106,13 @@ def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimato
             raise click.UsageError(f"{name} needs --covariates A,B (without covariates, use kce)")
         built.append(build(name, settings))
     for option in _SHARED.values():
-        if was_passed(option) and option != "seed" and option not in used:
+        if shared.was_passed(option) and option != "seed" and option not in used:
             listed = ", ".join(chosen or DEFAULT)
             raise click.UsageError(f"--{option} is not used by any selected estimator ({listed})")
     return built
 
 
-@click.command("estimators", cls=Command, short_help="List estimators and their settings.")
+@click.command("estimators", cls=shared.Command, short_help="List estimators and their settings.")
 @click.argument("name", required=False, shell_complete=ESTIMATOR["shell_complete"])
 def list_estimators(name: str | None) -> None:
     """List all estimators, or print the description and settings of the estimator NAME."""
@@ -145,11 +130,11 @@ def list_estimators(name: str | None) -> None:
 # ---------------------------------------------------------------- evaluate
 
 
-@click.command(cls=Command, short_help="Estimate calibration errors with intervals, in one pass.")
+@shared.command("Estimate calibration errors with intervals, in one pass.")
 @click.argument("store", required=False)
 @named_estimators
 @estimator_options
-@json_option
+@shared.json_option
 @click.option(
     "--group-by", multiple=True, metavar="COLUMN",
     help="Name of a covariate whose groups are also evaluated, in a separate pass "
@@ -161,7 +146,7 @@ def list_estimators(name: str | None) -> None:
     help="Method of confidence intervals for estimators without analytic limits: groups of rows "
     "are left out or resampled.  [default: jackknife, or none with --estimator]",
 )  # fmt: skip
-@confidence_option("the intervals")
+@shared.confidence_option("the intervals")
 @click.option(
     "--groups", type=click.IntRange(2, 1000), default=20,
     help="Number of groups of rows for the intervals.",
@@ -175,7 +160,7 @@ def list_estimators(name: str | None) -> None:
     help="Show the mean and the 95 % quantile that estimates would have if STORE were calibrated.",
 )  # fmt: skip
 @source_options
-@quiet_option
+@shared.quiet_option
 def evaluate(
     store: str | None,
     names: tuple[str, ...],
@@ -201,7 +186,7 @@ def evaluate(
       calibscale evaluate loans.zarr -e ece -e jkce --interval jackknife
       calibscale evaluate loans.zarr --group-by region --group-by age:4 --json result.json
     """
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
     from calibscale.evaluation import evaluate_by as run
@@ -219,7 +204,7 @@ def evaluate(
             session, group_by, chosen, on_unsupported=on_unsupported(names), interval=intervals,
             floor=floor, checkpoint=checkpoint,
         )  # fmt: skip
-    finish(result, json_path, quiet)
+    shared.finish(result, json_path, quiet)
     if json_path != "-" and not quiet and method != "none":
         _print_missing(result, groups)
 
@@ -246,23 +231,20 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 # ---------------------------------------------------------------- check, plan
 
 
-@click.command(cls=Command, short_help="Check a table or STORE: a verdict and a report.")
+@shared.command("Check a table or STORE: a verdict and a report.")
 @click.argument("store", required=False)
 @click.option("--output", "-o", metavar="PATH.html", help="Path of an HTML report.")
-@json_option
+@shared.json_option
 @click.option(
     "--group-by", multiple=True, metavar="COLUMN",
     help="Name of a column whose groups are also evaluated (repeatable); COLUMN:N cuts its values "
     "into N ranges of about equally many rows.",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=999,
-    help="Number of draws of the tests.",
-)  # fmt: skip
-@confidence_option("the intervals; tests use alpha = 1 - level")
-@seed_option
+@shared.replicates_option(999, "of the tests")
+@shared.confidence_option("the intervals; tests use alpha = 1 - level")
+@shared.seed_option
 @source_options
-@quiet_option
+@shared.quiet_option
 def check(
     store: str | None, output: str | None, json_path: str | None, quiet: bool, **options: Any
 ) -> None:
@@ -277,20 +259,20 @@ def check(
       calibscale check predictions.parquet --labels y --probabilities p_ -o report.html
       calibscale check loans.zarr --group-by region
     """
-    check_outputs({"--output": output, "--json": json_path})
+    shared.check_outputs({"--output": output, "--json": json_path})
     from calibscale.evaluation.check import check as run
 
     with open_session(store, options, "checking", quiet=quiet) as session:
         result = run(session, **options)
-    finish(result, json_path, quiet)
+    shared.finish(result, json_path, quiet)
     if output is not None:
         from calibscale.output.report import save_report
 
         save_report([result.to_dict()], output)
-        wrote(output)
+        shared.wrote(output)
 
 
-@click.command(cls=Command, short_help="Predict the cost of `evaluate`, without running it.")
+@shared.command("Predict the cost of `evaluate`, without running it.")
 @click.argument("store", required=False)
 @named_estimators
 @estimator_options
@@ -307,7 +289,7 @@ def check(
     "--replicates", "-b", "n_replicates", type=click.IntRange(0), default=0, metavar="B",
     help="Number of replicates of `calibscale test` to include in the cost.",
 )  # fmt: skip
-@json_option
+@shared.json_option
 @source_options
 def plan(
     store: str | None,
@@ -320,7 +302,7 @@ def plan(
     The plan states pairs, time (measured on a few rows of STORE), memory and bytes read; with
     --workers, for a cluster.
     """
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     from calibscale.planning import plan as run
 
     chosen, (source,) = estimators(names, options), open_sources((store,), options)
@@ -330,7 +312,7 @@ def plan(
         from calibscale.output.text import plan_table
 
         plan_table(result)
-    write_json(json_path, result.to_dict())
+    shared.write_json(json_path, result.to_dict())
 
 
 # ---------------------------------------------------------------- reliability
@@ -339,10 +321,10 @@ def plan(
 EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
 
 
-@click.command(cls=Command, short_help="Compare predicted probabilities with frequencies.")
+@shared.command("Compare predicted probabilities with frequencies.")
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
 @click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
-@json_option
+@shared.json_option
 @click.option("--bins", type=click.IntRange(1), default=15, help="Number of bins.")
 @click.option(
     "--edges", default="equal-width", metavar="NAME|NUMBERS",
@@ -361,9 +343,9 @@ EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
     "--group-by", metavar="COLUMN",
     help="Name of a covariate; the diagram is repeated for each of its values.",
 )  # fmt: skip
-@confidence_option("the intervals and of the shaded band")
+@shared.confidence_option("the intervals and of the shaded band")
 @source_options
-@quiet_option
+@shared.quiet_option
 def reliability(
     stores: tuple[str, ...],
     output: str | None,
@@ -385,7 +367,7 @@ def reliability(
       calibscale reliability before.zarr after.zarr --output both.png
       calibscale reliability loans.zarr --edges equal-mass --output diagram.png
     """
-    check_outputs({"--output": output, "--json": json_path}, picture=output)
+    shared.check_outputs({"--output": output, "--json": json_path}, picture=output)
     if len(stores) > 1 and json_path is not None:
         raise click.UsageError("--json is for one STORE")
     if notion not in (None, "class_wise") and class_index is not None:
@@ -399,12 +381,12 @@ def reliability(
         with open_session(store, settings, "counting", quiet=quiet) as session:
             settings |= {"edges": bin_edges(edges), "notion": notion, "class_index": class_index}
             results.append(run(session, **settings))
-        finish(results[-1], json_path, quiet, output if len(stores) < 2 else None)
+        shared.finish(results[-1], json_path, quiet, output if len(stores) < 2 else None)
     if len(stores) > 1 and output is not None:
         from calibscale.output.plots.pictures import save_comparison
 
         save_comparison(results, [base(store) for store in stores], output)
-        wrote(output)
+        shared.wrote(output)
 
 
 def bin_edges(text: str) -> str | tuple[float, ...]:

@@ -11,17 +11,7 @@ from urllib.parse import unquote
 
 import click
 
-from calibscale.cli.options import (
-    Command,
-    Commands,
-    check_output,
-    check_outputs,
-    json_option,
-    quiet_option,
-    scheduler_options,
-    write_json,
-    wrote,
-)
+from calibscale.cli import options as shared
 from calibscale.errors import OptionError
 from calibscale.formatting import plural, seconds
 from calibscale.formatting.progress import progress
@@ -44,7 +34,7 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
     return value
 
 
-@click.command(cls=Command, short_help="Evaluate a day of predictions as configured in JOB.")
+@shared.command("Evaluate a day of predictions as configured in JOB.")
 @click.argument("job", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--date", "day", callback=_day, metavar="DAY",
@@ -53,9 +43,9 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be done without doing it.")
 @click.option("--force", is_flag=True, help="Recompute even if nothing has changed.")
-@scheduler_options
-@json_option
-@quiet_option
+@shared.scheduler_options
+@shared.json_option
+@shared.quiet_option
 def nightly(
     job: str, day: str, dry_run: bool, force: bool, scheduler: str | None, json_path: str | None,
     quiet: bool,
@@ -68,7 +58,7 @@ def nightly(
     --scheduler overrides the scheduler of the job.  Exit code 3 means that a threshold is breached
     or an alarm was raised.
     """
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     from dataclasses import replace
 
     from calibscale.monitoring.job.job_reader import read_job
@@ -84,7 +74,7 @@ def nightly(
         planned = plan(settings, day)
         if json_path != "-" and not quiet:
             _print_plan(planned)
-        write_json(json_path, planned.to_dict())
+        shared.write_json(json_path, planned.to_dict())
         return
     with progress("reading", "blocks", quiet) as report:
         result = run(settings, day, force=force, progress=report)
@@ -96,8 +86,8 @@ def nightly(
             terminal().print("nothing has changed, nothing was done")
     for template in settings.to_dict()["outputs"].values() if result.fresh else ():
         if template is not None:
-            wrote(settings.place(template, day))
-    write_json(json_path, result.to_dict())
+            shared.wrote(settings.place(template, day))
+    shared.write_json(json_path, result.to_dict())
     if result.breached:
         raise click.exceptions.Exit(BREACHED)
 
@@ -121,7 +111,7 @@ def _print_plan(plan: NightPlan) -> None:
     show(terminal(), table)
 
 
-@click.group(cls=Commands, short_help="Check, list or edit the ledger of a nightly job.")
+@click.group(cls=shared.Commands, short_help="Check, list or edit the ledger of a nightly job.")
 def ledger() -> None:
     """Check, list or edit the ledger, the folder in which `calibscale nightly` stores its days."""
 
@@ -145,10 +135,10 @@ def check(ledger: str) -> None:
 
 @ledger.command("list")
 @click.argument("ledger")
-@json_option
+@shared.json_option
 def list_days(ledger: str, json_path: str | None) -> None:
     """List the days of LEDGER with their numbers of rows."""
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     from calibscale.monitoring.ledger import Ledger
     from calibscale.results.night_results import LedgerDay, LedgerDays
 
@@ -165,7 +155,7 @@ def list_days(ledger: str, json_path: str | None) -> None:
         from calibscale.output.text import days_table
 
         days_table(days["days"])
-    write_json(json_path, days)
+    shared.write_json(json_path, days)
 
 
 @ledger.command()
@@ -211,7 +201,7 @@ _INDEX = "index.log"  # file that every ledger has
 _RESULTS = "results"  # folder of a ledger with the results of its nights
 
 
-@click.command(cls=Command, short_help="Write one HTML page about results.")
+@shared.command("Write one HTML page about results.")
 @click.argument("paths", nargs=-1, required=True, metavar="RESULT.json... | LEDGER")
 @click.option(
     "--output", "-o", required=True, metavar="PATH",
@@ -235,14 +225,14 @@ def report(
     power.  LEDGER is the ledger folder of a nightly job; the page shows the newest night of each
     model.
     """
-    check_output(output, "--output")
+    shared.check_outputs({"--output": output})
     ledgers = [path for path in paths if Path(path).is_dir()]
     if (models or day) and not ledgers:
         raise click.UsageError("--model and --date need a LEDGER, whose nights they select")
     files: list[Path] = []
     for path in paths:
         files += _nights(Path(path), models, day) if path in ledgers else [Path(path)]
-    check_outputs({"--output": output}, [*files, *(Path(path) / _INDEX for path in ledgers)])
+    shared.check_outputs({"--output": output}, [*files, *(Path(path) / _INDEX for path in ledgers)])
     results = [_read(path) for path in files]
     from calibscale.output.report import report as page
     from calibscale.output.report import save_report
@@ -251,7 +241,7 @@ def report(
         click.echo(page(results, title), nl=False)
         return
     save_report(results, output, title)
-    wrote(output)
+    shared.wrote(output)
 
 
 def _nights(ledger: Path, models: tuple[str, ...], day: str | None) -> list[Path]:

@@ -68,11 +68,24 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
+def command(short_help: str) -> Callable:
+    """Decorator of a function as a `Command` with this line in the list of commands."""
+    return click.command(cls=Command, short_help=short_help)
+
+
 def confidence_option(what: str) -> Callable:
     """Option --confidence, described as the level of `what`."""
     return click.option(
         "--confidence", "confidence_level", type=SHARE, default=0.95,
         help=f"Confidence level of {what}.",
+    )  # fmt: skip
+
+
+def replicates_option(default: int, what: str) -> Callable:
+    """Option --replicates, described as the number of draws; `what` says of or from what."""
+    return click.option(
+        "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=default,
+        help=f"Number of draws {what}.",
     )  # fmt: skip
 
 
@@ -117,42 +130,32 @@ def _scheduler(context: click.Context, parameter: click.Parameter, where: str | 
 
 _SCHEDULER = (
     click.option(
-        "--scheduler",
-        metavar="WHERE",
-        callback=_scheduler,
+        "--scheduler", metavar="WHERE", callback=_scheduler,
         help="Execution: serial, threads[:N], local:N (N Dask worker processes), the address of a "
         "Dask scheduler, or the path of its scheduler file.  [default: threads]",
     ),
     click.option(
-        "--scheduler-file",
-        metavar="PATH",
-        type=click.Path(exists=True, dir_okay=False),
-        is_eager=True,
-        expose_value=False,
-        callback=_scheduler_file,
+        "--scheduler-file", metavar="PATH", type=click.Path(exists=True, dir_okay=False),
+        is_eager=True, expose_value=False, callback=_scheduler_file,
         help="Path of the scheduler file of a running Dask cluster (instead of --scheduler).",
     ),
-)
+)  # fmt: skip
 READING = (
     click.option(
-        "--on-invalid",
-        type=click.Choice(["raise", "drop"]),
-        default="raise",
+        "--on-invalid", type=click.Choice(["raise", "drop"]), default="raise",
         help="Treatment of invalid rows: stop with an error, or skip and count them.",
     ),
     click.option(
-        "--tolerance",
-        type=float,
+        "--tolerance", type=float,
         help="Allowed deviation of the sum of a row's probabilities from 1.  [default: 1e-4; 2^-10 "
         "for float16]",
     ),
     *_SCHEDULER,
     click.option(
-        "--memory-limit",
-        metavar="SIZE",
+        "--memory-limit", metavar="SIZE",
         help="Maximum memory of the process, such as 2GB.  [default: no limit]",
     ),
-)
+)  # fmt: skip
 
 
 def scheduler_options(command: Callable) -> Callable:
@@ -194,11 +197,6 @@ def columns(text: str | None) -> tuple[str, ...]:
     if text is not None and not any(names):
         raise click.BadParameter(f"{text!r} names no column", param_hint="--covariates")
     return names
-
-
-def check_output(path: str | None, option: str = "--json") -> None:
-    """`check_outputs` of one option."""
-    check_outputs({option: path})
 
 
 def check_outputs(

@@ -63,8 +63,7 @@ _ARRAYS = (
         "--covariate-names", metavar="A,B", help="Names of the columns of --covariate-array."
     ),
     click.option(
-        "--weights",
-        metavar="PATH",
+        "--weights", metavar="PATH",
         help="Path of a zarr array, (n,), or column of a table, of importance weights (not counts "
         "of rows) in any unit.",
     ),

@@ -6,19 +6,8 @@ from typing import Any
 
 import click
 
+from calibscale.cli import options as shared
 from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
-from calibscale.cli.options import (
-    SHARE,
-    Command,
-    check_level,
-    check_output,
-    finish,
-    json_option,
-    number,
-    pairs,
-    quiet_option,
-    was_passed,
-)
 from calibscale.cli.sources import open_session, source_options
 from calibscale.errors import InvalidDataError
 
@@ -36,7 +25,7 @@ class _NullChoice(click.Choice):
         return tuple(NULLS)
 
 
-@click.command(cls=Command, short_help="Test whether the calibration error could be chance.")
+@shared.command("Test whether the calibration error could be chance.")
 @click.argument("store", required=False)
 @click.option(
     "--statistic", "-s", "names", multiple=True, **ESTIMATOR,
@@ -49,23 +38,20 @@ class _NullChoice(click.Choice):
     "random signs), residual or permute (resampled or permuted residuals, approximate), or "
     "hoeffding (a bound without draws).",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=199,
-    help="Number of draws from the null distribution.",
-)  # fmt: skip
+@shared.replicates_option(199, "from the null distribution")
 @click.option(
     "--stop-after", type=click.IntRange(1), metavar="N",
     help="Stop after N replicates at least as large as the observed value, which saves time if "
     "STORE is calibrated.",
 )  # fmt: skip
 @click.option(
-    "--alpha", type=SHARE, metavar="LEVEL",
+    "--alpha", type=shared.SHARE, metavar="LEVEL",
     help="Significance level: exit with code 3 if a p-value is at most LEVEL.",
 )  # fmt: skip
 @estimator_options
-@json_option
+@shared.json_option
 @source_options
-@quiet_option
+@shared.quiet_option
 def test(
     store: str | None,
     names: tuple[str, ...],
@@ -88,14 +74,14 @@ def test(
       calibscale test loans.zarr
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
-    check_output(json_path)
+    shared.check_outputs({"--json": json_path})
     from calibscale.inference import calibration_test as run
     from calibscale.inference.nulls import NULLS
 
     drawn_from = NULLS[null]
     if not drawn_from.draws:
         for option, flag in (("n_replicates", "replicates"), ("stop_after", "stop-after")):
-            if was_passed(option):
+            if shared.was_passed(option):
                 raise click.UsageError(f"--{flag} cannot be used with --null {null} (no draws)")
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
@@ -103,12 +89,12 @@ def test(
     tested = estimators(statistics, options)
     if drawn_from.draws:
         centred = drawn_from.centred and any(each.centred_null for each in tested)
-        check_level(alpha, n_replicates, 0 if centred else 1)
+        shared.check_level(alpha, n_replicates, 0 if centred else 1)
     with open_session(store, options, "testing", quiet=quiet) as session:
         result = run(
             session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after, **options
         )
-    finish(result, json_path, quiet)
+    shared.finish(result, json_path, quiet)
     if alpha is None:
         return
     breached = False
@@ -123,7 +109,7 @@ def test(
 # ---------------------------------------------------------------- power
 
 
-@click.command(cls=Command, short_help="Estimate how many rows a test needs to detect a bias.")
+@shared.command("Estimate how many rows a test needs to detect a bias.")
 @click.argument("store", required=False)
 @click.option(
     "--bias", "shift", default=0.0, metavar="B",
@@ -142,8 +128,8 @@ def test(
     help="Estimator to test, such as ece; see `calibscale estimators`.  [default: klce with "
     "--covariates, else kce]",
 )  # fmt: skip
-@click.option("--alpha", type=SHARE, default=0.05, help="Significance level of the test.")
-@click.option("--power", type=SHARE, default=0.8, help="Probability of detection to reach.")
+@click.option("--alpha", type=shared.SHARE, default=0.05, help="Significance level of the test.")
+@click.option("--power", type=shared.SHARE, default=0.8, help="Probability of detection to reach.")
 @click.option(
     "--most", "max_rows", type=click.IntRange(100), default=200_000,
     help="Maximum number of rows to try.",
@@ -152,14 +138,11 @@ def test(
     "--trials", type=click.IntRange(10), default=200,
     help="Number of simulated data sets of each size.",
 )  # fmt: skip
-@click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=199,
-    help="Number of draws from the null distribution in each test.",
-)  # fmt: skip
+@shared.replicates_option(199, "from the null distribution in each test")
 @estimator_options
-@json_option
+@shared.json_option
 @source_options
-@quiet_option
+@shared.quiet_option
 def power(
     store: str | None,
     shift: float,
@@ -177,8 +160,8 @@ def power(
     predictions.  This takes minutes with klce, and longer if many rows are needed.  The labels of
     STORE are used only if bandwidths are chosen by test power (bandwidth_share of kce and klce).
     """
-    check_output(json_path)
-    check_level(alpha, options["n_replicates"])
+    shared.check_outputs({"--json": json_path})
+    shared.check_level(alpha, options["n_replicates"])
     if alpha >= options["power"]:
         raise click.UsageError(f"--power must be above --alpha, which is {alpha:g}")
     from calibscale.inference.power import power as run
@@ -186,10 +169,10 @@ def power(
 
     group = None
     if where is not None:
-        ((column, value),) = pairs((where,), "--where")
-        group = (column, number(value, "--where"))
+        ((column, value),) = shared.pairs((where,), "--where")
+        group = (column, shared.number(value, "--where"))
     bias = Miscalibration(shift, temperature, group)
     (statistic,) = estimators((name or ("klce" if options["covariates"] else "kce"),), options)
     with open_session(store, options, "simulating", "data sets", quiet) as session:
         result = run(session, bias, statistic, alpha=alpha, **options)
-    finish(result, json_path, quiet)
+    shared.finish(result, json_path, quiet)

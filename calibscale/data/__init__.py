@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import input_hints
-from calibscale.errors import InvalidDataError, OptionError
+from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Floats, Ints
 
@@ -194,8 +194,7 @@ class Rules:
     def __post_init__(self) -> None:
         if self.on_invalid not in ("raise", "drop"):
             raise OptionError(f"on_invalid must be 'raise' or 'drop', not {self.on_invalid!r}")
-        if not 0 <= self.tolerance < 1:
-            raise OptionError(f"tolerance must be in [0, 1), not {self.tolerance}")
+        require(0 <= self.tolerance < 1, "tolerance must be in [0, 1)", self.tolerance)
 
     @property
     def reads_covariates(self) -> bool:
@@ -366,8 +365,7 @@ class NotionView(NamedTuple):
 
 def problems(notion: str, classes: int) -> int:
     """Number J of problems of a notion, which must suit the classes: K if class-wise, else 1."""
-    if notion not in NOTIONS:
-        raise OptionError(f"notion must be one of {', '.join(NOTIONS)}, not {notion!r}")
+    require(notion in NOTIONS, f"notion must be one of {', '.join(NOTIONS)}", notion)
     if notion == "positive" and classes != 2:
         raise OptionError(f"notion 'positive' is for two classes; there are {classes}")
     return classes if notion == "class_wise" else 1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.errors import InvalidDataError, OptionError
+from calibscale.errors import InvalidDataError, OptionError, require
 
 BFLOAT16_SPACING = 2.0**-7  # distance from 1 to the next number
 
@@ -93,8 +93,7 @@ def rows_of(
             for each in (labels, *columns)
         )  # fmt: skip
     if ignore_index is not None:
-        if not in_memory(labels):
-            raise OptionError("ignore_index= needs labels in memory; store −1 for such labels")
+        require(in_memory(labels), "ignore_index= needs labels in memory; store −1 for such labels")
         classes = 2 if binary else (*values.shape, 0)[1]
         if 0 <= ignore_index < classes:
             raise OptionError(f"ignore_index={ignore_index} is one of the {classes} classes")
@@ -107,6 +106,5 @@ def label_codes(
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Position of the label of each entry of (n, L), and the names of the labels."""
     names = tuple(map(str, range(shape[1]) if names is None else names))
-    if len(set(names)) != shape[1]:
-        raise OptionError(f"{shape[1]} labels need {shape[1]} distinct label_names")
+    require(len(set(names)) == shape[1], f"{shape[1]} labels need {shape[1]} distinct label_names")
     return np.tile(np.arange(float(shape[1])), (shape[0], 1)), names

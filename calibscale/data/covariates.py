@@ -11,7 +11,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.data import DROP_REMEDY, Floats, Ints, place_of
 from calibscale.data.source import LAZY, ArraySource
-from calibscale.errors import InvalidDataError, OptionError
+from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.results.audit_results import Where
 
 MAX_LEVELS = 64
@@ -154,8 +154,7 @@ def summarise(
     An OptionError is raised if a covariate does not exist or is named twice; an InvalidDataError if
     a value is NaN or infinite and `on_invalid` is "raise", no row is left, or values exceed 1e154.
     """
-    if len(set(names)) != len(names):
-        raise OptionError(f"a covariate is named twice: {', '.join(names)}")
+    require(len(set(names)) == len(names), f"a covariate is named twice: {', '.join(names)}")
     positions = tuple(source.covariate(name) for name in names)
     size = source.block_rows
     task = _Task(source, positions, on_invalid, size, -(-source.rows // size))
@@ -273,8 +272,7 @@ def grouped(
     """
     name, count = _parsed(source, text)
     if name in source.categories:
-        if count is not None:
-            raise OptionError(f"{name!r} is categorical and has no ranges: group by {name}")
+        require(count is None, f"{name!r} is categorical and has no ranges: group by {name}")
         return source, name
     column = summarise(source, (name,), on_invalid, scheduler)[name]
     if count is None and column.levels is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calibscale.data import Block, Chunk, Ints
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
-from calibscale.errors import InvalidDataError, OptionError
+from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws
 
 TEST = -1
@@ -36,12 +36,9 @@ class Split:
     first_row: int = 0
 
     def __post_init__(self) -> None:
-        if self.folds < 2:
-            raise OptionError(f"folds must be at least 2, not {self.folds}")
-        if not 0 < self.test_fraction < 1:
-            raise OptionError(f"test_fraction must be in (0, 1), not {self.test_fraction}")
-        if not 0 <= self.seed < 2**64:
-            raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
+        require(self.folds >= 2, "folds must be at least 2", self.folds)
+        require(0 < self.test_fraction < 1, "test_fraction must be in (0, 1)", self.test_fraction)
+        require(0 <= self.seed < 2**64, "seed must be in 0..2^64−1", self.seed)
 
     @property
     def k(self) -> int:
@@ -101,8 +98,7 @@ class HoldOut:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise OptionError(f"a held-out share must be in (0, 1), not {self.share}")
+        require(0 < self.share < 1, "a held-out share must be in (0, 1)", self.share)
 
     def holds(self, rows: Ints) -> Any:
         """Whether each row is held out (c,)."""

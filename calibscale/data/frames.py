@@ -26,7 +26,7 @@ from calibscale.data.ingest.columns import (
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, ArraySource, from_arrays
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError, require
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
@@ -200,8 +200,7 @@ class _Frame(TableReader):
                     f"{self._path}: there {'are several' if name in self.names else 'is no'} "
                     f"{name!r}, named by {role}=; the columns are: {listed}"
                 )
-        if not names:
-            raise OptionError(f"{self._path}: {role}= names no column")
+        require(names, f"{self._path}: {role}= names no column")
         if len(names) > 1 and (lists := [name for name in names if self.column(name).shape]):
             raise OptionError(f"{self._path}: {lists[0]!r} has lists; it must be the only {role}")
         return names

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
+from calibscale import errors
 from calibscale.data import Block, Rules, input_hints
 from calibscale.data.array_layouts import (
     BFLOAT16_SPACING,
@@ -20,14 +21,6 @@ from calibscale.data.array_layouts import (
     rows_of,
 )
 from calibscale.data.named_values import encoded, is_named, named_columns
-from calibscale.errors import (
-    BinaryError,
-    CalibscaleError,
-    InvalidDataError,
-    NoRowsError,
-    OptionError,
-    StoreError,
-)
 from calibscale.formatting import one_line
 from calibscale.kernels import random_draws
 
@@ -171,10 +164,10 @@ class ArraySource:
     def covariate(self, name: str) -> int:
         """Position of a covariate; an OptionError that lists the names if there is none."""
         if not isinstance(name, str):
-            raise OptionError(f"give the name of one covariate, not {type(name).__name__}")
+            raise errors.OptionError(f"give the name of one covariate, not {type(name).__name__}")
         if name not in self.covariate_names:
             names = ", ".join(self.covariate_names) or "none"
-            raise OptionError(f"there is no covariate {name!r}; the source has: {names}")
+            raise errors.OptionError(f"there is no covariate {name!r}; the source has: {names}")
         return self.covariate_names.index(name)
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
@@ -226,11 +219,11 @@ class ArraySource:
             if hasattr(part, "compute"):  # dask and xarray; the caller is parallel already
                 part = part.compute(scheduler="synchronous")
             return np.asarray(part)
-        except CalibscaleError:
+        except errors.CalibscaleError:
             raise
         except Exception as error:
             chunk = start // self.chunk_rows
-            raise StoreError(
+            raise errors.StoreError(
                 f"{self.name}: {name} cannot be read in rows {start}..{stop - 1} "
                 f"(chunk {chunk} of {self.chunk_rows} rows): {error}. The chunk is damaged or "
                 "unreachable; restore it or ingest its source again."
@@ -320,7 +313,7 @@ def from_arrays(
     {'cat': 0.65, 'dog': 0.05}
     """
     if (logits is None) == (probabilities is None):
-        raise OptionError("give exactly one of logits= and probabilities=")
+        raise errors.OptionError("give exactly one of logits= and probabilities=")
     if unknown := named.keys() - SourceNames.__annotations__:
         raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
     class_names, covariate_names = named.get("class_names"), named.get("covariate_names")
@@ -331,8 +324,9 @@ def from_arrays(
     values, labels = _column(values, kind), labels if _sliceable(labels) else as_numpy(labels)
     categories: dict[str, tuple[str, ...]] = {}
     if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
-        if covariates is not None:
-            raise OptionError("several labels of a row have no covariates but their names")
+        errors.require(
+            covariates is None, "several labels of a row have no covariates but their names"
+        )
         covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
         covariate_names = ["label"]
     values, labels, weights, covariates = rows_of(
@@ -349,7 +343,7 @@ def from_arrays(
     d = 0 if covariates is None else int((*covariates.shape, 1)[1])
     names = tuple(f"x{i}" for i in range(d)) if covariate_names is None else tuple(covariate_names)
     if len(names) != d or len(set(names)) != d:
-        raise OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
+        raise errors.OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
     held = in_memory(values) or hasattr(values, "frame")
     if kind == "logits" and held and input_hints.seem_probabilities(values):
         _log.warning(input_hints.ARE_PROBABILITIES, name)
@@ -359,7 +353,7 @@ def from_arrays(
     source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
     classes = None if class_names is None else tuple(map(str, class_names))
     if classes is not None and len(set(classes)) != source.classes:
-        raise OptionError(
+        raise errors.OptionError(
             f"{source.classes} classes need {source.classes} distinct names, not {list(classes)}"
         )
     return replace(source, class_names=classes, categories=categories, spacing=spacing)
@@ -374,14 +368,14 @@ def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
 
 def _column(array: Any, name: str) -> Any:
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise InvalidDataError(
+        raise errors.InvalidDataError(
             f"{name} have masked entries; remove those rows, or set their labels to −1"
         )
     if is_bfloat16(array) or not _sliceable(array):
         array = as_numpy(array, name)  # lists, and tensors with a dtype of their framework
     if np.dtype(array.dtype).kind not in "iufb":
         hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
-        raise InvalidDataError(
+        raise errors.InvalidDataError(
             f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
         )
     return array
@@ -400,25 +394,25 @@ def _check(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
 ) -> int:
     if any(s != s for s in values.shape):
-        raise InvalidDataError(
+        raise errors.InvalidDataError(
             f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"
         )
     shape = tuple(int(s) for s in values.shape)
     if np.dtype(values.dtype).kind != "f":
-        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
+        raise errors.InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
     if len(shape) not in (1, 2) or 0 in shape[1:]:
-        raise InvalidDataError(
+        raise errors.InvalidDataError(
             f"{name}: {kind} must be (rows, classes), not of shape {shape}"
             + input_hints.of_images(shape)
         )
     single = len(shape) == 1 or shape[1] == 1
     if single and not binary:
-        raise BinaryError(f"{name}: {kind} of shape {shape} are one column", declared=False)
+        raise errors.BinaryError(f"{name}: {kind} of shape {shape} are one column", declared=False)
     if binary and not single:
         what = f"{name}: binary is declared, but {kind} have shape {shape}"
-        raise BinaryError(what, declared=True)
+        raise errors.BinaryError(what, declared=True)
     if np.dtype(labels.dtype).kind not in "iu":
-        raise InvalidDataError(
+        raise errors.InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
             + (
                 input_hints.of_shape(labels.shape, labels)
@@ -433,14 +427,14 @@ def _check(
         if column is None:
             continue
         if len(column.shape) not in dims:
-            raise InvalidDataError(
+            raise errors.InvalidDataError(
                 f"{name}: {what} must be ({shape[0]}{', d' if 2 in dims else ','}), not of shape "
                 f"{column.shape}" + input_hints.of_shape(column.shape, column) * (what == "labels")
             )
         if int(column.shape[0]) != shape[0]:
-            raise InvalidDataError(
+            raise errors.InvalidDataError(
                 f"{name}: {shape[0]} rows of {kind}, but {int(column.shape[0])} of {what}"
             )
     if shape[0] == 0:
-        raise NoRowsError(f"{name}: there are no rows")
+        raise errors.NoRowsError(f"{name}: there are no rows")
     return shape[0]

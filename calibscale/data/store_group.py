@@ -11,18 +11,9 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from calibscale.data import zarr_arrays
 from calibscale.data.source import KINDS, ArraySource
-from calibscale.data.zarr_arrays import (
-    DirectArray,
-    complaints,
-    for_zarr,
-    is_direct,
-    is_url,
-    local_path,
-    located,
-    refuse_objects,
-)
-from calibscale.errors import OptionError, StoreError
+from calibscale.errors import OptionError, StoreError, require
 
 FORMAT = 1
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
@@ -58,8 +49,7 @@ def describe_columns(
         raise OptionError(f"dtype, provenance, notes and names: {error}") from error
     if isinstance(covariate_names, str) or isinstance(class_names, str):
         raise OptionError("names must be a list of strings, not one string")
-    if kind not in KINDS:
-        raise OptionError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    require(kind in KINDS, f"kind must be one of {', '.join(KINDS)}", kind)
     if dtype not in (np.float16, np.float32, np.float64):
         raise OptionError(f"dtype must be float16, float32 or float64, not {dtype}")
     if classes < 2 or (binary and classes != 2):
@@ -88,7 +78,7 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
     empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta["binary"])
     chunk = empty.block_rows
     sharded = expected_rows * columns * dtype.itemsize > LARGE
-    group = zarr.open_group(**for_zarr(address), mode="w-", zarr_format=3)
+    group = zarr.open_group(**zarr_arrays.for_zarr(address), mode="w-", zarr_format=3)
 
     def add(name: str, width: int | None, dtype: Any, missing: Any) -> None:
         tail = () if width is None else (width,)
@@ -117,7 +107,7 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
 def is_store(url: str | Path) -> bool:
     """Whether there is a prediction store at a path or URL."""
     try:
-        return KEY in zarr.open_group(**for_zarr(url), mode="r").attrs
+        return KEY in zarr.open_group(**zarr_arrays.for_zarr(url), mode="r").attrs
     except (FileNotFoundError, zarr.errors.GroupNotFoundError):
         return False
 
@@ -174,8 +164,8 @@ class StoreGroup:
     """The zarr group of a store: what `LogitStore` and its `Writer` share."""
 
     def __init__(self, url: str | Path, group: zarr.Group) -> None:
-        remote = isinstance(url, str) and is_url(url)
-        self.url: str = url if remote else str(local_path(url))  # type: ignore[assignment]
+        remote = isinstance(url, str) and zarr_arrays.is_url(url)
+        self.url: str = url if remote else str(zarr_arrays.local_path(url))  # type: ignore[assignment]
         self._group = group
         self._meta: dict[str, Any] = dict(group.attrs[KEY])  # type: ignore[arg-type]
         self._unfinished = False
@@ -204,12 +194,12 @@ class StoreGroup:
             If there is no store, if it is damaged, or if a newer calibscale wrote it.
         """
         if storage_options:
-            url = located(url, storage_options)
-        with complaints(url):
+            url = zarr_arrays.located(url, storage_options)
+        with zarr_arrays.complaints(url):
             try:
-                group = zarr.open_group(**for_zarr(url), mode="r+")
+                group = zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
-                if not is_url(url) and local_path(url).is_file():
+                if not zarr_arrays.is_url(url) and zarr_arrays.local_path(url).is_file():
                     raise StoreError(
                         f"{url}: this is a file, not a prediction store; a table is read by "
                         f"calibscale evaluate {url} --labels NAME --probabilities NAME, in Python "
@@ -317,19 +307,19 @@ class StoreGroup:
         names += ["covariates"] * bool(self.covariate_names) + ["weights"] * self.has_weights
         return names
 
-    def _column(self, name: str) -> zarr.Array | DirectArray:
+    def _column(self, name: str) -> zarr.Array | zarr_arrays.DirectArray:
         array = self._array(name)
-        if is_url(self.url) or not is_direct(array):
+        if zarr_arrays.is_url(self.url) or not zarr_arrays.is_direct(array):
             return array
-        return DirectArray(local_path(self.url) / name, array)
+        return zarr_arrays.DirectArray(zarr_arrays.local_path(self.url) / name, array)
 
     def _array(self, name: str) -> zarr.Array:
         return self._group[name]  # type: ignore[return-value]
 
     def _check(self) -> None:
         for name in self._names():
-            if not is_url(self.url):
-                root = local_path(self.url).resolve()
+            if not zarr_arrays.is_url(self.url):
+                root = zarr_arrays.local_path(self.url).resolve()
                 if not (root / name).resolve().is_relative_to(root):
                     raise StoreError(f"{self.url}: its array {name!r} is outside the store")
             if name not in self._group:
@@ -337,7 +327,7 @@ class StoreGroup:
             array = self._group[name]
             if not isinstance(array, zarr.Array):
                 raise StoreError(f"{self.url}: {name} is not an array")
-            refuse_objects(array, f"{self.url}/{name}")
+            zarr_arrays.refuse_objects(array, f"{self.url}/{name}")
             widths = {self.kind: (1 if self.binary else self.classes,)}
             widths["covariates"] = (len(self.covariate_names),)
             if array.shape[1:] != widths.get(name, ()):

@@ -18,7 +18,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import ArrowTable, ParquetTable, reading
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
-from calibscale.errors import MissingNameError, OptionError
+from calibscale.errors import MissingNameError, OptionError, require
 
 # columns of a role that is not named
 _USUAL = {
@@ -92,8 +92,7 @@ def from_file(
     files = input_files([path], storage_options)
     check_files(files)
     names = _names(files)
-    if probabilities is not None and logits is not None:
-        raise OptionError("give only one of logits= and probabilities=")
+    require(probabilities is None or logits is None, "give only one of logits= and probabilities=")
     labels = labels or _usual(path, names, ("labels",))[1]
     kind, predictions = ("logits", logits) if logits else ("probabilities", probabilities)
     if predictions is None:

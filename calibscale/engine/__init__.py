@@ -26,7 +26,7 @@ from calibscale.engine.merge_tree import (
     run_blocks,
     run_length,
 )
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.formatting.progress import reporting
 
 
@@ -198,8 +198,7 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
         return "threads", 1
     if word in ("threads", "local") and (not count or count.isdigit()):
         number = int(count) if count else None
-        if number == 0:
-            raise OptionError(f"scheduler {text!r}: at least one worker is needed")
+        require(number != 0, f"scheduler {text!r}: at least one worker is needed")
         return word, number
     if "://" in text:
         return "address", text

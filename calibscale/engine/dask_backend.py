@@ -27,34 +27,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from calibscale.engine.dask_connection import (
-    Connection,
-    address_in,
-    address_of,
-    cancel,
-    client_of,
-    dask_works,
-    is_lost,
-    leave_slot,
-    no_workers,
-    reaching,
-    scheduler_lost,
-    started_processes,
-    usable,
-    worker_threads,
-    worker_timeout,
-)
-from calibscale.engine.merge_tree import (
-    LONGEST_REMOTE_RUN,
-    Checkpoint,
-    Outcomes,
-    Progress,
-    Runs,
-    Task,
-    merged,
-    run_blocks,
-    run_length,
-)
+from calibscale.engine import dask_connection, merge_tree
 from calibscale.errors import CalibscaleError, ClusterError, OptionError, StoreError
 
 _log = logging.getLogger(__name__)
@@ -63,49 +36,51 @@ _POLL_SECONDS = 2.0  # time without a result after which the cluster is checked
 
 
 @contextmanager
-def connect(kind: str, argument: Any, limit: int | None) -> Iterator[Connection]:
+def connect(kind: str, argument: Any, limit: int | None) -> Iterator[dask_connection.Connection]:
     """Open the Dask connection of a parsed scheduler; `kind` is the meaning of `argument`."""
     if kind == "connection":
         yield argument
         return
-    with dask_works():
+    with dask_connection.dask_works():
         import distributed  # noqa: F401
-    leave_slot()
+    dask_connection.leave_slot()
     if kind == "local":
-        with started_processes(argument, limit) as opened:
+        with dask_connection.started_processes(argument, limit) as opened:
             yield opened
     elif kind == "client":
-        _make_ready(usable(argument))
-        yield Connection(argument)
+        _make_ready(dask_connection.usable(argument))
+        yield dask_connection.Connection(argument)
     else:
-        with client_of(address_in(argument) if kind == "file" else argument) as client:
+        with dask_connection.client_of(
+            dask_connection.address_in(argument) if kind == "file" else argument
+        ) as client:
             _make_ready(client)
-            yield Connection(client)
+            yield dask_connection.Connection(client)
 
 
 def _make_ready(client: Any) -> None:
     """Wait for a first worker, and check the versions of all machines."""
-    where = address_of(client)
-    with reaching(where):
-        if not worker_threads(client):
+    where = dask_connection.address_of(client)
+    with dask_connection.reaching(where):
+        if not dask_connection.worker_threads(client):
             _await_worker(client, where)
         check_worker_versions(client)
 
 
 def _await_worker(client: Any, where: str) -> None:
     """Wait for the first worker, which a batch system may start late."""
-    seconds = worker_timeout()
+    seconds = dask_connection.worker_timeout()
     _log.warning("no worker at %s yet, waiting up to %.0f s", where, seconds)
     # a task, because some clusters start workers on demand
     probe = client.submit(os.getpid, pure=False)
     try:
         probe.result(timeout=seconds)
     except Exception as error:
-        if is_lost(client):
-            raise scheduler_lost(where) from error
-        raise no_workers(where) from error
+        if dask_connection.is_lost(client):
+            raise dask_connection.scheduler_lost(where) from error
+        raise dask_connection.no_workers(where) from error
     finally:
-        cancel(client, [probe])
+        dask_connection.cancel(client, [probe])
 
 
 def check_worker_versions(client: Any) -> None:
@@ -253,17 +228,17 @@ def _hold(shared: Any) -> Any:
     return shared
 
 
-def _run_remote(part: Task, shared: Any, first: int, last: int, terms: Terms) -> Any:
+def _run_remote(part: merge_tree.Task, shared: Any, first: int, last: int, terms: Terms) -> Any:
     from distributed import get_worker
 
     check_terms(terms, f"worker {get_worker().address}")
-    return run_blocks(part.joined(shared), first, last)
+    return merge_tree.run_blocks(part.joined(shared), first, last)
 
 
 class _Work:
     """Runs of one fold on the workers; twice as many as they execute at a time are in flight."""
 
-    def __init__(self, task: Task, client: Any, where: str, threads: int) -> None:
+    def __init__(self, task: merge_tree.Task, client: Any, where: str, threads: int) -> None:
         self._task = task
         self._client = client
         self._where = where
@@ -278,7 +253,7 @@ class _Work:
             _hold, task.shared, key=f"calibscale-{self._token}", pure=False
         )
 
-    def outcomes(self, runs: Runs, stopped: Callable[[], bool]) -> Outcomes:
+    def outcomes(self, runs: merge_tree.Runs, stopped: Callable[[], bool]) -> merge_tree.Outcomes:
         """Yield run, state and failure in the order of completion."""
         left = iter(runs.items())
         for run, blocks in islice(left, self._window):
@@ -291,7 +266,9 @@ class _Work:
 
     def abandon(self) -> None:
         """Cancel the runs that are still in flight."""
-        cancel(self._client, [self._shared, *(future for _, future in self._running.values())])
+        dask_connection.cancel(
+            self._client, [self._shared, *(future for _, future in self._running.values())]
+        )
 
     def _explained(self, error: Exception) -> Exception:
         """Error of a failed run, as ours if the cluster caused it."""
@@ -300,13 +277,13 @@ class _Work:
         if isinstance(error, CalibscaleError):
             return error
         if isinstance(error, NoValidWorkerError):
-            return no_workers(self._where)
+            return dask_connection.no_workers(self._where)
         if isinstance(error, KilledWorker):
             return CalibscaleError(
                 f"{error.allowed_failures + 1} workers of {self._where} died on the same blocks; "
                 "see their logs: the usual cause is too little memory"
             )
-        with suppress(ClusterError), reaching(self._where):
+        with suppress(ClusterError), dask_connection.reaching(self._where):
             check_worker_versions(self._client)  # of workers that joined later
         return error
 
@@ -315,7 +292,7 @@ class _Work:
         if self._terms is None:
             self._terms = Terms.of(self._token, (part, self._task.shared))
         key = f"calibscale-{self._token}-{first}-{last}"
-        with reaching(self._where):
+        with dask_connection.reaching(self._where):
             future = self._client.submit(
                 _run_remote, part, self._shared, first, last, self._terms, key=key, pure=False
             )
@@ -343,29 +320,37 @@ class _Work:
             return pending.result()[0], None
         except Exception as error:
             if future.status != "error":  # the run succeeded; its result did not arrive
-                raise scheduler_lost(self._where) from error
+                raise dask_connection.scheduler_lost(self._where) from error
             return None, self._explained(error)
 
     def _check_cluster(self) -> None:
         """Raise if the scheduler is lost, or has been without workers for too long."""
-        if is_lost(self._client):
-            raise scheduler_lost(self._where)
-        with reaching(self._where):
-            threads = worker_threads(self._client)
+        if dask_connection.is_lost(self._client):
+            raise dask_connection.scheduler_lost(self._where)
+        with dask_connection.reaching(self._where):
+            threads = dask_connection.worker_threads(self._client)
         now = time.monotonic()
         self._idle_since = None if threads else self._idle_since or now
-        if self._idle_since is not None and now - self._idle_since > worker_timeout():
-            raise no_workers(self._where)
+        if (
+            self._idle_since is not None
+            and now - self._idle_since > dask_connection.worker_timeout()
+        ):
+            raise dask_connection.no_workers(self._where)
 
 
-def fold(task: Task, opened: Connection, report: Progress, checkpoint: Checkpoint | None) -> Any:
+def fold(
+    task: merge_tree.Task,
+    opened: dask_connection.Connection,
+    report: merge_tree.Progress,
+    checkpoint: merge_tree.Checkpoint | None,
+) -> Any:
     """Compute the merged state of all blocks on the workers of a connection."""
-    where = address_of(opened.client)
-    with reaching(where):
+    where = dask_connection.address_of(opened.client)
+    with dask_connection.reaching(where):
         threads = opened.threads
         work = _Work(task, opened.client, where, threads)
     try:
-        length = run_length(task, threads, LONGEST_REMOTE_RUN)
-        return merged(task, length, work.outcomes, report, checkpoint)
+        length = merge_tree.run_length(task, threads, merge_tree.LONGEST_REMOTE_RUN)
+        return merge_tree.merged(task, length, work.outcomes, report, checkpoint)
     finally:
         work.abandon()

@@ -14,16 +14,8 @@ from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits import Limits, clopper_pearson
 from calibscale.limits.excess import excess_limits
 from calibscale.results import Estimate
-from calibscale.statistics import Statistic
+from calibscale.statistics import Statistic, score_sums
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
-from calibscale.statistics.score_sums import (
-    EventSums,
-    ImpossibleLabels,
-    ScalarScores,
-    ScalarState,
-    Totals,
-    TotalsState,
-)
 
 
 @dataclass(frozen=True)
@@ -33,15 +25,15 @@ class _MeanScore(Estimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (Totals(),)
+        return (score_sums.Totals(),)
 
-    def finalize(self, totals: TotalsState, *others: Any) -> Estimate:
+    def finalize(self, totals: score_sums.TotalsState, *others: Any) -> Estimate:
         if totals.weight == 0:
             return self.unknown()
         value = float(self._total(totals, *others) / totals.weight)
         return Estimate(self.name, self.judged, value, n=int(totals.n))
 
-    def _total(self, totals: TotalsState, *others: Any) -> float:
+    def _total(self, totals: score_sums.TotalsState, *others: Any) -> float:
         return float(getattr(totals, self.total))
 
 
@@ -114,7 +106,7 @@ class NLL(_MeanScore):
 
     @property
     def counted(self) -> tuple[Statistic, ...]:  # type: ignore[override]
-        return (ImpossibleLabels(),)
+        return (score_sums.ImpossibleLabels(),)
 
     def noted(self, estimate: Estimate, *states: Any) -> Estimate:
         count = int(states[0].n)
@@ -152,9 +144,9 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (Totals(), EventSums(self.judged))
+        return (score_sums.Totals(), score_sums.EventSums(self.judged))
 
-    def _total(self, totals: TotalsState, *others: Any) -> float:
+    def _total(self, totals: score_sums.TotalsState, *others: Any) -> float:
         if self.judged == "top_label":
             return float(totals.confidence - totals.hit)
         (events,) = others
@@ -217,9 +209,9 @@ class BrierDecomposition(_Decomposition):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (*super().needs, ScalarScores(self.judged))
+        return (*super().needs, score_sums.ScalarScores(self.judged))
 
-    def _estimate(self, bins: BinTable, scores: ScalarState) -> Estimate:
+    def _estimate(self, bins: BinTable, scores: score_sums.ScalarState) -> Estimate:
         refinement = float(bins.share @ (bins.frequency * (1.0 - bins.frequency)))
         base = float(bins.share @ bins.frequency)
         score = float(scores.squared / scores.weight)
@@ -247,7 +239,7 @@ class NLLDecomposition(_Decomposition):
     name: ClassVar[str] = "nll_decomposition"
     squared: ClassVar[bool] = False
 
-    def value(self, counts: BinState, _: ScalarState, rests: BinState) -> float:
+    def value(self, counts: BinState, _: score_sums.ScalarState, rests: BinState) -> float:
         if not counts.sums[1].sum() > 0:
             return float("nan")
         return self._value(self._with_rest(self._bins(counts), rests))
@@ -280,9 +272,11 @@ class NLLDecomposition(_Decomposition):
     def needs(self) -> tuple[Statistic, ...]:
         (counts,) = super().needs
         assert isinstance(counts, BinCounts | FineHistogram)
-        return counts, ScalarScores(self.judged), BinRests(counts)
+        return counts, score_sums.ScalarScores(self.judged), BinRests(counts)
 
-    def _estimate(self, bins: BinTable, scores: ScalarState, rests: BinState) -> Estimate:
+    def _estimate(
+        self, bins: BinTable, scores: score_sums.ScalarState, rests: BinState
+    ) -> Estimate:
         bins = self._with_rest(bins, rests)
         calibration, refinement = self._parts(bins)
         base = float(bins.share @ bins.frequency)

@@ -14,7 +14,7 @@ from calibscale import engine
 from calibscale.data import SCALAR_NOTIONS, default_notion
 from calibscale.data.covariates import grouped
 from calibscale.data.source import ArraySource, Level
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
@@ -330,8 +330,7 @@ def _classes(
         return [chosen]
     names = source.class_names or ()
     every = [Level(k, names[k]) if names else k for k in range(source.classes)]
-    if chosen is None and group_by is not None:
-        raise OptionError("group_by needs one class: give class_index")
+    require(chosen is not None or group_by is None, "group_by needs one class: give class_index")
     if chosen is None:
         return every
     if isinstance(chosen, str) and chosen in names:

@@ -15,7 +15,7 @@ from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.named_values import named_columns
 from calibscale.data.source import ArraySource, from_arrays
-from calibscale.errors import NoRowsError, OptionError
+from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, needed_statistics
@@ -119,8 +119,7 @@ class Accumulator:
             self._classes, self._class_names = int(classes), None
         else:
             self._classes, self._class_names = len(classes), tuple(map(str, classes))
-        if self._classes < 2:
-            raise OptionError(f"classes must be at least 2, not {self._classes}")
+        require(self._classes >= 2, "classes must be at least 2", self._classes)
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
@@ -225,8 +224,7 @@ class Accumulator:
             vars(self).update(vars(other))
             other = own
         if self._scan is not None and other._scan is not None:
-            if self._scan.statistics != other._scan.statistics:
-                raise OptionError(_OTHER_BANDWIDTHS)
+            require(self._scan.statistics == other._scan.statistics, _OTHER_BANDWIDTHS)
             for part in (other._total, other._recent):
                 self._total = self._scan.merge(self._total, part)
         for block in other._blocks:

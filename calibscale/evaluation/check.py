@@ -18,9 +18,8 @@ from calibscale.formatting import number, p_is
 from calibscale.inference import calibration_test
 from calibscale.inference.multiple_testing import WIDEST, StepDown, direction
 from calibscale.inference.resampling import resampling
-from calibscale.results.check_results import Check
 from calibscale.results.evaluation_results import Evaluation
-from calibscale.results.inference_results import TestResult
+from calibscale.results.inference_results import Check, TestResult
 from calibscale.session import Session, SessionOptions, verb
 
 

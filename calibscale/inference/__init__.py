@@ -13,7 +13,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import Chunk, Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.nulls import NULLS, Null, Replicates, redraws, replicates_of
@@ -139,10 +139,8 @@ def null_of(null: str | Null, seed: int) -> Null:
     """
     if isinstance(null, Null):
         return null
-    if null not in NULLS:
-        raise OptionError(f"null must be one of {', '.join(NULLS)}, not {null!r}")
-    if not 0 <= seed < 2**64:
-        raise OptionError(f"seed must be in 0..2^64−1, not {seed}")
+    require(null in NULLS, f"null must be one of {', '.join(NULLS)}", null)
+    require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
     return NULLS[null](seed)
 
 
@@ -153,8 +151,7 @@ def _check(
         raise OptionError(
             f"there are {null.max_replicates:,} refits, fewer than {n_replicates:,} replicates"
         )
-    if n_replicates < 1:
-        raise OptionError(f"n_replicates must be at least 1, not {n_replicates}")
+    require(n_replicates >= 1, "n_replicates must be at least 1", n_replicates)
     if n_replicates > _MAX_REPLICATES:
         raise OptionError(
             f"n_replicates must be at most {_MAX_REPLICATES:,}, not {n_replicates:,}: the smallest "
@@ -162,8 +159,7 @@ def _check(
         )
     if stop_after is not None and (stop_after < 1 or null.centred):
         raise OptionError("stop_after must be at least 1, and is not for null='permute'")
-    if not estimators:
-        raise OptionError("no statistic to test")
+    require(estimators, "no statistic to test")
     for estimator in estimators:
         if not estimator.testable:
             raise OptionError(f"{estimator.name} is not a calibration error and cannot be tested")

@@ -51,7 +51,12 @@ class Parts:
     form: SquaredNorm | None = None
     least_error: float = 0.0
     error: float | None = None
-    freedom: int | None = None
+    freedom: float | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of defined values with rows left out."""
+        return int(np.isfinite(self.left_out).sum())
 
     def __sub__(self, other: Parts) -> Parts:
         return Parts(
@@ -74,11 +79,10 @@ class Parts:
     def interval(self, request: Resampling, covers: str) -> Interval | None:
         """Interval that covers the quantity `covers`; None where it is undefined."""
         error = max(self.standard_error, self.least_error)
-        count = int(np.isfinite(self.left_out).sum())
         if not np.isfinite(self.value) or not np.isfinite(self.standard_error):
             return None
         if isinstance(request, Jackknife) or not len(self.resampled):
-            freedom = count - 1 if self.freedom is None else self.freedom
+            freedom = self.count - 1 if self.freedom is None else self.freedom
             half = float(stdtrit(freedom, 0.5 + request.confidence_level / 2)) * error
             low, high, method = self.value - half, self.value + half, "jackknife"
         else:
@@ -91,7 +95,7 @@ class Parts:
                 spread = error * ndtri((np.arange(len(spread)) + 0.5) / len(spread))
             low, high = (self.value + np.nanquantile(spread, tails)).tolist()
             method = "bootstrap"
-        return Interval(low, high, request.confidence_level, method, count, error, covers)
+        return Interval(low, high, request.confidence_level, method, self.count, error, covers)
 
 
 def parts_of(

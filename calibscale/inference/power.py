@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtri
 
 from calibscale.data import Chunk, Floats, RowCounts, chunks
 from calibscale.data.source import ArraySource, from_arrays
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
@@ -166,8 +166,7 @@ class _Pool:
                 weights.append(chunk.weights if len(chunk.weights) else np.ones(len(chunk)))
         self.q, self.covariates = np.concatenate(q), np.concatenate(x) if x else None
         w = np.concatenate(weights)
-        if not w.any():
-            raise OptionError("there are no rows to draw from")
+        require(w.any(), "there are no rows to draw from")
         self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
         if bias.where is not None:
             assert self.covariates is not None

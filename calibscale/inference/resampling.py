@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from calibscale.data import Chunk, Floats, Ints
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import DrawnLabels, Replicates, redraws
 from calibscale.kernels import random_draws
@@ -37,10 +37,8 @@ class Resampling(ABC):
     def __post_init__(self) -> None:
         if not 0 < self.confidence_level < 1:
             raise OptionError(f"confidence_level must be in (0, 1), not {self.confidence_level}")
-        if not 2 <= self.groups <= 1000:
-            raise OptionError(f"groups must be in 2..1000, not {self.groups}")
-        if not 0 <= self.seed < 2**64:
-            raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
+        require(2 <= self.groups <= 1000, "groups must be in 2..1000", self.groups)
+        require(0 <= self.seed < 2**64, "seed must be in 0..2^64−1", self.seed)
 
     def supports(self, statistic: Statistic) -> bool:
         """Whether the states of a statistic by group give an interval."""
@@ -124,8 +122,7 @@ class Bootstrap(Resampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.resamples < 19:
-            raise OptionError(f"resamples must be at least 19, not {self.resamples}")
+        require(self.resamples >= 19, "resamples must be at least 19", self.resamples)
 
     def supports(self, statistic: Statistic) -> bool:
         return super().supports(statistic) and bool(statistic.powers)
@@ -148,8 +145,7 @@ def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling
 
     An OptionError is raised if the name is unknown, or a setting is out of range.
     """
-    if method not in METHODS:
-        raise OptionError(f"interval must be one of {', '.join(METHODS)}, not {method!r}")
+    require(method in METHODS, f"interval must be one of {', '.join(METHODS)}", method)
     if method == Bootstrap.method:
         settings["resamples"] = resamples
     return METHODS[method](**settings)

@@ -15,7 +15,7 @@ from calibscale.data import Chunk, Floats, Ints, Rules, chunks, views
 from calibscale.data.covariates import ColumnSummary, summarise
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.source import ArraySource
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.kernels import elementary, random_draws
 
 
@@ -61,12 +61,10 @@ class RandomFourier:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_features < 1:
-            raise OptionError(f"n_features must be at least 1, not {self.n_features}")
+        require(self.n_features >= 1, "n_features must be at least 1", self.n_features)
         if self.bandwidth is not None and not 0 < self.bandwidth < np.inf:
             raise OptionError(f"bandwidth must be positive and finite, not {self.bandwidth}")
-        if not 0 <= self.seed < 2**64:
-            raise OptionError(f"seed must be in 0..2^64−1, not {self.seed}")
+        require(0 <= self.seed < 2**64, "seed must be in 0..2^64−1", self.seed)
 
     def resolve(self, *setups: DataProfile, notion: str = "canonical") -> RandomFourier:
         if self.bandwidth is not None:
@@ -214,11 +212,9 @@ class ProductKernel:
 
     def __post_init__(self) -> None:
         for name, names in ((self.prediction, PREDICTION_KERNELS), (self.covariate, RADIAL)):
-            if name not in names:
-                raise OptionError(f"kernel must be one of {', '.join(names)}, not {name!r}")
+            require(name in names, f"kernel must be one of {', '.join(names)}", name)
         for bandwidth in (self.prediction_bandwidth, *self.bandwidths):
-            if not 0 < bandwidth < np.inf:
-                raise OptionError(f"a bandwidth must be positive and finite, not {bandwidth}")
+            require(0 < bandwidth < np.inf, "a bandwidth must be positive and finite", bandwidth)
 
     def open_ended(self) -> ProductKernel:
         """Kernel with one more category for values that are not among the levels."""

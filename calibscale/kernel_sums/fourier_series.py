@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, poch, stdtrit
 
 from calibscale.data import Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 
 Complexes = NDArray[np.complex128]
 
@@ -117,8 +117,7 @@ class FourierSeries:
     tolerance: float = 1e-9
 
     def __post_init__(self) -> None:
-        if not 1e-14 <= self.tolerance <= 1e-1:
-            raise OptionError(f"tolerance must be in 1e-14..0.1, not {self.tolerance}")
+        require(1e-14 <= self.tolerance <= 1e-1, "tolerance must be in 1e-14..0.1", self.tolerance)
         if not 1 <= self._dimensions <= 3:
             raise NoSeries(
                 f"a Fourier series has 1 to 3 dimensions, not {self._dimensions}",

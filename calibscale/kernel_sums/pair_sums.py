@@ -16,14 +16,7 @@ from calibscale import engine
 from calibscale.data import Floats, Ints, Rules, chunks, width
 from calibscale.data.source import ArraySource
 from calibscale.engine.merge_tree import Checkpoint, digest
-from calibscale.kernel_sums import NotionRows, ProductKernel
-from calibscale.kernel_sums.pair_tasks import (
-    MatrixProductTask,
-    MovedSumTask,
-    PairState,
-    PairSum,
-    PairSumTask,
-)
+from calibscale.kernel_sums import NotionRows, ProductKernel, pair_tasks
 from calibscale.kernel_sums.tile_layout import Panels, TileLayout, forget, panel_cuts
 from calibscale.kernels import random_draws
 
@@ -122,7 +115,7 @@ class Pairs:
         self._budget = 2**29 if limit is None else max(2**24, limit // 4)
         self._folder = None if checkpoint is None else Path(checkpoint)
         self._identity = identity or {}
-        self._sums: dict[PairSum, PairState] = {}
+        self._sums: dict[pair_tasks.PairSum, pair_tasks.PairState] = {}
         self._names: Counter[str] = Counter()
 
     @contextmanager
@@ -140,12 +133,12 @@ class Pairs:
         finally:
             forget(token)
 
-    def sum(self, spec: PairSum) -> PairState:
+    def sum(self, spec: pair_tasks.PairSum) -> pair_tasks.PairState:
         """State of a pair sum over all rows; computed once."""
         if spec not in self._sums:
             multiple = spec.block or 1
             with self.panels(spec.tiled, spec.notion, spec.precision, multiple) as panels:
-                task = PairSumTask(panels, spec=spec)
+                task = pair_tasks.PairSumTask(panels, spec=spec)
                 checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))
                 state = self.execution.fold(task, checkpoint)
                 self._sums[spec] = state.with_linear_part()
@@ -153,7 +146,7 @@ class Pairs:
 
     def product(self, panels: Panels, vectors: list[Floats], name: str) -> list[Floats]:
         """Product K V, panel by panel (rows, e)."""
-        task = MatrixProductTask(panels, vectors=tuple(vectors))
+        task = pair_tasks.MatrixProductTask(panels, vectors=tuple(vectors))
         checkpoint = None
         if self._folder is not None:  # hashing is slow
             work = {"kernel": asdict(panels.layout.kernel), "vectors": digest(*vectors)}
@@ -172,7 +165,7 @@ class Pairs:
         `versions` yields the versions first..last−1; predictions are scalar.
         """
         rows = NotionRows.join([panels[index].rows for index in range(len(panels))])
-        task = MovedSumTask(rows, panels.layout.kernel, versions, count)
+        task = pair_tasks.MovedSumTask(rows, panels.layout.kernel, versions, count)
         sums = self.execution.fold(task)
         return (sums[index] for index in range(count))
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.formats import READERS
-from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.input_files import CHANGES, InputFile
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.data.zarr_arrays import is_url, local_path, located, open_arrays
@@ -26,7 +26,6 @@ from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
 
 _FLAGS = ("false", "true")  # categories with the same numbers on all days
-_CHANGES = ("mtime", "LastModified", "last_modified", "ETag", "etag", "updated", "created")
 
 
 def place(job: Job, day: str) -> str:
@@ -210,7 +209,7 @@ def _remote_files(where: str, storage_options: dict[str, Any]) -> list[Any] | No
         return None
     files = []
     for name, info in listing.items():
-        changes = [str(info[key]) for key in _CHANGES if info.get(key) is not None]
+        changes = [str(info[key]) for key in CHANGES if info.get(key) is not None]
         if not changes:
             return None
         files.append((name, info.get("size"), *changes))

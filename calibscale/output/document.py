@@ -38,6 +38,11 @@ class TableColumn:
     optional: bool = False
 
 
+def text_column(title: str) -> TableColumn:
+    """Header of a column of texts, which are left-aligned."""
+    return TableColumn(title, numbers=False)
+
+
 Row: TypeAlias = Sequence[str | Cell]
 
 
@@ -177,6 +182,12 @@ def table(
         tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows
     )
     return Table(caption, columns, cells, note)
+
+
+def figures(items: Iterable[Figure | None]) -> Figures | None:
+    """Plots side by side, or None if all items are None."""
+    present = tuple(item for item in items if item is not None)
+    return Figures(present) if present else None
 
 
 def section(name: str, title: str, *blocks: Block | None, detail: bool = False) -> Section | None:

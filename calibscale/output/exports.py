@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.atomic_files import replacing, write_json
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.formatting import plural
 from calibscale.output.document import Article, Figure, Figures, Table
 from calibscale.output.documents import document
@@ -30,8 +30,7 @@ _CLOSING = ("rows", "notes", "terms", "settings")  # sections that end every doc
 
 def to_frame(result: Any, library: str) -> Any:
     """Tidy table of a result as a data frame; see `Tabular.to_frame`."""
-    if library not in ("pandas", "polars"):
-        raise OptionError(f"library must be pandas or polars, not {library!r}")
+    require(library in ("pandas", "polars"), "library must be pandas or polars", library)
     try:
         frames = import_module(library)
     except ImportError as error:

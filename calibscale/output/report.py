@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.atomic_files import write_whole
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.output.document import Figure
 from calibscale.output.documents import document_of_json
 from calibscale.output.plots.style import Drawing, drawing, own_style
@@ -36,8 +36,7 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
     OptionError
         If there is no result, a result is malformed, or its schema has no report.
     """
-    if not results:
-        raise OptionError("a report needs at least one result")
+    require(results, "a report needs at least one result")
     articles = [document_of_json(value, f"result {i + 1}") for i, value in enumerate(results)]
     if title is None:
         title = articles[0].title if len(articles) == 1 else "Calibration report"

@@ -17,17 +17,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from calibscale.estimators import short_summary
-from calibscale.formatting import one_line, plural, printable, seconds
-from calibscale.output.document import (
-    Article,
-    Block,
-    Facts,
-    Figures,
-    Folded,
-    Listing,
-    Paragraph,
-    Table,
-)
+from calibscale.formatting import one_line, plain, plural, printable, seconds
+from calibscale.output import document as doc
 from calibscale.output.documents import document
 
 if TYPE_CHECKING:
@@ -80,7 +71,7 @@ def print_result(
     print_article(document(result), console or terminal(), max_groups)
 
 
-def print_article(article: Article, console: Console, max_groups: int | None = None) -> None:
+def print_article(article: doc.Article, console: Console, max_groups: int | None = None) -> None:
     """Print a document, without plots and the sections that only reports have."""
     _print(console, f"{article.title}: {article.heading}", "bold")
     _print(console, f"{article.verdict}.", _COLOURS.get(article.state, "bold"))
@@ -99,25 +90,25 @@ def print_article(article: Article, console: Console, max_groups: int | None = N
             _print_block(console, block, limit)
 
 
-def _printed(block: Block) -> bool:
-    if isinstance(block, Figures):
+def _printed(block: doc.Block) -> bool:
+    if isinstance(block, doc.Figures):
         return any(figure.in_text for figure in block.items)
-    return not isinstance(block, Folded)
+    return not isinstance(block, doc.Folded)
 
 
-def _print_block(console: Console, block: Block, max_rows: int | None) -> None:
-    if isinstance(block, Table):
+def _print_block(console: Console, block: doc.Block, max_rows: int | None) -> None:
+    if isinstance(block, doc.Table):
         _print_table(console, block, max_rows)
-    elif isinstance(block, Figures):
+    elif isinstance(block, doc.Figures):
         for figure in block.items:
             if figure.in_text:
                 _print_table(console, figure.numbers, max_rows)
-    elif isinstance(block, Paragraph):
+    elif isinstance(block, doc.Paragraph):
         _print(console, block.text)
-    elif isinstance(block, Listing):
+    elif isinstance(block, doc.Listing):
         for item in block.items:
             _print(console, item, "dim")
-    elif isinstance(block, Facts):
+    elif isinstance(block, doc.Facts):
         for name, value, remark in block.items:
             _print(console, f"{name}: {value}{' (' * bool(remark)}{remark}{')' * bool(remark)}")
 
@@ -126,7 +117,7 @@ def _print(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text.replace("\u00a0", " "), style=style))
 
 
-def _print_table(console: Console, table: Table, max_rows: int | None) -> None:
+def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> None:
     """Print a table; its optional columns only if they fit."""
     shown = table.rows[: _MAX_ROWS if max_rows is None else max_rows]
     kept = [
@@ -301,15 +292,14 @@ def _min_width(console: Console, column: Column, narrow: bool = False) -> int:
     return min(width, _NAME) if column.overflow == "fold" else width
 
 
-def left_out(unlabelled: int, dropped: dict[str, int], name: str = "") -> Iterator[Text]:
+def left_out(unlabelled: int, dropped: dict[str, int]) -> Iterator[Text]:
     """Lines about rows without labels and dropped rows."""
-    prefix = f"{name}: " if name else ""
     if unlabelled:
         verb = "was" if unlabelled == 1 else "were"
-        yield Text(f"{prefix}{plural(unlabelled, 'row')} without a label yet {verb} left out")
+        yield Text(f"{plural(unlabelled, 'row')} without a label yet {verb} left out")
     for reason, count in dropped.items():
         verb, text = "was" if count == 1 else "were", reason.replace("_", " ")
-        yield Text(f"{prefix}{plural(count, 'row')} {verb} dropped: {text}", style="yellow")
+        yield Text(f"{plural(count, 'row')} {verb} dropped: {text}", style="yellow")
 
 
 def info_table(info: dict[str, Any]) -> None:
@@ -317,7 +307,8 @@ def info_table(info: dict[str, Any]) -> None:
     table = grid("", "", show_header=False)
     for key, value in info.items():
         lines = [f"{k}: {v}" for k, v in value.items()] if isinstance(value, dict) else []
-        text = "\n".join(map(escape, lines or [_describe(value)]))
+        short = f"{value:,}" if type(value) is int else plain(value)
+        text = "\n".join(map(escape, lines or [short]))
         table.add_row(Text(key.replace("_", " "), "bold"), text)
     show(terminal(), table)
 
@@ -379,18 +370,6 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
-
-
-def _describe(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list | dict):
-        return ", ".join(str(item) for item in value) or "none"
-    return str(value)
 
 
 def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:

@@ -13,7 +13,7 @@ from scipy.stats import kendalltau, rankdata
 
 from calibscale import engine
 from calibscale.data import Floats, Ints
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.resampling import Jackknife, Resampling, Stacked, group_of
 from calibscale.kernels import random_draws
@@ -106,8 +106,7 @@ def rank(
     """
     started = time.perf_counter()
     estimator, *others = listed("ckce_centred" if by is None else by)
-    if others:
-        raise OptionError("rank by exactly one estimator")
+    require(not others, "rank by exactly one estimator")
     jackknife = Jackknife(confidence_level, groups, seed)
     sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
     _check(estimator, sizes, trials)
@@ -179,8 +178,7 @@ def _check(estimator: Estimator, sizes: list[int], trials: int) -> None:
         )
     if any(size < 2 for size in sizes):
         raise OptionError(f"a subset must have at least 2 rows, not {min(sizes)}")
-    if trials < 1:
-        raise OptionError(f"trials must be at least 1, not {trials}")
+    require(trials >= 1, "trials must be at least 1", trials)
 
 
 def _check_classes(names: list[str], sessions: list[Session]) -> None:
@@ -246,8 +244,7 @@ def _agreement(
     """Agreement of the rankings of subsets of about `size` rows with the ranking of all rows."""
     smallest = min((model.totals for model in models), key=effective_rows)
     n = float(smallest.n)
-    if size > n:
-        raise OptionError(f"a subset of {size} rows is larger than the data ({n:.0f} rows)")
+    require(size <= n, f"a subset of {size} rows is larger than the data ({n:.0f} rows)")
     values = []
     for run, model in zip(runs, models, strict=True):
         if model.estimate.value is None:

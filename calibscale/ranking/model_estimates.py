@@ -10,19 +10,19 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
 from calibscale import engine
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, total
 from calibscale.kernel_sums import RandomFourier
-from calibscale.results import Estimate, Interval
+from calibscale.results import Estimate
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.session import Run
 from calibscale.statistics.score_sums import (
@@ -42,8 +42,7 @@ def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         single = isinstance(sources, str | Path | ArraySource | LogitStore)
         unnamed = [sources] if single else list(sources)
         models = dict(zip(distinct_names([_name(m) for m in unnamed]), unnamed, strict=True))
-    if not models:
-        raise OptionError("there is no model to rank")
+    require(models, "there is no model to rank")
     return models
 
 
@@ -292,25 +291,21 @@ def _difference(
         return difference
     if paired:
         parts = b - a
-        error, count = parts.standard_error, int(np.isfinite(parts.left_out).sum())
-        freedom = float(count - 1)
     else:  # degrees of freedom of Welch and Satterthwaite
-        counts = [int(np.isfinite(part.left_out).sum()) for part in (a, b)]
         squares = [part.standard_error**2 for part in (a, b)]
-        error, count = float(np.sqrt(sum(squares))), min(counts)
-        rest = sum(s * s / max(G - 1, 1) for s, G in zip(squares, counts, strict=True))
-        freedom = sum(squares) ** 2 / rest if rest > 0 else float(count - 1)
-    if not np.isfinite(error):
+        rest = sum(s * s / max(part.count - 1, 1) for s, part in zip(squares, (a, b), strict=True))
+        freedom = sum(squares) ** 2 / rest if rest > 0 else None
+        left_out = min(a, b, key=lambda part: part.count).left_out
+        parts = Parts(value, left_out, error=float(np.sqrt(sum(squares))), freedom=freedom)
+    interval = parts.interval(resampling, covers)
+    if interval is None:
         return difference
-    half = float(stdtrit(freedom, 0.5 + resampling.confidence_level / 2)) * error
-    interval = Interval(
-        value - half, value + half, resampling.confidence_level, "jackknife", count, error, covers
-    )
     if _equal(low, high):
         t, p = 0.0, 1.0
     else:
+        error = interval.standard_error
         t = value / error if error > 0 else float("inf")
-        p = 2 * float(stdtr(freedom, -t))
+        p = 2 * float(stdtr(parts.freedom or parts.count - 1, -t))
     return replace(difference, interval=interval, t=t, p_value=p)
 
 

@@ -1,4 +1,4 @@
-"""Results of calibration tests, and of their power."""
+"""Results of calibration tests, of `check`, and of the power of tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.results import (
     Computed,
     Count,
@@ -28,6 +28,7 @@ from calibscale.results import (
     Values,
     key,
 )
+from calibscale.results.evaluation_results import Evaluation
 
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values
 
@@ -178,8 +179,7 @@ class Miscalibration(Declared):
         return self.where and {"covariate": self.where[0], "value": self.where[1]}
 
     def __post_init__(self) -> None:
-        if not -1 <= self.shift <= 1:
-            raise OptionError(f"a bias must be in -1..1, not {self.shift}")
+        require(-1 <= self.shift <= 1, "a bias must be in -1..1", self.shift)
         if not 0 < self.temperature < math.inf:
             raise OptionError(f"temperature must be positive and finite, not {self.temperature}")
         if self.shift == 0 and self.temperature == 1:
@@ -240,3 +240,31 @@ class Power(Outcome, SourceRows):
     replicates: Count
     seed: Count
     null: Annotated[str, Values(("labels",))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Evaluation):
+    """Calibration errors with intervals and tests, and the verdict that they support.
+
+    Attributes
+    ----------
+    verdict : str
+        One-sentence summary of the tests.
+    tests : tuple of TestResult
+        Tests of the estimates, in their order; the gap is tested by its size, `ece` with one bin.
+    adjusted_p_values : dict
+        p-values by name of the estimate, adjusted for the number of tests (Westfall and Young).
+
+    Examples
+    --------
+    >>> from calibscale import check, from_arrays
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> [test.statistic for test in check(source, n_replicates=19).tests]
+    ['ece(bins=1)', 'ece', 'tce2_debiased', 'jkce']
+    """
+
+    schema: ClassVar[str] = "calibscale.check/1"
+
+    tests: tuple[TestResult, ...]
+    adjusted_p_values: dict[str, Share | None]

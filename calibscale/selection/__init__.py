@@ -14,7 +14,7 @@ from calibscale import engine
 from calibscale.data import Floats, NotionView, chunks, problems, views, width
 from calibscale.data.derived_sources import TEST, Split, given_split
 from calibscale.data.source import ArraySource
-from calibscale.errors import InvalidDataError, OptionError
+from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernel_sums.landmarks import (
     FourierFeatures,
     Gaussian,
@@ -105,8 +105,7 @@ class KernelFeatures:
             raise OptionError(f"features must be 'landmarks' or 'random', not {self.kind!r}")
         if self.kind == "random" and not isinstance(self.kernel, Gaussian):
             raise OptionError("random features need the Gaussian kernel; use landmarks")
-        if self.rank < 1:
-            raise OptionError(f"rank must be at least 1, not {self.rank}")
+        require(self.rank >= 1, "rank must be at least 1", self.rank)
         if not 0 <= self.trace_tolerance < 1:
             raise OptionError(f"trace_tolerance must be in [0, 1), not {self.trace_tolerance}")
 
@@ -199,8 +198,7 @@ def select(
         data = session.source
         problems(notion, data.classes)
         split = _split(folds, test_fraction, seed, nested, data.rows)
-        if subset_rows < 2:
-            raise OptionError(f"subset_rows must be at least 2, not {subset_rows}")
+        require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
         chosen = _families(estimators, notion)
         passes = 2 if data.rows <= subset_rows else 3
         choices = 1 + split.folds * nested
@@ -259,12 +257,9 @@ def _split(folds: Any, test_fraction: float, seed: int, nested: bool, rows: int)
             raise OptionError(
                 f"folds must be a number or one integer for each row, not {folds!r}"
             ) from None
-    if split.folds > max(2, rows // 2):
-        raise OptionError(f"{split.folds} folds are too many for {rows} rows")
-    if nested and split.folds < 3:
-        raise OptionError("a nested run needs at least three folds")
-    if split.folds >= MAX_GROUPS:
-        raise OptionError(f"folds must be below {MAX_GROUPS}, not {split.folds}")
+    require(split.folds <= max(2, rows // 2), f"{split.folds} folds are too many for {rows} rows")
+    require(not nested or split.folds >= 3, "a nested run needs at least three folds")
+    require(split.folds < MAX_GROUPS, f"folds must be below {MAX_GROUPS}", split.folds)
     return split
 
 
@@ -286,12 +281,10 @@ def _families(estimators: Iterable[str | Family] | None, notion: str) -> tuple[F
                 )
             estimator = FAMILIES[estimator]()
         chosen.append(estimator)
-    if not chosen:
-        raise OptionError("select at least one estimator")
+    require(chosen, "select at least one estimator")
     names = [family.name for family in chosen]
     for name in names:
-        if names.count(name) > 1:
-            raise OptionError(f"{name} is listed twice; combine its grids")
+        require(names.count(name) <= 1, f"{name} is listed twice; combine its grids")
     return tuple(chosen)
 
 

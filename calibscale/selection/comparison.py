@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.limits import bounded_low
 from calibscale.results import EXACT, POPULATION, Approximation, Interval
 from calibscale.results.comparison_results import Candidate
@@ -286,8 +286,7 @@ def compare(
     estimates = np.array([np.concatenate([s.estimate for s in fold]) for fold in scores])
     mean = risks.mean(axis=0)
     defined = np.isfinite(mean) & np.isfinite(estimates.mean(axis=0))
-    if not defined.any():
-        raise OptionError("no candidate has a finite risk; widen the grids")
+    require(defined.any(), "no candidate has a finite risk; widen the grids")
     best = int(np.argmin(np.where(defined, mean, np.inf)))
     variance, own = np.zeros((2, len(every)))
     for fold, (fold_scores, total) in enumerate(zip(scores, totals[1:], strict=True)):

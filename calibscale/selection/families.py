@@ -11,7 +11,7 @@ import numpy as np
 
 from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.data.derived_sources import TEST
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.kernels import random_draws
 from calibscale.results import EXACT, Approximation
@@ -377,8 +377,7 @@ class GridFamily(Family):
         if self.grid is None:
             return
         values = tuple(dict.fromkeys(float(value) for value in self.grid))
-        if not values:
-            raise OptionError(f"the grid of {self.name} is empty")
+        require(values, f"the grid of {self.name} is empty")
         for value in values:
             if not (np.isfinite(value) and value > 0):
                 raise OptionError(

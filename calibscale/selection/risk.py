@@ -11,7 +11,7 @@ import numpy as np
 from calibscale import engine
 from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.kernels import random_draws
 from calibscale.selection.families import (
     Bilinear,
@@ -64,8 +64,7 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     True
     """
     w = np.ones(len(delta)) if weights is None else weights
-    if np.count_nonzero(w) < 2:
-        raise OptionError("the risk needs two rows or more with a positive weight")
+    require(np.count_nonzero(w) >= 2, "the risk needs two rows or more with a positive weight")
     weighted = w[:, None] * delta
     total = np.sum((delta.T @ weighted) ** 2) - 2.0 * np.sum((residuals.T @ weighted) ** 2)
     total += np.sum((residuals.T @ (w[:, None] * residuals)) ** 2)
@@ -144,8 +143,7 @@ def sampled_risk(
     True
     """
     n = len(delta)
-    if n < 2 or pairs < 2:
-        raise OptionError("the risk needs two rows and two pairs or more")
+    require(n >= 2 and pairs >= 2, "the risk needs two rows and two pairs or more")
     i, j = random_draws.drawn_pairs(pairs, n, seed)
     losses = (np.einsum("ij,ij->i", delta[i], delta[j]) - h(points[i], points[j])) ** 2
     return float(losses.mean()), float(losses.std(ddof=1) / np.sqrt(pairs))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibscale import ECE, LogitStore
-from calibscale.cli.options import check_output
+from calibscale.cli.options import check_outputs
 from calibscale.formatting import progress
 from calibscale.output.text import left_out
 from tests.support.command_store import NAMES, ROWS, api
@@ -25,12 +25,12 @@ def test_json__may_go_to_a_pipe_in_a_folder_that_cannot_be_written(tmp_path, mon
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == pipe)
-    check_output(str(pipe))
+    check_outputs({"--json": str(pipe)})
     with pytest.raises(click.BadParameter, match="cannot be written"):
-        check_output(str(tmp_path / "file.json"))
+        check_outputs({"--json": str(tmp_path / "file.json")})
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(click.BadParameter, match="cannot be written"):
-        check_output(str(pipe))
+        check_outputs({"--json": str(pipe)})
 
 
 def test_evaluate__json_file_beside_the_table(run, store, tmp_path):

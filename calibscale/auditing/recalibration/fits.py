@@ -29,7 +29,7 @@ from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.source import ArraySource, as_numpy, from_arrays
 from calibscale.data.store import LogitStore, as_source
 from calibscale.engine import Progress
-from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.estimators.scores import NLL
 from calibscale.evaluation import evaluate, reliability
 from calibscale.results.audit_results import RecalibrationResult
@@ -256,8 +256,7 @@ def recalibrate(
     """
     started = time.perf_counter()
     if isinstance(method, str):
-        if method not in METHODS:
-            raise OptionError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+        require(method in METHODS, f"method must be one of {', '.join(METHODS)}", method)
         if covariates and method != "local_bias":
             raise OptionError(f"{method} has no covariates; local_bias has")
         names: dict[str, Any] = {"covariates": covariates} if covariates else {}

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
 from calibscale.data import Chunk, Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.kernel_sums import DataProfile
 from calibscale.statistics import Statistic, weighted_sum
 
@@ -25,8 +25,7 @@ _MASKED = -1e4  # logit of a masked class
 
 
 def _check_clip(clip: float) -> None:
-    if not 0 < clip < 0.5:
-        raise OptionError(f"clip must be in (0, 0.5), not {clip}")
+    require(0 < clip < 0.5, "clip must be in (0, 0.5)", clip)
 
 
 def clipped(chunk: Chunk, clip: float) -> Floats:

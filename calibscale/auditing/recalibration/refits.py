@@ -21,20 +21,12 @@ from numpy.polynomial import chebyshev
 from scipy.interpolate import CubicHermiteSpline
 from scipy.special import expit
 
+from calibscale.auditing.recalibration import parametric
 from calibscale.auditing.recalibration.nonparametric import (
     HISTOGRAM,
     IsotonicFit,
     ScoreCells,
     steps,
-)
-from calibscale.auditing.recalibration.parametric import (
-    CLIP,
-    PlattFit,
-    TemperatureFit,
-    TemperedLoss,
-    TemperState,
-    clipped,
-    log_odds,
 )
 from calibscale.auditing.recalibration.recalibrator import (
     DRAWN,
@@ -114,13 +106,13 @@ def refits_of(
     'refit'
     """
     with Session.open(fitting, **options) as session:
-        if isinstance(fitted, TemperatureFit):
+        if isinstance(fitted, parametric.TemperatureFit):
             model = session.on(recalibrated(session.source, fitted))
             return _temperatures(fitted, model, notion, n_replicates, seed)
-        if not isinstance(fitted, PlattFit | IsotonicFit):
+        if not isinstance(fitted, parametric.PlattFit | IsotonicFit):
             return None
         cells = ScoreCells.of(session.scan([HISTOGRAM]).groups[None][HISTOGRAM])
-    if isinstance(fitted, PlattFit):
+    if isinstance(fitted, parametric.PlattFit):
         return _logistics(fitted, cells, n_replicates, seed)
     return _isotonics(fitted, cells, n_replicates, seed)
 
@@ -165,7 +157,7 @@ class _Logistics(_OnCells):
     clip: float
 
     def carried(self, chunk: Chunk, q: Floats) -> Floats:
-        return log_odds(chunk, self.clip)[:, None]
+        return parametric.log_odds(chunk, self.clip)[:, None]
 
     def _positive(self, x: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         index = [0, *range(first + 1, last + 1)]
@@ -173,7 +165,9 @@ class _Logistics(_OnCells):
         return p[0], p[1:]
 
 
-def _logistics(fit: PlattFit, cells: ScoreCells, n_replicates: int, seed: int) -> _Logistics:
+def _logistics(
+    fit: parametric.PlattFit, cells: ScoreCells, n_replicates: int, seed: int
+) -> _Logistics:
     min_p = max(fit.method.clip, 2.0**-53)
     p = np.clip(cells.mean, min_p, 1.0 - min_p)
     eta = fit.slope * (np.log(p) - np.log1p(-p)) + fit.intercept
@@ -284,19 +278,19 @@ class OwnState(NamedTuple):
 class OwnLogit(Statistic):
     """Σ w z_y, through which labels determine the fitted temperature."""
 
-    clip: float = CLIP
+    clip: float = parametric.CLIP
     drawn: ClassVar[tuple[str, ...]] = ("own",)
 
     def zero(self, classes: int) -> OwnState:
         return OwnState(np.zeros(()))
 
     def accumulate(self, state: OwnState, chunk: Chunk) -> OwnState:
-        z = clipped(chunk, self.clip)
+        z = parametric.clipped(chunk, self.clip)
         state.own[...] += weights_of(chunk) @ z[np.arange(len(chunk)), chunk.labels]
         return state
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
-        z = clipped(chunk, self.clip)
+        z = parametric.clipped(chunk, self.clip)
         sums[0][...] += z[np.arange(len(chunk)), replicates.labels(chunk)] @ weights_of(chunk)
 
 
@@ -324,13 +318,13 @@ class _Temperatures(Refits):
 
 
 def _temperatures(
-    fit: TemperatureFit, model: Session, notion: str, n_replicates: int, seed: int
+    fit: parametric.TemperatureFit, model: Session, notion: str, n_replicates: int, seed: int
 ) -> _Temperatures:
     clip = fit.method.clip
     null, own = DrawnLabels(seed), OwnLogit(clip)
     cuts = range(0, n_replicates, _TOGETHER)
     drawn = [Replicates(own, null, a, min(a + _TOGETHER, n_replicates)) for a in cuts]
-    best = TemperedLoss(1.0, clip)
+    best = parametric.TemperedLoss(1.0, clip)
     states: States = model.scan([own, best, *drawn]).groups[None]
     observed = float(states[own].own)
     sums = np.concatenate([states[d][0] for d in drawn]) - observed  # (B,)
@@ -338,7 +332,7 @@ def _temperatures(
     reach = min(2.0 * float(farthest) + 1e-6, _WIDEST) if np.isfinite(farthest) else _WIDEST
     places = chebyshev.chebpts1(_NODES)
     nodes = tuple(reach * places)
-    losses = [TemperedLoss(math.exp(node), clip) for node in nodes]
+    losses = [parametric.TemperedLoss(math.exp(node), clip) for node in nodes]
     states = model.scan(losses).groups[None]
     log_alpha = _log_alpha(np.array(nodes), [states[loss] for loss in losses], sums)
     basis = chebyshev.chebvander(places, _NODES - 1)
@@ -353,7 +347,7 @@ def _temperatures(
     )
 
 
-def _log_alpha(nodes: Floats, states: list[TemperState], sums: Floats) -> Floats:
+def _log_alpha(nodes: Floats, states: list[parametric.TemperState], sums: Floats) -> Floats:
     """log α (B,) at which the score, tabulated at nodes of log α, equals `sums`."""
     score = np.array([float(state.slope) for state in states])
     rise = np.array([float(state.curvature) for state in states]) * np.exp(nodes)

@@ -35,6 +35,7 @@ from calibscale.errors import (
     MissingNameError,
     NoRowsError,
     OptionError,
+    require,
 )
 
 _ROLES = (*KINDS, "labels", "covariates", "covariate_names", "weights")
@@ -91,15 +92,12 @@ def layouts_of(
 
 def check_files(files: Sequence[InputFile]) -> None:
     """Raise an error if a file does not exist, is empty, or has an unknown format."""
-    if not files:
-        raise OptionError("there are no files to ingest")
+    require(files, "there are no files to ingest")
     for file in files:
         if file.suffix in PICKLES:
             raise pickled(file)
-        if file.suffix not in READERS:
-            raise OptionError(f"{file}: the name must end in one of {', '.join(READERS)}")
-        if not file.ask("isfile"):
-            raise OptionError(f"{file}: there is no such file")
+        require(file.suffix in READERS, f"{file}: the name must end in one of {', '.join(READERS)}")
+        require(file.ask("isfile"), f"{file}: there is no such file")
         with reading(file), file.open() as content:
             head = content.read(1)
         if not head:
@@ -150,8 +148,7 @@ def layout_of(
         if covariates and heading:
             (part,) = reader.parts({heading[0]: False}, 0, BATCH_ROWS)
             names, d = tuple(map(str, part.columns[heading[0]])), len(covariates)
-            if len(names) != d:
-                raise OptionError(f"{file}: {d} covariates, but {len(names)} names for them")
+            require(len(names) == d, f"{file}: {d} covariates, but {len(names)} names for them")
             covariates = names
         width = {name: math.prod(column.shape) for name, column in columns.items()}
         return ColumnLayout(

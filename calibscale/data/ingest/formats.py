@@ -6,26 +6,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from calibscale.data.ingest import readers
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.readers import (
-    ArrowTable,
-    ParquetTable,
-    Reader,
-    npy_files,
-    npz_file,
-    safetensors_file,
-)
 from calibscale.data.ingest.text_readers import CsvFile, JsonLinesFile
 from calibscale.data.zarr_arrays import is_url, located, options_of
 from calibscale.errors import OptionError
 
-READERS: dict[str, Callable[[Any], Reader]] = {
-    ".npz": npz_file,
-    ".safetensors": safetensors_file,
-    ".parquet": ParquetTable,
-    ".pq": ParquetTable,
-    ".arrow": ArrowTable,
-    ".feather": ArrowTable,
+READERS: dict[str, Callable[[Any], readers.Reader]] = {
+    ".npz": readers.npz_file,
+    ".safetensors": readers.safetensors_file,
+    ".parquet": readers.ParquetTable,
+    ".pq": readers.ParquetTable,
+    ".arrow": readers.ArrowTable,
+    ".feather": readers.ArrowTable,
     ".csv": CsvFile,
     ".csv.gz": CsvFile,
     ".tsv": CsvFile,
@@ -34,7 +27,7 @@ READERS: dict[str, Callable[[Any], Reader]] = {
     ".jsonl.gz": JsonLinesFile,
     ".ndjson": JsonLinesFile,
     ".ndjson.gz": JsonLinesFile,
-    ".npy": npy_files,  # takes all files at once
+    ".npy": readers.npy_files,  # takes all files at once
 }
 
 

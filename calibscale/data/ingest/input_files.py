@@ -87,10 +87,9 @@ class InputFile:
             digest = hashlib.sha256(opened.read(_END_BYTES))
             opened.seek(max(0, size - _END_BYTES))
             digest.update(opened.read(_END_BYTES))
-        changed: dict[str, Any] = {}
         if self.remote:
             info = self.ask("info")
-            changed = {key: str(info[key]) for key in CHANGES if info.get(key)}
+            changed: dict[str, Any] = {key: str(info[key]) for key in CHANGES if info.get(key)}
         else:
             changed = {"mtime_ns": self.path.stat().st_mtime_ns}
         return {"name": self.name, "size": size, **changed, "sha256_of_ends": digest.hexdigest()}

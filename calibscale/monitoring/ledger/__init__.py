@@ -18,13 +18,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.atomic_files import flush, remove_leftovers, write_whole
-from calibscale.data.zarr_arrays import (
-    DirectArray,
-    complaints,
-    local_path,
-    put_in_place,
-    write_lock,
-)
+from calibscale.data import zarr_arrays
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.index import INDEX, SLOTS, Entry, Key, check_key, identity
@@ -75,7 +69,7 @@ class Ledger:
         StoreError
             If the path already exists or cannot be written.
         """
-        place = local_path(path)
+        place = zarr_arrays.local_path(path)
         text = json.dumps(recipe.to_dict(), allow_nan=False)  # fails before anything is written
 
         def fill(address: str) -> None:
@@ -93,8 +87,8 @@ class Ledger:
             write_whole(Path(address) / INDEX, b"")
             group.attrs[KEY] = {"format": FORMAT, "recipe": json.loads(text), **notes}
 
-        with complaints(path):
-            put_in_place(place, fill, False)
+        with zarr_arrays.complaints(path):
+            zarr_arrays.put_in_place(place, fill, False)
         return cls.open(path)
 
     @classmethod
@@ -106,8 +100,8 @@ class Ledger:
         StoreError
             If it does not exist, is damaged, or has the format of another version of calibscale.
         """
-        place = local_path(path)
-        with complaints(path):
+        place = zarr_arrays.local_path(path)
+        with zarr_arrays.complaints(path):
             group, meta = _group_of(path)
             if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT:
                 raise StoreError(
@@ -153,11 +147,11 @@ class Ledger:
         StoreError
             If another process holds it.
         """
-        lock = write_lock(self.path)
+        lock = zarr_arrays.write_lock(self.path)
         try:
             self._refresh()
             if self._index.worn:  # a log that consists mostly of replaced lines
-                with complaints(self.path):
+                with zarr_arrays.complaints(self.path):
                     log.rewrite(self.path, self._index)
                 self._read_index()
             self._clean()
@@ -231,7 +225,7 @@ class Ledger:
         check_key(day)
         free = self._free_slots()
         fresh = []
-        with complaints(self.path):
+        with zarr_arrays.complaints(self.path):
             for group, record in sorted(records.items(), key=lambda item: _order(item[0])):
                 slot = next(free)
                 for section, vector in record.vectors.items():
@@ -317,11 +311,11 @@ class Ledger:
     # ---------------------------------------------------------------- the index
 
     @cached_property
-    def _arrays(self) -> dict[str, DirectArray]:
-        arrays: dict[str, DirectArray] = {}
+    def _arrays(self) -> dict[str, zarr_arrays.DirectArray]:
+        arrays: dict[str, zarr_arrays.DirectArray] = {}
         for section in self.recipe.sizes:
             array: Any = self._group[section]
-            arrays[section] = DirectArray(self.path / section, array)
+            arrays[section] = zarr_arrays.DirectArray(self.path / section, array)
         return arrays
 
     @property
@@ -336,7 +330,7 @@ class Ledger:
 
     def _refresh(self) -> None:
         """Reread the index if another writer has changed it."""
-        with complaints(self.path):
+        with zarr_arrays.complaints(self.path):
             if self._seen != identity(self.path / INDEX):
                 self._read_index()
 
@@ -362,7 +356,7 @@ def _order(group: float | None) -> tuple[bool, float]:
 def _group_of(path: str | Path) -> tuple[zarr.Group, dict[str, Any]]:
     """The zarr group of a ledger of any format, and its metadata."""
     try:
-        group = zarr.open_group(local_path(path), mode="r+")
+        group = zarr.open_group(zarr_arrays.local_path(path), mode="r+")
     except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
         raise StoreError(f"{path}: there is no ledger") from error
     meta: Any = group.attrs.get(KEY)

@@ -11,7 +11,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from calibscale import engine
 from calibscale.data import Floats
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.limits.excess import ratio
 from calibscale.monitoring.ledger.windows import Window, WindowDays, has_bins
@@ -54,8 +54,7 @@ def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tu
         If the windows share a day.
     """
     shared = sorted(set(later.days) & set(earlier.days))
-    if shared:
-        raise OptionError(f"the windows share days: {', '.join(shared[:3])}")
+    require(not shared, f"the windows share days: {', '.join(shared[:3])}")
     if len(later.runs) < 2 or len(earlier.runs) < 2:
         return ()
     with engine.one_thread():

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibscale.data import Floats
 from calibscale.data.derived_sources import HoldOut
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference import e_process
@@ -155,8 +155,7 @@ def encode(value: Any) -> Any:
             bound, value = value, value.settings
             parts = {key: getattr(bound, key, None) for key in value.bound_fields}
         name = type(value).__name__
-        if name not in _kinds():
-            raise OptionError(f"a ledger cannot store {name}")
+        require(name in _kinds(), f"a ledger cannot store {name}")
         settings = {f.name: getattr(value, f.name) for f in fields(value) if f.init} | parts
         settings = {stored_name(key): encode(item) for key, item in settings.items()}
         return {"kind": stored_name(name), "settings": settings}
@@ -184,8 +183,7 @@ def decode(value: Any) -> Any:
     if set(value) == {"mapping"}:
         return {key: decode(item) for key, item in value["mapping"].items()}
     kind = current_name(value["kind"])
-    if kind not in _kinds():
-        raise OptionError(f"{value['kind']!r} was written by a newer calibscale; upgrade it")
+    require(kind in _kinds(), f"{value['kind']!r} was written by a newer calibscale; upgrade it")
     settings = {current_name(key): decode(item) for key, item in value["settings"].items()}
     named = getattr(_kinds()[kind], "bound_fields", ())
     parts = {key: settings.pop(key) for key in named if key in settings}

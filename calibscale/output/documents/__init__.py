@@ -9,29 +9,9 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.formatting import one_line
-from calibscale.output.document import (
-    Article,
-    Figure,
-    Figures,
-    Paragraph,
-    closing,
-    estimator_notes,
-    interval_terms,
-    only,
-    section,
-    size_of,
-    source_name,
-    table,
-)
+from calibscale.output import document as doc
+from calibscale.output.documents import comparisons
 from calibscale.output.documents.bias_documents import audit, bias
-from calibscale.output.documents.comparisons import (
-    Tested,
-    difference_table,
-    is_smallest_p,
-    ranking_blocks,
-    selection_blocks,
-    test_blocks,
-)
 from calibscale.output.documents.estimates import (
     Place,
     ends,
@@ -51,16 +31,16 @@ _ALPHA = 0.05  # level of tests
 # ---------------------------------------------------------------- evaluate, reliability, test
 
 
-def evaluation(result: dict[str, Any]) -> Article:
+def evaluation(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale evaluate``."""
     results = result["results"]
     columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
     every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
     grouped = [
-        section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
+        doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
             one["column"], [{**g, "group": g["name"] or g["value"]} for g in one["values"]], "",
             worst_first=True,
-        ), Paragraph(f"To test which groups are biased, run {_audit_command(one['column'])}"))
+        ), doc.Paragraph(f"To test which groups are biased, run {_audit_command(one['column'])}"))
         for i, one in enumerate(columns)
     ]  # fmt: skip
     p_values = result.get("adjusted_p_values")
@@ -72,26 +52,26 @@ def evaluation(result: dict[str, Any]) -> Article:
     )
     if diagram is not None:
         band = ["band"]
-        first = Figures((replace(diagram, title="Reliability of all rows"),))
+        first = doc.Figures((replace(diagram, title="Reliability of all rows"),))
         blocks = [first, *blocks[1:]]  # the table has the intervals
-    return Article(
-        f"Calibration of {source_name(result)}", size_of(result),
+    return doc.Article(
+        f"Calibration of {doc.source_name(result)}", doc.size_of(result),
         (result["verdict"] or _first_value(results)).removesuffix("."),
-        sections=only(
-            section("estimates", "Estimates", *blocks),
+        sections=doc.only(
+            doc.section("estimates", "Estimates", *blocks),
             *grouped,
-            *closing(
+            *doc.closing(
                 result,
-                ["calibrated", *band, *interval_terms(every), *(["p-value"] * bool(p_values))],
-                [e["estimator"] for e in every], estimator_notes(every),
+                ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
+                [e["estimator"] for e in every], doc.estimator_notes(every),
             ),
         ),
     )  # fmt: skip
 
 
-def check(result: dict[str, Any]) -> Article:
+def check(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale check``."""
-    return replace(evaluation(result), title=f"Check of {source_name(result)}")
+    return replace(evaluation(result), title=f"Check of {doc.source_name(result)}")
 
 
 def _audit_command(column: str) -> str:
@@ -114,7 +94,7 @@ def _first_value(results: list[dict[str, Any]]) -> str:
     return "No estimate has a value"
 
 
-def reliability(result: dict[str, Any]) -> Article:
+def reliability(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale reliability``."""
     by_class = result["notion"] == "class_wise" and result["class"] is None
     curves = (result["groups"] or {"values": ()})["values"] if by_class else [result]
@@ -126,7 +106,7 @@ def reliability(result: dict[str, Any]) -> Article:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not filled:
         verdict = result["reason"] or "There are no bins"
-    figures = [reliability_figure(result, "of all rows", in_text=True)]
+    plots = [reliability_figure(result, "of all rows", in_text=True)]
     listed = None
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
@@ -136,36 +116,37 @@ def reliability(result: dict[str, Any]) -> Article:
         for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
             judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
-            figures.append(reliability_figure(judged, where, reference))
+            plots.append(reliability_figure(judged, where, reference))
         rows = [
             (name, formatting.count(g["n"]), formatting.number(g["ece"]),
              formatting.number(g["tce2_debiased"]))
             for name, g in zip(whom, groups, strict=True)
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
-        listed = table(caption, (head, "rows", "ece", "tce2_debiased"), rows)
-    drawn = tuple(figure for figure in figures if figure is not None)
+        listed = doc.table(caption, (head, "rows", "ece", "tce2_debiased"), rows)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")
         notion = f"class {names[k] if names else k}"
-    return Article(
-        f"Reliability of {source_name(result)}", f"{size_of(result)}, {notion}", verdict,
-        sections=only(
-            section("reliability", "Reliability", Figures(drawn) if drawn else None),
-            section("groups", "Groups", listed),
-            *closing(result, ["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
+    return doc.Article(
+        f"Reliability of {doc.source_name(result)}", f"{doc.size_of(result)}, {notion}", verdict,
+        sections=doc.only(
+            doc.section("reliability", "Reliability", doc.figures(plots)),
+            doc.section("groups", "Groups", listed),
+            *doc.closing(result, ["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
         ),
     )  # fmt: skip
 
 
-def test(result: dict[str, Any]) -> Article:
+def test(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale test``."""
     tests = result["tests"]
     p_values = [(t, t["p_value"]) for t in tests if t["p_value"] is not None]
     small, count = [(t, p) for t, p in p_values if p <= _ALPHA], len(p_values)
     cited = sorted(small or p_values, key=lambda one: one[1])
-    texts = [f"{t['statistic']} {formatting.p_is(p, is_smallest_p(t))}" for t, p in cited]
+    texts = [
+        f"{t['statistic']} {formatting.p_is(p, comparisons.is_smallest_p(t))}" for t, p in cited
+    ]
     verdict = "Evidence of miscalibration" if small else "No evidence of miscalibration"
     if count > 1:
         verdict += f" in {len(small)} of {count} tests" if small else f" in {count} tests"
@@ -175,12 +156,13 @@ def test(result: dict[str, Any]) -> Article:
     own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
     seed = tests[0]["seed"] if tests else None
     shown = {**result, "parameters": {**run, **own, "seed": seed}}
-    return Article(
-        f"Tests of {source_name(result)}", size_of(result), verdict, reasons=several,
-        sections=only(
-            section("tests", "Tests",
-                    *test_blocks([Tested("", t) for t in tests], "test", _ALPHA)),
-            *closing(shown, ["calibrated", "p-value", "critical"], [t["statistic"] for t in tests]),
+    return doc.Article(
+        f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict, reasons=several,
+        sections=doc.only(
+            doc.section("tests", "Tests", *comparisons.test_blocks(
+                [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
+            *doc.closing(shown, ["calibrated", "p-value", "critical"],
+                         [t["statistic"] for t in tests]),
         ),
     )  # fmt: skip
 
@@ -188,7 +170,7 @@ def test(result: dict[str, Any]) -> Article:
 # ---------------------------------------------------------------- recalibrate
 
 
-def recalibration(result: dict[str, Any]) -> Article:
+def recalibration(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale recalibrate``."""
     errors, texts = result["standard_errors"], []
     for name, value in result["estimates"].items():
@@ -200,12 +182,12 @@ def recalibration(result: dict[str, Any]) -> Article:
         formatting.number(result[key]) if result[key] is not None else "∞"
         for key in ("log_loss_before", "log_loss_after")
     )
-    return Article(
-        f"Recalibration fitted to {source_name(result)}", size_of(result),
+    return doc.Article(
+        f"Recalibration fitted to {doc.source_name(result)}", doc.size_of(result),
         f"{result['method'].replace('_', ' ')}{': '[errors.keys() == {'temperature'}:]}"
         + ", ".join(texts),
         reasons=(f"Log loss on the rows of the fit: {before} before, {after} after.",),
-        sections=only(*closing(result, ["calibrated"], ["nll"], result["notes"] or (),
+        sections=doc.only(*doc.closing(result, ["calibrated"], ["nll"], result["notes"] or (),
                                **result["settings"])),
     )  # fmt: skip
 
@@ -213,7 +195,7 @@ def recalibration(result: dict[str, Any]) -> Article:
 # ---------------------------------------------------------------- select, rank, power
 
 
-def selection(result: dict[str, Any]) -> Article:
+def selection(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale select``."""
     chosen = result["selected"]
     verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
@@ -222,17 +204,17 @@ def selection(result: dict[str, Any]) -> Article:
         level = interval_name(chosen["interval"]["level"])
         verdict += f" ({level} {formatting.span(*ends(chosen))})"
     features = {"features": result["features"]} if result.get("features") else {}
-    return Article(
-        f"Selection of an estimator for {source_name(result)}",
-        f"{size_of(result)}, {formatting.notion(result['notion'])}", verdict,
-        sections=only(
-            section("risk", "Risk", *selection_blocks(result)),
-            *closing(result, ["calibrated", "risk", "root"], **features),
+    return doc.Article(
+        f"Selection of an estimator for {doc.source_name(result)}",
+        f"{doc.size_of(result)}, {formatting.notion(result['notion'])}", verdict,
+        sections=doc.only(
+            doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
+            *doc.closing(result, ["calibrated", "risk", "root"], **features),
         ),
     )  # fmt: skip
 
 
-def ranking(result: dict[str, Any]) -> Article:
+def ranking(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale rank``."""
     models = sorted(result["models"], key=lambda m: (m["rank"] is None, m["rank"]))
     level = (result["parameters"] or {}).get("level")
@@ -279,22 +261,22 @@ def ranking(result: dict[str, Any]) -> Article:
         }.items()
     ]
     columns = ("model", "reason", "rows")
-    left = table("Rows that were left out", columns, excluded) if excluded else None
-    return Article(
+    left = doc.table("Rows that were left out", columns, excluded) if excluded else None
+    return doc.Article(
         f"Ranking by {result['estimator']}", subtitle, verdict,
-        sections=only(
-            section("ranking", "Models",
-                    *ranking_blocks(models, result["estimator"], level, sentences),
-                    difference_table(differences, level, ("model", "minus"))),
-            *closing(
-                result, ["calibrated", "interval", "rank", "adjusted", *interval_terms(models)],
+        sections=doc.only(
+            doc.section("ranking", "Models",
+                    *comparisons.ranking_blocks(models, result["estimator"], level, sentences),
+                    comparisons.difference_table(differences, level, ("model", "minus"))),
+            *doc.closing(
+                result, ["calibrated", "interval", "rank", "adjusted", *doc.interval_terms(models)],
                 [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
             ),
         ),
     )  # fmt: skip
 
 
-def power(result: dict[str, Any]) -> Article:
+def power(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale power``."""
     bias, where = result["bias"], result["bias"]["where"]
     parts = [f"a bias of {bias['shift']:+g}"] if bias["shift"] else []
@@ -312,26 +294,24 @@ def power(result: dict[str, Any]) -> Article:
         low, high = result["interval"] or (result["rows"], result["rows"])
         verdict = f"{result['rows']:,} rows ({low:,.0f} … {high:,.0f}) are needed {goal}"
     curve = sorted(result["curve"], key=lambda t: t["rows"])
-    listed = table(
+    listed = doc.table(
         "Power by the number of rows",
         ("rows", "detected", "power"),
         [(formatting.count(t["rows"]), f"{t['rejections']} of {t['trials']}",
           f"{100 * t['power']:.1f} %") for t in curve],
     )  # fmt: skip
-    figure = None
+    shown: doc.Block = doc.Paragraph("Nothing was simulated.")
     if curve and all(t["rows"] > 0 for t in curve):
         caption = f"Share of detections by the number of rows. {verdict}."
-        one = Figure(partial(plot_power, result), CURVE_HEIGHT, "Power by the number of rows",
-                     caption, listed, in_text=True)  # fmt: skip
-        figure = Figures((one,))
-    shown = figure if figure is not None else Paragraph("Nothing was simulated.")
-    return Article(
-        f"Required rows: {source_name(result)}",
-        f"{size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",
+        draw, label = partial(plot_power, result), "Power by the number of rows"
+        shown = doc.Figures((doc.Figure(draw, CURVE_HEIGHT, label, caption, listed, in_text=True),))
+    return doc.Article(
+        f"Required rows: {doc.source_name(result)}",
+        f"{doc.size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",
         verdict,
-        sections=only(
-            section("power", "Power", shown),
-            *closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
+        sections=doc.only(
+            doc.section("power", "Power", shown),
+            *doc.closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
         ),
     )  # fmt: skip
 
@@ -339,7 +319,7 @@ def power(result: dict[str, Any]) -> Article:
 # ---------------------------------------------------------------- documents by result
 
 
-_DOCUMENTS: dict[str, Callable[[dict[str, Any]], Article]] = {
+_DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
     one.__name__: one
     for one in (
         *(audit, bias, check, evaluation, nightly, power),
@@ -348,7 +328,7 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], Article]] = {
 }
 
 
-def document_of_json(value: Any, where: str) -> Article:
+def document_of_json(value: Any, where: str) -> doc.Article:
     """Document of the JSON object of a result.
 
     Raises
@@ -359,7 +339,7 @@ def document_of_json(value: Any, where: str) -> Article:
     return _document(read(value, where))
 
 
-def document(result: Any) -> Article:
+def document(result: Any) -> doc.Article:
     """Document of a result; control characters of names are escaped.
 
     Parameters
@@ -380,7 +360,7 @@ def document(result: Any) -> Article:
     return _document(value)
 
 
-def _document(result: dict[str, Any]) -> Article:
+def _document(result: dict[str, Any]) -> doc.Article:
     name = result["schema"].removeprefix("calibscale.").partition("/")[0]
     article, seconds = _DOCUMENTS[name](result), result.get("seconds")
     return article if seconds is None else replace(article, duration=formatting.seconds(seconds))

@@ -8,22 +8,7 @@ from functools import partial
 from typing import Any
 
 from calibscale import formatting
-from calibscale.output.document import (
-    Article,
-    Block,
-    Cell,
-    Figure,
-    Figures,
-    Paragraph,
-    Table,
-    TableColumn,
-    closing,
-    only,
-    section,
-    size_of,
-    source_name,
-    table,
-)
+from calibscale.output import document as doc
 from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
 from calibscale.output.documents.estimates import ends, interval_name, strip_table
 from calibscale.output.plots.curve_plots import (
@@ -69,7 +54,7 @@ def _z(points: dict[str, Any], i: int) -> float:
     return z if z is not None else math.copysign(math.inf, bias) if bias else 0.0
 
 
-def map_blocks(result: dict[str, Any]) -> list[Block]:
+def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
     """A map for each covariate, or a curve without covariates, and the most biased points."""
     points = {**_with_limits(result["points"]), "source": result["source"]}
     bias, masked = points["bias"], points["masked"]
@@ -81,20 +66,15 @@ def map_blocks(result: dict[str, Any]) -> list[Block]:
     blank = len(bias) - len(shown)
     text += f"; {blank:,} of them are blank because too few rows are near them." if blank else "."
     if not shown:
-        return [Paragraph(text)]
-    figures = []
-    for name, values in points["covariates"].items():
-        figure = _map_figure(points, shown, name, values)
-        figures += [figure] if figure is not None else []
-    if not points["covariates"]:
-        figures.append(_curve_figure(points, shown))
-    block = Figures(tuple(figures)) if figures else _most_biased(points, shown)
-    return [Paragraph(text), block]
+        return [doc.Paragraph(text)]
+    maps = [_map_figure(points, shown, *column) for column in points["covariates"].items()]
+    block = doc.figures(maps if points["covariates"] else [_curve_figure(points, shown)])
+    return [doc.Paragraph(text), block or _most_biased(points, shown)]
 
 
 def _map_figure(
     points: dict[str, Any], shown: list[int], name: str, values: list[float | None]
-) -> Figure | None:
+) -> doc.Figure | None:
     drawn = [i for i in shown if values[i] is not None and points["prediction"][i] is not None]
     if not drawn:
         return None
@@ -111,16 +91,16 @@ def _map_figure(
     caption += f"{formatting.number(cells.largest, 2)} or more."
     numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
     draw = partial(plot_bias_map, cells, name, _categories(points["source"], name))
-    return Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
+    return doc.Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
 
 
-def _curve_figure(points: dict[str, Any], shown: list[int]) -> Figure:
+def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
     order = sorted((points["prediction"][i] or 0.0, i) for i in shown)
     step = max(1, len(order) // 200)
     some = order[::step]
     x = [a for a, _ in some]
     curve = BiasLine("", x, *([points[key][i] for _, i in some] for key in ("bias", "low", "high")))
-    return Figure(
+    return doc.Figure(
         partial(plot_bias_curves, [curve], "prediction"),
         CURVES_HEIGHT,
         "Bias over the prediction",
@@ -142,7 +122,7 @@ def _value(source: dict[str, Any] | None, name: str, value: float | None) -> str
 
 def _most_biased(
     points: dict[str, Any], shown: list[int], caption: str = "Most biased points"
-) -> Table:
+) -> doc.Table:
     """Table of the points of largest |z|."""
     quantities = ("prediction", "bias", "low", "high", "z", "effective_rows")
     listed = [
@@ -155,7 +135,7 @@ def _most_biased(
 
 def region_table(
     regions: Sequence[dict[str, Any]], source: dict[str, Any] | None, caption: str
-) -> Table:
+) -> doc.Table:
     """Table of biased points or regions of a map."""
     names = list(regions[0]["covariates"])
     rows = [
@@ -167,14 +147,14 @@ def region_table(
         )
         for r in regions[:_LISTED]
     ]  # fmt: skip
-    head = (TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
-    return table(caption, head, rows, _MANY)
+    head = (doc.TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
+    return doc.table(caption, head, rows, _MANY)
 
 
 # ---------------------------------------------------------------- groups of an audit
 
 
-def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[Block]:
+def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[doc.Block]:
     """Plot and table of groups by |z|, with simultaneous intervals."""
     if not groups:
         return []
@@ -195,7 +175,7 @@ def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[Block]
     some = f"The {len(shown)} most biased of {count:,} groups"
     some = some if count > len(shown) else "All groups"
     intervals = f"simultaneous {interval_name(level)}s over all {count:,}"
-    figure = Figure(
+    figure = doc.Figure(
         partial(plot_intervals, [strip], "bias", alert=f"adjusted p ≤ {1 - level:.2g}"),
         intervals_height([strip]),
         f"Bias of groups: {some}",
@@ -207,7 +187,7 @@ def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[Block]
             g["group"], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
             formatting.number(g["frequency"]), formatting.signed(g["bias"]),
             formatting.span(g["low"], g["high"]),
-            Cell(formatting.p_value(g["adjusted"]), "breached" if alert(g) else ""),
+            doc.Cell(formatting.p_value(g["adjusted"]), "breached" if alert(g) else ""),
         )
         for g in groups
     ]  # fmt: skip
@@ -215,7 +195,7 @@ def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[Block]
         "group", "rows", "mean prediction", "frequency", "bias", interval_name(level),
         "adjusted p",
     )  # fmt: skip
-    return [Figures((figure,)), table("Groups by their bias", head, listed, _SIGN)]
+    return [doc.Figures((figure,)), doc.table("Groups by their bias", head, listed, _SIGN)]
 
 
 # ---------------------------------------------------------------- curves of an audit
@@ -225,12 +205,12 @@ def curve_figures(
     curves: Sequence[dict[str, Any]],
     source: dict[str, Any] | None,
     histograms: dict[str | None, Any],
-) -> Figures | None:
+) -> doc.Figures | None:
     """Plots of the bias along the prediction and along each covariate."""
     by_covariate: dict[str | None, list[dict[str, Any]]] = {}
     for curve in curves:
         by_covariate.setdefault(curve["covariate"], []).append(curve)
-    figures = []
+    plots = []
     for name, some in by_covariate.items():
         label = "prediction" if name is None else name
         drawn = [
@@ -241,23 +221,17 @@ def curve_figures(
         ]  # fmt: skip
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
-        figures.append(
-            Figure(
-                partial(
-                    plot_bias_curves, drawn, label, _categories(source, name), histograms.get(name)
-                ),
-                CURVES_HEIGHT,
-                f"Bias over {label}{split}",
-                f"Bias over {label}{split}; above 0 predictions are too low.",
-                _curve_table(drawn, label, source, name),
-            )
-        )
-    return Figures(tuple(figures)) if figures else None
+        title, names = f"Bias over {label}{split}", _categories(source, name)
+        draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
+        caption = f"{title}; above 0 predictions are too low."
+        numbers = _curve_table(drawn, label, source, name)
+        plots.append(doc.Figure(draw, CURVES_HEIGHT, title, caption, numbers))
+    return doc.figures(plots)
 
 
 def _curve_table(
     curves: Sequence[BiasLine], label: str, source: dict[str, Any] | None, name: str | None
-) -> Table:
+) -> doc.Table:
     """Table of about 20 points of each curve."""
     several = len(curves) > 1
     rows = []
@@ -267,15 +241,15 @@ def _curve_table(
             row = [_value(source, name or "", curve.x[i]), formatting.signed(curve.bias[i]),
                    formatting.span(curve.low[i], curve.high[i])]  # fmt: skip
             rows.append([curve.name, *row] if several else row)
-    head: list[str | TableColumn] = [TableColumn(label), "bias", _INTERVAL]
-    return table(f"Data of the plot: bias over {label}", ["curve", *head] if several else head,
+    head: list[str | doc.TableColumn] = [doc.TableColumn(label), "bias", _INTERVAL]
+    return doc.table(f"Data of the plot: bias over {label}", ["curve", *head] if several else head,
                  rows)  # fmt: skip
 
 
 # ---------------------------------------------------------------- documents
 
 
-def bias(result: dict[str, Any]) -> Article:
+def bias(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale bias``."""
     points = result["points"]
     biases = [b for b, masked in zip(points["bias"], points["masked"], strict=True)
@@ -285,18 +259,18 @@ def bias(result: dict[str, Any]) -> Article:
     if biases:
         verdict = f"The bias is between {formatting.signed(min(biases), 3)} and "
         verdict += formatting.signed(max(biases), 3)
-    return Article(
-        f"Local bias of {source_name(result)}",
-        f"{size_of(result)}{', over ' + names if names else ''}",
+    return doc.Article(
+        f"Local bias of {doc.source_name(result)}",
+        f"{doc.size_of(result)}{', over ' + names if names else ''}",
         verdict,
-        sections=only(
-            section("map", "Map", *map_blocks(result)),
-            *closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
+        sections=doc.only(
+            doc.section("map", "Map", *map_blocks(result)),
+            *doc.closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
         ),
     )  # fmt: skip
 
 
-def audit(result: dict[str, Any]) -> Article:
+def audit(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale audit``."""
     level = result["level"]
     tests = _local_tests(result["tests"], "")
@@ -311,21 +285,21 @@ def audit(result: dict[str, Any]) -> Article:
     where = result["source"]
     regions = result["map"]["regions"] if result["map"] is not None else ()
     listed = region_table(regions, where, "Most biased regions of the map") if regions else None
-    return Article(
-        f"Audit of {source_name(result)}",
-        f"{size_of(result)}, {formatting.notion(result['notion'])}",
+    return doc.Article(
+        f"Audit of {doc.source_name(result)}",
+        f"{doc.size_of(result)}, {formatting.notion(result['notion'])}",
         result["verdict"][:1].upper() + result["verdict"][1:],
         reasons=reasons,
-        sections=only(
-            section("tests", "Tests of local calibration",
+        sections=doc.only(
+            doc.section("tests", "Tests of local calibration",
                     *test_blocks(tests, "covariates", 1 - level + 1e-12)),
-            section("groups", "Groups", *biased_groups(result["groups"], level)),
-            section("curves", "Where predictions are biased",
+            doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
+            doc.section("curves", "Where predictions are biased",
                     curve_figures(result["curves"], where, result.get("histograms", {})), listed),
-            section("recalibration", "After recalibration",
+            doc.section("recalibration", "After recalibration",
                     _scores(result["recalibration"], _held_out(result["recalibration"]))),
-            section("against", "Comparison with another model", *_against(against, level)),
-            *closing(
+            doc.section("against", "Comparison with another model", *_against(against, level)),
+            *doc.closing(
                 result, ["calibrated", "map", "interval", "p-value", "critical", "adjusted"],
                 ["klce"], result["notes"] or (),
             ),
@@ -381,19 +355,20 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
         for s, unbounded, reason in zip(scores, infinite, reasons, strict=True)
     ]  # fmt: skip
     head = ["method", "rows", "ece", "brier", "nll", "klce", "p-value"]
-    last = [TableColumn("remark", numbers=False)] if remarks else []
-    return table("Scores", [*head, *last], rows, note)
+    last = [doc.text_column("remark")] if remarks else []
+    return doc.table("Scores", [*head, *last], rows, note)
 
 
-def _against(comparison: dict[str, Any] | None, level: float) -> list[Block]:
+def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]:
     if comparison is None:
         return []
-    rows = []
-    for d in comparison["differences"]:
-        rows.append((
-            d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
-            formatting.signed(d["difference"]), formatting.span(*ends(d)),
-        ))  # fmt: skip
+    rows = [
+        (d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
+         formatting.signed(d["difference"]), formatting.span(*ends(d)))
+        for d in comparison["differences"]
+    ]  # fmt: skip
     head = ("estimator", "this model", comparison["name"], "difference", interval_name(level))
-    listed = table("Both models on the same rows", head, rows, "below 0 the other model is better")
+    listed = doc.table(
+        "Both models on the same rows", head, rows, "below 0 the other model is better"
+    )
     return [listed, _scores([comparison["first"], comparison["second"]])]

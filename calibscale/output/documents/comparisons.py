@@ -16,7 +16,9 @@ from calibscale.output.document import (
     Folded,
     Paragraph,
     TableColumn,
+    figures,
     table,
+    text_column,
 )
 from calibscale.output.documents.estimates import ends, interval_name, strip_table
 from calibscale.output.plots.curve_plots import (
@@ -45,14 +47,14 @@ def is_smallest_p(test: dict[str, Any]) -> bool:
     return bool(test["replicates"]) and test["exceedances"] == 0
 
 
-def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block]:
+def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block | None]:
     """Values compared with the null, and p-values."""
     if not tests:
         return []
     adjusted = any(one.adjusted is not None for one in tests)
     several = any(one.place for one in tests)
     head: list[str | TableColumn] = ["statistic"]
-    head += [TableColumn(what, numbers=False), "value"] if several else ["value"]
+    head += [text_column(what), "value"] if several else ["value"]
     head += ["95 % null quantile", "p-value", *(["adjusted"] if adjusted else [])]
     rows: list[list[str | Cell]] = []
     for place, test, holm in tests:
@@ -62,14 +64,14 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block]
         row += [formatting.number(test["value"]), formatting.number(test["critical_value"])]
         row += [Cell(formatting.p_value(p, smallest), state)]
         rows.append([*row, *([formatting.p_value(holm)] if adjusted else [])])
-    blocks: list[Block] = [table("Tests of calibration", head, rows, _null_note(tests))]
-    figures = _null_figures(tests, what, alpha)
-    if figures is not None:
-        blocks.insert(0, figures)
     missing = dict.fromkeys(
         f"{_statistic(one.test)}: {one.test['reason']}" for one in tests if one.test["reason"]
     )
-    return [*blocks, *(Paragraph(f"{text}.") for text in missing)]
+    return [
+        _null_figures(tests, what, alpha),
+        table("Tests of calibration", head, rows, _null_note(tests)),
+        *(Paragraph(f"{text}.") for text in missing),
+    ]
 
 
 def _statistic(test: dict[str, Any]) -> str:
@@ -106,9 +108,7 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
             row = IntervalRow(place or "all rows", test["value"], *ends, alert, bar="rows")
             by_statistic.setdefault(_statistic(test), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
-    if not strips:
-        return None
-    figures = []
+    plots = []
     for some in in_pictures(strips):
         names = formatting.joined([strip.title for strip in some])
         caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
@@ -119,12 +119,12 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
             for strip in some
             for r in strip.rows
         ]
-        head = ("statistic", TableColumn(what, numbers=False), "value", "5 % … 95 % null quantiles")
+        head = ("statistic", text_column(what), "value", "5 % … 95 % null quantiles")
         numbers = table(f"Data of the plot: tests of {names}", head, rows)
         draw = partial(plot_intervals, some, "value", "central 90 % of the null",
                        f"p ≤ {alpha:.2g}")  # fmt: skip
-        figures.append(Figure(draw, intervals_height(some), f"Tests of {names}", caption, numbers))
-    return Figures(tuple(figures))
+        plots.append(Figure(draw, intervals_height(some), f"Tests of {names}", caption, numbers))
+    return figures(plots)
 
 
 # ---------------------------------------------------------------- ranking
@@ -186,8 +186,8 @@ def difference_table(
             "–" if d["p"] is None else state,
         ))  # fmt: skip
     head = (
-        names[0], TableColumn(names[1], numbers=False), "difference", interval_name(level),
-        "adjusted p", TableColumn("state", numbers=False),
+        names[0], text_column(names[1]), "difference", interval_name(level),
+        "adjusted p", text_column("state"),
     )  # fmt: skip
     return table(
         "Pairwise differences", head, rows, "p-values are adjusted for the number of pairs"
@@ -219,7 +219,7 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[Block]:
         )  # fmt: skip
         by_estimator.setdefault(formatting.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
-    figures = Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
+    plots = Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
     rows = [
         (
             formatting.label(d), formatting.group(column, d["group"]),
@@ -230,12 +230,11 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[Block]:
         for d in results
     ]  # fmt: skip
     head = (
-        "estimator", TableColumn("group", numbers=False), "difference", interval_name(level),
-        "p-value",
+        "estimator", text_column("group"), "difference", interval_name(level), "p-value",
         "adjusted",
     )  # fmt: skip
     listed = table("Drift since the baseline", head, rows)
-    return [Paragraph(f"{title}."), figures, Folded("Differences and p-values", (listed,))]
+    return [Paragraph(f"{title}."), plots, Folded("Differences and p-values", (listed,))]
 
 
 def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float | None) -> Figure:
@@ -252,7 +251,7 @@ def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float | None
 # ---------------------------------------------------------------- selection
 
 
-def selection_blocks(result: dict[str, Any]) -> list[Block]:
+def selection_blocks(result: dict[str, Any]) -> list[Block | None]:
     """Table of risks, plots of risk along grids, and the best estimate of each estimator."""
     candidates = result["candidates"]
     names = list(dict.fromkeys(c["estimator"] for c in candidates))
@@ -260,7 +259,7 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
     best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
     root = "" if chosen["root"] is None else f", its root {formatting.number(chosen['root'])}"
-    blocks: list[Block] = [
+    blocks: list[Block | None] = [
         Paragraph(
             f"The estimator with the smallest risk is {chosen['estimator']}"
             f"{' with ' * bool(_settings(chosen))}{_settings(chosen)}"
@@ -269,22 +268,17 @@ def selection_blocks(result: dict[str, Any]) -> list[Block]:
         ),
         _risk_table(list(best.values()), chosen),
     ]
-    figures = [_root_figure(list(best.values()), chosen)]
+    plots: list[Figure | None] = [_root_figure(list(best.values()), chosen)]
     for name, grid in grids.items():
         figure = _risk_figure(name, grid, best[name], chosen)
-        figures += [figure] if figure is not None else []
-        end = figure is not None and figure.caption.endswith("may be better.")
-        if end:
-            setting = _settings(best[name])
-            blocks.append(
-                Paragraph(f"{name}: {setting} is at the end of its grid; extend it with --grid.")
-            )
-    nested = result["nested"]
-    if nested is not None:
-        blocks.append(
-            Paragraph(f"Nested cross-validation: {formatting.number(nested['estimate'])}.")
-        )
-    return [*blocks, Figures(tuple(figures))]
+        plots.append(figure)
+        if figure is not None and figure.caption.endswith("may be better."):
+            text = f"{name}: {_settings(best[name])} is at the end of its grid; extend it with "
+            blocks.append(Paragraph(f"{text}--grid."))
+    if result["nested"] is not None:
+        nested = formatting.number(result["nested"]["estimate"])
+        blocks.append(Paragraph(f"Nested cross-validation: {nested}."))
+    return [*blocks, figures(plots)]
 
 
 def _risk(candidate: dict[str, Any]) -> float:
@@ -320,9 +314,8 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Block:
             Cell("selected", "strong") if best_one else state,
         ))  # fmt: skip
     head = (
-        "estimator", TableColumn("setting", numbers=False), "√risk × 100", "risk − best", "±",
-        "estimate", "root", f"{interval_name(_level(chosen))} of the root",
-        TableColumn("state", numbers=False),
+        "estimator", text_column("setting"), "√risk × 100", "risk − best", "±", "estimate",
+        "root", f"{interval_name(_level(chosen))} of the root", text_column("state"),
     )  # fmt: skip
     caption = "Best candidate of each estimator by risk"
     return table(caption, head, rows, "±: standard error of the difference, paired by rows")

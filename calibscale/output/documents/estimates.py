@@ -19,6 +19,7 @@ from calibscale.output.document import (
     Table,
     TableColumn,
     table,
+    text_column,
 )
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
@@ -136,7 +137,7 @@ def strip_table(
         for strip in some
         for row in strip.rows
     ]  # fmt: skip
-    middle = [TableColumn(what, numbers=False)] if named else []
+    middle = [text_column(what)] if named else []
     return table(caption, ("quantity", *middle, value, interval_name(level)), rows)
 
 
@@ -152,7 +153,7 @@ def estimate_table(
     rooted = any(e["squared"] for e in every)
     approximate = any(_approximation(e) for e in every)
     head: list[str | TableColumn] = ["estimator"]
-    head += [TableColumn(what, numbers=False), "value"] if several else ["value"]
+    head += [text_column(what), "value"] if several else ["value"]
     head += [interval_name(level)] if level is not None else []
     noisy = any(e.get("floor") for e in every)
     head += ["noise (mean … 95 %)", "p"] if noisy else []
@@ -377,7 +378,7 @@ def reliability_figure(
         )
         for b in bins
     ]
-    head = ("bin", "rows", names[1], names[0], level, "band", TableColumn("state", numbers=False))
+    head = ("bin", "rows", names[1], names[0], level, "band", text_column("state"))
     return Figure(
         partial(plot_reliability, diagram, reference),
         RELIABILITY_HEIGHT,

@@ -6,25 +6,7 @@ from functools import partial
 from typing import Any
 
 from calibscale import formatting
-from calibscale.output.document import (
-    Article,
-    Block,
-    Cell,
-    Facts,
-    Figure,
-    Figures,
-    Folded,
-    Paragraph,
-    Table,
-    TableColumn,
-    closing,
-    estimator_notes,
-    interval_terms,
-    left_out,
-    only,
-    section,
-    table,
-)
+from calibscale.output import document as doc
 from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.comparisons import (
     Tested,
@@ -49,43 +31,45 @@ from calibscale.output.documents.night_sections import (
     newest,
     observed,
     over,
-    trend_blocks,
+    trend_figures,
     what,
 )
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
 
 
-def nightly(night: dict[str, Any]) -> Article:
+def nightly(night: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
     group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
     risk = [] if selected is None else selection_blocks(selected)
     drift = [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
     every = _every(night)
-    return Article(
+    return doc.Article(
         title=f"{night['job']}, model {night['model']}",
         subtitle=_subtitle(night),
         verdict=verdict,
         state=state,
         reasons=reasons,
-        sections=only(
-            section("key", "Key numbers", _facts(night)),
-            section("thresholds", "Thresholds", *_thresholds(night)),
-            section("estimates", "Estimates", *_estimates(night)),
-            section("reliability", "Reliability", _diagrams(night), detail=True),
-            section("trend", "Trend over days", *trend_blocks(night), detail=True),
-            section("evidence", "Evidence over time", *_evidence(night)),
-            section("drift", "Drift", *drift, detail=True),
-            section("groups", f"Groups by {group}", *_groups(night), detail=True),
-            section("tests", "Tests", *_tests(night), detail=True),
-            section("ranking", "Ranking of models", *_ranking(night), detail=True),
-            section("risk", "Selection of an estimator by risk", *risk, detail=True),
-            section("map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True),
-            *closing(
+        sections=doc.only(
+            doc.section("key", "Key numbers", _facts(night)),
+            doc.section("thresholds", "Thresholds", *_thresholds(night)),
+            doc.section("estimates", "Estimates", *_estimates(night)),
+            doc.section("reliability", "Reliability", _diagrams(night), detail=True),
+            doc.section("trend", "Trend over days", trend_figures(night), detail=True),
+            doc.section("evidence", "Evidence over time", *_evidence(night)),
+            doc.section("drift", "Drift", *drift, detail=True),
+            doc.section("groups", f"Groups by {group}", *_groups(night), detail=True),
+            doc.section("tests", "Tests", *_tests(night), detail=True),
+            doc.section("ranking", "Ranking of models", *_ranking(night), detail=True),
+            doc.section("risk", "Selection of an estimator by risk", *risk, detail=True),
+            doc.section(
+                "map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True
+            ),
+            *doc.closing(
                 night,
                 _terms(night),
                 [e["estimator"] for e in every],
-                [*(night["notes"] or ()), *estimator_notes(every)],
+                [*(night["notes"] or ()), *doc.estimator_notes(every)],
                 _left_out(night),
                 model=night["model"],
                 day=night["day"],
@@ -97,12 +81,12 @@ def nightly(night: dict[str, Any]) -> Article:
 
 def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
     """Estimates of all windows and of their groups."""
-    estimates: list[dict[str, Any]] = []
-    for window in night["windows"]:
-        estimates += window["results"] or []
-        for group in window["groups"] or ():
-            estimates += group["results"]
-    return estimates
+    return [
+        estimate
+        for window in night["windows"]
+        for part in (window, *(window["groups"] or ()))
+        for estimate in part["results"] or ()
+    ]
 
 
 def _subtitle(night: dict[str, Any]) -> str:
@@ -117,7 +101,7 @@ def _subtitle(night: dict[str, Any]) -> str:
 # ---------------------------------------------------------------- key numbers
 
 
-def _facts(night: dict[str, Any]) -> Facts:
+def _facts(night: dict[str, Any]) -> doc.Facts:
     facts = [("rows of the day", formatting.count(night["n"]), _exclusions(night))]
     for window, estimate in _key_estimates(night):
         remark = f"over {over(night, window)}"
@@ -138,7 +122,7 @@ def _facts(night: dict[str, Any]) -> Facts:
         count = len(trend["days"]) if count is None else count
         since = formatting.day(trend["days"][0] if first is None else first)
         facts.append(("days in the ledger", formatting.count(count), f"since {since}"))
-    return Facts(tuple(facts))
+    return doc.Facts(tuple(facts))
 
 
 def _exclusions(result: dict[str, Any]) -> str:
@@ -167,17 +151,14 @@ def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _estimate(night: dict[str, Any], window: str | None, name: str | None) -> dict[str, Any] | None:
-    for one in night["windows"]:
-        for estimate in one["results"] or ():
-            if one["name"] == window and estimate["estimator"] == name:
-                return estimate
-    return None
+    found = (e for w in night["windows"] if w["name"] == window for e in w["results"] or ())
+    return next((e for e in found if e["estimator"] == name), None)
 
 
 # ---------------------------------------------------------------- thresholds
 
 
-def _thresholds(night: dict[str, Any]) -> list[Block]:
+def _thresholds(night: dict[str, Any]) -> list[doc.Block]:
     """Tables of the breached or unknown thresholds, and of the others, collapsed."""
     thresholds = night["thresholds"] or []
     urgent = [t for t in thresholds if t["breached"] or t["observed"] is None]
@@ -187,30 +168,30 @@ def _thresholds(night: dict[str, Any]) -> list[Block]:
         return [_limit_table(night, thresholds, caption)] if thresholds else []
     folded = (_limit_table(night, within, "Limits that are not breached"),)
     rest = f"{formatting.plural(len(within), 'limit')} not breached"
-    return [_limit_table(night, urgent, caption), Folded(rest, folded)]
+    return [_limit_table(night, urgent, caption), doc.Folded(rest, folded)]
 
 
-def _limit_table(night: dict[str, Any], thresholds: list[dict[str, Any]], caption: str) -> Table:
+def _limit_table(
+    night: dict[str, Any], thresholds: list[dict[str, Any]], caption: str
+) -> doc.Table:
     column = night["group_by"]
     rows = []
     for t in sorted(thresholds, key=lambda t: not t["breached"]):
         sign, limit = (">", t["above"]) if t["above"] is not None else ("<", t["below"])
         if t["observed"] is None:
-            state = Cell(missing_value(t), "breached" if t["breached"] else "faint")
+            state = doc.Cell(missing_value(t), "breached" if t["breached"] else "faint")
         elif t["breached"]:
-            state = Cell("breached", "breached")
+            state = doc.Cell("breached", "breached")
         else:
-            state = Cell("within", "fine")
+            state = doc.Cell("within", "fine")
         whom = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
         rows.append((
             what(t) + whom, state, observed(t), f"{sign} {formatting.given(limit)}",
             over(night, t["window"]),
         ))  # fmt: skip
-    head = (
-        "quantity", TableColumn("state", numbers=False), "observed", "breached if",
-        TableColumn("window", numbers=False),
-    )  # fmt: skip
-    return table(caption, head, rows)
+    text = doc.text_column
+    head = ("quantity", text("state"), "observed", "breached if", text("window"))
+    return doc.table(caption, head, rows)
 
 
 def _limits(
@@ -235,7 +216,7 @@ def _limits(
 # ---------------------------------------------------------------- estimates
 
 
-def _estimates(night: dict[str, Any]) -> list[Block]:
+def _estimates(night: dict[str, Any]) -> list[doc.Block]:
     places = [
         Place(over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None))
         for w in night["windows"]
@@ -244,17 +225,15 @@ def _estimates(night: dict[str, Any]) -> list[Block]:
     return estimate_blocks(places, "window")
 
 
-def _diagrams(night: dict[str, Any]) -> Figures | None:
-    figures = []
-    for window in night["windows"]:
-        if window["reliability"] is not None:
-            where = f"over {over(night, window['name'])}"
-            figure = reliability_figure(window["reliability"], where)
-            figures += [figure] if figure is not None else []
-    return Figures(tuple(figures)) if figures else None
+def _diagrams(night: dict[str, Any]) -> doc.Figures | None:
+    return doc.figures(
+        reliability_figure(window["reliability"], f"over {over(night, window['name'])}")
+        for window in night["windows"]
+        if window["reliability"] is not None
+    )
 
 
-def _groups(night: dict[str, Any]) -> list[Block]:
+def _groups(night: dict[str, Any]) -> list[doc.Block]:
     """Groups of the window with the most rows; those of other windows are collapsed."""
     windows = [w for w in night["windows"] if w["groups"]]
     if not windows:
@@ -269,11 +248,11 @@ def _groups(night: dict[str, Any]) -> list[Block]:
             where = f"over {over(night, window['name'])}"
             ordered = sorted(window["groups"], key=lambda g: -(g["n"] or 0))
             listed = group_table(night["group_by"], ordered, where)
-            blocks.append(Folded(f"Groups {where}", (listed,)))
+            blocks.append(doc.Folded(f"Groups {where}", (listed,)))
     return blocks
 
 
-def _tests(night: dict[str, Any]) -> list[Block]:
+def _tests(night: dict[str, Any]) -> list[doc.Block | None]:
     tests = [
         Tested(over(night, w["name"]), test) for w in night["windows"] for test in w["tests"] or ()
     ]
@@ -281,7 +260,7 @@ def _tests(night: dict[str, Any]) -> list[Block]:
     return test_blocks(tests, "window", 0.05)
 
 
-def _ranking(night: dict[str, Any]) -> list[Block]:
+def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
     ranking = night["ranking"]
     if ranking is None:
         return []
@@ -294,17 +273,16 @@ def _ranking(night: dict[str, Any]) -> list[Block]:
         for d in ranking["differences"] or ()
     ]  # fmt: skip
     by = ranking["by"] or "value"
-    blocks = ranking_blocks(models, by, ranking["level"])
+    blocks: list[doc.Block | None] = [*ranking_blocks(models, by, ranking["level"])]
     if ranking["window"]:
-        blocks.insert(0, Paragraph(f"Over {formatting.window(ranking['window'])}."))
-    pairs = difference_table(differences, ranking["level"], ("model", "minus"))
-    return [*blocks, *([pairs] if pairs is not None else [])]
+        blocks.insert(0, doc.Paragraph(f"Over {formatting.window(ranking['window'])}."))
+    return [*blocks, difference_table(differences, ranking["level"], ("model", "minus"))]
 
 
 # ---------------------------------------------------------------- evidence over time
 
 
-def _evidence(night: dict[str, Any]) -> list[Block]:
+def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     """Plot of the e-processes over days, and table of their current values."""
     alarms, column = night["alarms"], night["group_by"]
     if alarms is None or not alarms["days"]:
@@ -340,23 +318,23 @@ def _evidence(night: dict[str, Any]) -> list[Block]:
         for i, (day, v) in enumerate(zip(days, combined, strict=True))
     ]
     head = ("day", "combined", *(p.name for p in drawn))
-    figure = Figure(
+    figure = doc.Figure(
         partial(plot_evidence, days, Line("combined", combined, threshold=threshold), drawn),
         EVIDENCE_HEIGHT,
         "Evidence against calibration over days",
         caption,
-        table("Data of the plot: evidence E after each day", head, rows),
+        doc.table("Data of the plot: evidence E after each day", head, rows),
     )
-    return [Figures((figure,)), _process_table(night, processes)]
+    return [doc.Figures((figure,)), _process_table(night, processes)]
 
 
-def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> Table:
+def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> doc.Table:
     alarms = night["alarms"]
     each = alarms["process_threshold"]
 
     def row(name: str, notion: str, log: float | None, at: float | None, process: Any) -> Any:
         since = f"alarm since {formatting.day(process['since'])}" if process["since"] else "alarm"
-        state = Cell(since, "breached") if process["alarm"] else Cell("no alarm", "fine")
+        state = doc.Cell(since, "breached") if process["alarm"] else doc.Cell("no alarm", "fine")
         return name, state, formatting.evidence(log), formatting.evidence(at), notion
 
     combined = row("combined", "–", newest(alarms["log_evidence"]), alarms["threshold"], alarms)
@@ -365,47 +343,39 @@ def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> Ta
             newest(p["log_evidence"]), p["threshold"] if p["threshold"] is not None else each, p)
         for p in sorted(processes, key=lambda p: -(newest(p["log_evidence"]) or 0.0))
     ]  # fmt: skip
-    head = (
-        "process", TableColumn("state", numbers=False), "current E", "threshold",
-        TableColumn("notion", numbers=False),
-    )  # fmt: skip
-    return table("Evidence of each process", head, rows)
+    text = doc.text_column
+    head = ("process", text("state"), "current E", "threshold", text("notion"))
+    return doc.table("Evidence of each process", head, rows)
 
 
 # ---------------------------------------------------------------- other sections
 
 
-def _left_out(night: dict[str, Any]) -> list[Block]:
-    blocks: list[Block] = []
-    of_day = left_out(night)
-    if of_day is not None:
-        blocks.append(of_day)
+def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
+    blocks: list[doc.Block | None] = [doc.left_out(night)]
     rows = []
     for w in night["windows"]:
         missing, damaged = w["missing"] or [], w["damaged"] or []
-        named = (
-            formatting.joined([formatting.day_short(day) for day in missing], 8)
-            if missing
-            else "none"
-        )
+        named = formatting.joined([formatting.day_short(day) for day in missing], 8)
         rows.append((
             formatting.window(w["name"]), f"{w['first'] or '–'} … {w['last'] or '–'}",
-            formatting.count(len(w["days"] or ())), formatting.count(w["n"]), named,
-            Cell(f"{len(damaged)} damaged", "breached") if damaged else "none",
+            formatting.count(len(w["days"] or ())), formatting.count(w["n"]), named or "none",
+            doc.Cell(f"{len(damaged)} damaged", "breached") if damaged else "none",
         ))  # fmt: skip
     if rows:
+        text = doc.text_column
         head = (
-            "window", TableColumn("first … last", numbers=False), "days", "rows",
-            TableColumn("missing days", numbers=False), TableColumn("damaged days", numbers=False),
+            "window", text("first … last"), "days", "rows", text("missing days"),
+            text("damaged days"),
         )  # fmt: skip
-        blocks.append(table("Days of each window", head, rows))
-    damaged = dict.fromkeys(text for w in night["windows"] for text in w["damaged"] or ())
-    return [*blocks, *map(Paragraph, damaged)]
+        blocks.append(doc.table("Days of each window", head, rows))
+    damaged = dict.fromkeys(each for w in night["windows"] for each in w["damaged"] or ())
+    return [*blocks, *map(doc.Paragraph, damaged)]
 
 
 def _terms(night: dict[str, Any]) -> list[str]:
     every = _every(night)
-    names = ["calibrated", "window", *interval_terms(every)]
+    names = ["calibrated", "window", *doc.interval_terms(every)]
     names += ["threshold"] if night["thresholds"] else []
     if any(w["tests"] for w in night["windows"]):
         names += ["p-value", "critical"]

@@ -8,16 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.output.document import Block, Figure, Figures, table
+from calibscale.output.document import Figure, Figures, figures, table
 from calibscale.output.documents.estimates import ends, interval_name
-from calibscale.output.plots.day_plots import (
-    DAYS_HEIGHT,
-    Limit,
-    Line,
-    near_limits,
-    plot_day_rows,
-    plot_trend,
-)
+from calibscale.output.plots import day_plots
 
 _NAMED = 4  # maximum number of reasons of each kind
 _SIDES = {"top_label": ("too confident", "too cautious"), "positive": ("too high", "too low")}
@@ -242,10 +235,8 @@ def what(t: dict[str, Any]) -> str:
 
 def observed(t: dict[str, Any]) -> str:
     """Format the observed value of a threshold."""
-    show = (
-        formatting.p_value if t["quantity"] in ("p_value", "drift_p_value") else formatting.number
-    )
-    return show(t["observed"])
+    is_p = t["quantity"] in ("p_value", "drift_p_value")
+    return formatting.p_value(t["observed"]) if is_p else formatting.number(t["observed"])
 
 
 def missing_value(t: dict[str, Any]) -> str:
@@ -287,13 +278,13 @@ def newest(values: Sequence[float | None]) -> float | None:
     return next((v for v in reversed(values) if v is not None), None)
 
 
-def trend_blocks(night: dict[str, Any]) -> list[Block]:
+def trend_figures(night: dict[str, Any]) -> Figures | None:
     """Plots of the rows and estimates of each day."""
     trend = night["trend"]
     if trend is None or len(trend["days"]) < 2:
-        return []
+        return None
     days = trend["days"][-DAYS:]
-    figures = [_rows_figure(days, trend["n"][-DAYS:])] if trend["n"] is not None else []
+    plots = [_rows_figure(days, trend["n"][-DAYS:])] if trend["n"] is not None else []
     for series in trend["series"]:
         if series["group"] is None:
             groups = [
@@ -301,14 +292,14 @@ def trend_blocks(night: dict[str, Any]) -> list[Block]:
                 if other["group"] is not None
                 and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
             ]  # fmt: skip
-            figures.append(_trend_figure(night, days, series, groups))
-    return [Figures(tuple(figures))] if figures else []
+            plots.append(_trend_figure(night, days, series, groups))
+    return figures(plots)
 
 
 def _rows_figure(days: list[str], counts: list[int | None]) -> Figure:
     highest = max((n for n in counts if n is not None), default=0)
     return Figure(
-        partial(plot_day_rows, days, counts), DAYS_HEIGHT,
+        partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT,
         "Rows of each day",
         f"Rows of each day, at most {formatting.count(highest)}.",
         table("Data of the plot: rows of each day", ("day", "rows"),
@@ -325,11 +316,11 @@ def _trend_figure(
     values = series["values"][-DAYS:]
     low, high = ((series[end] or missing)[-DAYS:] for end in ("low", "high"))
     limits, alert = _trend_limits(night, series["estimator"])
-    line = Line(label, values, low, high, alert)
-    near = near_limits(line, limits)
+    line = day_plots.Line(label, values, low, high, alert)
+    near = day_plots.near_limits(line, limits)
     named = len(groups) <= _NAMED_GROUPS
     drawn = [
-        Line(formatting.short(formatting.plain(g["group"]), _LETTERS) if named else "",
+        day_plots.Line(formatting.short(formatting.plain(g["group"]), _LETTERS) if named else "",
              g["values"][-DAYS:])
         for g in groups[:_GROUP_SERIES]
     ]  # fmt: skip
@@ -348,23 +339,23 @@ def _trend_figure(
     ]  # fmt: skip
     numbers = table(f"Data of the plot: {label} of each day", ("day", label, "interval", *heads),
                     rows)  # fmt: skip
-    draw = partial(plot_trend, days, line, drawn, near, each)
-    return Figure(draw, DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label)
+    draw = partial(day_plots.plot_trend, days, line, drawn, near, each)
+    return Figure(
+        draw, day_plots.DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label
+    )
 
 
-def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[Limit], bool]:
+def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots.Limit], bool]:
     """Thresholds of an estimator over all rows, and whether one of them is breached."""
     limits, alert = {}, False
     for t in night["thresholds"] or ():
         quantity = t["quantity"] or "value"
-        if t["estimator"] != estimator or quantity not in ("value", "low", "high"):
-            continue
-        if t["group"] is not None:
+        if (t["estimator"], t["group"]) != (estimator, None) or quantity.endswith("p_value"):
             continue
         limit = t["above"] if t["above"] is not None else t["below"]
         if limit is not None:
             bound = "" if quantity == "value" else f", {QUANTITIES[quantity]}"
             name = f"{formatting.given(limit)} ({formatting.window(t['window'])}{bound})"
-            limits[name] = Limit(limit, name)
+            limits[name] = day_plots.Limit(limit, name)
         alert = alert or t["breached"]
     return list(limits.values()), alert

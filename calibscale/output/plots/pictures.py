@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.atomic_files import replacing
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.output.document import Figures
 from calibscale.output.documents import document
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
@@ -28,8 +28,7 @@ def check_format(path: str | Path) -> None:
     OptionError
         If the ending is not png, svg or pdf.
     """
-    if Path(path).suffix not in FORMATS:
-        raise OptionError(f"{path}: names of pictures end in {', '.join(FORMATS)}")
+    require(Path(path).suffix in FORMATS, f"{path}: names of pictures end in {', '.join(FORMATS)}")
 
 
 def plot_result(result: Any) -> Any:

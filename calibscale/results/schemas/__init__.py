@@ -28,14 +28,13 @@ from pydantic import (
     model_validator,
 )
 
-from calibscale.errors import OptionError
+from calibscale.errors import require
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
 from calibscale.results.audit_results import Audit, RecalibrationResult
 from calibscale.results.bias_results import BiasMap
-from calibscale.results.check_results import Check
 from calibscale.results.comparison_results import Ranking, Selection
 from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
-from calibscale.results.inference_results import CalibrationTests, Power, SingleTest
+from calibscale.results.inference_results import CalibrationTests, Check, Power, SingleTest
 from calibscale.results.night_results import LedgerDays, Night, NightPlan
 
 # declarations of the results by schema; a result may have several forms
@@ -72,8 +71,7 @@ def schema(name: str) -> dict[str, Any]:
     >>> schema("calibscale.test/1")["title"]
     'calibscale.test/1'
     """
-    if name not in _RESULTS:
-        raise OptionError(f"unknown schema {name!r}; known schemas: {', '.join(names())}")
+    require(name in _RESULTS, f"unknown schema {name!r}; known schemas: {', '.join(names())}")
     return json.loads(path(name).read_text(encoding="utf-8"))
 
 
