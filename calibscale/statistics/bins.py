@@ -291,9 +291,9 @@ class BinTable(NamedTuple):
 
 
 def residual_draws(
-    mean_p: Floats, weight: Floats, effective: Floats, variance: Floats, seed: int = 0
-) -> Callable[[int], Floats]:
-    """Function that draws Σwδ of bins for labels drawn from the predictions, (draws, B).
+    mean_p: Floats, weight: Floats, effective: Floats, variance: Floats
+) -> Callable[..., Floats]:
+    """Function of a number, and of a generator, that draws Σwδ of bins for labels drawn from the predictions, (draws, B).
 
     The number of events of a bin, or of the other outcome where that is rarer, is drawn from a
     binomial distribution of the same mean and variance; `variance` is Σw²p(1 − p), `effective`
@@ -311,9 +311,9 @@ def residual_draws(
     binomial = trials * rate * (1.0 - rate)
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
-    rng, whole = np.random.default_rng(seed), trials.astype(np.int64)
+    own, whole = np.random.default_rng(0), trials.astype(np.int64)
 
-    def draw(draws: int) -> Floats:
+    def draw(draws: int, rng: np.random.Generator = own) -> Floats:
         counts: Floats = rng.binomial(whole, rate, (draws, len(whole))).astype(np.float64)
         return (trials * rate - counts) * scale
 
