@@ -293,11 +293,11 @@ class BinTable(NamedTuple):
 def residual_draws(
     mean_p: Floats, weight: Floats, effective: Floats, variance: Floats
 ) -> Callable[..., Floats]:
-    """Function of a number, and of a generator, that draws Σwδ of bins for labels drawn from the predictions, (draws, B).
+    """Function of a number of draws, and a generator, that draws Σwδ of bins, (draws, B).
 
-    The number of events of a bin, or of the other outcome where that is rarer, is drawn from a
-    binomial distribution of the same mean and variance; `variance` is Σw²p(1 − p), `effective`
-    (Σw)²/Σw².
+    Labels are drawn from the predictions: the number of events of a bin, or of the other outcome
+    where that is rarer, from a binomial distribution of the same mean and variance; `variance` is
+    Σw²p(1 − p), `effective` (Σw)²/Σw².
     """
     low = mean_p <= 0.5
     unit = np.divide(weight, effective, np.ones_like(weight), where=effective > 0)  # of a row

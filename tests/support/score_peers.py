@@ -66,7 +66,9 @@ def peers(law: str) -> dict[str, dict[str, float]]:
             "standard_error": cox.bse[1], "intercept_standard_error": cox.bse[0],
             "calibration_in_the_large": large.params[0],
         },
-        "mapie": {"sigma": mapie.length_scale(p), "spiegelhalter": mapie.spiegelhalter_statistic(y, p)},
+        "mapie": {
+            "sigma": mapie.length_scale(p), "spiegelhalter": mapie.spiegelhalter_statistic(y, p),
+        },
     }  # fmt: skip
     if law != "rounded":  # MAPIE orders equal scores at random
         walk = mapie.cumulative_differences(y, p, noise_amplitude=0.0)
