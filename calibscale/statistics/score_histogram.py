@@ -49,10 +49,11 @@ class ScoreHistogram(Statistic):
         p, rest, delta, _ = chunk.event(self.notion)
         w = weights_of(chunk)
         variances = w * w * p * np.maximum(rest, 0.0)
-        columns = (np.ones_like(w), w, w * w, w * p, w * delta, variances)
         if not state.exact:
-            _add(_cells(p), columns, state.sums)
+            row_sums.fine_histogram(p, delta, chunk.weights, state.sums[:5])
+            _add(_cells(p), (variances,), state.sums[5:])
             return state
+        columns = (np.ones_like(w), w, w * w, w * p, w * delta, variances)
         scores, numbers = np.unique(p, return_inverse=True)
         sums = np.zeros((6, len(scores)))
         _add(numbers, columns, sums)
