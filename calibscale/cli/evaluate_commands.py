@@ -336,7 +336,9 @@ def plan(
 # ---------------------------------------------------------------- reliability
 
 
-EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+EDGES = (
+    "equal-width", "equal-mass", "cube-root", "sweep", "sklearn", "netcal", "torchmetrics",
+)  # fmt: skip
 
 
 @click.command(cls=Command, short_help="Compare predicted probabilities with frequencies.")

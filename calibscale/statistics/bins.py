@@ -330,6 +330,30 @@ def fine_borders() -> Floats:
     return np.concatenate([np.minimum(lower, 0.5), [0.5], (1.0 - np.minimum(lower, 0.5))[::-1]])
 
 
+AUTOMATIC = ("cube-root", "sweep")  # numbers of equal-mass bins
+MASS = ("equal-mass", *AUTOMATIC)
+_MAX_SWEEP = 1000  # bins of a sweep
+
+
+def mass_bins(sums: Floats, bins: int, edges: Any) -> BinTable:
+    """Equal-mass bins: of the given number, n^(1/3), or as many as a monotone sweep allows.
+
+    The sweep ends before the first number of bins whose frequencies are not increasing (Roelofs et
+    al. 2022), or at 1,000.
+    """
+    if edges == "cube-root":
+        return equal_mass(sums, max(1, round(float(sums[0].sum()) ** (1.0 / 3.0))))
+    if edges != "sweep":
+        return equal_mass(sums, bins)
+    table = equal_mass(sums, 1)
+    for bins in range(2, min(_MAX_SWEEP, int(np.count_nonzero(sums[1]))) + 1):
+        finer = equal_mass(sums, bins)
+        if (np.diff(finer.frequency) < 0.0).any():
+            break
+        table = finer
+    return table
+
+
 def equal_mass(sums: Floats, bins: int) -> BinTable:
     """Bins of nearly equal weight from a fine histogram; fewer if values repeat."""
     mass = np.cumsum(sums[1])
