@@ -318,7 +318,9 @@ def plan(
 # ---------------------------------------------------------------- reliability
 
 
-EDGES = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+EDGES = (
+    "equal-width", "equal-mass", "cube-root", "sweep", "sklearn", "netcal", "torchmetrics",
+)  # fmt: skip
 
 
 @shared.command("Compare predicted probabilities with frequencies.")

@@ -48,6 +48,8 @@ _ENTRIES = {
     "ici": ("score_measures", "ICI", "mean distance of predictions from their isotonic regression", True),
     "cox_slope": ("score_measures", "CoxSlope", "slope of the logistic recalibration: below 1 predictions are too extreme", False),
     "spiegelhalter": ("score_measures", "Spiegelhalter", "z of the Brier score: above 0 it is worse than a calibrated model's", False),
+    "atb": ("two_bin", "ATB", "squared error of two bins, averaged over the threshold between them", True),
+    "atb_debiased": ("two_bin", "ATBDebiased", "averaged two-bin error without bias, so that it can fall below 0", False),
     "brier_decomposition": ("scores", "BrierDecomposition", "the part of the Brier score that recalibration would remove", True),
     "nll_decomposition": ("scores", "NLLDecomposition", "the part of the log loss that recalibration would remove", True),
     "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),

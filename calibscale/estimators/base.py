@@ -69,7 +69,7 @@ class BoundEstimator(ABC):
     `from_sums`, None if there is none; `rows_left_out`: whether `from_sums` gives the value without
     each row; `sum_scaled`: whether the sum over pairs is divided by n(n−1) or n², not by a sum of
     kernels; `largest_term`: bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's
-    inequality, or None.
+    inequality, or None; `draws_cells`: whether `cell_values` has the replicates of drawn labels.
     """
 
     settings: Estimator
@@ -90,6 +90,7 @@ class BoundEstimator(ABC):
     rows_left_out: ClassVar[bool] = False
     sum_scaled: ClassVar[bool] = True
     largest_term: ClassVar[float | None] = None
+    draws_cells: ClassVar[bool] = False
 
     @property
     def judged(self) -> str:
@@ -137,6 +138,10 @@ class BoundEstimator(ABC):
                     for statistic, state, drawn in zip(self.needs, states, sums, strict=True)
                 )
             )
+
+    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:
+        """Value of each replicate, with labels drawn for the cells of the states, not for rows."""
+        raise NotImplementedError(self.name)
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:

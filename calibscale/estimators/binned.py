@@ -16,10 +16,18 @@ from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.limits import Limits, bin_limits
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
-from calibscale.statistics.bins import BinCounts, BinState, BinTable, FineHistogram, equal_mass
+from calibscale.statistics.bins import (
+    AUTOMATIC,
+    MASS,
+    BinCounts,
+    BinState,
+    BinTable,
+    FineHistogram,
+    mass_bins,
+)
 from calibscale.statistics.score_sums import LabelVariances, SquaredResiduals, SquareState
 
-CONVENTIONS = ("equal-width", "equal-mass", "sklearn", "netcal", "torchmetrics")
+CONVENTIONS = ("equal-width", *MASS, "sklearn", "netcal", "torchmetrics")
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class Binned(ScalarEstimator):
     edges : str or increasing numbers
         ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is a synonym.
         ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
+        ``cube-root`` and ``sweep``: equal-mass bins whose number does not depend on `bins`, n^(1/3)
+        or the largest up to which all frequencies increase (Roelofs et al. 2022).
         ``netcal``: [lo, hi), the last bin closed.
         ``torchmetrics``: [lo, hi), and one more bin for values of exactly 1; edges as rounded by
         torch.linspace in float64 (torchmetrics has float32 edges for float32 predictions).
@@ -80,7 +90,7 @@ class Binned(ScalarEstimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        if self.edges == "equal-mass":
+        if self.edges in MASS:
             return (FineHistogram(self.judged),)
         left_closed = self.edges in ("netcal", "torchmetrics")
         return (BinCounts(self.judged, self.edge_values, left_closed),)
@@ -89,12 +99,13 @@ class Binned(ScalarEstimator):
     def parameters(self) -> dict[str, Any]:
         if not isinstance(self.edges, str):
             return {"bins": len(self.edges) - 1, "edges": list(self.edges)}
-        return {"bins": self.bins, "edges": self.edges}
+        return ({} if self.edges in AUTOMATIC else {"bins": self.bins}) | {"edges": self.edges}
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
         counts = self.needs[0]
-        return () if self.of_gaps is None else (counts, LabelVariances(counts))  # type: ignore[arg-type]
+        drawn = self.of_gaps is not None and self.edges != "sweep"  # draws keep the bins
+        return (counts, LabelVariances(counts)) if drawn else ()  # type: ignore[arg-type]
 
     def floor(self, *states: Any) -> Floor | None:
         if self.of_gaps is None or not states[0].sums[1].sum() > 0:
@@ -107,8 +118,8 @@ class Binned(ScalarEstimator):
         sums = state.sums
         if others and isinstance(others[0], SquareState):
             sums = np.vstack([sums, others[0].squares])
-        if self.edges == "equal-mass":
-            return equal_mass(sums, self.bins)
+        if self.edges in MASS:
+            return mass_bins(sums, self.bins, self.edges)
         return BinTable(np.array(self.edge_values), *sums)
 
     def value(self, *states: Any) -> float:
@@ -129,14 +140,9 @@ class Binned(ScalarEstimator):
 
     def _result(self, bins: BinTable, **details: Any) -> Estimate:
         return Estimate(
-            self.name,
-            self.judged,
-            self._value(bins),
-            self.squared,
-            parameters=self.parameters,
-            details={**details, "bins": bins.table()},
-            n=int(bins.rows.sum()),
-        )
+            self.name, self.judged, self._value(bins), self.squared, parameters=self.parameters,
+            details={**details, "bins": bins.table()}, n=int(bins.rows.sum()),
+        )  # fmt: skip
 
 
 def _torch_linspace(bins: int) -> Floats:

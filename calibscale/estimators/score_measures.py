@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -15,14 +16,15 @@ from calibscale.data import Floats
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
-from calibscale.statistics.bins import residual_draws
+from calibscale.statistics.bins import FineHistogram, residual_draws
 from calibscale.statistics.score_histogram import (
     OccupiedCells,
     ScoreHistogram,
     SpreadSums,
+    cells_of,
     scores_of,
 )
-from calibscale.statistics.score_sums import ScalarScores
+from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
 _DRAWS, _FLOOR_CELLS = 199, 4096  # draws of events for floors, and cells that they are drawn for
 _MAX_STEPS = 1000  # steps of an isotonic curve in results
@@ -45,17 +47,29 @@ class ScoreMeasure(ScalarEstimator):
     """
 
     notion: str | None = None
+    fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added
     by_default: ClassVar[bool] = False
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (ScoreHistogram(self.judged),)
+        if not self.fixed_cells:
+            return (ScoreHistogram(self.judged),)
+        cells = FineHistogram(self.judged)
+        return (cells, LabelVariances(cells))
+
+    def mergeable(self, classes: int) -> Self:
+        return replace(self, fixed_cells=True)
+
+    def _cells(self, *states: Any) -> OccupiedCells:
+        """Occupied cells of the states of `needs`, the first of which are the histogram's."""
+        return scores_of(cells_of(*states) if self.fixed_cells else states[0])
 
     def finalize(self, *states: Any) -> Estimate:
-        scores = scores_of(states[0])
+        scores = self._cells(*states)
         if not len(scores.score):
             return self.unknown()
-        return replace(self._estimate(scores, *states[1:]), n=int(states[0].sums[0].sum()))
+        others = states[2 if self.fixed_cells else 1 :]
+        return replace(self._estimate(scores, *others), n=int(states[0].sums[0].sum()))
 
     @abstractmethod
     def _estimate(self, scores: OccupiedCells, *others: Any) -> Estimate:
@@ -66,21 +80,36 @@ class ScoreMeasure(ScalarEstimator):
         return Estimate(self.name, self.judged, value, approximation=near, details=details)
 
 
-class _Error(ScoreMeasure):
+class ScoreError(ScoreMeasure):
     """Measure of which calibrated predictions have the smallest values."""
+
+    testable: ClassVar[bool] = True
+    draws_cells: ClassVar[bool] = True
+    no_interval: ClassVar[str | None] = (
+        "the value of a calibrated model is at the end of the range, and has no normal limit"
+    )
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
-        return self.needs[:1]
+        return self.needs[: 2 if self.fixed_cells else 1]
 
     def floor(self, *states: Any) -> Floor | None:
-        cells = scores_of(states[0]).coarse(_FLOOR_CELLS)
+        cells = self._cells(*states).coarse(_FLOOR_CELLS)
         if not len(cells.score):
             return None
+        rng = np.random.default_rng(0)
+        return Floor.of([*self._drawn(cells, [rng] * _DRAWS)], self._size(cells))
+
+    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
+        rngs = (np.random.default_rng([seed, replicate]) for replicate in replicates)
+        return self._drawn(self._cells(*states), rngs)
+
+    def _drawn(self, cells: OccupiedCells, rngs: Iterable[np.random.Generator]) -> Iterator[float]:
+        """Value for events that each generator draws."""
         draw = residual_draws(cells.score, cells.weight, cells.effective, cells.variance)
         expected = cells.weight * cells.score
-        drawn = (cells._replace(events=expected - draw(1)[0]) for _ in range(_DRAWS))
-        return Floor.of([self._size(one) for one in drawn], self._size(cells))
+        for rng in rngs:
+            yield self._size(cells._replace(events=expected - draw(1, rng)[0]))
 
     @abstractmethod
     def _size(self, cells: OccupiedCells) -> float:
@@ -90,7 +119,7 @@ class _Error(ScoreMeasure):
 # ---------------------------------------------------------------- cumulative differences
 
 
-class _Cumulative(_Error):
+class _Cumulative(ScoreError):
     """Base class of sizes of the walk C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw over sorted scores."""
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
@@ -102,7 +131,7 @@ class _Cumulative(_Error):
         return self._result(value, float(inner.max()) / total, sigma=sigma, scaled=scaled)
 
 
-def _walk(cells: OccupiedCells) -> Floats:
+def walk(cells: OccupiedCells) -> Floats:
     """Cumulative differences after each cell (c + 1,), from 0 on."""
     differences = cells.events - cells.weight * cells.score
     return np.concatenate([[0.0], np.cumsum(differences)]) / cells.weight.sum()
@@ -129,7 +158,7 @@ class ECCEMAD(_Cumulative):
     name: ClassVar[str] = "ecce_mad"
 
     def _size(self, cells: OccupiedCells) -> float:
-        return float(np.abs(_walk(cells)).max())
+        return float(np.abs(walk(cells)).max())
 
 
 @dataclass(frozen=True)
@@ -150,7 +179,7 @@ class ECCERange(_Cumulative):
     name: ClassVar[str] = "ecce_range"
 
     def _size(self, cells: OccupiedCells) -> float:
-        return float(np.ptp(_walk(cells)))
+        return float(np.ptp(walk(cells)))
 
 
 # ---------------------------------------------------------------- isotonic regression
@@ -176,7 +205,7 @@ def _refined(cells: OccupiedCells) -> float:
 
 
 @dataclass(frozen=True)
-class CORP(_Error):
+class CORP(ScoreError):
     """Miscalibration of the Brier score by isotonic regression (CORP; Dimitriadis et al. 2021).
 
     The Brier score of the event is miscalibration − discrimination + uncertainty, with the
@@ -198,7 +227,7 @@ class CORP(_Error):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (ScoreHistogram(self.judged), ScalarScores(self.judged))
+        return (*super().needs, ScalarScores(self.judged))
 
     def _size(self, cells: OccupiedCells) -> float:
         frequency, share = cells.frequency, cells.share
@@ -234,7 +263,7 @@ def _steps(cells: OccupiedCells, fit: Floats) -> list[dict[str, float]]:
 
 
 @dataclass(frozen=True)
-class ICI(_Error):
+class ICI(ScoreError):
     """Integrated calibration index Σw|p − f(p)|/Σw with the isotonic regression f.
 
     After Austin & Steyerberg (2019), with isotonic regression, which has nothing to choose, in the

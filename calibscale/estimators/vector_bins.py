@@ -16,6 +16,7 @@ from calibscale.limits.excess import ratio
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
+    MASS,
     BinState,
     CellNoise,
     CellState,
@@ -50,7 +51,7 @@ class CWCE2(Binned):
     notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
     def bind(self, setup: DataProfile) -> Self:
-        if self.edges == "equal-mass":
+        if self.edges in MASS:
             raise OptionError("cwce2 cannot have equal-mass bins: give edges as numbers")
         return self
 

@@ -47,7 +47,7 @@ from calibscale.session import (
     versions,
 )
 from calibscale.statistics import PassResult, States, Statistic
-from calibscale.statistics.bins import BinState, BinTable
+from calibscale.statistics.bins import MASS, BinState, BinTable
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 
 
@@ -226,7 +226,7 @@ class _Diagram(TCE2Debiased):
         super().__post_init__()
         if self.notion != "class_wise" and self.class_index is not None:
             raise OptionError(f"class_index is for notion 'class_wise', not {self.notion!r}")
-        if self.notion == "class_wise" and self.edges == "equal-mass":
+        if self.notion == "class_wise" and self.edges in MASS:
             raise OptionError("one class cannot have equal-mass bins: give edges as numbers")
 
     def _bins(self, state: BinState, *others: Any) -> BinTable:

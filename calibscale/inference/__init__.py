@@ -362,12 +362,13 @@ def result_of(
     states: States,
     drawn: dict[Statistic, Replicates],
     null: Null,
+    count: int,
     certain: int = 0,
 ) -> TestResult:
     """Result of the test of an estimator from its states and those of all replicates."""
     trial = trial_of(estimator, None, states)
     if not trial.done:
-        trial.add(_values(trial.estimator, states, drawn), None)
+        trial.add(_values(trial.estimator, states, drawn, null, range(count)), None)
     return trial.result(null.name, null.seed, certain)
 
 
@@ -390,14 +391,14 @@ def count_replicates(
     """
     for first in range(0, n_replicates, batch):
         todo = [trial for trial in trials if not trial.done]
-        drawn = replicates_of(
-            (t.estimator for t in todo), null, first, min(n_replicates, first + batch)
-        )
-        if first and todo:
+        replicates = range(first, min(n_replicates, first + batch))
+        drawn = replicates_of((t.estimator for t in todo), null, first, replicates.stop)
+        if first and drawn:
             states |= run.scan(drawn.values()).groups[None]
         with engine.one_thread():
             for trial in todo:
-                trial.add(_values(trial.estimator, states, drawn), stop_after)
+                values = _values(trial.estimator, states, drawn, null, replicates)
+                trial.add(values, stop_after)
         for replicated in drawn.values():
             states.pop(replicated, None)
 
@@ -416,9 +417,15 @@ def batch_of(run: Run) -> int:
 
 
 def _values(
-    estimator: BoundEstimator, states: States, drawn: dict[Statistic, Replicates]
+    estimator: BoundEstimator,
+    states: States,
+    drawn: dict[Statistic, Replicates],
+    null: Null,
+    replicates: range,
 ) -> Iterable[float]:
     """Value of each replicate."""
-    count = min(len(drawn[s]) for s in estimator.needs if s in drawn)
+    own = [states[s] for s in estimator.needs]
+    if estimator.draws_cells:
+        return estimator.cell_values(own, null.seed, replicates)
     sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
-    return estimator.drawn_values([states[s] for s in estimator.needs], sums, count)
+    return estimator.drawn_values(own, sums, len(replicates))

@@ -74,7 +74,9 @@ class Null:
 
     def unsupported(self, estimator: BoundEstimator) -> str | None:
         """Reason why the null does not support an estimator; None if it does."""
-        return None
+        if not estimator.draws_cells or (self.of_labels and not self.moves):
+            return None
+        return f"{estimator.name} keeps cells of the score, not rows; use null='labels'"
 
     def needs(self, notions: Collection[str]) -> tuple[Statistic, ...]:
         """Statistics of all rows that the draws for these notions are taken from."""

@@ -341,13 +341,13 @@ class BinTable(NamedTuple):
 
 
 def residual_draws(
-    mean_p: Floats, weight: Floats, effective: Floats, variance: Floats, seed: int = 0
-) -> Callable[[int], Floats]:
-    """Function that draws Σwδ of bins for labels drawn from the predictions, (draws, B).
+    mean_p: Floats, weight: Floats, effective: Floats, variance: Floats
+) -> Callable[..., Floats]:
+    """Function of a number of draws, and a generator, that draws Σwδ of bins, (draws, B).
 
-    The number of events of a bin, or of the other outcome where that is rarer, is drawn from a
-    binomial distribution of the same mean and variance; `variance` is Σw²p(1 − p), `effective`
-    (Σw)²/Σw².
+    Labels are drawn from the predictions: the number of events of a bin, or of the other outcome
+    where that is rarer, from a binomial distribution of the same mean and variance; `variance` is
+    Σw²p(1 − p), `effective` (Σw)²/Σw².
     """
     low = mean_p <= 0.5
     unit = np.divide(weight, effective, np.ones_like(weight), where=effective > 0)  # of a row
@@ -361,9 +361,9 @@ def residual_draws(
     binomial = trials * rate * (1.0 - rate)
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
-    rng, whole = np.random.default_rng(seed), trials.astype(np.int64)
+    own, whole = np.random.default_rng(0), trials.astype(np.int64)
 
-    def draw(draws: int) -> Floats:
+    def draw(draws: int, rng: np.random.Generator = own) -> Floats:
         counts: Floats = rng.binomial(whole, rate, (draws, len(whole))).astype(np.float64)
         return (trials * rate - counts) * scale
 
@@ -378,6 +378,30 @@ def fine_borders() -> Floats:
     lower = np.ldexp(1.0 + (cell % per_exponent) / per_exponent, cell // per_exponent - exponents)
     lower[0] = 0.0
     return np.concatenate([np.minimum(lower, 0.5), [0.5], (1.0 - np.minimum(lower, 0.5))[::-1]])
+
+
+AUTOMATIC = ("cube-root", "sweep")  # numbers of equal-mass bins
+MASS = ("equal-mass", *AUTOMATIC)
+_MAX_SWEEP = 1000  # bins of a sweep
+
+
+def mass_bins(sums: Floats, bins: int, edges: Any) -> BinTable:
+    """Equal-mass bins: of the given number, n^(1/3), or as many as a monotone sweep allows.
+
+    The sweep ends before the first number of bins whose frequencies are not increasing (Roelofs et
+    al. 2022), or at 1,000.
+    """
+    if edges == "cube-root":
+        return equal_mass(sums, max(1, round(float(sums[0].sum()) ** (1.0 / 3.0))))
+    if edges != "sweep":
+        return equal_mass(sums, bins)
+    table = equal_mass(sums, 1)
+    for bins in range(2, min(_MAX_SWEEP, int(np.count_nonzero(sums[1]))) + 1):
+        finer = equal_mass(sums, bins)
+        if (np.diff(finer.frequency) < 0.0).any():
+            break
+        table = finer
+    return table
 
 
 def equal_mass(sums: Floats, bins: int) -> BinTable:

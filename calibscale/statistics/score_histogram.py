@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.kernels import row_sums
 from calibscale.statistics import Statistic, weights_of
-from calibscale.statistics.bins import fine_borders
+from calibscale.statistics.bins import BinState, fine_borders
+from calibscale.statistics.score_sums import SquareState
 
 MAX_SCORES = row_sums.FINE_CELLS  # number of different scores that are kept apart
 
@@ -48,10 +49,11 @@ class ScoreHistogram(Statistic):
         p, rest, delta, _ = chunk.event(self.notion)
         w = weights_of(chunk)
         variances = w * w * p * np.maximum(rest, 0.0)
-        columns = (np.ones_like(w), w, w * w, w * p, w * delta, variances)
         if not state.exact:
-            _add(_cells(p), columns, state.sums)
+            row_sums.fine_histogram(p, delta, chunk.weights, state.sums[:5])
+            _add(_cells(p), (variances,), state.sums[5:])
             return state
+        columns = (np.ones_like(w), w, w * w, w * p, w * delta, variances)
         scores, numbers = np.unique(p, return_inverse=True)
         sums = np.zeros((6, len(scores)))
         _add(numbers, columns, sums)
@@ -126,6 +128,11 @@ class OccupiedCells(NamedTuple):
         )  # fmt: skip
         width = self.score[ends] - self.score[starts] + self.width[ends]
         return OccupiedCells(score / weight, weight, weight**2 / weight2, events, variance, width)
+
+
+def cells_of(histogram: BinState, variances: SquareState, *others: Any) -> ScoreState:
+    """State of the same rows from those of `FineHistogram` and `LabelVariances`, which add."""
+    return ScoreState(np.empty(0), np.vstack([histogram.sums, variances.squares]))
 
 
 def scores_of(state: ScoreState) -> OccupiedCells:

@@ -226,3 +226,38 @@ def test_ece__is_exact_on_nearly_calibrated_confident_rows(rng):
 def test_settings__invalid_values_are_rejected(kind, bad):
     with pytest.raises(cs.OptionError):
         kind(**bad)
+
+
+def _mass_bins(p, bins):
+    """Bin of each row: its rank among distinct p, in equal shares."""
+    return np.minimum(np.argsort(np.argsort(p)) * bins // len(p), bins - 1)
+
+
+@pytest.mark.parametrize("edges", ["cube-root", "sweep"])
+def test_automatic_bins__are_those_of_sorted_rows(edges):
+    rng = np.random.default_rng(31)
+    n = 1000
+    # as many rows in each of 1000 cells' borders as there are quantiles: no row is near an edge
+    p = (rng.permutation(n) + 0.5) / n
+    y = (rng.random(n) < p**0.8).astype(int)
+    bins = 10
+    if edges == "sweep":
+        bins = 1
+        while True:
+            number = _mass_bins(p, bins + 1)
+            frequency = np.bincount(number, y) / np.bincount(number)
+            if (np.diff(frequency) < 0).any():
+                break
+            bins += 1
+    number = _mass_bins(p, bins)
+    expected = np.abs(np.bincount(number, p - y)).sum() / n
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    estimate = cs.evaluate(source, [cs.ECE(edges=edges)])["ece"]
+    assert len(estimate.details["bins"]) == bins > 3
+    assert estimate.parameters == {"edges": edges}
+    # bins of a quantile that is not a whole number of rows may differ by a row at either end
+    assert estimate.value == pytest.approx(expected, abs=2 * bins / n if n % bins else 1e-12)
+    assert (estimate.floor is None) == (edges == "sweep")
+    assert cs.calibration_test(source, cs.ECE(edges=edges), n_replicates=19).results[0].p_value > 0
+    with pytest.raises(cs.OptionError, match="cwce2 cannot have equal-mass bins"):
+        cs.evaluate(source, [cs.CWCE2(edges=edges)])

@@ -160,3 +160,60 @@ def test_groups__have_measures_of_their_own_rows():
         expected = _reference_errors(p[rows], y[rows])
         assert corp.value == pytest.approx(expected["corp"], **CLOSE)
         assert mad.value == pytest.approx(expected["ecce_mad"], **CLOSE)
+
+
+# ---------------------------------------------------------------- tests by drawn labels
+
+
+ERRORS = ["ecce_mad", "ecce_range", "corp", "ici"]
+
+
+@pytest.mark.parametrize("law", ["continuous", "three values"])
+def test_p_values__are_shares_of_drawn_labels(law):
+    rng = np.random.default_rng(15)
+    n, draws = 400, 400
+    p = LAWS[law](rng, n)
+    y = (rng.random(n) < p).astype(float)
+    drawn = [_reference_errors(p, (rng.random(n) < p).astype(float)) for _ in range(draws)]
+    observed = _reference_errors(p, y)
+    result = cs.calibration_test(_source(p, y), ERRORS, n_replicates=799)
+    for name, test in zip(ERRORS, result.results, strict=True):
+        assert test.value == pytest.approx(observed[name], **CLOSE)
+        share = np.mean([one[name] >= observed[name] for one in drawn])
+        # four standard errors of both shares, at most 4 √(0.25 (1/400 + 1/799)) = 0.12
+        assert test.p_value == pytest.approx(share, abs=0.12)
+
+
+def test_draws__depend_on_the_replicate_only():
+    rng = np.random.default_rng(16)
+    p = rng.random(300)
+    y = (rng.random(300) < p).astype(float)
+    few, many = (cs.calibration_test(_source(p, y), "corp", n_replicates=n) for n in (19, 300))
+    blocks = cs.calibration_test(_source(p, y), "corp", n_replicates=300, block_rows=70)
+    values = many.results[0].null_values
+    assert np.array_equal(few.results[0].null_values, values[:19])
+    assert np.allclose(blocks.results[0].null_values, values, rtol=1e-12)
+    other = cs.calibration_test(_source(p, y), "corp", n_replicates=19, seed=1).results[0]
+    assert not np.intersect1d(other.null_values, values).size
+
+
+@pytest.mark.long
+def test_level__of_weighted_rows_is_that_of_the_test():
+    rejected = dict.fromkeys(ERRORS, 0)
+    for seed in range(200):
+        rng = np.random.default_rng([17, seed])
+        p = np.round(rng.beta(0.5, 2.0, 80), 1)  # rows of different weights share cells
+        y = (rng.random(80) < p).astype(float)
+        source = _source(p, y, rng.exponential(1.0, 80))
+        result = cs.calibration_test(source, ERRORS, n_replicates=19, seed=seed)
+        for test in result.results:
+            rejected[test.statistic] += test.p_value <= 0.1
+    for count in rejected.values():
+        assert 7 <= count <= 36  # 99.9 % of a binomial distribution of 200 tests at 10 %
+
+
+@pytest.mark.parametrize("null", ["wild", "residual", "hoeffding"])
+def test_other_nulls__are_refused(null):
+    source = _source(np.array([0.2, 0.8]), np.array([0.0, 1.0]))
+    with pytest.raises(cs.OptionError, match=r"null='(labels|hoeffding)'"):
+        cs.calibration_test(source, "ecce_range", null=null)

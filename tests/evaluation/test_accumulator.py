@@ -27,7 +27,7 @@ ROWS, CLASSES = 5000, 4
 FIXED = [  # every estimator of one pass, with bandwidths
     "accuracy", "brier", "nll", "confidence_gap", "ece", "ece(edges=equal-mass)", "mce",
     "smooth_ece", "tce2", "tce2_debiased", "tce2_kumar", "cwce2", "simplex_ece",
-    "corp", "ecce_mad", "ecce_range", "ici", "cox_slope", "spiegelhalter",
+    "corp", "ecce_mad", "ecce_range", "ici", "cox_slope", "spiegelhalter", "atb", "atb_debiased",
     "brier_decomposition", "nll_decomposition", "ckce(features=20, bandwidth=0.4)",
     "ckce_centred(features=20, bandwidth=0.4)", "cmmd(features=20, bandwidth=0.4)",
     "jkce(features=20, bandwidth=0.4)", "jkce_biased(features=20, bandwidth=0.4)",

@@ -307,18 +307,20 @@ def _tests(
     """Tests of a sum of days, whose replicates are the sums of the days' replicates."""
     recipe = ledger.recipe
     replicated = recipe.replicated()
-    if not (replicated and recipe.keep and all("replicates" in e.sections for e in entries)):
-        return ()
-    drawn = sum_of(ledger, entries, "replicates")
-    if drawn.damaged:
-        raise StoreError(drawn.damaged[0])
-    sums = zip(replicated.values(), recipe.unpack("replicates", drawn.vector), strict=True)
+    tested = [e for e in frozen if recipe.replicates and e.name in recipe.tested]
     all_states: States = dict(states)
-    all_states.update(sums)
+    if replicated and recipe.keep and all("replicates" in e.sections for e in entries):
+        drawn = sum_of(ledger, entries, "replicates")
+        if drawn.damaged:
+            raise StoreError(drawn.damaged[0])
+        sums = recipe.unpack("replicates", drawn.vector)
+        all_states.update(zip(replicated.values(), sums, strict=True))
+    else:
+        tested = [e for e in tested if e.draws_cells]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
-    tested = [e for e in frozen if e.name in recipe.tested]
     null = DrawnLabels(recipe.seed)  # the seeds of the days are hashes of it
-    return tuple(result_of(e, all_states, replicated, null, certain) for e in tested)
+    count = recipe.replicates
+    return tuple(result_of(e, all_states, replicated, null, count, certain) for e in tested)
 
 
 # ---------------------------------------------------------------- cached sums

@@ -1,0 +1,96 @@
+"""Averaged two-bin calibration error, from the histogram of the score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibscale.data import Floats
+from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, walk
+from calibscale.results import Estimate
+from calibscale.statistics import Statistic
+from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.score_histogram import OccupiedCells
+from calibscale.statistics.score_sums import SquaredResiduals
+
+
+def _average(cells: OccupiedCells) -> float:
+    """Mean of the squared sums of both bins over thresholds in [0, 1]."""
+    reached = walk(cells)
+    gaps = np.diff(np.concatenate([[0.0], cells.score, [1.0]]))
+    return float(gaps @ (reached**2 + (reached[-1] - reached) ** 2))
+
+
+def _error(cells: OccupiedCells) -> float:
+    """Bound of the effect of the unknown order of the rows within their cells."""
+    if not cells.width.any():
+        return 0.0
+    reached = walk(cells)
+    step = np.maximum(cells.events, cells.weight * cells.score) / cells.weight.sum()
+
+    def largest(values: Floats) -> Floats:
+        return np.maximum(np.abs(values[1:]), np.abs(values[:-1]))
+
+    slope = largest(reached) + largest(reached[-1] - reached)
+    return float(cells.width @ (2.0 * step * (slope + step)))
+
+
+@dataclass(frozen=True)
+class ATB(ScoreError):
+    """Averaged two-bin error ∫ [(Σ_{p<τ} wδ)² + (Σ_{p≥τ} wδ)²] dτ / (Σw)², δ = p − event.
+
+    The mean over thresholds τ in [0, 1] of the squared sums of both bins (Hartline, Hu & Wu 2026),
+    equal to the mean of δ_i δ_j (1 − |p_i − p_j|) over all pairs of rows.  The error is squared.
+    It is truthful: among all predictions its expectation is smallest for the true probabilities.
+    There is nothing to choose; noise biases it upwards by Σw²Var(event)/(Σw)², which
+    `ATBDebiased` removes.  Errors of opposite sign at close scores cancel.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["atb"])["atb"].value, 4)
+    0.0175
+    """
+
+    name: ClassVar[str] = "atb"
+
+    def _size(self, cells: OccupiedCells) -> float:
+        return _average(cells)
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        return replace(self._result(_average(cells), _error(cells)), squared=True)
+
+
+@dataclass(frozen=True)
+class ATBDebiased(ScoreMeasure):
+    """`ATB` without the pairs of a row with itself: the mean of δ_i δ_j (1 − |p_i − p_j|), i ≠ j.
+
+    ((Σw)²·ATB − Σw²δ²)/((Σw)² − Σw²).  The error is squared; its expectation does not depend on
+    n, so that it is 0 on average for a calibrated model, and can fall below 0.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["atb_debiased"])["atb_debiased"].value, 4)
+    0.0145
+    """
+
+    name: ClassVar[str] = "atb_debiased"
+    unbiased: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (*super().needs, SquaredResiduals(BinCounts(self.judged, (0.0, 1.0))))
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        total = float(cells.weight.sum()) ** 2
+        pairs = total - float((cells.weight**2 / cells.effective).sum())
+        if not pairs > 1e-12 * total:
+            return Estimate(self.name, self.judged, None, True, reason="there is only one row")
+        own = float(others[0].squares.sum())
+        value = (total * _average(cells) - own) / pairs
+        return replace(self._result(value, _error(cells) * total / pairs), squared=True)
