@@ -52,7 +52,14 @@ from calibscale.output.documents.night_sections import (
     trend_blocks,
     what,
 )
-from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
+from calibscale.output.plots.day_plots import (
+    DAYS_HEIGHT,
+    EVIDENCE_HEIGHT,
+    Limit,
+    Line,
+    plot_evidence,
+    plot_trend,
+)
 
 
 def nightly(night: dict[str, Any]) -> Article:
@@ -334,7 +341,10 @@ def _evidence(night: dict[str, Any]) -> list[Block]:
     top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
     if top > 3 * max(threshold or 0.0, each or 0.0) + 7:
         caption += " Lines continue above the plot."
-    caption += f" A calibrated model ever raises an alarm with probability at most {level}."
+    tolerance = alarms.get("tolerance")
+    error = f"model whose error is at most {tolerance} every day"
+    caption += f" A {error if tolerance else 'calibrated model'} ever raises an alarm with "
+    caption += f"probability at most {level}."
     rows = [
         (day, formatting.evidence(v), *(formatting.evidence(p.values[i]) for p in drawn))
         for i, (day, v) in enumerate(zip(days, combined, strict=True))
@@ -347,7 +357,31 @@ def _evidence(night: dict[str, Any]) -> list[Block]:
         caption,
         table("Data of the plot: evidence E after each day", head, rows),
     )
-    return [Figures((figure,)), _process_table(night, processes)]
+    lines = [
+        Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm)
+        for p, each in zip(drawn, processes, strict=True)
+        if each.get("at_least")
+    ]
+    sizes = [_size_figure(days, lines, tolerance, level)] if tolerance and lines else []
+    return [Figures((figure, *sizes)), _process_table(night, processes)]
+
+
+def _size_figure(days: list[str], lines: list[Line], tolerance: float, level: str) -> Figure:
+    """Plot of the lower confidence sequence of the error of each process."""
+    largest = max(lines, key=lambda line: newest(line.values) or 0.0)
+    others = [line for line in lines if line is not largest]
+    limit = Limit(tolerance, f"tolerance {tolerance:g}")
+    caption = (
+        f"Lower bounds of the size of the calibration error (L1), currently "
+        f"{formatting.number(newest(largest.values), 3)} for {largest.name}. The probability that "
+        f"a bound is ever above the error of all days is at most {level}."
+    )
+    head = ("day", *(line.name for line in lines))
+    columns = zip(days, *(line.values for line in lines), strict=True)
+    rows = [(day, *(formatting.number(v, 3) for v in values)) for day, *values in columns]
+    data = table("Data of the plot: the error is at least", head, rows)
+    plot = partial(plot_trend, days, largest, others, [limit])
+    return Figure(plot, DAYS_HEIGHT, "Lower bound of the calibration error", caption, data)
 
 
 def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> Table:

@@ -42,7 +42,9 @@ def head(night: dict[str, Any]) -> Head:
     if alarm:
         whom, groups = _alarmed(night)
         size, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
-        verdict = f"Alarm: {size or 'not calibrated'}"
+        above = alarms.get("tolerance")
+        verdict = f"Alarm: error above {above:g}; " if above else "Alarm: "
+        verdict += size or "not calibrated"
         verdict += f" since {formatting.day(alarms['since'])}" if alarms["since"] else ""
         verdict += f", {whom}" + (f"; {count} breached" if breached else "")
         state = "breached" if breached else "alarm"
