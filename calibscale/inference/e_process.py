@@ -160,9 +160,9 @@ class TolerantEProcess(BettingEProcess):
     most the error.  A row multiplies the gain by exp(λ(X − ε) − ψ(λ)X²) ≤ (1 + λX)·exp(−λε), with
     ψ(λ) = −log(1 − λ) − λ, so that the mean of the product over the rows of a night is at most 1 if
     their error is at most ε [Fan et al. 2015, eq. 4.11; Waudby-Smith & Ramdas 2023, Thm. 2].  Three
-    sums determine it for all λ and ε.  The exponent of a row is min(1, weight / mean weight of earlier days), a
-    weight of the error as well.  A state has Σ of these weights, of X and of X² as `logs`, and in
-    `sums` also Σw and Σ1 of the cells.
+    sums determine it for all λ and ε.  The exponent of a row is min(1, weight / mean weight of
+    earlier days), which weighs the error as well.  A state has Σ of these weights, of X and of X²
+    as `logs`, and in `sums` also Σw and Σ1 of the cells.
     """
 
     tolerance: float = 0.02

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -68,7 +68,7 @@ def _new_recipe(job: Job, run: Run) -> Recipe:
                 raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
     column = None if job.group_by is None else run.source.covariate(job.group_by)
     notions: tuple[str, ...] = ()
-    process = partial(BettingEProcess, column=column)
+    process: Callable[[str], BettingEProcess] = partial(BettingEProcess, column=column)
     if job.alarms is not None:
         default = "positive" if run.source.classes == 2 else "top_label"
         notions = job.alarms.notions or (default,)

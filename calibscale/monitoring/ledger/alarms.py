@@ -16,13 +16,7 @@ import numpy as np
 from calibscale.atomic_files import write_whole
 from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
-from calibscale.inference.e_process import (
-    BettingEProcess,
-    advance,
-    no_evidence,
-    places,
-    shares,
-)
+from calibscale.inference.e_process import BettingEProcess, advance, no_evidence, places, shares
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store

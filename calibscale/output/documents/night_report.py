@@ -49,17 +49,11 @@ from calibscale.output.documents.night_sections import (
     newest,
     observed,
     over,
+    size_figure,
     trend_blocks,
     what,
 )
-from calibscale.output.plots.day_plots import (
-    DAYS_HEIGHT,
-    EVIDENCE_HEIGHT,
-    Limit,
-    Line,
-    plot_evidence,
-    plot_trend,
-)
+from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
 
 
 def nightly(night: dict[str, Any]) -> Article:
@@ -362,26 +356,8 @@ def _evidence(night: dict[str, Any]) -> list[Block]:
         for p, each in zip(drawn, processes, strict=True)
         if each.get("at_least")
     ]
-    sizes = [_size_figure(days, lines, tolerance, level)] if tolerance and lines else []
+    sizes = [size_figure(days, lines, tolerance, level)] if tolerance and lines else []
     return [Figures((figure, *sizes)), _process_table(night, processes)]
-
-
-def _size_figure(days: list[str], lines: list[Line], tolerance: float, level: str) -> Figure:
-    """Plot of the lower confidence sequence of the error of each process."""
-    largest = max(lines, key=lambda line: newest(line.values) or 0.0)
-    others = [line for line in lines if line is not largest]
-    limit = Limit(tolerance, f"tolerance {tolerance:g}")
-    caption = (
-        f"Lower bounds of the size of the calibration error (L1), currently "
-        f"{formatting.number(newest(largest.values), 3)} for {largest.name}. The probability that "
-        f"a bound is ever above the error of all days is at most {level}."
-    )
-    head = ("day", *(line.name for line in lines))
-    columns = zip(days, *(line.values for line in lines), strict=True)
-    rows = [(day, *(formatting.number(v, 3) for v in values)) for day, *values in columns]
-    data = table("Data of the plot: the error is at least", head, rows)
-    plot = partial(plot_trend, days, largest, others, [limit])
-    return Figure(plot, DAYS_HEIGHT, "Lower bound of the calibration error", caption, data)
 
 
 def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> Table:

@@ -123,6 +123,24 @@ def _processes(night: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------- size of the error
 
 
+def size_figure(days: list[str], lines: list[Line], tolerance: float, level: str) -> Figure:
+    """Plot of the lower confidence sequence of the error of each process."""
+    largest = max(lines, key=lambda line: line.values[-1] or 0.0)
+    others = [line for line in lines if line is not largest]
+    limit = Limit(tolerance, f"tolerance {tolerance:g}")
+    caption = (
+        f"Lower bounds of the size of the calibration error (L1), currently "
+        f"{formatting.number(largest.values[-1], 3)} for {largest.name}. The probability that "
+        f"a bound is ever above the error of all days is at most {level}."
+    )
+    head = ("day", *(line.name for line in lines))
+    columns = zip(days, *(line.values for line in lines), strict=True)
+    rows = [(day, *(formatting.number(v, 3) for v in values)) for day, *values in columns]
+    data = table("Data of the plot: the error is at least", head, rows)
+    plot = partial(plot_trend, days, largest, others, [limit])
+    return Figure(plot, DAYS_HEIGHT, "Lower bound of the calibration error", caption, data)
+
+
 class _Error(NamedTuple):
     """Distance in probabilities, its direction (empty if it has none), and its source."""
 
