@@ -50,7 +50,7 @@ class GroupCells(Statistic):
             else:
                 p, _, delta, _ = chunk.event(self.notion)
             places = np.minimum(groups, GROUPS - 1) * cells + np.searchsorted(BORDERS, p)
-            for total, values in zip(state.sums, (1.0, p, delta, delta * delta), strict=True):
+            for total, values in zip(state.sums, (p**0, p, delta, delta * delta), strict=True):
                 counted = np.bincount(places, values * (w > 0), GROUPS * cells)
                 total[:, j] += counted.reshape(GROUPS, cells)
         return state

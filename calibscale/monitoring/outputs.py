@@ -113,7 +113,7 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
         for process in alarms["processes"]:
             labels = {"notion": process["notion"], "group": _group(process["group"])}
             yield "log_evidence", _last(process["log_evidence"]), labels
-            yield "error_at_least", _last(process["at_least"] or ()), labels
+            yield "error_at_least", _last(process.get("at_least") or ()), labels
         yield "log_evidence_overall", _last(alarms["log_evidence"]), {}
         yield "alarm", float(alarms["alarm"]), {}
     yield "rows", result["n"], {}
