@@ -50,6 +50,8 @@ _ENTRIES = {
     "spiegelhalter": ("score_measures", "Spiegelhalter", "z of the Brier score: above 0 it is worse than a calibrated model's", False),
     "atb": ("two_bin", "ATB", "squared error of two bins, averaged over the threshold between them", True),
     "atb_debiased": ("two_bin", "ATBDebiased", "averaged two-bin error without bias, so that it can fall below 0", False),
+    "certified_l1": ("certified", "CertifiedL1", "lower confidence bound of the L1 calibration error, valid at every n", True),
+    "certified_l2": ("certified", "CertifiedL2", "lower confidence bound of the squared L2 error, valid at every n", True),
     "brier_decomposition": ("scores", "BrierDecomposition", "the part of the Brier score that recalibration would remove", True),
     "nll_decomposition": ("scores", "NLLDecomposition", "the part of the log loss that recalibration would remove", True),
     "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),

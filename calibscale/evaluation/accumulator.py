@@ -72,8 +72,8 @@ class Accumulator:
     on_invalid, tolerance
         See `evaluate`.
     first_row : int
-        Number of the first row, on which intervals depend: another one in each process, such as
-        ``rank * 10**9``.
+        Number of the first row, on which intervals and certified bounds depend: another one in
+        each process, such as ``rank * 10**9``.
 
     Raises
     ------

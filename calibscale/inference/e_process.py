@@ -4,21 +4,22 @@ A bet is a recalibrated prediction g, fixed before the labels are observed.  Und
 product of g_y / q_y over rows is a nonnegative martingale that starts at 1, so that the probability
 that it ever reaches 1/α is at most α (Ville's inequality).  Bets of fixed strengths detect a drift
 of the temperature or of the base rate within a night or two; bets learned from earlier days detect
-any persistent shape.
+any persistent shape.  A `TolerantEProcess` refutes an error of at most a tolerance in the place of
+calibration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from calibscale.data import LOG_SMALLEST, Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.limits.excess import ratio
-from calibscale.statistics import Statistic
+from calibscale.statistics import Statistic, weights_of
 
 NOTIONS = ("canonical", "top_label", "positive")
 # bets of fixed strengths, spaced so that a drift of any size is close to one of them
@@ -30,6 +31,8 @@ CELLS = 18  # cells of log-odds in which scalar bets are learned
 _WIDTH = 0.75  # width of a cell; the outermost cells are unbounded
 _LARGEST = 1.0  # largest learned shift of log-odds
 _LATE = 0.1  # share of the weight for groups that appear after the first night
+RISKS = tuple(2.0**-k for k in range(1, 9))  # λ of the bets of a `TolerantEProcess`
+_STEPS = tuple(2.0 ** (k / 6) for k in range(-12, 25))  # its sizes, over the tolerance
 
 Learned = tuple[tuple[float | None, tuple[float, ...]], ...]
 
@@ -76,9 +79,24 @@ class BettingEProcess(Statistic):
         if self.notion == "canonical" and any(b != 0 for _, b in self.bets):
             raise OptionError("canonical bets have slopes only, no shifts")
 
+    sizes: ClassVar[tuple[float, ...]] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the gains of a night: (bets,)."""
+        return (len(self.bets) + len(STRENGTHS),)
+
+    def gains(self, state: WagerState) -> Floats:
+        """Logarithm of the gain of each bet on the rows of a state."""
+        return state.logs
+
+    def learn(self, sums: Floats) -> tuple[float, ...]:
+        """Parameters of the learned bets from the sums of earlier days."""
+        return learn(sums)
+
     def zero(self, classes: int) -> WagerState:
         cells = classes if self.notion == "canonical" else CELLS
-        bets = len(self.bets) + len(STRENGTHS)
+        (bets,) = self.shape
         return WagerState(np.zeros(()), np.zeros(()), np.zeros(bets), np.zeros((cells, 3)))
 
     def accumulate(self, state: WagerState, chunk: Chunk) -> WagerState:
@@ -97,7 +115,7 @@ class BettingEProcess(Statistic):
         base = np.logaddexp(0.0, sign * x)  # −log of the event's probability
         for k, (a, b) in enumerate(self.bets):
             state.logs[k] += np.sum(base - np.logaddexp(0.0, sign * (a * x + b)))
-        cells = np.clip(np.floor(x / _WIDTH) + CELLS // 2, 0, CELLS - 1).astype(np.int64)
+        cells = _cells(x)
         for column, values in enumerate((p, happened, p * rest)):
             state.sums[:, column] += np.bincount(cells, values, CELLS)
         shifts = self._shifts(chunk)
@@ -134,6 +152,70 @@ class BettingEProcess(Statistic):
         return None if shifts is None else np.array(shifts)
 
 
+@dataclass(frozen=True)
+class TolerantEProcess(BettingEProcess):
+    """Bets that the L1 error E|E[δ | p]| of a scalar notion is above a size ε.
+
+    X = s·δ, with a sign s for each cell of log-odds from earlier days (`learned`), has a mean of at
+    most the error.  A row multiplies the gain by exp(λ(X − ε) − ψ(λ)X²) ≤ (1 + λX)·exp(−λε), with
+    ψ(λ) = −log(1 − λ) − λ, so that the mean of the product over the rows of a night is at most 1 if
+    their error is at most ε [Fan et al. 2015, eq. 4.11; Waudby-Smith & Ramdas 2023, Thm. 2].  Three
+    sums determine it for all λ and ε.  The exponent of a row is min(1, weight / mean weight of
+    earlier days), which weighs the error as well.  A state has Σ of these weights, of X and of X²
+    as `logs`, and in `sums` also Σw and Σ1 of the cells.
+    """
+
+    tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.notion not in NOTIONS[1:]:
+            raise OptionError(f"a tolerance is for a scalar notion, not {self.notion!r}")
+
+    @property
+    def sizes(self) -> tuple[float, ...]:  # type: ignore[override]
+        """The tolerance, and then the sizes of the confidence sequence."""
+        return (self.tolerance, *(self.tolerance * step for step in _STEPS))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.sizes), len(RISKS))
+
+    def gains(self, state: WagerState) -> Floats:
+        risk, (weight, first, second) = np.array(RISKS), state.logs
+        return risk * (first - weight * np.array(self.sizes)[:, None]) - log_risk(risk) * second
+
+    def learn(self, sums: Floats) -> tuple[float, ...]:
+        """Mean weight and signs of the cells; empty without a cell that is off."""
+        signs = -np.sign(learn(sums[:, :3]))
+        weight, rows = sums[:, 3:].sum(axis=0)
+        return (weight / rows, *signs.tolist()) if np.any(signs) else ()
+
+    def zero(self, classes: int) -> WagerState:
+        return WagerState(np.zeros(()), np.zeros(()), np.zeros(3), np.zeros((CELLS, 5)))
+
+    def _events(self, state: WagerState, chunk: Chunk) -> None:
+        p, rest, delta, event = chunk.event(self.notion)
+        w = weights_of(chunk)
+        with np.errstate(divide="ignore"):
+            cells = _cells(np.log(p) - np.log(np.maximum(rest, 0.0)))
+        for k, values in enumerate((w * p, w * event, w * w * p * rest, w, np.ones(len(w)))):
+            state.sums[:, k] += np.bincount(cells, values, CELLS)
+        learned = self._shifts(chunk)
+        if learned is not None:
+            x, w = learned[1:][cells] * delta, np.minimum(w / learned[0], 1.0)
+            state.logs[...] += w.sum(), w @ x, w @ (x * x)
+
+
+def log_risk(risk: Floats) -> Floats:
+    """ψ(λ) = −log(1 − λ) − λ: exp(λx − ψ(λ)x²) ≤ 1 + λx for x ≥ −1 and 0 ≤ λ < 1."""
+    return -np.log1p(-risk) - risk
+
+
+def _cells(x: Floats) -> Any:
+    """Cell of each log-odds (c,)."""
+    return np.clip(np.floor(x / _WIDTH) + CELLS // 2, 0, CELLS - 1).astype(np.int64)
+
+
 def _log_sums(x: Floats) -> Floats:
     """log Σ exp of each row."""
     top = x.max(axis=1)
@@ -158,23 +240,27 @@ def log_evidence(increments: Floats) -> Floats:
     some process starts when a late drift does.  E is a martingale, as each term is one.
     `increments` (nights, bets) are sums of log(g_y/q_y) of each night.
     """
-    return advance(no_evidence(increments.shape[1]), increments, 0)[0]
+    return advance(no_evidence(increments.shape[1:]), increments, 0)[0]
 
 
-def no_evidence(bets: int) -> Floats:
+def no_evidence(shape: tuple[int, ...]) -> Floats:
     """Initial state of `advance`: log Σ w_s Π exp(l_r) of each bet before the first night."""
-    return np.full(bets, -np.inf)
+    return np.full(shape, -np.inf)
 
 
 def advance(running: Floats, increments: Floats, night: int) -> tuple[Floats, Floats]:
-    """`log_evidence` of the nights from `night` on, and the state for the next night."""
-    k = increments.shape[1]
-    logs = np.empty(len(increments))
+    """`log_evidence` of the nights from `night` on, and the state for the next night.
+
+    The bets are the last axis of the increments; a mixture is over that axis alone.
+    """
+    k = increments.shape[-1]
+    logs = np.empty(increments.shape[:-1])
     for at, increment in enumerate(increments):
         t = night + at
         weight = -np.log(t + 1.0) - np.log(t + 2.0)
         running = np.logaddexp(running, weight) + increment
-        logs[at] = np.logaddexp(np.logaddexp.reduce(running) - np.log(k), -np.log(t + 2.0))
+        mixed = np.logaddexp.reduce(running, axis=-1) - np.log(k)
+        logs[at] = np.logaddexp(mixed, -np.log(t + 2.0))
     return logs, running
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference import CERTAIN, batch_of, count_replicates, trial_of
-from calibscale.inference.e_process import BettingEProcess
+from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
 from calibscale.monitoring.job import Job
@@ -67,13 +68,16 @@ def _new_recipe(job: Job, run: Run) -> Recipe:
                 raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
     column = None if job.group_by is None else run.source.covariate(job.group_by)
     notions: tuple[str, ...] = ()
+    process: Callable[[str], BettingEProcess] = partial(BettingEProcess, column=column)
     if job.alarms is not None:
         default = "positive" if run.source.classes == 2 else "top_label"
         notions = job.alarms.notions or (default,)
+        if job.alarms.tolerance is not None:
+            process = partial(TolerantEProcess, column=column, tolerance=job.alarms.tolerance)
     recipe = Recipe(
         classes=run.source.classes,
         estimators=estimators,
-        wagers=tuple(BettingEProcess(notion, column=column) for notion in notions),
+        wagers=tuple(process(notion) for notion in notions),
         covariates=run.source.covariate_names,
         group_by=job.group_by,
         seed=job.seed,

@@ -57,6 +57,9 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Natural logarithm of the mean evidence of all notions and groups; it raises the alarm.",
         (),
     ),
+    "error_at_least": (
+        "Lower confidence bound of the calibration error, with a tolerance.", ("notion", "group"),
+    ),
     "alarm": ("1 if the evidence has ever reached the alarm threshold, else 0.", ()),
     "rows": ("Number of rows of the day that were used.", ()),
     "rows_dropped": ("Number of rows of the day that were dropped as invalid.", ()),
@@ -110,6 +113,7 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
         for process in alarms["processes"]:
             labels = {"notion": process["notion"], "group": _group(process["group"])}
             yield "log_evidence", _last(process["log_evidence"]), labels
+            yield "error_at_least", _last(process.get("at_least") or ()), labels
         yield "log_evidence_overall", _last(alarms["log_evidence"]), {}
         yield "alarm", float(alarms["alarm"]), {}
     yield "rows", result["n"], {}

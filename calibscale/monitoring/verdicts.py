@@ -329,12 +329,14 @@ class NightJudge:
             entries.append({
                 "notion": p.notion, "group": p.group, "log_evidence": p.log_evidence.tolist(),
                 "threshold": bound, "since": reached, "alarm": reached is not None,
+                "at_least": p.lower(bound),
             })  # fmt: skip
         book.save()
         return {
             "level": settings.level, "alarm": since is not None, "since": since,
             "first_day": begin, "days": days, "log_evidence": mean.tolist(), "threshold": limit,
             "process_threshold": min(p["threshold"] for p in entries), "processes": entries,
+            "tolerance": next((p.sizes[0] for p in processes if p.sizes), None),
         }  # fmt: skip
 
     # ---------------------------------------------------------------- days, models

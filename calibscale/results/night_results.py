@@ -61,13 +61,14 @@ _PROCESS = Object(
     "ProcessResult",
     "Evidence of one notion and group by day, and the day on which it reached the threshold.",
     notion=str, group=float | None, log_evidence=list[float], threshold=Finite, alarm=bool,
-    since=Day | None,
+    since=Day | None, at_least=Later[list[float] | None],  # type: ignore[misc]
 )  # fmt: skip
 _ALARMS = Object(
     "AlarmResult", "Mean evidence by day, and the day on which it reached the threshold.",
     level=Fraction, alarm=bool, since=Day | None, first_day=Day, days=list[Day],
     log_evidence=list[float], processes=list[_PROCESS],  # type: ignore[valid-type]
     threshold=Finite, process_threshold=Finite,
+    tolerance=Later[float | None],  # type: ignore[misc]
 )  # fmt: skip
 _SERIES = Object(
     "Series", "Values of an estimate by day, with the ends of its intervals.",

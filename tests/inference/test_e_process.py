@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit, logit, softmax
 
 import calibscale as cs
 from calibscale.inference.e_process import (
+    RISKS,
     BettingEProcess,
+    TolerantEProcess,
+    advance,
     learn,
     log_evidence,
     mean_evidence,
+    no_evidence,
     places,
     shares,
 )
@@ -187,3 +193,53 @@ def test_bad_settings__are_rejected():
         BettingEProcess("class_wise")
     with pytest.raises(cs.OptionError, match="slopes only"):
         BettingEProcess("canonical", ((1.0, 0.1),))
+
+
+def test_tolerant_bets__are_below_the_product_of_their_factors(rng):
+    """Σ log(1 + λX) − λε of exponents min(1, w / mean w) is above the gains, and close to them."""
+    n, eps = 400, 0.05
+    p, w = rng.random(n), rng.gamma(2.0, 1.0, n)
+    y = (rng.random(n) < p**2).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True, weights=w)
+    fresh = TolerantEProcess("positive", tolerance=eps)
+    first = _logs(source, fresh)
+    assert not first.logs.any()  # there is no bet before an earlier day
+    learned = fresh.learn(first.sums)
+    cells = np.clip(np.floor(logit(p) / 0.75) + 9, 0, 17).astype(int)
+    off = [np.sum((w * (p - y))[cells == c]) for c in range(18)]
+    noise = [np.sqrt(np.sum((w * w * p * (1 - p))[cells == c])) for c in range(18)]
+    assert learned[0] == pytest.approx(w.mean())
+    np.testing.assert_array_equal(learned[1:], np.where(np.abs(off) > noise, np.sign(off), 0))
+    bets = TolerantEProcess("positive", tolerance=eps, learned=((None, learned),))
+    gains = bets.gains(_logs(source, bets, block_rows=7))
+    x, exponent = np.array(learned[1:])[cells] * (p - y), np.minimum(1, w / learned[0])
+    for size, logs in zip(bets.sizes, gains, strict=True):
+        exact = [exponent @ (np.log1p(risk * x) - risk * size) for risk in RISKS]
+        assert np.all(logs <= np.array(exact) + 1e-9)
+        np.testing.assert_allclose(logs[3:], exact[3:], atol=0.02 * n * RISKS[3] ** 2 + 0.01)
+
+
+@pytest.mark.long
+def test_tolerant_bets__alarm_above_the_tolerance_only():
+    """60 nights of 20 models at the tolerance, then at six times the tolerance."""
+    eps, alarms, last = 0.02, [], 0
+    for series in range(20):
+        rng = np.random.default_rng([5, series])
+        process, sums = TolerantEProcess("positive", tolerance=eps), []
+        running = no_evidence(process.shape)
+        for night in range(64):
+            p = rng.uniform(0.1, 0.9, 1000)
+            off = np.sign(p - 0.5) * eps * (1 if night < 60 else 6)
+            y = (rng.random(1000) < p - off).astype(int)
+            learned = process.learn(np.sum(sums[-28:], axis=0)) if sums else ()
+            bets = replace(process, learned=((None, learned),) if learned else ())
+            source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+            state = _logs(source, bets, scheduler="serial")
+            sums.append(state.sums)
+            logs, running = advance(running, bets.gains(state)[None], night)
+            if night < 60 and logs[0, 0] >= np.log(20):
+                alarms.append(series)
+        last += logs[0, 0] >= np.log(20)
+        assert np.all(np.diff(logs[0, 1:]) <= 0)  # larger sizes are harder to refute
+    assert len(alarms) <= 3  # P(Binomial(20, 0.05) > 3) < 2 %
+    assert last == 20

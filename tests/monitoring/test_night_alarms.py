@@ -171,3 +171,43 @@ def test_alarm_book__that_is_damaged_says_where(tmp_path, book, message):
     (tmp_path / "alarms.json").write_text(json.dumps(book))
     with pytest.raises(cs.StoreError, match=rf"alarms\.json: .*{message}.*Restore the file"):
         AlarmBook(SimpleNamespace(path=tmp_path))
+
+
+def test_tolerance__alarms_on_the_size_of_the_error(tmp_path):
+    """A night at the tolerance is fine, and one far above it is refuted with a lower bound."""
+    text = """
+estimators = ["ece"]
+windows = ["day"]
+[source]
+path = "days/{date}.zarr"
+[alarms]
+notions = ["top_label"]
+tolerance = 0.08
+[outputs]
+report = "report.html"
+prometheus = "metrics.prom"
+"""
+    write_job(tmp_path, text)
+    for k, sharper in enumerate([1.0, 1.0, 4.0, 4.0, 4.0, 4.0]):
+        write_day(tmp_path, k, sharper=sharper)
+        result = run_again(tmp_path, k)
+        alarms = result.alarms
+        (process,) = alarms["processes"]
+        if k < 2:
+            assert not alarms["alarm"]
+    assert alarms["alarm"]
+    assert alarms["tolerance"] == 0.08
+    assert len(process["at_least"]) == 6
+    ece = result.windows[0]["results"][0]["value"]
+    assert 0.08 <= process["at_least"][-1] < ece  # about 0.2
+    assert "error above 0.08" in str(result)
+    report = (tmp_path / "report.html").read_text()
+    assert "Lower bound of the calibration error" in report
+    assert "whose error is at most 0.08 every day" in report
+    assert "calibscale_error_at_least{" in (tmp_path / "metrics.prom").read_text()
+    again = run_again(tmp_path, 5, force=True).alarms
+    assert again == alarms  # from the sums of the ledger, bit for bit
+    for changed in ("tolerance = 0.1", ""):
+        write_job(tmp_path, text.replace("tolerance = 0.08", changed))
+        with pytest.raises(cs.OptionError, match=r"alarms changed since[^$]*tolerance"):
+            run_again(tmp_path, 5)

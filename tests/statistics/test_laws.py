@@ -105,6 +105,7 @@ EXAMPLES = {
         (Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive"
     ),
     "GridSums": lambda cls: cls("positive"),
+    "GroupCells": lambda cls: cls("class_wise"),
     "Grouped": lambda cls: cls(Totals(), 3),
     "ImpossibleLabels": lambda cls: cls(),
     "KernelSums": lambda cls: cls(
@@ -130,6 +131,9 @@ EXAMPLES = {
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
     "ScalarScores": lambda cls: cls("top_label"),
     "ScoreHistogram": lambda cls: cls("positive"),
+    "TolerantEProcess": lambda cls: cls(
+        "positive", learned=((None, (1.0, *(-1.0, 0.0, 1.0) * 6)),), tolerance=0.1
+    ),
     "SimplexCells": lambda cls: cls(),
     "SpreadSums": lambda cls: cls("positive"),
     "SquaredResiduals": lambda cls: cls(BinCounts("class_wise", EDGES)),

@@ -202,7 +202,10 @@ class DriftSettings:
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
 class Alarms:
-    """Evidence over time; `notions` defaults to the scalar notion of the source."""
+    """Evidence over time; `notions` defaults to the scalar notion of the source.
+
+    With a `tolerance` an alarm needs evidence that the calibration error is above it.
+    """
 
     notions: (
         Annotated[
@@ -213,6 +216,11 @@ class Alarms:
     level: Level = 0.05
     since: Day | None = None
     learn_days: Annotated[int, Field(ge=1, le=toml_lines.MAX_COUNT)] = 28
+    tolerance: Level | None = None
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None and "canonical" in (self.notions or ()):
+            raise ValueError("a tolerance is for the notions 'top_label' and 'positive' only")
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
@@ -384,7 +392,9 @@ def frozen(job: Job) -> dict[str, Any]:
     """Settings of a job that must stay as they were when its ledger was created."""
     settings = job.to_dict()
     fixed = {key: settings[key] for key in _KEYS}
-    fixed["alarms"] = settings["alarms"] and {"notions": settings["alarms"]["notions"]}
+    alarms = settings["alarms"]
+    names = ("notions", "tolerance") if alarms and alarms["tolerance"] else ("notions",)
+    fixed["alarms"] = alarms and {name: alarms[name] for name in names}
     test = settings["test"] or {}
     fixed["test"] = test if test.get("keep") else None
     return fixed
@@ -425,9 +435,9 @@ def _settings(where: Where, stored: Any, current: Any) -> Iterator[tuple[Where, 
         key = ("keep",) if where == ("test",) else ()
         yield (*where, *key), _difference(*tables if any(tables) else (stored, current))
         return
-    for key in current:
-        if stored.get(key) != current[key]:
-            yield (*where, key), _difference(stored.get(key), current[key])
+    for key in current | stored:
+        if stored.get(key) != current.get(key):
+            yield (*where, key), _difference(stored.get(key), current.get(key))
 
 
 def _difference(stored: Any, current: Any) -> str:

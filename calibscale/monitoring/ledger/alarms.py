@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -15,15 +16,7 @@ import numpy as np
 from calibscale.atomic_files import write_whole
 from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
-from calibscale.inference.e_process import (
-    STRENGTHS,
-    BettingEProcess,
-    advance,
-    learn,
-    no_evidence,
-    places,
-    shares,
-)
+from calibscale.inference.e_process import BettingEProcess, advance, no_evidence, places, shares
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store
@@ -34,12 +27,23 @@ _SECTION = "wagers"
 
 @dataclass(frozen=True)
 class Process:
-    """A process of e-values: log E after each day, and its weight among all processes."""
+    """A process of e-values: log E after each day, and its weight among all processes.
+
+    With a tolerance `of_sizes` has log E by day and size of the error, (days, sizes).
+    """
 
     notion: str
     group: float | None
     log_evidence: Floats
     weight: float
+    sizes: tuple[float, ...] = ()
+    of_sizes: Floats | None = None
+
+    def lower(self, threshold: float) -> list[float] | None:
+        """Lower confidence sequence: the largest refuted size of each day, else 0."""
+        if self.of_sizes is None:
+            return None
+        return np.max(np.where(self.of_sizes >= threshold, self.sizes, 0.0), axis=1).tolist()
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ def evidence(
         damaged += walk.damaged
         share = share_of[group] / len(recipe.wagers)
         for wagers, log in zip(recipe.wagers, logs, strict=True):
-            processes.append(Process(wagers.notion, group, log, share))
+            by_size = (log[:, 0], share, wagers.sizes, log) if wagers.sizes else (log, share)
+            processes.append(Process(wagers.notion, group, *by_size))
     days = [(first + timedelta(night)).isoformat() for night in shown]
     return Evidence(days, processes, damaged)
 
@@ -114,7 +119,7 @@ class _Walk:
         self.ledger, self.recipe = ledger, ledger.recipe
         self.model, self.group, self.first = model, group, first
         self.damaged: list[str] = []
-        self.bets = [len(w.bets) + len(STRENGTHS) for w in self.recipe.wagers]
+        self.shapes = [w.shape for w in self.recipe.wagers]
         self._entries: dict[int, list[Entry]] = {}  # by block
         for entry in entries:
             if _SECTION in entry.sections:
@@ -135,17 +140,17 @@ class _Walk:
         while state is None and after > 0:
             after -= 1
             state = self._load(after - 1, names[after - 1]) if after else None
-        running = state[0] if state is not None else [no_evidence(k) for k in self.bets]
+        running = state[0] if state is not None else [no_evidence(shape) for shape in self.shapes]
         for block in range(after, now + 1):
             last = min(BLOCK, shown.stop - block * BLOCK)
             running, logs = self._block(block, last, running)
             blocks[block] = running, logs
             if block < now and self.ledger.writable and not self.damaged:
-                parts = [*running, *logs]
+                parts = [part.ravel() for part in (*running, *logs)]
                 store(self._place(block, names[block]), np.concatenate(parts))
         joined = [
             np.concatenate([blocks[block][1][k] for block in range(begin, now + 1)])
-            for k in range(len(self.bets))
+            for k in range(len(self.shapes))
         ]
         return [log[shown.start - begin * BLOCK :] for log in joined]
 
@@ -163,27 +168,28 @@ class _Walk:
         return place(self.ledger, self.model, self.group, what, name)
 
     def _load(self, block: int, name: str) -> tuple[list[Floats], list[Floats]] | None:
-        size = sum(self.bets) + BLOCK * len(self.bets)
-        vector = load(self._place(block, name), size)
+        shapes = [*self.shapes, *((BLOCK, *shape[:-1]) for shape in self.shapes)]
+        sizes = [math.prod(shape) for shape in shapes]
+        vector = load(self._place(block, name), sum(sizes))
         if vector is None:
             return None
-        ends = np.cumsum([*self.bets, *[BLOCK] * len(self.bets)])[:-1]
-        parts = np.split(vector, ends)
-        return parts[: len(self.bets)], parts[len(self.bets) :]
+        split = np.split(vector, np.cumsum(sizes)[:-1])
+        parts = [part.reshape(shape) for part, shape in zip(split, shapes, strict=True)]
+        return parts[: len(self.shapes)], parts[len(self.shapes) :]
 
     def _block(
         self, block: int, nights: int, running: list[Floats]
     ) -> tuple[list[Floats], list[Floats]]:
         """Running state after a block, and log E after each of its nights."""
-        increments = [np.zeros((nights, k)) for k in self.bets]
+        increments = [np.zeros((nights, *shape)) for shape in self.shapes]
         for entry in self._entries.get(block, ()):
             try:
                 states = self.recipe.unpack(_SECTION, self.ledger.read(entry, _SECTION))
             except StoreError as error:
                 self.damaged.append(str(error))
                 continue
-            for total, state in zip(increments, states, strict=True):
-                total[_night(entry, self.first) - block * BLOCK] += state.logs
+            for wagers, total, state in zip(self.recipe.wagers, increments, states, strict=True):
+                total[_night(entry, self.first) - block * BLOCK] += wagers.gains(state)
         advanced = [
             advance(start, increment, block * BLOCK)
             for start, increment in zip(running, increments, strict=True)
@@ -211,8 +217,8 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
                 continue
             for total, state in zip(sums, states, strict=True):
                 total += state.sums
-        for by_group, total in zip(learned, sums, strict=True):
-            shifts = learn(total)
+        for wagers, by_group, total in zip(recipe.wagers, learned, sums, strict=True):
+            shifts = wagers.learn(total)
             if any(shifts):
                 by_group.append((group, shifts))
     pairs = zip(recipe.wagers, learned, strict=True)

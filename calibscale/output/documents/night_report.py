@@ -31,6 +31,7 @@ from calibscale.output.documents.night_sections import (
     newest,
     observed,
     over,
+    size_figure,
     trend_figures,
     what,
 )
@@ -312,7 +313,10 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
     if top > 3 * max(threshold or 0.0, each or 0.0) + 7:
         caption += " Lines continue above the plot."
-    caption += f" A calibrated model ever raises an alarm with probability at most {level}."
+    tolerance = alarms.get("tolerance")
+    error = f"model whose error is at most {tolerance} every day"
+    caption += f" A {error if tolerance else 'calibrated model'} ever raises an alarm with "
+    caption += f"probability at most {level}."
     rows = [
         (day, formatting.evidence(v), *(formatting.evidence(p.values[i]) for p in drawn))
         for i, (day, v) in enumerate(zip(days, combined, strict=True))
@@ -325,7 +329,13 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         caption,
         doc.table("Data of the plot: evidence E after each day", head, rows),
     )
-    return [doc.Figures((figure,)), _process_table(night, processes)]
+    lines = [
+        Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm)
+        for p, each in zip(drawn, processes, strict=True)
+        if each.get("at_least")
+    ]
+    sizes = [size_figure(days, lines, tolerance, level)] if tolerance and lines else []
+    return [doc.Figures((figure, *sizes)), _process_table(night, processes)]
 
 
 def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> doc.Table:

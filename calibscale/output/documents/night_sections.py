@@ -35,7 +35,9 @@ def head(night: dict[str, Any]) -> Head:
     if alarm:
         whom, groups = _alarmed(night)
         size, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
-        verdict = f"Alarm: {size or 'not calibrated'}"
+        above = alarms.get("tolerance")
+        verdict = f"Alarm: error above {above:g}; " if above else "Alarm: "
+        verdict += size or "not calibrated"
         verdict += f" since {formatting.day(alarms['since'])}" if alarms["since"] else ""
         verdict += f", {whom}" + (f"; {count} breached" if breached else "")
         state = "breached" if breached else "alarm"
@@ -112,6 +114,28 @@ def _processes(night: dict[str, Any]) -> list[str]:
 
 
 # ---------------------------------------------------------------- size of the error
+
+
+def size_figure(
+    days: list[str], lines: list[day_plots.Line], tolerance: float, level: str
+) -> Figure:
+    """Plot of the lower confidence sequence of the error of each process."""
+    largest = max(lines, key=lambda line: line.values[-1] or 0.0)
+    others = [line for line in lines if line is not largest]
+    limit = day_plots.Limit(tolerance, f"tolerance {tolerance:g}")
+    caption = (
+        f"Lower bounds of the size of the calibration error (L1), currently "
+        f"{formatting.number(largest.values[-1], 3)} for {largest.name}. The probability that "
+        f"a bound is ever above the error of all days is at most {level}."
+    )
+    head = ("day", *(line.name for line in lines))
+    columns = zip(days, *(line.values for line in lines), strict=True)
+    rows = [(day, *(formatting.number(v, 3) for v in values)) for day, *values in columns]
+    data = table("Data of the plot: the error is at least", head, rows)
+    plot = partial(day_plots.plot_trend, days, largest, others, [limit])
+    return Figure(
+        plot, day_plots.DAYS_HEIGHT, "Lower bound of the calibration error", caption, data
+    )
 
 
 class _Error(NamedTuple):

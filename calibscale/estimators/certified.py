@@ -1,0 +1,184 @@
+"""Lower confidence bounds of the calibration error, valid at every n."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from calibscale.data import Chunk, Floats
+from calibscale.errors import OptionError
+from calibscale.estimators.base import ScalarEstimator
+from calibscale.kernels import random_draws
+from calibscale.limits.excess import ratio
+from calibscale.results import Estimate
+from calibscale.statistics import Statistic, weights_of
+
+GROUPS = 20
+BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
+MODELS = ("isotonic", "bins")
+
+
+class GroupCellState(NamedTuple):
+    """Σ1, Σp, Σδ, Σδ² by group, problem and cell (4, G, J, cells); rows of a weight not 1 (0-d)."""
+
+    sums: Floats
+    weighted: Floats
+
+
+@dataclass(frozen=True)
+class GroupCells(Statistic):
+    """Sums over rows by cell of p and by group, a hash of the row number; J is 1, or K by class."""
+
+    notion: str
+
+    def zero(self, classes: int) -> GroupCellState:
+        problems = classes if self.notion == "class_wise" else 1
+        return GroupCellState(np.zeros((4, GROUPS, problems, len(BORDERS) + 1)), np.zeros(()))
+
+    def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
+        w = weights_of(chunk)
+        state.weighted[...] += np.count_nonzero((w != 1.0) & (w > 0))
+        groups = (random_draws.of_rows(chunk.rows, 0, random_draws.GROUPS) * GROUPS).astype(int)
+        cells = state.sums.shape[-1]
+        for j in range(state.sums.shape[2]):
+            if self.notion == "class_wise":
+                p, delta = chunk.q[:, j], chunk.delta[:, j]
+            else:
+                p, _, delta, _ = chunk.event(self.notion)
+            places = np.minimum(groups, GROUPS - 1) * cells + np.searchsorted(BORDERS, p)
+            for total, values in zip(state.sums, (p**0, p, delta, delta * delta), strict=True):
+                counted = np.bincount(places, values * (w > 0), GROUPS * cells)
+                total[:, j] += counted.reshape(GROUPS, cells)
+        return state
+
+
+@dataclass(frozen=True)
+class CertifiedL1(ScalarEstimator):
+    """Lower confidence bound of the L1 calibration error E|E[δ | p]|, valid at every n.
+
+    Rows are independent and of any law.  The terms s·δ have a sign s for each of 58 cells of p from
+    earlier groups of rows, so that their mean is at most the error [Braun et al. 2026].  The bound
+    (Σλx − Σψ(λ)x² − log 1/α) / Σλ, with ψ(λ) = −log(1 − λ) − λ and λ from earlier groups, is that
+    of Waudby-Smith & Ramdas (2023, Thm. 2).  It is not squared: 0.02 means that predictions are off
+    by at least 2 points on average, and 0 claims nothing.  `details` has the one-step estimate, the
+    mean of the terms, and its standard error.  ``class_wise`` sums over the classes, which is at
+    most the canonical L1 error.  One pass; weights other than 0 are ignored.
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive", "class_wise"}, optional
+        Default: ``positive`` for two classes, else ``top_label``.
+    by : {"isotonic", "bins"}
+        Model of E[δ | p]: isotonic regression, or the means of the cells, shrunk for noise.
+    level : float
+        Confidence level.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> p = [0.2, 0.7] * 500  # in fact 0.5, an error of 0.25
+    >>> data = cs.from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 250, binary=True)
+    >>> 0.18 < cs.evaluate(data, ["certified_l1"])["certified_l1"].value < 0.25
+    True
+    """
+
+    notion: str | None = None
+    by: str = "isotonic"
+    level: float = 0.95
+    name: ClassVar[str] = "certified_l1"
+    squared: ClassVar[bool] = False
+    by_default: ClassVar[bool] = False
+    notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
+    no_interval: ClassVar[str | None] = "the value is the lower end of a confidence interval"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.by not in MODELS or not 0 < self.level < 1:
+            raise OptionError(f"by must be one of {', '.join(MODELS)}, and level in (0, 1)")
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (GroupCells(self.judged),)
+
+    def finalize(self, state: GroupCellState) -> Estimate:
+        parameters = {"by": self.by, "level": self.level}
+        rows = state.sums[0, :, 0].sum(axis=1)  # of each group
+        if not rows.sum() > 0:
+            return self.unknown(parameters, self.squared)
+        used = rows[np.flatnonzero(rows)[0] + 1 :].sum()  # all groups but the first
+        price = math.log(1.0 / (1.0 - self.level))
+        gain, stakes = -price, 0.0
+        counted, total, squares = 0.0, 0.0, 0.0
+        for g in np.flatnonzero(rows)[1:]:
+            past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
+            slope, offset, bound = self._terms(self._residuals(past))
+            if not slope.any():  # nothing is known to bet on
+                continue
+            _, before = _moments(past, slope, offset)
+            first, second = _moments(sums, slope, offset)
+            spread = max(before / rows[:g].sum() / bound**2, 1e-12)
+            stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
+            gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2
+            stakes += stake * rows[g] / bound
+            counted, total, squares = counted + rows[g], total + first, squares + second
+        lower = max(float(gain / stakes), 0.0) if stakes else 0.0
+        mean = float(total / counted) if counted else None
+        error = None if mean is None else math.sqrt(max(squares / counted - mean**2, 0.0) / counted)
+        result = Estimate(
+            self.name, self.judged, lower, self.squared, parameters=parameters,
+            details={"estimate": mean, "standard_error": error}, n=int(rows.sum()),
+        )  # fmt: skip
+        if mean is not None:
+            result = result.with_note(f"the one-step estimate is {mean:.4g} ± {error:.2g}")
+        return result.with_note("weights other than 0 are ignored") if state.weighted else result
+
+    def _residuals(self, past: Floats) -> Floats:
+        """Mean residual E[δ | cell] from earlier groups (J, cells)."""
+        n, p, delta, squares = past
+        mean = ratio(delta, n)
+        if self.by == "bins":  # shrunk for noise
+            return mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
+        forecast = ratio(p, n)
+        for j, at in enumerate(n > 0):
+            fit = isotonic_regression((forecast - mean)[j, at], weights=n[j, at])
+            mean[j, at] = forecast[j, at] - fit.x
+        return mean
+
+    def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
+        """Slope and offset of the terms slope·δ − offset by cell, and the bound of −Σ_j terms."""
+        return np.sign(r), np.zeros_like(r), float(min(len(r), 2))
+
+
+@dataclass(frozen=True)
+class CertifiedL2(CertifiedL1):
+    """Lower confidence bound of the squared L2 calibration error E (E[δ | p])², valid at every n.
+
+    The terms are 2rδ − r², with r from earlier groups.  The value is squared; see `CertifiedL1`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> p = [0.2, 0.7] * 500  # an error of 0.3² and 0.2², 0.065 on average
+    >>> data = cs.from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 250, binary=True)
+    >>> 0.03 < cs.evaluate(data, ["certified_l2"])["certified_l2"].value < 0.065
+    True
+    """
+
+    name: ClassVar[str] = "certified_l2"
+    squared: ClassVar[bool] = True
+
+    def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
+        largest = float(np.abs(r).max())
+        return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
+
+
+def _moments(sums: Floats, slope: Floats, offset: Floats) -> tuple[float, float]:
+    """Σx of x = Σ_j (slope·δ − offset) over rows, and J·Σ_j of the squares, at least Σx²."""
+    n, _, delta, squares = sums
+    first = np.sum(slope * delta - offset * n)
+    second = np.sum(slope**2 * squares - 2.0 * slope * offset * delta + offset**2 * n)
+    return float(first), float(len(n) * second)
