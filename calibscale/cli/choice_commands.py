@@ -12,6 +12,7 @@ from calibscale.cli.options import (
     Command,
     check_output,
     check_outputs,
+    cluster_option,
     confidence_option,
     finish,
     json_option,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     "(repeatable).",
 )  # fmt: skip
 @click.option("--trials", default=1000, help="Number of random subsets of each size.")
+@cluster_option
 @estimator_options
 @json_option
 @source_options

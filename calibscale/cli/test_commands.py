@@ -12,6 +12,7 @@ from calibscale.cli.options import (
     Command,
     check_level,
     check_output,
+    cluster_option,
     finish,
     json_option,
     number,
@@ -44,11 +45,13 @@ class _NullChoice(click.Choice):
     "klce with --covariates, else jkce]",
 )  # fmt: skip
 @click.option(
-    "--null", type=_NullChoice(), default="labels",
-    help="Null distribution: labels (drawn from the predictions, exact), wild (residuals with "
-    "random signs), residual or permute (resampled or permuted residuals, approximate), or "
-    "hoeffding (a bound without draws).",
+    "--null", type=_NullChoice(),
+    help="Null distribution: labels (drawn from the predictions, exact), wild or wild_cluster "
+    "(residuals with a random sign for each row or cluster), residual or permute (resampled or "
+    "permuted residuals, approximate), or hoeffding (a bound without draws).  "
+    "[default: labels, or wild_cluster with --cluster]",
 )  # fmt: skip
+@cluster_option
 @click.option(
     "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=199,
     help="Number of draws from the null distribution.",
@@ -69,7 +72,7 @@ class _NullChoice(click.Choice):
 def test(
     store: str | None,
     names: tuple[str, ...],
-    null: str,
+    null: str | None,
     n_replicates: int,
     stop_after: int | None,
     alpha: float | None,
@@ -92,7 +95,7 @@ def test(
     from calibscale.inference import calibration_test as run
     from calibscale.inference.nulls import NULLS
 
-    drawn_from = NULLS[null]
+    drawn_from = NULLS[null or "labels"]
     if not drawn_from.draws:
         for option, flag in (("n_replicates", "replicates"), ("stop_after", "stop-after")):
             if was_passed(option):

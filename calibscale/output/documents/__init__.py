@@ -15,6 +15,7 @@ from calibscale.output.document import (
     Figures,
     Paragraph,
     closing,
+    clusters_of,
     estimator_notes,
     interval_terms,
     only,
@@ -268,7 +269,8 @@ def ranking(result: dict[str, Any]) -> Article:
     ]  # fmt: skip
     rows = sorted({m["n"] for m in models if m["n"] is not None})
     subtitle = (
-        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ())) + " rows"
+        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ()))
+        + f" rows{clusters_of(result)}"
     )
     excluded = [
         (m["name"], reason.replace("_", " "), formatting.count(n))
