@@ -361,17 +361,19 @@ def with_interval(
     interval = _limits_interval(estimator, request, states, classes)
     if interval is None and not has_limits(estimator, request):
         values = parts() if parts else parts_of(estimator, request, states, pairs, estimate.value)
-        if request.clustered and (values is None or not np.isfinite(values.value)):
-            note = "clusters are not supported by this method: it treats rows as independent"
-            return estimate.with_note(note)
-        if values is not None:
+        if request.clustered:
+            if values is None or not np.isfinite(values.value):
+                note = "without correction for clusters, by this method or with so few clusters"
+                return estimate.with_note(note)
             estimate = replace(estimate, value=values.value)
+        if values is not None:
             interval = _interval_of_parts(estimator, estimate, request, states, values, classes)
+    value = float(estimate)
     if interval is not None:  # limits of few rows may exclude the estimate
-        value = max(estimate.value, 0.0) if estimate.squared else estimate.value
-        interval = replace(interval, low=min(interval.low, value), high=max(interval.high, value))
+        end = max(value, 0.0) if estimate.squared else value
+        interval = replace(interval, low=min(interval.low, end), high=max(interval.high, end))
     result = replace(estimate, interval=interval)
-    if interval is not None and estimate.squared and estimate.value < 0.0 <= interval.low:
+    if interval is not None and estimate.squared and value < 0.0 <= interval.low:
         return result.with_note("negative by chance; the interval is of a square, which is not")
     return result
 

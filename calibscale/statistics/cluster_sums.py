@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,16 +39,15 @@ class ClusterSums(Statistic):
     def accumulate(self, state: ClusterState, chunk: Chunk) -> ClusterState:
         delta = chunk.event(default_notion(chunk.classes)).delta
         sums = np.column_stack([np.ones(len(chunk)), delta, delta * delta])
-        return self.merge(state, _smallest(chunk.units, sums))
+        return self.merge(state, ClusterState(chunk.units, sums))
 
     def merge(self, a: ClusterState, b: ClusterState) -> ClusterState:
-        return _smallest(*(np.concatenate(pair) for pair in zip(a, b, strict=True)))
-
-
-def _smallest(hashes: Any, sums: Any) -> ClusterState:
-    distinct, inverse = np.unique(hashes, return_inverse=True)
-    columns = [np.bincount(inverse, column, len(distinct)) for column in sums.T]
-    return ClusterState(distinct[:MAX_CLUSTERS], np.column_stack(columns)[:MAX_CLUSTERS])
+        hashes, sums = (np.concatenate(pair) for pair in zip(a, b, strict=True))
+        distinct, inverse = np.unique(hashes, return_inverse=True)
+        totals: Floats = np.zeros((len(distinct), 3))
+        for k, column in enumerate(sums.T):
+            totals[:, k] = np.bincount(inverse, column, len(distinct))
+        return ClusterState(distinct[:MAX_CLUSTERS], totals[:MAX_CLUSTERS])
 
 
 def described(state: ClusterState, column: str, rows: int) -> Clusters:
