@@ -16,7 +16,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import RowCounts, Rules
-from calibscale.data.covariates import ColumnSummary
+from calibscale.data.covariates import ColumnSummary, clustered
 from calibscale.data.derived_sources import Split
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
@@ -26,7 +26,9 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate
+from calibscale.results.inference_results import Clusters
 from calibscale.statistics import PassResult, Statistic, scan, scan_of
+from calibscale.statistics.cluster_sums import ClusterSums, described
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,12 +159,22 @@ class Session:
     def on(self, source: ArraySource) -> Session:
         """Session of another source with the same options."""
         rules = source.rules(self.rules.on_invalid, self.rules.tolerance)
+        rules = replace(rules, cluster=self.rules.cluster)
         profile = DataProfile(source, rules, self.execution.scheduler)
         return Session(source, rules, self.execution, profile)
 
     def reporting(self, progress: engine.Progress | None) -> Self:
         """This session with another progress callback."""
         return replace(self, execution=replace(self.execution, progress=progress))
+
+    def by_cluster(self, column: str | None) -> Self:
+        """This session with the values of a covariate as clusters; itself without a column."""
+        if column is None:
+            return self
+        source, position = clustered(self.source, column)
+        rules = replace(self.rules, cluster=position)
+        profile = DataProfile(source, rules, self.execution.scheduler)
+        return replace(self, source=source, rules=rules, profile=profile)
 
     @property
     def block_rows(self) -> int:
@@ -187,6 +199,18 @@ class Session:
             group_by=group_by, covariates=covariates, split=split,
         )  # fmt: skip
         return scan(task, self.execution)
+
+    @property
+    def cluster_sums(self) -> tuple[Statistic, ...]:
+        """Statistics that describe the clusters; none without clusters."""
+        return () if self.rules.cluster is None else (ClusterSums(),)
+
+    def clusters(self, result: PassResult) -> Clusters | None:
+        """Description of the clusters, from a pass with `cluster_sums`."""
+        if self.rules.cluster is None:
+            return None
+        name = self.source.covariate_names[self.rules.cluster].removeprefix("cluster of ")
+        return described(result.groups[None][ClusterSums()], name, result.counts.used)
 
     def run(
         self,

@@ -105,7 +105,7 @@ class GroupSums(Statistic):
         p, _, delta, _ = chunk.event(self.notion)
         w = weights_of(chunk)
         p = p + self.flips * (1 - 2 * p)
-        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+        drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         drawn *= w
         # not BLAS, whose last bit depends on the number of replicates
         squares[:, 0] += np.einsum("bi,i->b", drawn, w)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     "(repeatable).",
 )  # fmt: skip
 @click.option("--trials", default=1000, help="Number of random subsets of each size.")
+@shared.cluster_option
 @estimator_options
 @shared.json_option
 @source_options

@@ -159,6 +159,7 @@ def list_estimators(name: str | None) -> None:
     "--floor/--no-floor", default=True, show_default=True,
     help="Show the mean and the 95 % quantile that estimates would have if STORE were calibrated.",
 )  # fmt: skip
+@shared.cluster_option
 @source_options
 @shared.quiet_option
 def evaluate(
@@ -199,10 +200,11 @@ def evaluate(
             method, confidence_level=confidence_level, groups=groups, seed=options["seed"]
         )
     chosen, floor = estimators(names, options), options.pop("floor")
+    cluster = options.pop("cluster")
     with open_session(store, options, "evaluating", quiet=quiet) as session:
         result = run(
-            session, group_by, chosen, on_unsupported=on_unsupported(names), interval=intervals,
-            floor=floor, checkpoint=checkpoint,
+            session.by_cluster(cluster), group_by, chosen, interval=intervals,
+            on_unsupported=on_unsupported(names), floor=floor, checkpoint=checkpoint,
         )  # fmt: skip
     shared.finish(result, json_path, quiet)
     if json_path != "-" and not quiet and method != "none":

@@ -41,6 +41,11 @@ quiet_option = click.option(
 seed_option = click.option("--seed", default=0, help="Seed of all random draws.")
 
 
+cluster_option = click.option(
+    "--cluster", metavar="COLUMN",
+    help="Name of a covariate whose equal values are one cluster of dependent rows, such as a "
+    "patient.",
+)  # fmt: skip
 binary_option = click.option(
     "--binary", is_flag=True,
     help="Declare that predictions are one column: P(y = 1) or its log-odds.",

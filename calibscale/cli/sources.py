@@ -174,7 +174,7 @@ def _covariates() -> list[str]:
     given = click.get_current_context().params
     grouped = given.get("group_by") or ()
     grouped = (grouped,) if isinstance(grouped, str) else grouped
-    names = [*split(given.get("covariates"))]
+    names = [*split(given.get("covariates")), *filter(None, [given.get("cluster")])]
     for text in grouped:
         name, _, ranges = text.rpartition(":")
         names.append(name if name and ranges.isdecimal() else text)

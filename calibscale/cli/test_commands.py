@@ -33,11 +33,13 @@ class _NullChoice(click.Choice):
     "klce with --covariates, else jkce]",
 )  # fmt: skip
 @click.option(
-    "--null", type=_NullChoice(), default="labels",
-    help="Null distribution: labels (drawn from the predictions, exact), wild (residuals with "
-    "random signs), residual or permute (resampled or permuted residuals, approximate), or "
-    "hoeffding (a bound without draws).",
+    "--null", type=_NullChoice(),
+    help="Null distribution: labels (drawn from the predictions, exact), wild or wild_cluster "
+    "(residuals with a random sign for each row or cluster), residual or permute (resampled or "
+    "permuted residuals, approximate), or hoeffding (a bound without draws).  "
+    "[default: labels, or wild_cluster with --cluster]",
 )  # fmt: skip
+@shared.cluster_option
 @shared.replicates_option(199, "from the null distribution")
 @click.option(
     "--stop-after", type=click.IntRange(1), metavar="N",
@@ -55,7 +57,7 @@ class _NullChoice(click.Choice):
 def test(
     store: str | None,
     names: tuple[str, ...],
-    null: str,
+    null: str | None,
     n_replicates: int,
     stop_after: int | None,
     alpha: float | None,
@@ -78,7 +80,7 @@ def test(
     from calibscale.inference import calibration_test as run
     from calibscale.inference.nulls import NULLS
 
-    drawn_from = NULLS[null]
+    drawn_from = NULLS[null or "labels"]
     if not drawn_from.draws:
         for option, flag in (("n_replicates", "replicates"), ("stop_after", "stop-after")):
             if shared.was_passed(option):

@@ -33,7 +33,16 @@ _REASONS = {
     kernel_rows.BAD_WEIGHT: "bad_weight",
     kernel_rows.NO_GROUP: "no_group",
     kernel_rows.BAD_COVARIATE: "covariate_not_finite",
+    kernel_rows.NO_CLUSTER: "no_cluster",
 }
+
+
+def mixed(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64, a bijection whose output bits each depend on all input bits."""
+    h = h + np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))
 
 
 class Block(NamedTuple):
@@ -83,8 +92,8 @@ class Chunk:
     Row numbers in the source (c,); logits or probabilities as read (c, K), from which `q` is
     computed on first use; labels y, and `top`, the first class of largest q (c,); `confidence`,
     `rest`, `brier` and `nll` (c,): max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log
-    q_y; weights (c,), or empty for weight 1; covariates (c, d); and in a pass by folds the fold of
-    all rows.
+    q_y; weights (c,), or empty for weight 1; covariates (c, d); in a pass by folds the fold of all
+    rows; and hashes of the clusters (c,), None without clusters.
     """
 
     rows: Ints
@@ -99,6 +108,7 @@ class Chunk:
     weights: Floats
     covariates: Floats | None = None
     fold: int | None = None
+    clusters: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -106,6 +116,11 @@ class Chunk:
     @property
     def classes(self) -> int:
         return self.values.shape[1]
+
+    @property
+    def units(self) -> Ints:
+        """Numbers of what is drawn or grouped together (c,): hashes of clusters, else rows."""
+        return self.rows if self.clusters is None else self.clusters
 
     @cached_property
     def q(self) -> Floats:
@@ -177,8 +192,8 @@ class Rules:
 
     `features` is the largest m of the statistics.  `tolerance` is the allowed deviation of a row's
     sum of probabilities from 1: float16 and float32 softmax outputs deviate by rounding, a missing
-    class by far more.  `group` and `covariates` are positions of columns that must be finite.
-    `large_chunks` means that a statistic has a cost for each chunk.
+    class by far more.  `group` and `covariates` are positions of columns that must be finite,
+    `cluster` that of the hash of the cluster.  `large_chunks`: each chunk has a cost.
     """
 
     kind: str
@@ -190,6 +205,7 @@ class Rules:
     group: int | None = None
     covariates: tuple[int, ...] = ()
     large_chunks: bool = False
+    cluster: int | None = None
 
     def __post_init__(self) -> None:
         if self.on_invalid not in ("raise", "drop"):
@@ -198,7 +214,7 @@ class Rules:
 
     @property
     def reads_covariates(self) -> bool:
-        return self.group is not None or bool(self.covariates)
+        return bool(self.covariates) or {self.group, self.cluster} != {None}
 
     @property
     def compute_rows(self) -> int:
@@ -231,7 +247,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
             x, labels, rules.tolerance, top, confidence, rest, brier, nll, status
         )
     weights = NO_WEIGHTS
-    covariates = None
+    covariates = clusters = None
     if block.weights is not None:
         weights = block.weights.astype(np.float64)
         bad = ~((weights == 0) | ((weights >= _LOWEST) & (weights <= _HIGHEST)))
@@ -244,10 +260,15 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
         if rules.covariates:
             bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
             status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_COVARIATE
+        if rules.cluster is not None:
+            bad = np.isnan(covariates[:, rules.cluster])
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_CLUSTER
+            clusters = np.where(bad, -1.0, covariates[:, rules.cluster]).astype(np.int64)
     rows = np.arange(block.start, block.start + n)
     chunk = Chunk(
-        rows, x, rules.kind, labels, top, confidence, rest, brier, nll, weights, covariates
-    )
+        rows, x, rules.kind, labels, top, confidence, rest, brier, nll, weights, covariates,
+        clusters=clusters,
+    )  # fmt: skip
     weighted = weights != 0.0 if len(weights) else True
     if not status.any() and np.all(weighted):
         return chunk, RowCounts(used=n)
@@ -316,6 +337,8 @@ def _invalid_row(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDat
             what += " (a missing chunk of a store reads like this)"
     elif reason == kernel_rows.BAD_COVARIATE:
         what = "a covariate is not finite"
+    elif reason == kernel_rows.NO_CLUSTER:
+        what = "its cluster is empty or not finite"
     else:
         what = "its group is not finite"
     what += "."
@@ -335,9 +358,9 @@ SCALAR_NOTIONS = ("top_label", "positive")
 class NotionView(NamedTuple):
     """Rows of one problem of a notion; e = K if canonical, else 1.
 
-    Row numbers (c,); predictions q, or the scalar p (c, e); predictions as points of the simplex,
-    q, or [p, 1 − p] with 1 − p to full precision (c, d); their logarithms, −744.4 for log 0 (c, d);
-    residuals (c, e); weights, ones if the source has none (c,).
+    Units of draws (c,); predictions q, or the scalar p (c, e); predictions as points of the
+    simplex, q, or [p, 1 − p] with 1 − p to full precision (c, d); their logarithms, −744.4 for log
+    0 (c, d); residuals (c, e); weights, ones if the source has none (c,).
     """
 
     rows: Ints
@@ -391,7 +414,7 @@ def views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
 def _make_views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
     weights = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
     if notion == "canonical":
-        return [NotionView(chunk.rows, chunk.q, chunk.q, chunk.log_q, chunk.delta, weights)]
+        return [NotionView(chunk.units, chunk.q, chunk.q, chunk.log_q, chunk.delta, weights)]
     if notion == "class_wise":
         columns = []
         for k in range(chunk.classes):
@@ -404,5 +427,5 @@ def _make_views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
     for p, rest, delta in columns:
         pair = np.column_stack([p, np.maximum(rest, 0.0)])
         logs = np.log(pair, out=np.full_like(pair, LOG_SMALLEST), where=pair > 0)
-        result.append(NotionView(chunk.rows, pair[:, :1], pair, logs, delta[:, None], weights))
+        result.append(NotionView(chunk.units, pair[:, :1], pair, logs, delta[:, None], weights))
     return result

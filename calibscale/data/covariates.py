@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibscale import engine
-from calibscale.data import DROP_REMEDY, Floats, Ints, place_of
+from calibscale.data import DROP_REMEDY, Floats, Ints, mixed, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.results.audit_results import Where
@@ -230,11 +231,51 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
 
 
 @dataclass(frozen=True, eq=False)
+class ClusterIds:
+    """Ids of clusters: a covariate, and the hashes of its names if it is categorical."""
+
+    name: str
+    position: int
+    hashes: Floats | None = None
+
+    def codes(self, column: Any) -> Floats:
+        """Hash of each id as an integer below 2⁵³ (c,), NaN for an empty name."""
+        if self.hashes is not None:
+            return self.hashes[np.where(np.isfinite(column), column, 0).astype(np.int64)]
+        if np.any(column > 2**53) or np.any(column < -(2**53)):
+            raise InvalidDataError(
+                f"{self.name!r} has ids beyond ±2^53, which are rounded; give them as texts"
+            )
+        bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
+        return (mixed(bits) >> np.uint64(11)).astype(np.float64)
+
+
+def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
+    """Source with hashes of the clusters as last covariate, and the position of this covariate.
+
+    The hash depends on the id alone: the text of a category, else the number.
+    """
+    names = source.categories.get(column)
+    hashes = None
+    if names is not None:
+        digests = (blake2b(n.encode(), digest_size=8).digest() for n in names)
+        bits = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(11)
+        hashes = np.where([bool(name.strip()) for name in names], bits.astype(np.float64), np.nan)
+    ids = ClusterIds(column, source.covariate(column), hashes)
+    others = {name: levels for name, levels in source.categories.items() if name != column}
+    source = replace(
+        source, covariates=_Cut(source.covariates, ids), categories=others,
+        covariate_names=(*source.covariate_names, f"cluster of {column}"),
+    )  # fmt: skip
+    return source, len(source.covariate_names) - 1
+
+
+@dataclass(frozen=True, eq=False)
 class _Cut:
-    """Covariates (n, d) with one more column: the part of an axis that contains the row."""
+    """Covariates (n, d) with one more column: the `codes` of the column at `axis.position`."""
 
     array: Any
-    axis: Axis
+    axis: Axis | ClusterIds
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -248,10 +289,10 @@ class _Cut:
         columns = self.array[rows]
         if hasattr(columns, "compute"):  # dask and xarray
             columns = columns.compute(scheduler="synchronous")
-        x = np.asarray(columns, np.float64).reshape(len(columns), -1)
+        x = np.asarray(columns).reshape(len(columns), -1)
         column = x[:, self.axis.position]
         parts = np.where(np.isfinite(column), self.axis.codes(column), np.nan)
-        return np.column_stack([x, parts])
+        return np.column_stack([x.astype(np.float64), parts])
 
     def __getattr__(self, name: str) -> Any:
         if name in LAZY:

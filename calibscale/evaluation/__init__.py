@@ -25,7 +25,7 @@ from calibscale.inference.intervals import (
     with_interval,
 )
 from calibscale.inference.multiple_testing import verdict
-from calibscale.inference.resampling import Resampling, requested
+from calibscale.inference.resampling import Jackknife, Resampling, requested
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
@@ -59,6 +59,7 @@ def evaluate(
     on_unsupported: str | None = None,
     group_by: str | None = None,
     interval: Resampling | str | bool | None = None,
+    cluster: str | None = None,
     floor: bool = True,
     checkpoint: str | Path | None = None,
     **options: Unpack[SessionOptions],
@@ -84,6 +85,12 @@ def evaluate(
         Name of a covariate; all estimators are also computed for each of its values.
     interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
         Confidence intervals of the estimates; True: by the jackknife.
+    cluster : str, optional
+        Name of a covariate, numbers or texts, whose equal values are one cluster, such as a
+        patient.  Groups of clusters are left out of intervals, which are then always computed, by
+        the jackknife unless requested otherwise; unbiased estimates leave out the noise of
+        clusters, and means over pairs all pairs within a group of clusters.  There are neither
+        floors nor reliability diagrams, which assume independent rows.
     floor : bool
         Compute the noise floor of biased estimates: mean and 95 % quantile of the estimate if
         labels were drawn from the same predictions.
@@ -110,13 +117,23 @@ def evaluate(
     """
     started = time.perf_counter()
     on_unsupported = on_unsupported or ("report" if estimators is None else "raise")
-    interval = requested(interval)
     with Session.open(source, **options) as session:
+        session = session.by_cluster(cluster)
+        interval, floor = session_intervals(session, interval, floor)
         chosen = listed(default_estimators() if estimators is None else estimators)
         run = session.run(chosen, on_unsupported, group_by)
         result = run.scan(needed_statistics(run, interval, floor))
         names = labels(chosen)
         return evaluation_of(run, names, result, interval, started, checkpoint, floor)
+
+
+def session_intervals(
+    session: Session, interval: Resampling | str | bool | None, floor: bool
+) -> tuple[Resampling | None, bool]:
+    """Request of intervals, and whether floors are computed, as the clusters of a session allow."""
+    if session.rules.cluster is None:
+        return requested(interval), floor
+    return replace(requested(interval) or Jackknife(), clustered=True), False
 
 
 _FINGERPRINT = Fingerprint()
@@ -125,6 +142,7 @@ _FINGERPRINT = Fingerprint()
 def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = [_FINGERPRINT] * any(e.pairwise for e in run.fitting)
+    needed += run.cluster_sums
     for e in run.fitting:
         grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
         needed += (*(grouped or e.needs), *e.counted, *(e.floor_needs if floor else ()))
@@ -152,9 +170,10 @@ def evaluation_of(
     return Evaluation(
         estimates=overall,
         verdict=verdict(overall, outcome["n"], outcome["source"].get("class_names")),
-        reliability=drawn(overall),
+        reliability=None if run.cluster_sums else drawn(overall),
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
+        clusters=run.clusters(result),
         **outcome,
     )
 
@@ -185,7 +204,8 @@ def _estimate(
     """Estimate with its notes, and with its floor and interval if requested."""
     if isinstance(estimator, Estimate):
         return estimator
-    grouped = interval.needs(estimator) if interval and not has_limits(estimator) else ()
+    independent = interval is None or has_limits(estimator, interval)
+    grouped = () if interval is None or independent else interval.needs(estimator)
     with engine.one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
         estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))

@@ -16,7 +16,14 @@ from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference.nulls import NULLS, Null, Replicates, redraws, replicates_of
+from calibscale.inference.nulls import (
+    NULLS,
+    Null,
+    Replicates,
+    knows_clusters,
+    redraws,
+    replicates_of,
+)
 from calibscale.kernel_sums import NotionRows
 from calibscale.results import Estimate
 from calibscale.results.inference_results import CalibrationTests, TestResult
@@ -32,10 +39,11 @@ def calibration_test(
     source: Any,
     statistics: Estimator | str | Iterable[Estimator | str] | None = None,
     *,
-    null: str | Null = "labels",
+    null: str | Null | None = None,
     n_replicates: int = 199,
     seed: int = 0,
     stop_after: int | None = None,
+    cluster: str | None = None,
     **options: Unpack[SessionOptions],
 ) -> CalibrationTests:
     """Test whether predictions are calibrated.
@@ -52,8 +60,12 @@ def calibration_test(
     statistics : Estimator or several, optional
         Calibration errors to test: ECE, MCE, TCE2, TCE2Debiased, TCE2Kumar, CWCE2, SimplexECE,
         CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE.  Default: JKCE.
-    null : {"labels", "wild", "residual", "permute", "hoeffding"} or Null
-        Null distribution.  ``labels``: exact (see above).  ``wild``: residuals with random signs;
+    null : {"labels", "wild", "wild_cluster", "residual", "permute", "hoeffding"} or Null, optional
+        Null distribution.  ``labels``, the default: exact (see above).  ``wild_cluster``, the
+        default with `cluster`: one random sign for the residuals of each cluster, asymptotically
+        valid in the number of clusters under any dependence within them.  The pairs within a
+        cluster add the same to a mean over pairs and to its replicates, so that the p-value is
+        that without these pairs.  ``wild``: residuals with random signs;
         asymptotically valid, but rejects too often where events are rare.  ``residual``: residuals
         resampled from all rows [VF, Algorithm 1].  ``permute``: permuted residuals; for KLCE and
         KCE the null values are centred and p = max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The
@@ -74,6 +86,9 @@ def calibration_test(
     stop_after : int, optional
         Number of exceedances at which the test stops with p = exceedances / replicates, which is
         valid (Besag and Clifford 1991).
+    cluster : str, optional
+        Name of a covariate, numbers or texts, whose equal values are one cluster; a warning is
+        logged if the null treats rows as independent.
 
     Raises
     ------
@@ -92,9 +107,13 @@ def calibration_test(
     """
     started = time.perf_counter()
     estimators = listed("jkce" if statistics is None else statistics)
-    drawn_from = null_of(null, seed)
-    _check(estimators, drawn_from, n_replicates, stop_after)
     with Session.open(source, **options) as session:
+        session = session.by_cluster(cluster)
+        clusters = session.rules.cluster is not None
+        drawn_from = null_of(null or ("wild_cluster" if clusters else "labels"), seed)
+        _check(estimators, drawn_from, n_replicates, stop_after)
+        if not knows_clusters(drawn_from, clusters):
+            session = replace(session, rules=replace(session.rules, cluster=None))
         run = session.run(estimators)
         for estimator in run.fitting:
             if reason := drawn_from.unsupported(estimator):
@@ -107,6 +126,7 @@ def calibration_test(
         progress = run.execution.progress
         scanned = run.reporting(progress and _over(progress, passes))
         needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
+        needed += run.cluster_sums
         one_pass = scanned.scan(needed)
         states = one_pass.groups[None]
         with engine.one_thread():
@@ -128,6 +148,7 @@ def calibration_test(
             replace(trial.result(drawn_from.name, drawn_from.seed, certain), statistic=name)
             for trial, name in zip(trials, labels(estimators), strict=True)
         ),
+        clusters=run.clusters(one_pass),
         **run.outcome(one_pass.counts, started),
     )
 

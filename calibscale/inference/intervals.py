@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -19,6 +20,8 @@ from calibscale.inference.resampling import (
     SquaredNorm,
     drawn_sums,
     events_of,
+    group_of,
+    groups_of,
     norm_of,
     norm_p_values,
     total,
@@ -63,6 +66,7 @@ class Parts:
             self.value - other.value,
             self.left_out - other.left_out,
             self.resampled - other.resampled,
+            freedom=self.freedom if self.error is None else None,
         )
 
     @property
@@ -70,7 +74,7 @@ class Parts:
         """Standard error of the jackknife; NaN without degrees of freedom."""
         values = self.left_out[np.isfinite(self.left_out)]
         G = len(values)
-        if (G - 1 if self.freedom is None else self.freedom) < 1:
+        if G < 2 or (self.freedom is not None and self.freedom <= 0):
             return float("nan")
         if self.error is not None:
             return self.error
@@ -114,6 +118,8 @@ def parts_of(
     if estimator.pairwise:
         if pairs is None or not estimator.rows_left_out:
             return None
+        if request.clustered:
+            return _clusters_left_out(estimator, request, pairs)
         return _rows_left_out(estimator, request, pairs, value)
     needed = request.needs(estimator)
     if not needed:
@@ -131,7 +137,94 @@ def parts_of(
             with np.errstate(invalid="ignore"):  # 0·∞ where an infinite log loss is drawn 0 times
                 drawn = [s.statistic.weighted_total(states[s], counts) for s in needed]
             resampled.append(fixed.value(*drawn))
-    return Parts(value, left_out, np.array(resampled))
+    parts = Parts(value, left_out, np.array(resampled))
+    if not request.clustered:
+        return parts
+    w = states[request.sizes[0]].weight
+    if estimator.largest_term is None:  # not a mean over pairs
+        return _of_clusters(parts, w, estimator.unbiased)
+    w2 = states[request.sizes[0]].weight2
+    own = [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
+    own_pairs = np.nan_to_num(own) * (w * w - w2)
+    all_pairs = [
+        parts.value * (w.sum() ** 2 - w2.sum()), *parts.left_out * (_rest(w) ** 2 - _rest(w2)),
+    ]  # fmt: skip
+    return _across(np.array(all_pairs), own_pairs, w)
+
+
+def _rest(values: Floats) -> Floats:
+    """Sum of the values of all other groups (groups,)."""
+    return values.sum() - values
+
+
+def _across(all_pairs: Floats, own_pairs: Floats, w: Floats) -> Parts:
+    """Means over the pairs of rows in different groups of clusters, and without each group.
+
+    `all_pairs` has the sum over all pairs, then those without each group (1 + groups,);
+    `own_pairs` those within each group, and `w` their weights (groups,).
+    """
+    between = np.array([own_pairs.sum(), *_rest(own_pairs)])
+    scales = np.array([w.sum() ** 2 - (w * w).sum(), *_rest(w) ** 2 - _rest(w * w)])
+    means = np.full(len(scales), np.nan)
+    np.divide(all_pairs - between, scales, out=means, where=scales > 1e-12 * w.sum() ** 2)
+    return _of_clusters(Parts(float(means[0]), np.where(w > 0, means[1:], np.nan)), w, False)
+
+
+def _of_clusters(parts: Parts, w: Floats, correct: bool) -> Parts:
+    """Parts of groups of clusters, whose weights `w` (groups,) differ.
+
+    Σ (1 − w_g/Σw)² (θ₋g − θ)² G/(G − 1) estimates the variance for any weights: the values without
+    a group are scaled so that the jackknife of equal groups gives it, with 1/Σ(w_g/Σw)² − 1 degrees
+    of freedom.  With `correct`, the noise of clusters is removed from the value by the jackknife's
+    estimate of bias [Busing, Meijer & van der Leeden, Statistics and Computing 9 (1999)].
+    """
+    share = w / w.sum()
+    G = int(np.isfinite(parts.left_out).sum())
+    steps = (1.0 - share) * (parts.left_out - parts.value)
+    left_out = parts.value + steps * (G / max(G - 1, 1))
+    value = parts.value - float(np.nansum(steps)) if correct else parts.value
+    freedom = 1.0 / float(share @ share) - 1.0
+    return Parts(value, left_out + (value - parts.value), parts.resampled, freedom=freedom)
+
+
+def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pairs) -> Parts:
+    """Values of a sum over pairs without each group of clusters, from sums between groups."""
+    spec = estimator.pair_sum
+    assert spec is not None
+    G, state = request.groups, pairs.sum(spec)
+    with pairs.panels(spec.kernel, spec.notion) as panels:
+        parts = [panels[index].rows for index in range(len(panels))]
+        rows = NotionRows.join(parts)
+        member = groups_of(rows.rows, G, request.seed)[:, None] == np.arange(G)
+        member = (member * rows.weights[:, None])[:, :, None]
+        vectors = np.concatenate([member * rows.delta[:, None], member], axis=2)
+        cuts = np.cumsum([len(part) for part in parts])[:-1]
+        products = np.concatenate(
+            pairs.product(panels, np.split(vectors.reshape(len(rows), -1), cuts), "groups")
+        ).reshape(vectors.shape)
+    sums = np.einsum("iae,ibe->ab", vectors[..., :-1], products[..., :-1], optimize=True)
+    kernel = np.einsum("ia,ib->ab", vectors[..., -1], products[..., -1], optimize=True)
+    w = member.sum(axis=(0, 2))
+
+    def value(kept: Any, noise: bool = False) -> float:
+        """Value of the kept groups, or one standard deviation of it over signs of the groups."""
+        some, between = w[kept], sums[np.ix_(kept, kept)]
+        rest = state._replace(
+            weight=some.sum(), weight2=(some * some).sum(), kernel_pairs=np.zeros(()),
+            kernel_diagonal=kernel[np.ix_(kept, kept)].sum(),
+        )  # fmt: skip
+        if estimator.undefined(rest):
+            return float("nan")
+        own = float(np.trace(between))
+        if noise:
+            np.fill_diagonal(between, 0.0)
+            return estimator.from_sums(float(np.sqrt(2 * np.vdot(between, between))), 0.0, rest)
+        return estimator.from_sums(float(between.sum()), own, rest)
+
+    groups = np.arange(G)
+    left_out = [value(groups[groups != g]) if w[g] > 0 else np.nan for g in groups]
+    parts_of_groups = _of_clusters(Parts(value(groups), np.array(left_out)), w, False)
+    return replace(parts_of_groups, least_error=value(groups, noise=True))
 
 
 def _rows_left_out(
@@ -232,16 +325,21 @@ def interval_statistics(
     estimator: BoundEstimator, request: Resampling, classes: int
 ) -> tuple[Statistic, ...]:
     """Statistics that an interval needs; empty if the estimator's own are enough."""
-    if has_limits(estimator):
+    if has_limits(estimator, request):
         return ()
     grouped = request.needs(estimator)
+    if request.clustered:
+        drawn = drawn_sums(estimator, request, classes)
+        return (*grouped, *drawn, *request.sizes) if grouped else ()
     events = (events_of(estimator),) if estimator.is_quadratic else ()
     return (*grouped, *drawn_sums(estimator, request, classes), *events) if grouped else ()
 
 
-def has_limits(estimator: BoundEstimator) -> bool:
-    """Whether the estimator has limits of its own, or no interval at all."""
-    return type(estimator).limits is not BoundEstimator.limits or estimator.no_interval is not None
+def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
+    """Whether the estimator has limits of its own, for independent rows, or no interval at all."""
+    own = type(estimator).limits is not BoundEstimator.limits
+    independent = request is None or not request.clustered
+    return (own and independent) or estimator.no_interval is not None
 
 
 def with_interval(
@@ -265,15 +363,21 @@ def with_interval(
     if estimator.no_interval is not None:
         return estimate.with_note(f"no interval: {estimator.no_interval}")
     interval = _limits_interval(estimator, request, states, classes)
-    if interval is None and not has_limits(estimator):
+    if interval is None and not has_limits(estimator, request):
         values = parts() if parts else parts_of(estimator, request, states, pairs, estimate.value)
+        if request.clustered:
+            if values is None or not np.isfinite(values.value):
+                note = "without correction for clusters, by this method or with so few clusters"
+                return estimate.with_note(note)
+            estimate = replace(estimate, value=values.value)
         if values is not None:
             interval = _interval_of_parts(estimator, estimate, request, states, values, classes)
+    value = float(estimate)
     if interval is not None:  # limits of few rows may exclude the estimate
-        value = max(estimate.value, 0.0) if estimate.squared else estimate.value
-        interval = replace(interval, low=min(interval.low, value), high=max(interval.high, value))
+        end = max(value, 0.0) if estimate.squared else value
+        interval = replace(interval, low=min(interval.low, end), high=max(interval.high, end))
     result = replace(estimate, interval=interval)
-    if interval is not None and estimate.squared and estimate.value < 0.0 <= interval.low:
+    if interval is not None and estimate.squared and value < 0.0 <= interval.low:
         return result.with_note("negative by chance; the interval is of a square, which is not")
     return result
 
@@ -282,11 +386,11 @@ def _limits_interval(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> Interval | None:
     """Interval from the states alone, without values of parts of the rows."""
-    if has_limits(estimator):
+    if has_limits(estimator, request):
         groups = dict(zip(estimator.needs, request.needs(estimator), strict=False))
         merged = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
         return _from_limits(estimator, request, estimator.limits(request.confidence_level, *merged))
-    if not estimator.is_quadratic:
+    if request.clustered or not estimator.is_quadratic:
         return None
     form = norm_of(estimator, request, states, classes)
     limits = None if form is None else form.limits(estimator, request.confidence_level)
@@ -319,6 +423,7 @@ def _interval_of_parts(
         return _from_limits(estimator, request, limits)
     covers = POPULATION if estimator.unbiased else THIS_N
     error = _calibrated_error(estimator, request, states, classes)
+    error = max(error, parts.least_error)
     interval = replace(parts, least_error=error).interval(request, covers)
     if interval is None or not estimate.squared:
         return interval

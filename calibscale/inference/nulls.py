@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
@@ -16,6 +17,7 @@ from calibscale.kernel_sums import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.statistics import Replicates, Statistic, redraws
 
+_log = logging.getLogger(__name__)
 MAX_POOL = 2**27  # residuals in memory: 1 GB
 
 Labels = NDArray[np.int32]
@@ -164,6 +166,13 @@ class RandomSigns(Null):
 
 
 @dataclass(frozen=True)
+class ClusterSigns(RandomSigns):
+    """Residuals with one random sign a cluster; its `rows` are the hashes of the clusters."""
+
+    name: ClassVar[str] = "wild_cluster"
+
+
+@dataclass(frozen=True)
 class ResampledResiduals(Null):
     """Residuals drawn with replacement from all rows, `pools` by notion [VF, Algorithm 1]."""
 
@@ -226,8 +235,28 @@ class HoeffdingBound(Null):
 
 NULLS: dict[str, type[Null]] = {
     kind.name: kind
-    for kind in (DrawnLabels, RandomSigns, ResampledResiduals, PermutedResiduals, HoeffdingBound)
+    for kind in (
+        DrawnLabels,
+        RandomSigns,
+        ClusterSigns,
+        ResampledResiduals,
+        PermutedResiduals,
+        HoeffdingBound,
+    )
 }
+
+
+def knows_clusters(null: Null, clusters: bool) -> bool:
+    """Whether draws of a null are by cluster; an OptionError if there are none to draw by.
+
+    A warning is logged if there are clusters, and the null treats their rows as independent.
+    """
+    wild = isinstance(null, ClusterSigns)
+    if wild and not clusters:
+        raise OptionError(f"null={null.name!r} needs cluster=, the name of a covariate (--cluster)")
+    if clusters and not wild:
+        _log.warning("null=%r treats the rows of a cluster as independent", null.name)
+    return wild
 
 
 def replicates_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +12,12 @@ from scipy.special import ndtri, stdtrit
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import DrawnLabels, Replicates, redraws
+from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, redraws
 from calibscale.kernels import random_draws
 from calibscale.limits import FEW, Limits, Noise, noise_of, quadratic_limits
 from calibscale.limits.excess import excess_limits
 from calibscale.statistics import States, Statistic
-from calibscale.statistics.score_sums import EventSums
+from calibscale.statistics.score_sums import EventSums, Totals
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Resampling(ABC):
     """A request for intervals from groups of rows: `Jackknife` or `Bootstrap`.
 
     A counter hash of its number assigns each row to a group, so groups do not depend on chunks or
-    workers, and two models of the same rows have the same groups.
+    workers, and two models of the same rows have the same groups.  `clustered` requests, whose
+    groups are of whole clusters, are made from the others by sessions with clusters.
     """
 
     method: ClassVar[str]
@@ -33,6 +34,7 @@ class Resampling(ABC):
     confidence_level: float = 0.95
     groups: int = 20
     seed: int = 0
+    clustered: bool = field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence_level < 1:
@@ -43,6 +45,11 @@ class Resampling(ABC):
     def supports(self, statistic: Statistic) -> bool:
         """Whether the states of a statistic by group give an interval."""
         return type(statistic).merge is Statistic.merge
+
+    @property
+    def sizes(self) -> tuple[Grouped, ...]:
+        """Statistics with the weights of the groups, of clustered requests."""
+        return (Grouped(Totals(), self.groups, self.seed),) if self.clustered else ()
 
     def needs(self, estimator: BoundEstimator) -> tuple[Grouped, ...]:
         """Grouped statistics of an estimator; empty if its states cannot be split by group."""
@@ -175,7 +182,7 @@ class Stacked(Statistic):
         return type(zero)(*(np.zeros((self.groups, *f.shape), f.dtype) for f in zero))
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        groups = self.of(chunk.rows)
+        groups = self.of(chunk.units)
         order = np.argsort(groups, kind="stable")
         ends = np.searchsorted(groups[order], np.arange(self.groups + 1))
         for g in np.flatnonzero(np.diff(ends)):
@@ -202,8 +209,13 @@ class Grouped(Stacked):
         return self.statistic.large_chunks
 
     def of(self, rows: Ints) -> Ints:
-        u = random_draws.of_rows(rows, self.seed, random_draws.GROUPS)
-        return np.minimum((u * self.groups).astype(np.int64), self.groups - 1)
+        return groups_of(rows, self.groups, self.seed)
+
+
+def groups_of(rows: Ints, groups: int, seed: int) -> Ints:
+    """Group of each row or cluster (c,)."""
+    u = random_draws.of_rows(rows, seed, random_draws.GROUPS)
+    return np.minimum((u * groups).astype(np.int64), groups - 1)
 
 
 def total(state: Any, skip: int | None = None) -> Any:
@@ -288,11 +300,12 @@ def events_of(estimator: BoundEstimator) -> EventSums:
 def drawn_sums(
     estimator: BoundEstimator, request: Resampling, classes: int
 ) -> tuple[Replicates, ...]:
-    """Statistics of drawn labels; fewer replicates where the states are large."""
+    """Statistics of drawn labels or signs; fewer replicates where the states are large."""
     drawn = [s for s in estimator.needs if redraws(s)]
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
     count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *REPLICATES))
-    return tuple(Replicates(s, DrawnLabels(request.seed), 0, count) for s in drawn)
+    null = (ClusterSigns if request.clustered else DrawnLabels)(request.seed)
+    return tuple(Replicates(s, null, 0, count) for s in drawn)
 
 
 def norm_of(

@@ -151,7 +151,7 @@ class NotionRows(NamedTuple):
     """Rows of one notion, as pair sums take them.
 
     Predictions q, or the scalar p (c, e); δ (c, e); labels and weights (c,); covariates, all
-    columns of the source or none (c, d); and row numbers in the source (c,).
+    columns of the source or none (c, d); and row numbers, or hashes of clusters if any (c,).
     """
 
     points: Floats
@@ -176,7 +176,7 @@ class NotionRows(NamedTuple):
         (view,) = views(chunk, notion)
         covariates = chunk.covariates if chunk.covariates is not None else np.empty((len(chunk), 0))
         return NotionRows(
-            view.points, view.delta, chunk.labels, view.weights, covariates, chunk.rows
+            view.points, view.delta, chunk.labels, view.weights, covariates, chunk.units
         )
 
     @staticmethod
@@ -388,7 +388,7 @@ class DataProfile:
         parts: list[NotionRows] = []
         for start in range(0, self.source.rows, size):
             stop = min(start + size, self.source.rows)
-            for chunk, _ in chunks(self.source.read(start, stop, bool(columns)), rules):
+            for chunk, _ in chunks(self.source.read(start, stop, rules.reads_covariates), rules):
                 parts.append(NotionRows.of(chunk.take(some.holds(chunk.rows)), notion))
         return NotionRows.join(parts)
 

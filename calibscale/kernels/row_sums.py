@@ -19,6 +19,7 @@ OFF_SIMPLEX = 5
 BAD_WEIGHT = 6
 NO_GROUP = 7
 BAD_COVARIATE = 8
+NO_CLUSTER = 9
 
 SMALLEST = 2.0**-500  # smallest number that is multiplied: subnormal products are slow
 

@@ -204,11 +204,26 @@ def source_name(result: dict[str, Any]) -> str:
     return formatting.base(source.get("name") or "predictions")
 
 
+_OF_CLUSTERS = ("intraclass_correlation", "design_effect")
+
+
 def size_of(result: dict[str, Any]) -> str:
     """Number of rows and classes."""
     text = formatting.plural(result["n"], "row")
     classes = (result.get("source") or {}).get("classes")
-    return text if classes is None else f"{text} of {classes} classes"
+    return (text if classes is None else f"{text} of {classes} classes") + clusters_of(result)
+
+
+def clusters_of(result: dict[str, Any]) -> str:
+    """Number of clusters and their properties; empty without clusters."""
+    clusters = result.get("clusters")
+    if not clusters:
+        return ""
+    text = f" in {'' if clusters['exact'] else 'about '}{clusters['count']:,} clusters"
+    if clusters["design_effect"] is not None:
+        values = (formatting.number(clusters[name]) for name in _OF_CLUSTERS)
+        text += " (intraclass correlation {}, design effect {})".format(*values)
+    return "; ".join([f"{text} by {clusters['column']}", *clusters["notes"]])
 
 
 def closing(

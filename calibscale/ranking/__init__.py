@@ -46,6 +46,7 @@ def rank(
     confidence_level: float = 0.95,
     groups: int = 20,
     seed: int = 0,
+    cluster: str | None = None,
     **options: Unpack[SessionOptions],
 ) -> Ranking:
     """Rank models by calibration, the best first, and state how certain the ranking is.
@@ -77,6 +78,9 @@ def rank(
         Number of groups of rows, left out one at a time.
     seed : int
         Seed of groups, subsets and draws of ranks.
+    cluster : str, optional
+        Name of a covariate of every model, whose equal values are one cluster; see `evaluate`.
+        Groups and subsets are of whole clusters.
     **options
         See `evaluate`.
 
@@ -107,14 +111,15 @@ def rank(
     started = time.perf_counter()
     estimator, *others = listed("ckce_centred" if by is None else by)
     require(not others, "rank by exactly one estimator")
-    jackknife = Jackknife(confidence_level, groups, seed)
+    jackknife = Jackknife(confidence_level, groups, seed, clustered=cluster is not None)
     sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
     _check(estimator, sizes, trials)
     named = named_models(sources)
     with ExitStack() as stack:
         sessions: list[Session] = []
         for source in named.values():
-            sessions.append(stack.enter_context(Session.open(source, **options)))
+            opened = stack.enter_context(Session.open(source, **options))
+            sessions.append(opened.by_cluster(cluster))
             execution = sessions[0].execution  # opened once
             options |= {"scheduler": execution.scheduler, "progress": execution.progress}
         _check_classes(list(named), sessions)
@@ -152,6 +157,7 @@ def rank(
         agreement=agreements,
         p_order=p_order,
         common=_common_settings(models),
+        clusters=models[0].clusters,
         paired=len({model.key for model in models}) == 1,
         notes=(*model_notes(models), *approximation_notes(compared)),
         parameters={

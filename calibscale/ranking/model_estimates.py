@@ -24,6 +24,7 @@ from calibscale.inference.resampling import Resampling, total
 from calibscale.kernel_sums import RandomFourier
 from calibscale.results import Estimate
 from calibscale.results.comparison_results import Difference, RankedModel
+from calibscale.results.inference_results import Clusters
 from calibscale.session import Run
 from calibscale.statistics.score_sums import (
     Fingerprint,
@@ -135,6 +136,7 @@ class EstimatedModel:
     key: tuple[int, int]  # equal only for models with the same rows, labels and weights
     totals: TotalsState
     counts: RowCounts
+    clusters: Clusters | None = None
 
     @property
     def value(self) -> float:
@@ -193,7 +195,7 @@ def _estimate_model(
     grouped = resampling.needs(estimator)
     extra = interval_statistics(estimator, resampling, run.source.classes)
     result = run.reporting(stages.next()).scan(
-        [*(grouped or estimator.needs), *extra, _ROWS, _TOTALS]
+        [*(grouped or estimator.needs), *extra, *run.cluster_sums, _ROWS, _TOTALS]
     )
     states = result.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
@@ -219,7 +221,8 @@ def _estimate_model(
             )
             parts = None if few else parts
     key = int(rows.n), int(rows.hashes[0])
-    return EstimatedModel(name, estimate, parts, few, coarse, key, totals, result.counts)
+    counts, clusters = result.counts, run.clusters(result)
+    return EstimatedModel(name, estimate, parts, few, coarse, key, totals, counts, clusters)
 
 
 def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, Floats | None]:
@@ -339,7 +342,7 @@ def rank_probabilities(
         if G < 2:
             return None
         covariance = (G - 1) ** 2 / G * np.atleast_2d(np.cov(left_out))
-        roots.append((models, _root(covariance), G - 1))
+        roots.append((models, _root(covariance), parts[models[0]].freedom or G - 1))
     spread = max(float(np.abs(root).max()) for _, root, _ in roots)
     jitter = max(_BLUR * spread, TIE * float(np.abs(values).max()))
     shared = np.array(ranks(values.tolist()))

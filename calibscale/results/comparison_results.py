@@ -23,6 +23,7 @@ from calibscale.results import (
     Interval,
     Json,
     Labelled,
+    Later,
     Object,
     Omitted,
     Outcome,
@@ -32,6 +33,7 @@ from calibscale.results import (
     not_there,
 )
 from calibscale.results.exported import Row, flat
+from calibscale.results.inference_results import Clusters
 
 
 @dataclass(frozen=True)
@@ -401,6 +403,7 @@ class Ranking(Labelled[RankedModel], Outcome):
     common: dict[str, Any]
     paired: bool
     notes: tuple[str, ...]
+    clusters: Later[Omitted[Clusters | None]] = None
     models: tuple[RankedModel, ...]
     p_order: Share | None
     differences: tuple[Difference, ...]

@@ -30,6 +30,7 @@ from calibscale.results import (
     stratum,
 )
 from calibscale.results.exported import Row, Tabular
+from calibscale.results.inference_results import Clusters
 
 _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
 
@@ -157,6 +158,8 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
         One-sentence summary of the intervals by `multiple_testing.verdict`.
     reliability : Diagram or None
         Reliability diagram of the first binned error of one probability.
+    clusters : Clusters or None
+        Clusters of the rows, if requested.
     groups : dict
         Estimates by value of the column ``group_by``.
     others : tuple of Evaluation
@@ -178,6 +181,7 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     estimates: Annotated[tuple[Estimate, ...], key("results")]
     verdict: Later[str | None]
     reliability: Later[Diagram | None]
+    clusters: Later[Omitted[Clusters | None]] = None
     group_by: Hidden[str | None] = None
     groups: Hidden[dict[float, tuple[Estimate, ...]]] = field(default_factory=dict)
     others: Hidden[tuple[Evaluation, ...]] = ()

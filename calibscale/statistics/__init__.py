@@ -157,7 +157,7 @@ class Replicates(Statistic):
 
     def vectors(self, chunk: Chunk) -> Iterator[tuple[int, Floats]]:
         """δ* (c, K) of each replicate."""
-        return self.vectors_of(chunk.rows, chunk.q, chunk.delta)
+        return self.vectors_of(chunk.units, chunk.q, chunk.delta)
 
     def vectors_of(self, rows: Ints, q: Floats, delta: Floats) -> Iterator[tuple[int, Floats]]:
         """δ* (c, K) of each replicate, from predictions and residuals."""

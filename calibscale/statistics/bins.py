@@ -44,7 +44,7 @@ class _Counts(Statistic):
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         p, _, delta, _ = chunk.event(self.notion)
-        drawn = replicates.scalars(self.notion, chunk.rows, p, delta)
+        drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from calibscale.data import NO_WEIGHTS, Chunk, Floats
+from calibscale.data import NO_WEIGHTS, Chunk, Floats, mixed
 from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results import EXACT, Approximation
@@ -197,25 +197,18 @@ class Fingerprint(Statistic):
         return FingerprintState(np.zeros(()), np.zeros(1, np.uint64))
 
     def accumulate(self, state: FingerprintState, chunk: Chunk) -> FingerprintState:
-        hashes = _mixed(chunk.rows.astype(np.uint64))
+        hashes = mixed(chunk.rows.astype(np.uint64))
         columns = [chunk.labels, weights_of(chunk)]
+        columns += [] if chunk.clusters is None else [chunk.clusters]
         if self.predictions:
             columns = [*chunk.values.T, chunk.labels]
             columns += [chunk.weights] if len(chunk.weights) else []
             columns += [] if chunk.covariates is None else [*chunk.covariates.T]
         for column in columns:
-            hashes = _mixed(hashes ^ np.ascontiguousarray(column, np.float64).view(np.uint64))
+            hashes = mixed(hashes ^ np.ascontiguousarray(column, np.float64).view(np.uint64))
         state.n[...] += len(chunk)
         state.hashes[...] += hashes.sum(keepdims=True)
         return state
-
-
-def _mixed(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64, a bijection whose output bits each depend on all input bits."""
-    h = h + np.uint64(0x9E3779B97F4A7C15)
-    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return h ^ (h >> np.uint64(31))
 
 
 class ScalarState(NamedTuple):
@@ -271,7 +264,7 @@ class SquaredResiduals(Statistic):
         w2 = weights_of(chunk) ** 2
         if self.bins.notion != "class_wise":
             p, _, delta, _ = chunk.event(self.bins.notion)
-            drawn = replicates.scalars(self.bins.notion, chunk.rows, p, delta)
+            drawn = replicates.scalars(self.bins.notion, chunk.units, p, delta)
             kernel_draws.add_bins(drawn * drawn * w2, self.bins.numbers(p), out)
             return
         numbers = [self.bins.numbers(p) for p, _, _ in _columns(self.bins, chunk)]

@@ -250,7 +250,8 @@ def ranking(result: dict[str, Any]) -> doc.Article:
     ]  # fmt: skip
     rows = sorted({m["n"] for m in models if m["n"] is not None})
     subtitle = (
-        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ())) + " rows"
+        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ()))
+        + f" rows{doc.clusters_of(result)}"
     )
     excluded = [
         (m["name"], reason.replace("_", " "), formatting.count(n))

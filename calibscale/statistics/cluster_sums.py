@@ -1,0 +1,73 @@
+"""Sums by cluster of rows, of a sample of the clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from calibscale.data import Chunk, Floats, Ints, default_notion
+from calibscale.results.inference_results import Clusters
+from calibscale.statistics import Statistic
+
+MAX_CLUSTERS = 2**14
+
+
+class ClusterState(NamedTuple):
+    """Hashes of clusters in increasing order (k,); Σ1, Σδ and Σδ² of each (k, 3)."""
+
+    hashes: Ints
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class ClusterSums(Statistic):
+    """Sums of the clusters with the smallest hashes, at most 16,384 of them.
+
+    A cluster that is left is never dropped by a merge before, so that its sums are complete: the
+    clusters are a random sample, and their largest hash estimates the number of all clusters
+    [k minimum values; Bar-Yossef et al., RANDOM 2002].
+    """
+
+    def zero(self, classes: int) -> ClusterState:
+        return ClusterState(np.empty(0, np.int64), np.empty((0, 3)))
+
+    def nbytes(self, classes: int) -> int:
+        return 32 * MAX_CLUSTERS
+
+    def accumulate(self, state: ClusterState, chunk: Chunk) -> ClusterState:
+        delta = chunk.event(default_notion(chunk.classes)).delta
+        sums = np.column_stack([np.ones(len(chunk)), delta, delta * delta])
+        return self.merge(state, ClusterState(chunk.units, sums))
+
+    def merge(self, a: ClusterState, b: ClusterState) -> ClusterState:
+        hashes, sums = (np.concatenate(pair) for pair in zip(a, b, strict=True))
+        distinct, inverse = np.unique(hashes, return_inverse=True)
+        totals: Floats = np.zeros((len(distinct), 3))
+        for k, column in enumerate(sums.T):
+            totals[:, k] = np.bincount(inverse, column, len(distinct))
+        return ClusterState(distinct[:MAX_CLUSTERS], totals[:MAX_CLUSTERS])
+
+
+def described(state: ClusterState, column: str, rows: int) -> Clusters:
+    """Number of clusters, and their intraclass correlation by analysis of variance.
+
+    ρ = (MSB − MSW)/(MSB + (m₀ − 1) MSW) with m₀ = (n − Σm²/n)/(C − 1), and the design effect is
+    1 + (Σm²/Σm − 1) ρ [Kish 1965; Donner & Koval 1980].
+    """
+    m, s, squares = state.sums.T
+    C, n = len(m), float(m.sum())
+    exact = C < MAX_CLUSTERS
+    count = C if exact else round((C - 1) * 2.0**53 / float(state.hashes[-1]))
+    correlation = effect = None
+    if 1 < C < n:
+        between = float((s * s / m).sum() - s.sum() ** 2 / n) / (C - 1)
+        within = float((squares - s * s / m).sum()) / (n - C)
+        size = (n - float(m @ m) / n) / (C - 1)
+        scale = between + (size - 1.0) * within
+        if scale > 0:
+            correlation = (between - within) / scale
+            effect = max(1.0 + (float(m @ m) / n - 1.0) * correlation, 0.0)
+    largest = float(m.max()) / rows if C and rows else 0.0
+    return Clusters(column, count, exact, largest, correlation, effect)
