@@ -26,7 +26,7 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate
-from calibscale.results.inference_results import Clusters
+from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics import PassResult, Statistic, scan, scan_of
 from calibscale.statistics.cluster_sums import ClusterSums, described
 

@@ -304,10 +304,8 @@ class MonteCarloTest:
     def _slack(self, drawn: float) -> float:
         """Allowed difference of a replicate below the value to count as a tie."""
         larger = max(abs(self.value), abs(drawn))
-        rounding = (
-            ROUNDING * (2 * math.sqrt(larger) + ROUNDING) if self.estimate.squared else ROUNDING
-        )
-        return TIE * larger + rounding
+        scale = 2 * math.sqrt(larger) + ROUNDING if self.estimate.squared else 1.0
+        return TIE * larger + ROUNDING * scale
 
     def centre(self) -> None:
         """Replace the p-value by that of KiTE, from centred replicates."""

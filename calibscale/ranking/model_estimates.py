@@ -24,7 +24,7 @@ from calibscale.inference.resampling import Resampling, total
 from calibscale.kernel_sums import RandomFourier
 from calibscale.results import Estimate
 from calibscale.results.comparison_results import Difference, RankedModel
-from calibscale.results.inference_results import Clusters
+from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run
 from calibscale.statistics.score_sums import (
     Fingerprint,

@@ -32,8 +32,8 @@ from calibscale.results import (
     key,
     not_there,
 )
+from calibscale.results.evaluation_results import Clusters
 from calibscale.results.exported import Row, flat
-from calibscale.results.inference_results import Clusters
 
 
 @dataclass(frozen=True)

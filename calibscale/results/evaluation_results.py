@@ -23,6 +23,7 @@ from calibscale.results import (
     Object,
     Omitted,
     Outcome,
+    Share,
     Size,
     Source,
     SourceRows,
@@ -30,7 +31,6 @@ from calibscale.results import (
     stratum,
 )
 from calibscale.results.exported import Row, Tabular
-from calibscale.results.inference_results import Clusters
 
 _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
 
@@ -144,6 +144,46 @@ _GROUPS = Object(
     "GroupedEstimates", "Estimates by value of the covariate `column`.",
     column=str, values=list[_GROUP],  # type: ignore[valid-type]
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Clusters(Declared):
+    """Clusters of the rows of a run.
+
+    Attributes
+    ----------
+    column : str
+        Covariate whose values are the clusters.
+    count : int
+        Number of clusters; exact below 16,384, else with a relative standard error of 0.8 %.
+    largest_share : float
+        Share of the rows in the largest cluster, of those in the sample.
+    intraclass_correlation, design_effect : float or None
+        Of the residuals of the default scalar notion, by an analysis of variance without weights of
+        at most 16,384 clusters; the design effect is the factor by which clusters increase the
+        variance of a mean.  None if every cluster has one row, or there is only one.
+    """
+
+    column: str
+    count: Count
+    exact: bool
+    largest_share: Share
+    intraclass_correlation: float | None
+    design_effect: float | None
+
+    @property
+    def notes(self) -> Computed[tuple[str, ...]]:
+        """Limitations of intervals and tests with these clusters."""
+        notes = []
+        if self.count < 5:
+            notes.append(
+                f"{self.count} clusters are too few: intervals are wide or missing, and p-values "
+                f"are at least {0.5 ** max(self.count - 1, 0):.2g}"
+            )
+        if self.largest_share > 0.5:
+            share = f"{100 * self.largest_share:.0f} %"
+            notes.append(f"one cluster has {share} of the rows: intervals and tests rest on it")
+        return tuple(notes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,49 +29,9 @@ from calibscale.results import (
     Values,
     key,
 )
-from calibscale.results.evaluation_results import Evaluation
+from calibscale.results.evaluation_results import Clusters, Evaluation
 
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values
-
-
-@dataclass(frozen=True)
-class Clusters(Declared):
-    """Clusters of the rows of a run.
-
-    Attributes
-    ----------
-    column : str
-        Covariate whose values are the clusters.
-    count : int
-        Number of clusters; exact below 16,384, else with a relative standard error of 0.8 %.
-    largest_share : float
-        Share of the rows in the largest cluster, of those in the sample.
-    intraclass_correlation, design_effect : float or None
-        Of the residuals of the default scalar notion, by an analysis of variance without weights of
-        at most 16,384 clusters; the design effect is the factor by which clusters increase the
-        variance of a mean.  None if every cluster has one row, or there is only one.
-    """
-
-    column: str
-    count: Count
-    exact: bool
-    largest_share: Share
-    intraclass_correlation: float | None
-    design_effect: float | None
-
-    @property
-    def notes(self) -> Computed[tuple[str, ...]]:
-        """Limitations of intervals and tests with these clusters."""
-        notes = []
-        if self.count < 5:
-            notes.append(
-                f"{self.count} clusters are too few: intervals are wide or missing, and p-values "
-                f"are at least {0.5 ** max(self.count - 1, 0):.2g}"
-            )
-        if self.largest_share > 0.5:
-            share = f"{100 * self.largest_share:.0f} %"
-            notes.append(f"one cluster has {share} of the rows: intervals and tests rest on it")
-        return tuple(notes)
 
 
 _NULL = Object("NullDistribution", mean=float, deviation=float, quantiles=dict[str, float])

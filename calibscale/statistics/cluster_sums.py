@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibscale.data import Chunk, Floats, Ints, default_notion
-from calibscale.results.inference_results import Clusters
+from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics import Statistic
 
 MAX_CLUSTERS = 2**14
