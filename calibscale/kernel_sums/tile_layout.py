@@ -184,7 +184,7 @@ class TileLayout:
             return np.arange(n), np.zeros(max(1, -(-n // lanes)) * lanes, np.int32)
         order = np.argsort(rows.labels, kind="stable")
         present, counts = np.unique(rows.labels, return_counts=True)
-        if n >= _MANY * max(1, len(present)):
+        if _separate(-(-n // lanes) * lanes, len(present)):
             sizes = -(-counts // lanes) * lanes
         else:
             sizes = counts.copy()
@@ -223,7 +223,7 @@ class TileLayout:
         size = panel.s.size
         if len(panel.labels):
             ends = np.flatnonzero(panel.labels[1:] != panel.labels[:-1]) + 1
-            if size >= _MANY * (len(ends) + 1):
+            if _separate(size, len(ends) + 1):
                 return [0, *ends.tolist(), size]
         return [0, size]
 
@@ -256,6 +256,11 @@ class TileLayout:
 _TALL = 1024  # rows of a sub-tile, which share the cached columns
 _SQUARE = 512  # rows of a sub-tile on the diagonal, where sub-tiles are square
 _MANY = 256  # rows of a label from which a separate strip is worth its padding
+
+
+def _separate(size: int, labels: int) -> bool:
+    """Whether labels have separate strips; `size` counts padding, so panels tell their layout."""
+    return size >= _MANY * labels
 
 
 class LaidOutRows(NamedTuple):

@@ -246,6 +246,19 @@ def test_tiles__leave_out_one_row_at_a_time(case, weighted):
         assert 0 <= result.interval.low <= max(result.value, 0.0) <= result.interval.high
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "linear+gaussian"])
+def test_tiles__leave_out_rows_alike_in_every_call(kernel):
+    """With their padding the rows are 256 for each label."""
+    estimator, n = cs.JKCE(FOURIER, kernel=kernel, method="tiles"), 500
+    data = _data(2, n)
+    left_out = [_parts(data.source, estimator, resampling("jackknife")).left_out for _ in range(3)]
+    for again in left_out[1:]:
+        np.testing.assert_array_equal(again, left_out[0])
+    chosen = [0, 123, n - 1]
+    others = [_value(data.of(np.arange(n) != i), estimator) for i in chosen]
+    np.testing.assert_allclose(left_out[0][chosen], others, rtol=1e-9)
+
+
 def test_tiles__rows_without_weight_are_no_parts():
     data = _data(3, 12)
     w = np.ones(12)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import calibscale as cs
 from calibscale import engine
-from calibscale.kernel_sums import ProductKernel, tile_layout
+from calibscale.kernel_sums import NotionRows, ProductKernel, tile_layout
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
+from calibscale.kernels.tile_strips import LANES
 from tests.support.dense_pairs import BANDWIDTH, dense_kernel, overconfident_predictions
 
 
@@ -86,3 +87,44 @@ def test_panels__a_bad_row_is_named(rng):
     pairs = _pairs(logits, y)
     with pytest.raises(cs.InvalidDataError, match="row 2222 "):
         pairs.sum(PairSum(ProductKernel()))
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.7, 0.2, 0.1], [0.25] * 4], ids=["2", "3", "4"])
+def test_strips__are_whole_lanes(shares):
+    classes = len(shares)
+    layout = tile_layout.TileLayout(ProductKernel("gaussian", BANDWIDTH), classes)
+    many = tile_layout._MANY * classes  # rows from which labels have strips of their own
+    for n in (1, 5, *range(many - 2 * LANES, many + LANES)):
+        labels = np.searchsorted(np.cumsum(shares)[:-1], np.arange(n) / n, side="right")
+        q = np.full((n, classes), 1 / classes)
+        delta, none = q - np.eye(classes)[labels], np.zeros((n, 0))
+        rows = NotionRows(q, delta, labels, np.ones(n), none, np.arange(n))
+        panel, place = layout.panel(rows)
+        np.testing.assert_array_equal(panel.labels[place], labels)
+        strips = layout.strips(panel)
+        assert sum(stop - start for start, stop in strips) == panel.s.size
+        assert not np.any(np.array(strips) % LANES), n
+        assert not np.any(layout.grid(panel, panel, False)[:, :4] % LANES), n
+
+
+@pytest.mark.parametrize(("classes", "n"), [(2, 500), (4, 1015)])
+@pytest.mark.parametrize("prediction", ["gaussian", "linear+gaussian"])
+def test_sums__of_almost_enough_rows_for_strips_of_one_label(rng, classes, n, prediction):
+    """With their padding the rows are 256 for each label."""
+    logits, q, y = overconfident_predictions(rng, n, classes)
+    pairs, V = _pairs(logits, y), rng.normal(size=(n, 2))
+    kernel = ProductKernel(prediction, BANDWIDTH)
+    kappa = dense_kernel(q, linear="linear" in prediction)
+    delta = q - np.eye(classes)[y]
+    expected = np.triu(delta @ delta.T * kappa, 1).sum()
+    products = []
+    for _ in range(3):  # memory differs from call to call
+        with pairs.panels(kernel, "canonical") as panels:
+            assert len(panels) == 1
+            products.append(pairs.product(panels, [V], "test")[0])
+    # sums of n terms of size 1
+    np.testing.assert_allclose(products[0], kappa @ V, atol=1e-12, rtol=0)
+    for product in products[1:]:
+        np.testing.assert_array_equal(product, products[0])
+    state = pairs.sum(PairSum(kernel))
+    np.testing.assert_allclose(float(state.pairs), expected, rtol=1e-11)
