@@ -9,7 +9,7 @@ import numpy as np
 
 from calibscale.data import Floats, Ints
 from calibscale.formatting import name_of
-from calibscale.results import Estimate, Interval
+from calibscale.results import THIS_N, Estimate, Interval
 
 _TIE = 1e-9  # relative, so that rounding does not decide
 
@@ -106,7 +106,8 @@ def verdict(
     """Summary of whether and how predictions are miscalibrated, from confidence intervals.
 
     The interval of `confidence_gap` shows whether predictions are too high or too low on average.
-    If it contains 0, the interval of `ece`, or else of `tce2_debiased`, shows errors that cancel.
+    If it contains 0, the interval of `ece`, or else of `tce2_debiased`, shows errors that cancel,
+    if it covers the population value: at this n the expectation of `ece` is above 0 anyway.
 
     Parameters
     ----------
@@ -134,7 +135,11 @@ def verdict(
     judged = [by_name[name] for name in ("confidence_gap", *_ERRORS) if name in by_name]
     if judged and rows == 0:
         return "Nothing to judge: there are no rows with a label and a positive weight."
-    intervals = {name_of(e.estimator): e.interval for e in judged if e.interval is not None}
+    intervals = {
+        name_of(e.estimator): e.interval
+        for e in judged
+        if e.interval is not None and e.interval.covers != THIS_N
+    }
     gap = intervals.pop("confidence_gap", None)
     if gap is not None and not gap.low <= 0.0 <= gap.high:
         return f"{direction(by_name['confidence_gap'], class_names)}: {_gap(gap)}, excludes 0."

@@ -201,6 +201,12 @@ def test_missing_ids__are_errors_or_dropped():
         evaluate(source, "brier", cluster="patient")
 
 
+def test_verdict__is_seldom_against_calibrated_clusters():
+    verdicts = [evaluate(_source(*_data(60, 0.5, s)), cluster="id").verdict for s in range(20)]
+    # 5 % expected: more than 4 of 20 has probability 0.003; the `ece` of every one is above 0
+    assert sum(not verdict.startswith("No miscalibration") for verdict in verdicts) <= 4
+
+
 def test_bootstrap__takes_groups_of_clusters():
     p, y, ids = _data(200, 0.9, 7)
     source = _source(p, y, ids)
