@@ -1,9 +1,10 @@
 """Windows of days: their estimates and tests, from cached sums of their records.
 
 Blocks have 8, 16, 32, … calendar days; each sum is that of the two halves of the block, and a block
-of 8 days adds its days in order.  The first night that needs the sum of a past block writes it to a
-file whose name has a hash of its records, so that an outdated sum is never read.  The terms and
-their order, and therefore the digits, depend only on the days.
+of 8 days adds its days in order.  The first night that needs the sum of a past block (of 16 days or
+more for replicates, which are large) writes it to a file whose name has a hash of its records, so
+that an outdated sum is never read.  The terms and their order, and therefore the digits, depend
+only on the days.
 """
 
 from __future__ import annotations
@@ -386,7 +387,8 @@ def _path(
     """Path of the sum of a block; None if the block is not past or has other entries."""
     model, group, number = entries[0].model, entries[0].group, day >> level
     last = ledger.select(None, None, model, group)[-1].date
-    if len(entries) < 2 or number == date.fromisoformat(last).toordinal() >> level:
+    small = level == _MIN_LEVEL and section == "replicates"
+    if small or len(entries) < 2 or number == date.fromisoformat(last).toordinal() >> level:
         return None
     ends = number << level, (number + 1 << level) - 1
     first, end = (date.fromordinal(max(day, 1)).isoformat() for day in ends)
