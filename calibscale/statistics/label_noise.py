@@ -16,7 +16,7 @@ from calibscale.results import Floor
 from calibscale.statistics import Statistic, weights_of
 
 _ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments
-_CLASS_PAIRS = 2**21  # products of two residuals of a class
+_CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes
 _LEVEL = 0.95
 
 
