@@ -18,6 +18,7 @@ from calibscale.statistics import Statistic, weights_of
 _ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments
 _CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes
 _LEVEL = 0.95
+_LEAST = 1e-300
 
 
 class LabelNoiseState(NamedTuple):
@@ -82,7 +83,8 @@ def _sample(state: LabelNoiseState, size: int) -> _Sample:
     w, q = rows[:, 1], rows[:, 2:]
     variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
     next_priority = state.rows[size, 0] if len(state.rows) > size else 0.0
-    return _Sample(w, q, np.maximum(next_priority / variance, 1.0))
+    # a variance that is rounded to 0 here, but not in the pass, stands for one row
+    return _Sample(w, q, np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0))
 
 
 def form_floor(
@@ -142,7 +144,10 @@ def _drawn(sample: _Sample, size: int) -> tuple[Ints, Floats]:
 
 
 def _gamma_floor(value: float, mean: float, gram: Floats) -> Floor:
-    """Floor by a shifted gamma distribution of cumulants `mean`, 2 tr G² and 8 tr G³."""
+    """Floor by a shifted gamma distribution of cumulants `mean`, 2 tr G² and 8 tr G³.
+
+    The p-value is at least that of an estimate above as many draws as there are residuals.
+    """
     half = gram[::2, ::2]  # a sample of the sample, ordered by priority, for triples of rows
     variance = 2.0 * float(np.vdot(gram, gram))
     third = 64.0 * float(np.vdot(half @ half, half))
@@ -152,7 +157,7 @@ def _gamma_floor(value: float, mean: float, gram: Floats) -> Floor:
     start = mean - shape * scale
     high = start + scale * float(gammainccinv(shape, 1.0 - _LEVEL))
     beyond = float(gammaincc(shape, max((value - start) / scale, 0.0))) if scale > 0 else 1.0
-    return Floor(mean, high, _LEVEL, beyond)
+    return Floor(mean, high, _LEVEL, max(beyond, 1.0 / (1.0 + _VECTORS)))
 
 
 def predictions(q: Floats) -> Chunk:

@@ -97,3 +97,15 @@ def test_floor__of_vectors_is_the_mean_and_quantile_over_drawn_labels(classes, a
         # four standard errors of the share of the draws, and 1 % for the approximation
         assert abs((sample < floor.high).mean() - 0.95) <= 4 * np.sqrt(0.95 * 0.05 / draws) + 0.01
         assert floor.p_value < 0.05  # the label 0 is wrong for most rows
+
+
+def test_floor__of_vectors_is_finite_for_nearly_certain_predictions():
+    rng = np.random.default_rng(2)
+    small = 10.0 ** -rng.uniform(14, 18, (300, 2))  # variances that rounding may make 0
+    q = np.column_stack([1.0 - small.sum(axis=1), small])
+    source = cs.from_arrays(probabilities=q, labels=np.zeros(300, int))
+    names = ["ckce(bandwidth=0.4)", "cmmd(bandwidth=0.4)", "jkce_biased(bandwidth=0.4)", "cwce2"]
+    for each in cs.evaluate(source, [*names, "simplex_ece"], interval=None):
+        floor = each.floor
+        assert floor is None or np.isfinite([floor.mean, floor.high, floor.p_value]).all()
+        assert floor is None or floor.p_value > 0

@@ -152,8 +152,8 @@ def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _estimate(night: dict[str, Any], window: str | None, name: str | None) -> dict[str, Any] | None:
-    found = (e for w in night["windows"] if w["name"] == window for e in w["results"] or ())
-    return next((e for e in found if e["estimator"] == name), None)
+    estimates = (e for w in night["windows"] if w["name"] == window for e in w["results"] or ())
+    return next((e for e in estimates if e["estimator"] == name), None)
 
 
 # ---------------------------------------------------------------- thresholds
