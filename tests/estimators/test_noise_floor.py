@@ -103,7 +103,7 @@ def test_floor__of_vectors_is_finite_for_nearly_certain_predictions():
     rng = np.random.default_rng(2)
     small = 10.0 ** -rng.uniform(14, 18, (300, 2))  # variances that rounding may make 0
     q = np.column_stack([1.0 - small.sum(axis=1), small])
-    source = cs.from_arrays(probabilities=q, labels=np.zeros(300, int))
+    source = cs.from_arrays(probabilities=q, labels=np.ones(300, int))
     names = ["ckce(bandwidth=0.4)", "cmmd(bandwidth=0.4)", "jkce_biased(bandwidth=0.4)", "cwce2"]
     for each in cs.evaluate(source, [*names, "simplex_ece"], interval=None):
         floor = each.floor
