@@ -318,12 +318,14 @@ def _quiet_end(kind: Any, *_: Any) -> None:
 
 def available_cpus() -> int:
     """Number of processors that this process may use, by affinity mask and container quota."""
-    try:
-        from dask.system import cpu_count
-
-        return max(1, int(cpu_count()))
-    except Exception:  # raised by psutil where there is no /proc
-        return os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
+    groups = Path("/sys/fs/cgroup")
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):  # no such file, or no quota: "max"
+            quota, period = map(int, " ".join((groups / n).read_text() for n in names).split())
+            cpus = min(cpus, -(-quota // period)) if quota > 0 else cpus
+    return max(1, cpus)
 
 
 def parse_bytes(size: int | str | None) -> int | None:

@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.spatial.distance import pdist
 from scipy.special import ndtri
 
 from calibscale.data import Chunk, Floats, Ints, Rules, chunks, views
@@ -313,7 +312,7 @@ def pooled_distance(samples: Sequence[Floats]) -> float:
     With more than 10 models, only a part of each sample is used.
     """
     step = -(-len(samples) // _MODELS)
-    distances = np.concatenate([pdist(points[::step]) for points in samples])
+    distances = np.concatenate([elementary.distances_within(p[::step]) for p in samples])
     positive = distances[distances > 1e-12]  # smaller distances are rounding
     return float(np.median(positive)) if positive.size else 1.0
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import qr, solve_triangular
-from scipy.spatial.distance import cdist
 
 from calibscale.data import Floats
 from calibscale.engine.merge_tree import Checkpoint
@@ -151,6 +150,8 @@ class Laplacian(Kernel):
     name: ClassVar[str] = "laplacian"
 
     def __call__(self, X: Floats, Z: Floats) -> Floats:
+        from scipy.spatial.distance import cdist  # slow to import
+
         out = cdist(X, Z)
         out *= -1.0 / self.bandwidth
         elementary.exp_inplace(out.reshape(-1))

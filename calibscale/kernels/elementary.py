@@ -1,4 +1,4 @@
-"""Branch-free exp, exp2 and sin/cos that LLVM vectorises (Numba's own stay scalar)."""
+"""Branch-free exp, exp2 and sin/cos that LLVM vectorises (Numba's own stay scalar); distances."""
 
 from __future__ import annotations
 
@@ -214,3 +214,30 @@ def fourier_features(z, scale, phi):
             sine, cosine = sincos(z[i, j])
             phi[i, first + j] = cosine * scale
             phi[i, first + F + j] = sine * scale
+
+
+@kernel
+def row_distances(rows, out):
+    """Euclidean distances of the pairs of rows i < j, in the order of ``np.triu_indices``.
+
+    axes: rows (n, e), out (n(n − 1)/2,)
+    """
+    n, width = rows.shape
+    at = 0
+    for i in range(n):
+        for j in range(i + 1, n):
+            total = 0.0
+            for k in range(width):
+                total += (rows[i, k] - rows[j, k]) ** 2
+            out[at] = np.sqrt(total)
+            at += 1
+
+
+def distances_within(rows):
+    """Euclidean distances of all pairs of rows (n, e), as `scipy.spatial.distance.pdist` has them.
+
+    SciPy's module takes longer to import than the distances of 1,000 rows.
+    """
+    out = np.empty(len(rows) * (len(rows) - 1) // 2)
+    row_distances(np.ascontiguousarray(rows, np.float64), out)
+    return out

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import dask
+import dask.system
 import numpy as np
 import psutil
 import pytest
@@ -470,3 +471,12 @@ raise SystemExit(os.waitpid(pid, 0)[1])
 def test_fork__after_a_sum_over_pairs():
     ran = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.process
+def test_available_cpus__are_those_of_the_affinity_mask_and_the_quota():
+    assert engine.available_cpus() == dask.system.cpu_count()  # an independent reading
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code += "from calibscale import engine; print(engine.available_cpus())"
+    one = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert one.stdout == "1\n"

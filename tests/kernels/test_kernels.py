@@ -8,6 +8,7 @@ import os
 import numba
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 from scipy.special import log_softmax, softmax
 
 from calibscale.data import LOG_SMALLEST, Block, Rules, chunks
@@ -273,3 +274,9 @@ def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
     wide = '"prefer-vector-width"="512"'
     assert all(wide in text for text in caller.inspect_llvm().values())
     assert not any(wide in text for text in other.inspect_llvm().values())
+
+
+@pytest.mark.parametrize(("rows", "width"), [(0, 3), (1, 3), (2, 1), (300, 10), (50, 101)])
+def test_distances_of_rows_equal_those_of_scipy(rows, width):
+    points = np.random.default_rng(rows).dirichlet(np.full(width, 0.3), rows)
+    assert np.array_equal(elementary.distances_within(points), pdist(points))

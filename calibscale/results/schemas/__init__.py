@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from functools import cache, reduce
+from importlib import import_module
 from inspect import cleandoc
 from operator import or_
 from pathlib import Path
@@ -30,20 +31,18 @@ from pydantic import (
 
 from calibscale.errors import require
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
-from calibscale.results.audit_results import Audit, RecalibrationResult
-from calibscale.results.bias_results import BiasMap
-from calibscale.results.comparison_results import Ranking, Selection
-from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
-from calibscale.results.inference_results import CalibrationTests, Check, Power, SingleTest
-from calibscale.results.night_results import LedgerDays, Night, NightPlan
 
-# declarations of the results by schema; a result may have several forms
-_RESULTS: dict[str, tuple[type[Declared], ...]] = {
-    forms[0].schema: forms
-    for forms in (
-        (Audit,), (BiasMap,), (Check,), (Evaluation,), (LedgerDays,), (Night,), (NightPlan,),
-        (Plan,), (Power,), (Ranking,), (RecalibrationResult,), (Reliability,), (Selection,),
-        (CalibrationTests, SingleTest),
+# modules and declarations of the results by schema; a result may have several forms
+_RESULTS = {
+    f"calibscale.{name}/1": (module, forms)
+    for name, module, *forms in (
+        ("audit", "audit", "Audit"), ("bias", "bias", "BiasMap"), ("check", "inference", "Check"),
+        ("evaluation", "evaluation", "Evaluation"), ("ledger", "night", "LedgerDays"),
+        ("nightly", "night", "Night"), ("nightly_plan", "night", "NightPlan"),
+        ("plan", "evaluation", "Plan"), ("power", "inference", "Power"),
+        ("ranking", "comparison", "Ranking"), ("recalibration", "audit", "RecalibrationResult"),
+        ("reliability", "evaluation", "Reliability"), ("selection", "comparison", "Selection"),
+        ("test", "inference", "CalibrationTests", "SingleTest"),
     )
 }  # fmt: skip
 
@@ -97,7 +96,9 @@ def validated(value: dict[str, Any]) -> dict[str, Any]:
 
 def models(name: str) -> list[type[BaseModel]]:
     """Models of the forms of a result, from which its schema is generated."""
-    return [_model(form) for form in _RESULTS[name]]  # type: ignore[arg-type]
+    stem, forms = _RESULTS[name]
+    module = import_module(f"calibscale.results.{stem}_results")
+    return [_model(getattr(module, form)) for form in forms]
 
 
 class _Object(BaseModel):
