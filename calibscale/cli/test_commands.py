@@ -47,6 +47,10 @@ class _NullChoice(click.Choice):
     "STORE is calibrated.",
 )  # fmt: skip
 @click.option(
+    "--bandwidths", type=click.IntRange(1, 100), default=1, metavar="N",
+    help="Test by the largest of the statistics of N bandwidths, around that of each estimator.",
+)  # fmt: skip
+@click.option(
     "--alpha", type=shared.SHARE, metavar="LEVEL",
     help="Significance level: exit with code 3 if a p-value is at most LEVEL.",
 )  # fmt: skip
@@ -60,6 +64,7 @@ def test(
     null: str | None,
     n_replicates: int,
     stop_after: int | None,
+    bandwidths: int,
     alpha: float | None,
     json_path: str | None,
     quiet: bool,
@@ -94,8 +99,9 @@ def test(
         shared.check_level(alpha, n_replicates, 0 if centred else 1)
     with open_session(store, options, "testing", quiet=quiet) as session:
         result = run(
-            session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after, **options
-        )
+            session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after,
+            bandwidths=bandwidths, **options,
+        )  # fmt: skip
     shared.finish(result, json_path, quiet)
     if alpha is None:
         return

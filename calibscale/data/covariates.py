@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from calibscale import engine
 from calibscale.data import DROP_REMEDY, Floats, Ints, mixed, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
-
-if TYPE_CHECKING:
-    from calibscale.results.audit_results import Where
+from calibscale.results.audit_results import Where
 
 MAX_LEVELS = 64
 _QUIET = np.errstate(over="ignore", invalid="ignore")
@@ -209,8 +207,6 @@ class Axis:
 
     def where(self, part: int) -> Where:
         """Condition that defines a part."""
-        from calibscale.results.audit_results import Where  # not needed by most commands
-
         if self.levels is not None:
             return Where(self.name, value=self.levels[part])
         ends = (None, *self.edges, None)

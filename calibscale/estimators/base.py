@@ -238,6 +238,13 @@ class Estimator(BoundEstimator):
         """Return the settings with the bandwidths of the bound estimator."""
         return bound.settings
 
+    def scaled(self, bound: BoundEstimator, factor: float) -> Estimator:
+        """Return the settings with the bandwidths of the bound estimator times a factor.
+
+        An OptionError is raised if it has none.
+        """
+        raise OptionError(f"{self.name} has no bandwidths to scale; use jkce, kce or klce")
+
     def shared(self, setups: Sequence[DataProfile]) -> Self:
         """Return the estimator with every bandwidth that depends on the data set for all models.
 

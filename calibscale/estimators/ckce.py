@@ -45,6 +45,12 @@ class MomentError(Estimator):
         notion = self.notion or "canonical"
         return replace(self, features=self.features.resolve(*setups, notion=notion))
 
+    def scaled(self, bound: BoundEstimator, factor: float) -> Estimator:
+        features = getattr(bound.settings, "features", None)
+        if not isinstance(features, RandomFourier) or features.bandwidth is None:
+            return super().scaled(bound, factor)
+        return replace(self, features=replace(features, bandwidth=factor * features.bandwidth))
+
     def undefined(self, state: Any) -> str | None:
         return None if state.weight > 0 else NO_ROWS
 

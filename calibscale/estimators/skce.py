@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.data import Floats, problems
 from calibscale.data.derived_sources import HoldOut
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
@@ -87,12 +87,9 @@ class SKCE(Estimator):
         if len(set(self.covariates)) != len(self.covariates):
             raise OptionError(f"a covariate is named twice: {', '.join(self.covariates)}")
         unknown = [name for name in self.categorical if name not in self.covariates]
-        if unknown:
-            raise OptionError(f"categorical {', '.join(unknown)} is not among the covariates")
-        if not 1e-14 <= self.tolerance <= 0.1:
-            raise OptionError(f"tolerance must be in 1e-14..0.1, not {self.tolerance}")
-        if self.n_features < 2:
-            raise OptionError(f"n_features must be at least 2, not {self.n_features}")
+        require(not unknown, f"categorical {', '.join(unknown)} is not among the covariates")
+        require(1e-14 <= self.tolerance <= 0.1, "tolerance must be in 1e-14..0.1", self.tolerance)
+        require(self.n_features >= 2, "n_features must be at least 2", self.n_features)
 
     @classmethod
     def on(cls, covariates: str | Sequence[str] | SKCE) -> SKCE:
@@ -126,6 +123,17 @@ class SKCE(Estimator):
             covariate_bandwidth=bound.covariate_bandwidths or None,
             method=self.method,
             bandwidth_share=None,
+        )
+
+    def scaled(self, bound: BoundEstimator, factor: float) -> Estimator:
+        chosen = self.bandwidth_share is not None
+        require(not chosen, "several bandwidths leave none to choose by bandwidth_share")
+        settled: Any = self.settled(bound)
+        covariates = settled.covariate_bandwidth or {}
+        return replace(
+            settled,
+            prediction_bandwidth=factor * settled.prediction_bandwidth,
+            covariate_bandwidth={name: factor * b for name, b in covariates.items()} or None,
         )
 
     def shared(self, setups: Sequence[DataProfile]) -> Self:

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 
 from calibscale import engine
-from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.inference.multiple_testing import largest_standardised
 from calibscale.inference.nulls import (
-    NULLS,
+    CERTAIN,
     Null,
     Replicates,
     knows_clusters,
+    null_of,
+    pair_values,
     redraws,
     replicates_of,
 )
-from calibscale.kernel_sums import NotionRows
 from calibscale.results import Estimate
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.session import Run, Session, SessionOptions, listed, verb
 from calibscale.statistics import States, Statistic
 
-_DRAWN = 2**21  # residuals drawn at a time, over all rows: 16 MB; 64 MB take twice the time
-_MAX_REPLICATES = 10**6
+_MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
 
 
 @verb
@@ -44,6 +43,7 @@ def calibration_test(
     seed: int = 0,
     stop_after: int | None = None,
     cluster: str | None = None,
+    bandwidths: int = 1,
     **options: Unpack[SessionOptions],
 ) -> CalibrationTests:
     """Test whether predictions are calibrated.
@@ -89,6 +89,12 @@ def calibration_test(
     cluster : str, optional
         Name of a covariate, numbers or texts, whose equal values are one cluster; a warning is
         logged if the null treats rows as independent.
+    bandwidths : int
+        Number of bandwidths, from an eighth to four times that of each statistic, which must be
+        JKCE, KCE, KLCE or another kernel error.  If more than 1, the value of a test is the largest
+        of their statistics, each in standard deviations from its mean under the null.  The test
+        keeps its level, with all rows, and has nearly the power of the best of them (Schrab et al.
+        2023).
 
     Raises
     ------
@@ -112,9 +118,12 @@ def calibration_test(
         clusters = session.rules.cluster is not None
         drawn_from = null_of(null or ("wild_cluster" if clusters else "labels"), seed)
         _check(estimators, drawn_from, n_replicates, stop_after)
+        factors = _factors(bandwidths, drawn_from, stop_after)
         if not knows_clusters(drawn_from, clusters):
             session = replace(session, rules=replace(session.rules, cluster=None))
         run = session.run(estimators)
+        if bandwidths > 1:
+            run = session.run([e.settings.scaled(e, f) for e in run.fitting for f in factors])
         for estimator in run.fitting:
             if reason := drawn_from.unsupported(estimator):
                 raise OptionError(reason)
@@ -142,6 +151,11 @@ def calibration_test(
         for trial in trials:
             if drawn_from.centred and trial.estimator.centred_null:
                 trial.centre()
+        if bandwidths > 1:
+            trials = [
+                strongest(trials[first : first + bandwidths], factors)
+                for first in range(0, len(trials), bandwidths)
+            ]
     certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
     return CalibrationTests(
         results=tuple(
@@ -151,18 +165,6 @@ def calibration_test(
         clusters=run.clusters(one_pass),
         **run.outcome(one_pass.counts, started),
     )
-
-
-def null_of(null: str | Null, seed: int) -> Null:
-    """Null of the given name and seed; a `Null` is returned as it is.
-
-    An OptionError is raised if the name is unknown, or the seed is out of range.
-    """
-    if isinstance(null, Null):
-        return null
-    require(null in NULLS, f"null must be one of {', '.join(NULLS)}", null)
-    require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
-    return NULLS[null](seed)
 
 
 def _check(
@@ -186,6 +188,17 @@ def _check(
             raise OptionError(f"{estimator.name} is not a calibration error and cannot be tested")
 
 
+def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]:
+    """Factors of the bandwidths of a test over several of them."""
+    require(1 <= bandwidths <= _MAX_BANDWIDTHS, "bandwidths must be in 1..100", bandwidths)
+    if bandwidths > 1 and (null.centred or not null.draws or stop_after is not None):
+        raise OptionError(
+            "bandwidths= compares all replicates: it excludes stop_after and the nulls permute and "
+            "hoeffding"
+        )
+    return np.geomspace(0.125, 4.0, bandwidths).tolist() if bandwidths > 1 else [1.0]
+
+
 def _over(progress: engine.Progress, passes: int) -> engine.Progress:
     """Progress callback of one pass that reports it as part of all passes."""
     finished = 0
@@ -207,40 +220,6 @@ def _pooled(null: Null, run: Run) -> Null:
     return null.with_states(run.scan(needed).groups[None]) if needed else null
 
 
-def pair_values(
-    run: Run, estimator: BoundEstimator, null: Null, n_replicates: int
-) -> Iterator[float]:
-    """Value of each replicate of an estimator that sums over all pairs.
-
-    Σ_ij ⟨δ*_i, δ*_j⟩ κ_ij of a block of replicates takes one product of the kernel matrix with
-    their residuals.
-    """
-    pairs, spec = run.pairs(), estimator.pair_sum
-    assert spec is not None
-    state = pairs.sum(spec)
-    with pairs.panels(spec.kernel, spec.notion) as panels:
-        if null.moves:
-            versions = partial(null.moved, spec.notion)
-            for all_pairs, diagonal in pairs.moved(panels, versions, n_replicates):
-                yield estimator.from_sums(all_pairs, diagonal, state)
-            return
-        parts = [panels[index].rows for index in range(len(panels))]
-        rows = NotionRows.join(parts)
-        cuts = np.cumsum([len(part) for part in parts])[:-1]
-        squares = rows.weights**2 * spec.kernel.diagonal(rows)
-        e = rows.delta.shape[1]
-        block = max(2, _DRAWN // max(1, rows.delta.size) // 2 * 2)
-        for first in range(0, n_replicates, block):
-            last = min(n_replicates, first + block)
-            drawn = null.residuals(spec.notion, rows, first, last)  # (n, B, e)
-            strengths = (drawn * rows.weights[:, None, None]).reshape(len(rows), -1)
-            products = np.concatenate(pairs.product(panels, np.split(strengths, cuts), "draws"))
-            sums = np.einsum("ib,ib->b", strengths, products).reshape(-1, e).sum(axis=1)
-            diagonals = np.einsum("ibe,ibe,i->b", drawn, drawn, squares)
-            for all_pairs, diagonal in zip(sums, diagonals, strict=True):
-                yield estimator.from_sums(float(all_pairs), float(diagonal), state)
-
-
 # ---------------------------------------------------------------- Monte Carlo tests
 
 
@@ -249,21 +228,6 @@ ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 
 _STATE_BYTES = 2**26  # for the replicates of one statistic in one pass
 _MAX_BATCH = 256  # replicates of one pass
-
-
-@dataclass(frozen=True)
-class Certain(Statistic):
-    """Number of rows that predict a class with certainty (1,)."""
-
-    def zero(self, classes: int) -> tuple[Floats]:
-        return (np.zeros(1),)
-
-    def accumulate(self, state: tuple[Floats], chunk: Chunk) -> tuple[Floats]:
-        state[0][...] += np.count_nonzero(chunk.rest == 0.0)
-        return state
-
-
-CERTAIN = Certain()
 
 
 @dataclass(eq=False)
@@ -374,6 +338,23 @@ def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> Mont
         if hasattr(part, "weight2")
     )
     return MonteCarloTest(estimator, estimate, weighted)
+
+
+def strongest(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> MonteCarloTest:
+    """Test by the largest of the statistics of several bandwidths, from all their replicates."""
+    first = trials[0]
+    if first.estimate.reason is not None:
+        return first
+    values = np.array([[trial.value, *trial.values] for trial in trials])
+    largest, which = largest_standardised(values)
+    own = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
+    estimate = replace(
+        trials[which].estimate, value=float(largest[0]), squared=False,
+        parameters={**trials[which].estimate.parameters, **own},
+    )  # fmt: skip
+    out = MonteCarloTest(trials[which].estimator, estimate)
+    out.add(largest[1:].tolist(), None)
+    return out
 
 
 def result_of(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernel_sums import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
+from calibscale.session import Run
 from calibscale.statistics import Replicates, Statistic, redraws
 
 _log = logging.getLogger(__name__)
 MAX_POOL = 2**27  # residuals in memory: 1 GB
+_DRAWN = 2**21  # residuals drawn at a time, over all rows: 16 MB; 64 MB take twice the time
 
 Labels = NDArray[np.int32]
 
@@ -246,6 +249,33 @@ NULLS: dict[str, type[Null]] = {
 }
 
 
+def null_of(null: str | Null, seed: int) -> Null:
+    """Null of the given name and seed; a `Null` is returned as it is.
+
+    An OptionError is raised if the name is unknown, or the seed is out of range.
+    """
+    if isinstance(null, Null):
+        return null
+    require(null in NULLS, f"null must be one of {', '.join(NULLS)}", null)
+    require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
+    return NULLS[null](seed)
+
+
+@dataclass(frozen=True)
+class Certain(Statistic):
+    """Number of rows that predict a class with certainty (1,)."""
+
+    def zero(self, classes: int) -> tuple[Floats]:
+        return (np.zeros(1),)
+
+    def accumulate(self, state: tuple[Floats], chunk: Chunk) -> tuple[Floats]:
+        state[0][...] += np.count_nonzero(chunk.rest == 0.0)
+        return state
+
+
+CERTAIN = Certain()
+
+
 def knows_clusters(null: Null, clusters: bool) -> bool:
     """Whether draws of a null are by cluster; an OptionError if there are none to draw by.
 
@@ -267,3 +297,37 @@ def replicates_of(
         return {}
     needed = dict.fromkeys(s for e in estimators for s in e.needs if redraws(s))
     return {s: Replicates(s, null, first, last) for s in needed}
+
+
+def pair_values(
+    run: Run, estimator: BoundEstimator, null: Null, n_replicates: int
+) -> Iterator[float]:
+    """Value of each replicate of an estimator that sums over all pairs.
+
+    Σ_ij ⟨δ*_i, δ*_j⟩ κ_ij of a block of replicates takes one product of the kernel matrix with
+    their residuals.
+    """
+    pairs, spec = run.pairs(), estimator.pair_sum
+    assert spec is not None
+    state = pairs.sum(spec)
+    with pairs.panels(spec.kernel, spec.notion) as panels:
+        if null.moves:
+            versions = partial(null.moved, spec.notion)
+            for all_pairs, diagonal in pairs.moved(panels, versions, n_replicates):
+                yield estimator.from_sums(all_pairs, diagonal, state)
+            return
+        parts = [panels[index].rows for index in range(len(panels))]
+        rows = NotionRows.join(parts)
+        cuts = np.cumsum([len(part) for part in parts])[:-1]
+        squares = rows.weights**2 * spec.kernel.diagonal(rows)
+        e = rows.delta.shape[1]
+        block = max(2, _DRAWN // max(1, rows.delta.size) // 2 * 2)
+        for first in range(0, n_replicates, block):
+            last = min(n_replicates, first + block)
+            drawn = null.residuals(spec.notion, rows, first, last)  # (n, B, e)
+            strengths = (drawn * rows.weights[:, None, None]).reshape(len(rows), -1)
+            products = np.concatenate(pairs.product(panels, np.split(strengths, cuts), "draws"))
+            sums = np.einsum("ib,ib->b", strengths, products).reshape(-1, e).sum(axis=1)
+            diagonals = np.einsum("ibe,ibe,i->b", drawn, drawn, squares)
+            for all_pairs, diagonal in zip(sums, diagonals, strict=True):
+                yield estimator.from_sums(float(all_pairs), float(diagonal), state)

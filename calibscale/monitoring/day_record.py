@@ -14,9 +14,10 @@ from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference import CERTAIN, batch_of, count_replicates, trial_of
+from calibscale.inference import batch_of, count_replicates, trial_of
 from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
+from calibscale.inference.nulls import CERTAIN
 from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.ledger import Ledger, Record

@@ -133,6 +133,7 @@ def test_test__without_alpha_no_p_value_is_a_breach(run: Any, tmp_path: Path) ->
         (("--null", "hoeffding", "-b", 99), "--replicates cannot be used"),
         (("--null", "hoeffding", "--stop-after", 5), "--stop-after cannot be used"),
         (("-s", "ckce(method=exact)"), "method"),
+        (("-s", "ece", "--bandwidths", 5), "ece has no bandwidths"),
         (("--covariates", "height"), "height"),
         (("--json", "/nowhere/at/all.json"), "there is no folder /nowhere/at"),
     ],

@@ -87,6 +87,9 @@ def _null_note(tests: Sequence[Tested]) -> str:
     count = max(one.test["replicates"] or 0 for one in tests)
     drawn = "labels drawn from the predictions" if first["null"] == "labels" else first["null"]
     text = f"null: {drawn}, {formatting.plural(count, 'replicate')}, seed {first['seed']}"
+    factors = (first["parameters"] or {}).get("bandwidth_factors")
+    if factors:
+        text += f"; value: the largest of {len(factors)} bandwidths, in standard deviations"
     certain = first.get("certain_rows")
     return text + (
         f"; {certain:,} rows have a prediction of 0 or 1, so that their labels are the same in "

@@ -1,0 +1,89 @@
+"""Tests over several bandwidths: values and p-values from those of single ones, and the level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+
+FACTORS = np.geomspace(0.125, 4.0, 5)
+
+
+def drawn(seed: int, rows: int = 120, wave: float = 0.0) -> cs.ArraySource:
+    """Events of two classes, with a covariate; `wave` is the size of an error in p and x."""
+    rng = np.random.default_rng(seed)
+    p, x = rng.beta(0.5, 4.0, rows), rng.normal(size=rows)
+    rate = np.clip(p + wave * np.sin(20.0 * p) * np.sign(x), 0.0, 1.0)
+    labels = (rng.random(rows) < rate).astype(int)
+    return cs.from_arrays(
+        probabilities=p, labels=labels, binary=True, covariates=x[:, None], covariate_names=["x"]
+    )
+
+
+def at(statistic: str, factor: float, source: cs.ArraySource) -> cs.Estimator:
+    """Statistic with its default bandwidths times a factor, set by hand."""
+    own = cs.evaluate(source, statistic).estimates[0].parameters
+    if statistic.startswith("jkce"):
+        return cs.JKCE(cs.RandomFourier(100, bandwidth=factor * own["bandwidth"]))
+    scaled = {name: factor * b for name, b in own["covariate_bandwidth"].items()}
+    return cs.KLCE(
+        tuple(own["covariates"]), method=own["method"], covariate_bandwidth=scaled or None,
+        prediction_bandwidth=factor * own["prediction_bandwidth"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    ["klce(covariates=['x'])", "klce(covariates=['x'], method=spectral)", "kce", "jkce"],
+)
+def test_value__is_the_largest_of_the_standardised_statistics(statistic):
+    source = drawn(1, wave=0.3)
+    result = cs.calibration_test(source, statistic, n_replicates=39, seed=3, bandwidths=5).results[
+        0
+    ]
+    singles = [
+        cs.calibration_test(source, at(statistic, f, source), n_replicates=39, seed=3).results[0]
+        for f in FACTORS
+    ]
+    values = np.array([[one.value, *one.null_values] for one in singles])
+    scores = (values - values.mean(1, keepdims=True)) / values.std(1, keepdims=True)
+    largest = scores.max(axis=0)
+    assert [result.value, *result.null_values] == pytest.approx(largest, rel=1e-9)
+    assert result.p_value == np.mean(largest >= largest[0] - 1e-9)
+    assert result.parameters["largest_at"] == pytest.approx(FACTORS[scores[:, 0].argmax()])
+    assert result.statistic == statistic.partition("(")[0]
+
+
+def test_undefined__values_keep_their_reason():
+    source = cs.from_arrays(probabilities=[0.4], labels=[1], binary=True)
+    result = cs.calibration_test(source, "kce", n_replicates=9, bandwidths=3).results[0]
+    assert result.p_value is None
+    assert "two rows" in result.reason
+
+
+def test_predictions__that_are_certain_have_no_evidence():
+    source = cs.from_arrays(probabilities=[0.0, 1.0] * 20, labels=[0, 1] * 20, binary=True)
+    result = cs.calibration_test(source, "kce", n_replicates=19, bandwidths=3).results[0]
+    assert (result.value, result.p_value) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "match"),
+    [("ece", "ece has no bandwidths"), ("kce(bandwidth_share=0.3)", "leave none to choose")],
+)
+def test_statistics__without_several_bandwidths_are_refused(statistic, match):
+    with pytest.raises(cs.OptionError, match=match):
+        cs.calibration_test(drawn(0), statistic, bandwidths=2)
+
+
+@pytest.mark.long
+def test_level__is_exact():
+    """Of 300 calibrated data sets 5 ± 3.8 % (three standard errors) are rejected at 5 %."""
+    rejected = [
+        cs.calibration_test(
+            drawn(seed, 60), "klce(covariates=['x'])", n_replicates=39, bandwidths=5
+        ).results[0].p_value <= 0.05
+        for seed in range(300)
+    ]  # fmt: skip
+    assert 0.012 <= np.mean(rejected) <= 0.088
