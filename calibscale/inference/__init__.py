@@ -14,7 +14,7 @@ from calibscale import engine
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference.multiple_testing import largest_standardised
+from calibscale.inference.multiple_testing import most_extreme
 from calibscale.inference.nulls import (
     CERTAIN,
     Null,
@@ -92,9 +92,9 @@ def calibration_test(
     bandwidths : int
         Number of bandwidths, from an eighth to four times that of each statistic, which must be
         JKCE, KCE, KLCE or another kernel error.  If more than 1, the value of a test is the largest
-        of their statistics, each in standard deviations from its mean under the null.  The test
-        keeps its level, with all rows, and has nearly the power of the best of them (Schrab et al.
-        2023).
+        −log₁₀ p of theirs, each by a gamma distribution with the moments of its replicates.  The
+        test keeps its level, with all rows, and has nearly the power of the best of them (Schrab et
+        al. 2023).
 
     Raises
     ------
@@ -346,7 +346,7 @@ def strongest(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Mon
     if first.estimate.reason is not None:
         return first
     values = np.array([[trial.value, *trial.values] for trial in trials])
-    largest, which = largest_standardised(values)
+    largest, which = most_extreme(values)
     own = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
     estimate = replace(
         trials[which].estimate, value=float(largest[0]), squared=False,
