@@ -41,6 +41,7 @@ class ScoreHistogram(Statistic):
     """
 
     notion: str
+    large_chunks: ClassVar[bool] = True  # distinct scores of a chunk are merged with those before
 
     def zero(self, classes: int) -> ScoreState:
         return ScoreState(np.empty(0), np.zeros((6, 0)))
@@ -53,23 +54,26 @@ class ScoreHistogram(Statistic):
             row_sums.fine_histogram(p, delta, chunk.weights, state.sums[:5])
             _add(_cells(p), (variances,), state.sums[5:])
             return state
-        columns = (np.ones_like(w), w, w * w, w * p, w * delta, variances)
         scores, numbers = np.unique(p, return_inverse=True)
         sums = np.zeros((6, len(scores)))
-        _add(numbers, columns, sums)
+        _add(numbers, (np.ones_like(w), w, w * w, w * p, w * delta, variances), sums)
         return self.merge(state, ScoreState(scores, sums))
 
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
         if a.exact and b.exact:
             if not len(a.scores):
                 return b if len(b.scores) <= MAX_SCORES else _in_cells(b)
-            scores, numbers = np.unique(np.append(a.scores, b.scores), return_inverse=True)
-            if len(scores) <= MAX_SCORES:
+            scores = np.sort(np.append(a.scores, b.scores), kind="stable")  # fast: two sorted runs
+            different = np.append(True, scores[1:] > scores[:-1])
+            if np.count_nonzero(different) <= MAX_SCORES:
+                scores = scores[different]
                 sums = np.zeros((6, len(scores)))
-                _add(numbers, np.hstack([a.sums, b.sums]), sums)
+                for part in (a, b):
+                    sums[:, np.searchsorted(scores, part.scores)] += part.sums
                 return ScoreState(scores, sums)
-        a, b = _in_cells(a), _in_cells(b)
-        return a._replace(sums=a.sums + b.sums)
+        a = _in_cells(a)
+        np.add(a.sums, _in_cells(b).sums, out=a.sums)
+        return a
 
 
 def _cells(scores: Floats) -> Ints:
@@ -112,6 +116,10 @@ class OccupiedCells(NamedTuple):
     @property
     def share(self) -> Floats:
         return self.weight / self.weight.sum()
+
+    @property
+    def rate(self) -> float:
+        return float(self.share @ self.frequency)
 
     def coarse(self, most: int) -> OccupiedCells:
         """At most `most` cells of nearly equal weight, made of neighbours."""

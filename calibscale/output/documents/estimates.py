@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from calibscale import formatting
+from calibscale.errors import OptionError
 from calibscale.estimators import BIASED, short_summary
 from calibscale.formatting import name_of
 from calibscale.output.document import (
@@ -34,9 +38,11 @@ from calibscale.output.plots.prediction_plots import (
     plot_reliability,
     prediction,
 )
+from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _ALPHA = 0.05  # level of tests
+_LISTED = 25  # points of a curve in its table
 THIS_N = "the expectation at this n"
 
 
@@ -388,3 +394,31 @@ def reliability_figure(
         f"{where[:1].upper()}{where[1:]}",
         in_text,
     )
+
+
+# ---------------------------------------------------------------- curves of the score
+
+
+def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+    """Plots of the curves of estimates, each once for a notion."""
+    drawn = set()
+    for estimate in estimates:
+        key, plot, height, title = SCORE_PLOTS.get(name_of(estimate["estimator"]), [None] * 4)
+        with suppress(OptionError):  # without a value, or in a malformed result
+            if plot is None or (plot, estimate["notion"]) in drawn:
+                continue
+            curve = curve_of(estimate, key)
+            drawn.add((plot, estimate["notion"]))
+            ranks = np.unique(
+                np.linspace(0, len(curve[next(iter(curve))]) - 1, _LISTED).astype(int)
+            )
+            rows = zip(*(column[ranks] for column in curve.values()), strict=True)
+            numbers = [tuple(map(formatting.number, map(float, row))) for row in rows]
+            text = f"{formatting.label(estimate)} {formatting.number(estimate['value'])}"
+            if floor := estimate.get("floor"):
+                noise = formatting.number(floor["mean"])
+                text += f"; {noise} on average if calibrated, p = {floor['p_value']:.2g}"
+            yield Figure(
+                partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
+                table(f"Data of the plot: {title}", tuple(curve), numbers), title,
+            )  # fmt: skip
