@@ -167,7 +167,6 @@ def evaluate(
     store: str | None,
     names: tuple[str, ...],
     json_path: str | None,
-    figure: str | None,
     quiet: bool,
     group_by: tuple[str, ...],
     interval: str | None,
@@ -190,6 +189,7 @@ def evaluate(
       calibscale evaluate loans.zarr --group-by region --group-by age:4 --json result.json
       calibscale evaluate loans.zarr -e corp -e ecce_mad -e murphy -e aurc --figure scores.png
     """
+    figure = options.pop("figure")
     shared.check_outputs({"--json": json_path, "--figure": figure}, picture=figure)
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")

@@ -28,7 +28,7 @@ from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
 _DRAWS, _FLOOR_CELLS = 199, 4096  # draws of events for floors, and cells that they are drawn for
 _MAX_STEPS = 1000  # steps of an isotonic curve in results
-_BAND_DRAWS, _BAND_CELLS, _POINTS = 100, 1024, 101  # of the band and the curves in results
+_BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
 _ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
 
@@ -273,7 +273,7 @@ class CORP(ScoreError):
 
 def _band(cells: OccupiedCells) -> dict[str, list[float]]:
     """Range of 95 % of the isotonic curves of events that are drawn from the scores."""
-    cells = cells.coarse(_BAND_CELLS)
+    cells = cells.coarse(_FLOOR_CELLS)
     points = np.unique(np.linspace(0, len(cells.score) - 1, _POINTS).astype(int))
     drawn = _drawn_cells(cells, [np.random.default_rng(0)] * _BAND_DRAWS)
     low, high = np.quantile([isotonic(one)[points] for one in drawn], [0.025, 0.975], axis=0)

@@ -8,8 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from calibscale import formatting
 from calibscale.errors import OptionError
 from calibscale.estimators import BIASED, short_summary
@@ -42,7 +40,6 @@ from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _ALPHA = 0.05  # level of tests
-_LISTED = 25  # points of a curve in its table
 THIS_N = "the expectation at this n"
 
 
@@ -403,22 +400,20 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[Figure]:
     """Plots of the curves of estimates, each once for a notion."""
     drawn = set()
     for estimate in estimates:
-        key, plot, height, title = SCORE_PLOTS.get(name_of(estimate["estimator"]), [None] * 4)
-        with suppress(OptionError):  # without a value, or in a malformed result
-            if plot is None or (plot, estimate["notion"]) in drawn:
-                continue
+        name, notion = name_of(estimate["estimator"]), estimate["notion"]
+        if name not in SCORE_PLOTS or (SCORE_PLOTS[name], notion) in drawn:
+            continue
+        key, plot, height, title = SCORE_PLOTS[name]
+        with suppress(OptionError):  # there is no value, or the result is malformed
             curve = curve_of(estimate, key)
-            drawn.add((plot, estimate["notion"]))
-            ranks = np.unique(
-                np.linspace(0, len(curve[next(iter(curve))]) - 1, _LISTED).astype(int)
-            )
-            rows = zip(*(column[ranks] for column in curve.values()), strict=True)
-            numbers = [tuple(map(formatting.number, map(float, row))) for row in rows]
+            drawn.add((SCORE_PLOTS[name], notion))
+            points = [*zip(*curve.values(), strict=True)]
+            rows = [map(formatting.number, point) for point in points[:: -(-len(points) // 25)]]
             text = f"{formatting.label(estimate)} {formatting.number(estimate['value'])}"
             if floor := estimate.get("floor"):
                 noise = formatting.number(floor["mean"])
                 text += f"; {noise} on average if calibrated, p = {floor['p_value']:.2g}"
             yield Figure(
                 partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
-                table(f"Data of the plot: {title}", tuple(curve), numbers), title,
+                table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
             )  # fmt: skip
