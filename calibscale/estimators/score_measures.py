@@ -280,17 +280,14 @@ def _band(cells: OccupiedCells) -> dict[str, list[float]]:
     return curve(score=cells.score[points], low=low, high=high)
 
 
-def _steps(cells: OccupiedCells, fit: Floats) -> list[dict[str, float]]:
+def _steps(cells: OccupiedCells, fit: Floats) -> dict[str, list[float]]:
     """Steps of an isotonic curve; the shortest are left out where there are too many."""
     starts = np.concatenate([[0], np.flatnonzero(np.diff(fit)) + 1])
     ends = np.append(starts[1:], len(fit)) - 1
     weight = np.add.reduceat(cells.weight, starts)
     kept = np.sort(np.argsort(-weight, kind="stable")[:_MAX_STEPS])
-    columns = (cells.score[starts], cells.score[ends], fit[starts], weight)
-    names = ("low", "high", "frequency", "weight")
-    return [
-        dict(zip(names, map(float, row), strict=True)) for row in np.column_stack(columns)[kept]
-    ]
+    low, high = cells.score[starts[kept]], cells.score[ends[kept]]
+    return curve(low=low, high=high, frequency=fit[starts[kept]], weight=weight[kept])
 
 
 @dataclass(frozen=True)

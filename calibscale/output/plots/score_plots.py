@@ -1,7 +1,21 @@
-"""Plots of measures of the score: CORP, cumulative differences, Murphy diagram, risk–coverage."""
+"""Plots of measures of the score: CORP, cumulative differences, Murphy diagram, risk–coverage.
+
+Each function draws the curve of an `Estimate`, or of its JSON object, and raises an OptionError if
+that has no such curve.
+
+Examples
+--------
+>>> import calibscale as cs
+>>> from calibscale.output.plots import plot_murphy, plot_risk_coverage
+>>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+>>> result = cs.evaluate(data, ["murphy", "aurc"])
+>>> plot_murphy(result["murphy"]).get_xlabel(), plot_risk_coverage(result["aurc"]).get_xlabel()
+('threshold', 'coverage')
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,22 +40,13 @@ _CURVES = {
 
 
 def curve_of(estimate: Any, key: str) -> dict[str, Any]:
-    """Curve in the details of an estimate, or of its JSON object: columns of equal lengths.
-
-    Raises
-    ------
-    OptionError
-        If there is no such curve.
-    """
-    value = estimate if isinstance(estimate, dict) else estimate.to_dict()
+    """Curve in the details of an estimate, or of its JSON object: columns of equal lengths."""
+    value, names = estimate if isinstance(estimate, dict) else estimate.to_dict(), _CURVES[key]
     try:
-        curve, names = value["details"][key], _CURVES[key]
-        rows = curve if isinstance(curve, list) else [
-            dict(zip(curve, row, strict=True)) for row in zip(*curve.values(), strict=True)
-        ]  # fmt: skip
-        columns = np.array([[row[name] for name in names] for row in rows], float).T
+        columns = np.array([value["details"][key][name] for name in names], float)
+        columns[:, 0]  # there is a point
         return dict(zip(names, columns, strict=True))
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, TypeError, ValueError):
         raise OptionError(f"{label(value)} has no {key} that can be drawn") from None
 
 
@@ -50,24 +55,13 @@ def plot_corp(estimate: Any, ax: Any = None) -> Any:
 
     Thick parts of the line are ranges of scores whose rows have one frequency.  The area contains
     95 % of the curves, at each score, of labels drawn from the predictions.
-
-    Parameters
-    ----------
-    estimate : Estimate or dict
-        Estimate of `CORP`, or its JSON object.
-
-    Examples
-    --------
-    >>> import calibscale as cs
-    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
-    >>> plot_corp(cs.evaluate(data, "corp")["corp"]).get_xlabel()
-    'prediction'
     """
     low, high, frequency, weight = curve_of(estimate, "steps").values()
-    score, *band = curve_of(estimate, "band").values()
     common = frequency[weight >= _RARE * weight.sum()]
     ax, _ = diagonal(ax, max(high.max(), common.max(initial=0.0)))
-    ax.fill_between(score, *band, color=COLOURS["band"], linewidth=0, label=_RANGE)
+    with suppress(OptionError):  # results of earlier versions have none
+        band = curve_of(estimate, "band").values()
+        ax.fill_between(*band, color=COLOURS["band"], linewidth=0, label=_RANGE)
     ax.plot(np.column_stack([low, high]).ravel(), frequency.repeat(2), color=COLOURS["accent"],
             linewidth=1)  # fmt: skip
     ax.hlines(frequency, low, high, color=COLOURS["accent"], linewidth=3.5,
@@ -82,18 +76,6 @@ def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
 
     The slope between two scores is how far predictions between them are too low (Arrieta-Ibarra et
     al. 2022).  The area is ± 1.96 standard deviations of a calibrated model.
-
-    Parameters
-    ----------
-    estimate : Estimate or dict
-        Estimate of `ECCEMAD` or `ECCERange`, or its JSON object.
-
-    Examples
-    --------
-    >>> import calibscale as cs
-    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
-    >>> plot_cumulative(cs.evaluate(data, "ecce_mad")["ecce_mad"]).get_title(loc="left")
-    'Σ(event − prediction)/n'
     """
     share, score, reached, sigma = curve_of(estimate, "walk").values()
     ax = axes(ax, _HEIGHT)
@@ -103,17 +85,12 @@ def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
     ax.plot(share, reached, color=COLOURS["accent"], linewidth=1.6)
     ends = [reached.argmin(), reached.argmax()]
     ax.plot(share[ends], reached[ends], "o", color=COLOURS["accent"], markersize=6, mew=0,
-            clip_on=False, label="lowest and highest point")  # fmt: skip
-    places = np.linspace(0, 1, 6)
-    at = score[np.searchsorted(share, places).clip(0, len(share) - 1)]
-    ax.set_xticks(
-        places, [f"{100 * x:.0f} %\n{number(p, 2)}" for x, p in zip(places, at, strict=True)]
-    )
+            clip_on=False)  # fmt: skip
+    places = np.searchsorted(share, np.linspace(0, 1, 6)).clip(0, len(share) - 1)
+    ax.set_xticks(share[places], [f"{100 * share[i]:.0f} %\n{number(score[i], 2)}" for i in places])
     ax.set_xlim(0, 1)
     ax.locator_params(axis="y", nbins=6)
-    framed(
-        ax, "share of the rows, and the prediction up to which they are", "Σ(event − prediction)/n"
-    )
+    framed(ax, "share of the rows, and the prediction below which they are", "Σ(event − p)/n")
     return ax
 
 
@@ -122,18 +99,6 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
 
     The area down to the score of the isotonic regression is the miscalibration, the distance from
     there up to the score of the mean event rate the discrimination.
-
-    Parameters
-    ----------
-    estimate : Estimate or dict
-        Estimate of `Murphy`, or its JSON object.
-
-    Examples
-    --------
-    >>> import calibscale as cs
-    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
-    >>> plot_murphy(cs.evaluate(data, "murphy")["murphy"]).get_xlabel()
-    'threshold'
     """
     x, score, *parts = curve_of(estimate, "murphy").values()
     fitted = score - parts[0]
@@ -160,18 +125,6 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
     """Draw the error rate of the most confident rows by their share (Geifman & El-Yaniv 2017).
 
     The area is the excess over the best order of the same errors.
-
-    Parameters
-    ----------
-    estimate : Estimate or dict
-        Estimate of `AURC`, or its JSON object.
-
-    Examples
-    --------
-    >>> import calibscale as cs
-    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
-    >>> plot_risk_coverage(cs.evaluate(data, "aurc")["aurc"]).get_xlabel()
-    'coverage'
     """
     coverage, risk, _ = curve_of(estimate, "risk_coverage").values()
     best = np.maximum(0.0, 1.0 - (1.0 - risk[-1]) / coverage)
