@@ -16,18 +16,13 @@ from calibscale.statistics.score_histogram import OccupiedCells
 _POINTS = 50  # intervals of thresholds, and of shares of the rows, of a Murphy diagram
 
 
-def _costs(cells: OccupiedCells) -> tuple[Floats, Floats]:
-    """Shares of events at most at, and of other outcomes above, the first k cells (c + 1,)."""
-    missed = np.append(0.0, np.cumsum(cells.events)) / cells.weight.sum()
-    alarms = np.append(0.0, np.cumsum(cells.weight - cells.events)) / cells.weight.sum()
-    return missed, alarms[-1] - alarms
-
-
 def _scores(cells: OccupiedCells, forecast: Floats, thresholds: Floats) -> Floats:
     """Mean elementary score at each threshold of increasing forecasts of the cells."""
-    missed, alarms = _costs(cells)
+    missed = np.append(0.0, np.cumsum(cells.events))
+    others = np.append(0.0, np.cumsum(cells.weight - cells.events))
     k = np.searchsorted(forecast, thresholds, "right")
-    return np.asarray((1.0 - thresholds) * missed[k] + thresholds * alarms[k])
+    costs = (1.0 - thresholds) * missed[k] + thresholds * (others[-1] - others[k])
+    return np.asarray(costs / cells.weight.sum())
 
 
 @dataclass(frozen=True)
@@ -54,34 +49,34 @@ class Murphy(ScoreError):
 
     name: ClassVar[str] = "murphy"
 
-    def _parts(self, cells: OccupiedCells) -> Floats:
-        """Miscalibration at each score (c,), the limits from below and above; largest between."""
-        theta = cells.score
-        missed, alarms = (np.stack([cost[:-1], cost[1:]]) for cost in _costs(cells))
-        own = ((1.0 - theta) * missed + theta * alarms).max(axis=0)
-        return np.asarray(own - _scores(cells, isotonic(cells), theta))
+    def _parts(self, cells: OccupiedCells) -> tuple[Floats, Floats]:
+        """Scores, and numbers just below, as thresholds, with the miscalibration at each (2c,)."""
+        thresholds = np.append(cells.score, np.nextafter(cells.score, 0.0))
+        own = _scores(cells, cells.score, thresholds)
+        return thresholds, own - _scores(cells, isotonic(cells), thresholds)
 
     def _size(self, cells: OccupiedCells) -> float:
-        return float(self._parts(cells).max())
+        return float(self._parts(cells)[1].max())  # it is convex between two scores
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
-        parts, total = self._parts(cells), cells.weight.sum()
+        thresholds, parts = self._parts(cells)
+        best = thresholds[parts.argmax()]
         none, wide = cells.weight - cells.events, cells.width > 0
         # rows of a cell may lie on both sides of θ, and f may have a step within a cell
         moved = np.maximum((cells.score + cells.width) * none,
                            (1.0 - cells.score + cells.width) * cells.events)  # fmt: skip
         error = moved.max(initial=0.0, where=wide)
         error += (none * cells.events / cells.weight).max(initial=0.0, where=wide)
-        best = cells.score[parts.argmax()]
         ranks = np.linspace(0, len(cells.score) - 1, _POINTS + 1).astype(int)
         even = np.linspace(0.0, 1.0, _POINTS + 1)
         thresholds = np.unique(np.concatenate([even, cells.score[ranks], [best]]))
         score, fitted = (
             _scores(cells, forecast, thresholds) for forecast in (cells.score, isotonic(cells))
         )
-        constant = np.minimum(thresholds * (1.0 - cells.rate), (1.0 - thresholds) * cells.rate)
+        rate = cells.share @ cells.frequency
+        constant = np.minimum(thresholds * (1.0 - rate), (1.0 - thresholds) * rate)
         return self._result(
-            float(parts.max()), float(error / total), threshold=float(best),
+            float(parts.max()), float(error / cells.weight.sum()), threshold=float(best),
             murphy=curve(threshold=thresholds, score=score, miscalibration=score - fitted,
                         discrimination=constant - fitted),
         )  # fmt: skip
@@ -92,7 +87,7 @@ class AURC(ScoreMeasure):
     """Area under the risk–coverage curve Σ_i w_i r_i/Σw of the top label.
 
     r_i is the error rate of the rows that are at least as confident as row i: the risk of a model
-    that abstains from the others (Geifman & El-Yaniv 2017).  Between 0 and the largest error rate;
+    that abstains from the others (Geifman & El-Yaniv 2017).  Between 0 and 1;
     small if errors have the lowest confidence.  It does not change with recalibration that keeps
     the order of confidences, and does not measure calibration.
 

@@ -262,7 +262,7 @@ class CORP(ScoreError):
         fit, share = isotonic(cells), cells.share
         recalibrated = _brier(cells.frequency, fit, share)
         error = recalibrated - _refined(cells) if cells.width.any() else 0.0
-        rate = cells.rate
+        rate = float(share @ cells.frequency)
         uncertainty = rate * (1.0 - rate)
         estimate = self._result(
             score - recalibrated, error, discrimination=uncertainty - recalibrated,

@@ -48,11 +48,10 @@ class ScoreHistogram(Statistic):
 
     def accumulate(self, state: ScoreState, chunk: Chunk) -> ScoreState:
         p, rest, delta, _ = chunk.event(self.notion)
-        w = weights_of(chunk)
-        variances = w * w * p * np.maximum(rest, 0.0)
-        columns = (np.ones_like(w), w, w * w, w * p, w * delta, variances)
+        w, one, spread = weights_of(chunk), np.ones(len(p)), p * np.maximum(rest, 0.0)
+        pairs = ((one, one), (w, one), (w, w), (w, p), (w, delta), (w * w, spread))
         keys, numbers = np.unique(p if state.exact else _cells(p), return_inverse=True)
-        sums = np.array([np.bincount(numbers, column) for column in columns])
+        sums = np.array([np.bincount(numbers, a * b) for a, b in pairs])
         return self.merge(state, ScoreState(keys, sums))
 
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
@@ -105,10 +104,6 @@ class OccupiedCells(NamedTuple):
     @property
     def share(self) -> Floats:
         return self.weight / self.weight.sum()
-
-    @property
-    def rate(self) -> float:
-        return float(self.share @ self.frequency)
 
     def coarse(self, most: int) -> OccupiedCells:
         """At most `most` cells of nearly equal weight, made of neighbours."""
