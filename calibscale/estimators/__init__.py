@@ -51,7 +51,7 @@ _ENTRIES = {
     "spiegelhalter": ("score_measures", "Spiegelhalter", "z of the Brier score: above 0 it is worse than a calibrated model's", False),
     "atb": ("two_bin", "ATB", "squared error of two bins, averaged over the threshold between them", True),
     "atb_debiased": ("two_bin", "ATBDebiased", "averaged two-bin error without bias, so that it can fall below 0", False),
-    "aurc": ("score_curves", "AURC", "mean error rate when the least confident rows are left out; not calibration", False),
+    "aurc": ("score_curves", "AURC", "mean error rate when the least confident rows are left out; not calibration", True),
     "certified_l1": ("certified", "CertifiedL1", "lower confidence bound of the L1 calibration error, valid at every n", True),
     "certified_l2": ("certified", "CertifiedL2", "lower confidence bound of the squared L2 error, valid at every n", True),
     "brier_decomposition": ("scores", "BrierDecomposition", "the part of the Brier score that recalibration would remove", True),
