@@ -159,6 +159,7 @@ def list_estimators(name: str | None) -> None:
     "--floor/--no-floor", default=True, show_default=True,
     help="Show the mean and the 95 % quantile that estimates would have if STORE were calibrated.",
 )  # fmt: skip
+@click.option("--figure", metavar="PATH", help="Path of the plots of the result (png, svg, pdf).")
 @shared.cluster_option
 @source_options
 @shared.quiet_option
@@ -186,8 +187,10 @@ def evaluate(
       calibscale evaluate loans.zarr
       calibscale evaluate loans.zarr -e ece -e jkce --interval jackknife
       calibscale evaluate loans.zarr --group-by region --group-by age:4 --json result.json
+      calibscale evaluate loans.zarr -e corp -e ecce_mad -e murphy -e aurc --figure scores.png
     """
-    shared.check_outputs({"--json": json_path})
+    figure = options.pop("figure")
+    shared.check_outputs({"--json": json_path, "--figure": figure}, picture=figure)
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
     from calibscale.evaluation import evaluate_by as run
@@ -206,7 +209,7 @@ def evaluate(
             session.by_cluster(cluster), group_by, chosen, interval=intervals,
             on_unsupported=on_unsupported(names), floor=floor, checkpoint=checkpoint,
         )  # fmt: skip
-    shared.finish(result, json_path, quiet)
+    shared.finish(result, json_path, quiet, figure)
     if json_path != "-" and not quiet and method != "none":
         _print_missing(result, groups)
 

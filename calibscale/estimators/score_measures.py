@@ -28,6 +28,7 @@ from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
 _DRAWS, _FLOOR_CELLS = 199, 4096  # draws of events for floors, and cells that they are drawn for
 _MAX_STEPS = 1000  # steps of an isotonic curve in results
+_BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
 _ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
 
@@ -106,14 +107,25 @@ class ScoreError(ScoreMeasure):
 
     def _drawn(self, cells: OccupiedCells, rngs: Iterable[np.random.Generator]) -> Iterator[float]:
         """Value for events that each generator draws."""
-        draw = residual_draws(cells.score, cells.weight, cells.effective, cells.variance)
-        expected = cells.weight * cells.score
-        for rng in rngs:
-            yield self._size(cells._replace(events=expected - draw(1, rng)[0]))
+        return map(self._size, _drawn_cells(cells, rngs))
 
     @abstractmethod
     def _size(self, cells: OccupiedCells) -> float:
         """Value, computed from the cells alone."""
+
+
+def _drawn_cells(
+    cells: OccupiedCells, rngs: Iterable[np.random.Generator]
+) -> Iterator[OccupiedCells]:
+    """Cells with events that each generator draws from the scores."""
+    draw = residual_draws(cells.score, cells.weight, cells.effective, cells.variance)
+    for rng in rngs:
+        yield cells._replace(events=cells.weight * cells.score - draw(1, rng)[0])
+
+
+def curve(**columns: Floats) -> dict[str, list[float]]:
+    """Columns of a curve as lists, for results."""
+    return {name: values.tolist() for name, values in columns.items()}
 
 
 # ---------------------------------------------------------------- cumulative differences
@@ -128,7 +140,16 @@ class _Cumulative(ScoreError):
         # within a cell the walk rises by at most its events, and falls by at most Σwp
         inner = np.where(cells.width > 0, np.maximum(cells.events, cells.weight * cells.score), 0)
         scaled = value / sigma if sigma > 0 else None
-        return self._result(value, float(inner.max()) / total, sigma=sigma, scaled=scaled)
+        reached, share = walk(cells), np.append(0.0, np.cumsum(cells.share))
+        places = np.searchsorted(share, np.linspace(0.0, 1.0, _POINTS)).clip(0, len(share) - 1)
+        points = np.unique([*places, reached.argmin(), reached.argmax()])
+        drawn = curve(
+            share=share[points], score=cells.score[np.maximum(points - 1, 0)],
+            difference=reached[points],
+            sigma=np.sqrt(np.append(0.0, np.cumsum(cells.variance)))[points] / total,
+        )  # fmt: skip
+        error = float(inner.max()) / total
+        return self._result(value, error, sigma=sigma, scaled=scaled, walk=drawn)
 
 
 def walk(cells: OccupiedCells) -> Floats:
@@ -145,7 +166,7 @@ class ECCEMAD(_Cumulative):
     Kolmogorov–Smirnov statistic of calibration.  The error is not squared; its unit is that of
     a probability.  It has no bins and nothing to choose; a large value means that predictions of
     some range below a score are off on average.  `details` has `sigma`, the standard deviation of
-    the last C of a calibrated model, and `scaled`, the value divided by it.
+    the last C of a calibrated model, `scaled`, the value divided by it, and the `walk`.
 
     Examples
     --------
@@ -185,7 +206,7 @@ class ECCERange(_Cumulative):
 # ---------------------------------------------------------------- isotonic regression
 
 
-def _isotonic(cells: OccupiedCells) -> Floats:
+def isotonic(cells: OccupiedCells) -> Floats:
     """Isotonic regression of the events on the score (c,)."""
     return isotonic_regression(cells.frequency, weights=cells.weight).x
 
@@ -210,8 +231,9 @@ class CORP(ScoreError):
 
     The Brier score of the event is miscalibration − discrimination + uncertainty, with the
     isotonic regression of the events on the score as the recalibrated forecast.  The value
-    is the miscalibration, a squared error; `details` has the other parts, the score, and the steps
-    of the reliability curve (lowest and highest score, frequency, weight).  It needs no bins;
+    is the miscalibration, a squared error; `details` has the other parts, the score, the steps
+    of the reliability curve (lowest and highest score, frequency, weight), and the `band` of 95 %
+    of these curves for labels drawn from the predictions.  It needs no bins;
     recalibration that is fitted to the same rows biases it upwards, and only increasing maps
     are considered.
 
@@ -232,34 +254,40 @@ class CORP(ScoreError):
     def _size(self, cells: OccupiedCells) -> float:
         frequency, share = cells.frequency, cells.share
         own = _brier(frequency, cells.score, share)
-        return own - _brier(frequency, _isotonic(cells), share)
+        return own - _brier(frequency, isotonic(cells), share)
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
         (exact,) = others
         score = float(exact.squared / exact.weight)
-        fit, share = _isotonic(cells), cells.share
+        fit, share = isotonic(cells), cells.share
         recalibrated = _brier(cells.frequency, fit, share)
         error = recalibrated - _refined(cells) if cells.width.any() else 0.0
         rate = float(share @ cells.frequency)
         uncertainty = rate * (1.0 - rate)
         estimate = self._result(
             score - recalibrated, error, discrimination=uncertainty - recalibrated,
-            uncertainty=uncertainty, score=score, steps=_steps(cells, fit),
+            uncertainty=uncertainty, score=score, steps=_steps(cells, fit), band=_band(cells),
         )  # fmt: skip
         return replace(estimate, squared=True)
 
 
-def _steps(cells: OccupiedCells, fit: Floats) -> list[dict[str, float]]:
+def _band(cells: OccupiedCells) -> dict[str, list[float]]:
+    """Range of 95 % of the isotonic curves of events that are drawn from the scores."""
+    cells = cells.coarse(_FLOOR_CELLS)
+    points = np.unique(np.linspace(0, len(cells.score) - 1, _POINTS).astype(int))
+    drawn = _drawn_cells(cells, [np.random.default_rng(0)] * _BAND_DRAWS)
+    low, high = np.quantile([isotonic(one)[points] for one in drawn], [0.025, 0.975], axis=0)
+    return curve(score=cells.score[points], low=low, high=high)
+
+
+def _steps(cells: OccupiedCells, fit: Floats) -> dict[str, list[float]]:
     """Steps of an isotonic curve; the shortest are left out where there are too many."""
     starts = np.concatenate([[0], np.flatnonzero(np.diff(fit)) + 1])
     ends = np.append(starts[1:], len(fit)) - 1
     weight = np.add.reduceat(cells.weight, starts)
     kept = np.sort(np.argsort(-weight, kind="stable")[:_MAX_STEPS])
-    columns = (cells.score[starts], cells.score[ends], fit[starts], weight)
-    names = ("low", "high", "frequency", "weight")
-    return [
-        dict(zip(names, map(float, row), strict=True)) for row in np.column_stack(columns)[kept]
-    ]
+    low, high = cells.score[starts[kept]], cells.score[ends[kept]]
+    return curve(low=low, high=high, frequency=fit[starts[kept]], weight=weight[kept])
 
 
 @dataclass(frozen=True)
@@ -282,10 +310,10 @@ class ICI(ScoreError):
     name: ClassVar[str] = "ici"
 
     def _size(self, cells: OccupiedCells) -> float:
-        return float(cells.share @ np.abs(cells.score - _isotonic(cells)))
+        return float(cells.share @ np.abs(cells.score - isotonic(cells)))
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
-        fit = _isotonic(cells)
+        fit = isotonic(cells)
         distance = np.abs(cells.score - fit)
         order = np.argsort(distance, kind="stable")
         reached = np.cumsum(cells.share[order])

@@ -41,11 +41,12 @@ def _error(cells: OccupiedCells) -> float:
 class ATB(ScoreError):
     """Averaged two-bin error ∫ [(Σ_{p<τ} wδ)² + (Σ_{p≥τ} wδ)²] dτ / (Σw)², δ = p − event.
 
-    The mean over thresholds τ in [0, 1] of the squared sums of both bins (Hartline, Hu & Wu 2026),
-    equal to the mean of δ_i δ_j (1 − |p_i − p_j|) over all pairs of rows.  The error is squared.
-    It is truthful: among all predictions its expectation is smallest for the true probabilities.
-    There is nothing to choose; noise biases it upwards by Σw²Var(event)/(Σw)², which
-    `ATBDebiased` removes.  Errors of opposite sign at close scores cancel.
+    The definition of Hartline, Hu & Wu (COLT 2026), with their factor 1/n² for rows of weight 1:
+    a mean over thresholds τ in [0, 1], equal to that of δ_i δ_j (1 − |p_i − p_j|) over all pairs of
+    rows.  The error is squared.  It is truthful: among all predictions its expectation is smallest
+    for the true probabilities.  There is nothing to choose; noise biases it upwards by
+    Σw²Var(event)/(Σw)², which `ATBDebiased` removes.  Errors of opposite sign at close scores
+    cancel.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.data import Chunk, Floats
 from calibscale.kernels import row_sums
 from calibscale.statistics import Statistic, weights_of
 from calibscale.statistics.bins import BinState, fine_borders
@@ -17,19 +17,19 @@ MAX_SCORES = row_sums.FINE_CELLS  # number of different scores that are kept apa
 
 
 class ScoreState(NamedTuple):
-    """Increasing scores (c,) and sums Σ1, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p) of each (6, c).
+    """Increasing keys (c,) and sums Σ1, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p) of each (6, c).
 
-    With more than `MAX_SCORES` scores they are empty, and the sums are those of the cells of
-    `FineHistogram`.
+    Keys are the scores, or with more than `MAX_SCORES` of them the occupied cells of
+    `FineHistogram`, from −2^16 to −1.
     """
 
-    scores: Floats
+    keys: Floats
     sums: Floats
 
     @property
     def exact(self) -> bool:
         """Whether every score is kept."""
-        return len(self.scores) == self.sums.shape[1]
+        return not len(self.keys) or self.keys[0] >= 0.0
 
 
 @dataclass(frozen=True)
@@ -41,54 +41,46 @@ class ScoreHistogram(Statistic):
     """
 
     notion: str
+    large_chunks: ClassVar[bool] = True  # the scores of a chunk are sorted
 
     def zero(self, classes: int) -> ScoreState:
         return ScoreState(np.empty(0), np.zeros((6, 0)))
 
     def accumulate(self, state: ScoreState, chunk: Chunk) -> ScoreState:
         p, rest, delta, _ = chunk.event(self.notion)
-        w = weights_of(chunk)
-        variances = w * w * p * np.maximum(rest, 0.0)
-        if not state.exact:
-            row_sums.fine_histogram(p, delta, chunk.weights, state.sums[:5])
-            _add(_cells(p), (variances,), state.sums[5:])
-            return state
-        columns = (np.ones_like(w), w, w * w, w * p, w * delta, variances)
-        scores, numbers = np.unique(p, return_inverse=True)
-        sums = np.zeros((6, len(scores)))
-        _add(numbers, columns, sums)
-        return self.merge(state, ScoreState(scores, sums))
+        w, one, spread = weights_of(chunk), np.ones(len(p)), p * np.maximum(rest, 0.0)
+        pairs = ((one, one), (w, one), (w, w), (w, p), (w, delta), (w * w, spread))
+        keys, numbers = np.unique(p if state.exact else _cells(p), return_inverse=True)
+        sums = np.array([np.bincount(numbers, a * b) for a, b in pairs])
+        return self.merge(state, ScoreState(keys, sums))
 
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
-        if a.exact and b.exact:
-            if not len(a.scores):
-                return b if len(b.scores) <= MAX_SCORES else _in_cells(b)
-            scores, numbers = np.unique(np.append(a.scores, b.scores), return_inverse=True)
-            if len(scores) <= MAX_SCORES:
-                sums = np.zeros((6, len(scores)))
-                _add(numbers, np.hstack([a.sums, b.sums]), sums)
-                return ScoreState(scores, sums)
-        a, b = _in_cells(a), _in_cells(b)
-        return a._replace(sums=a.sums + b.sums)
+        if len(a.keys) == 0 and len(b.keys) <= MAX_SCORES:
+            return b
+        if not a.exact or not b.exact:
+            a, b = _in_cells(a), _in_cells(b)
+        keys = np.sort(np.append(a.keys, b.keys), kind="stable")  # fast, as there are two runs
+        keys = keys[np.diff(keys, prepend=-np.inf) > 0.0]
+        if len(keys) > MAX_SCORES:
+            return self.merge(_in_cells(a), _in_cells(b))
+        sums = np.zeros((6, len(keys)))
+        for part in (a, b):
+            sums[:, np.searchsorted(keys, part.keys)] += part.sums
+        return ScoreState(keys, sums)
 
 
-def _cells(scores: Floats) -> Ints:
+def _cells(scores: Floats) -> Floats:
     out = np.empty(len(scores), np.int64)
     row_sums.fine_cells(scores, out)
-    return out
-
-
-def _add(numbers: Ints, columns: tuple[Floats, ...] | Floats, sums: Floats) -> None:
-    for column, total in zip(columns, sums, strict=True):
-        total += np.bincount(numbers, column, len(total))
+    return (out - row_sums.FINE_CELLS).astype(np.float64)
 
 
 def _in_cells(state: ScoreState) -> ScoreState:
-    if not state.exact:
+    if not state.exact or not len(state.keys):
         return state
-    sums = np.zeros((6, row_sums.FINE_CELLS))
-    _add(_cells(state.scores), state.sums, sums)
-    return ScoreState(np.empty(0), sums)
+    keys = _cells(state.keys)
+    starts = np.flatnonzero(np.diff(keys, prepend=-np.inf))
+    return ScoreState(keys[starts], np.add.reduceat(state.sums, starts, axis=1))
 
 
 class OccupiedCells(NamedTuple):
@@ -132,15 +124,18 @@ class OccupiedCells(NamedTuple):
 
 def cells_of(histogram: BinState, variances: SquareState, *others: Any) -> ScoreState:
     """State of the same rows from those of `FineHistogram` and `LabelVariances`, which add."""
-    return ScoreState(np.empty(0), np.vstack([histogram.sums, variances.squares]))
+    keys = np.arange(-float(row_sums.FINE_CELLS), 0.0)
+    return ScoreState(keys, np.vstack([histogram.sums, variances.squares]))
 
 
 def scores_of(state: ScoreState) -> OccupiedCells:
     """Cells of a state; empty if it has no rows."""
     full = state.sums[1] > 0
     _, weight, weight2, p, delta, variance = state.sums[:, full]
-    score = state.scores[full] if state.exact else p / weight
-    width = np.zeros_like(score) if state.exact else np.diff(fine_borders())[full]
+    score, width = state.keys[full], np.zeros_like(p)
+    if not state.exact:
+        width = np.diff(fine_borders())[score.astype(int)]  # from the end
+        score = p / weight
     events = np.clip(p - delta, 0.0, weight)
     return OccupiedCells(score, weight, weight**2 / weight2, events, variance, width)
 

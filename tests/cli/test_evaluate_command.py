@@ -159,6 +159,18 @@ def test_evaluate__notion_positive_of_a_binary_store(run, binary):
     assert result["source"]["weighted"]
 
 
+@pytest.mark.long
+def test_evaluate__figure_has_the_curves_of_scores(run, binary, tmp_path):
+    path = tmp_path / "scores.svg"
+    ran = run("evaluate", binary, "-e", "corp", "-e", "murphy", "-e", "aurc", "--figure", path)
+    assert ran.code == 0
+    text = path.read_text()
+    for title in ("CORP reliability diagram", "Murphy diagram", "Risk–coverage curve"):
+        assert f"<!-- {title} -->" in text
+    refused = run("evaluate", binary, "--figure", tmp_path / "scores.gif")
+    assert (refused.code, "names of pictures end in" in refused.err) == (2, True)
+
+
 def test_evaluate__everything_of_a_binary_store(run, binary):
     options = ("-e", "all", "--notion", "positive", "--features", 9)
     result = run("evaluate", binary, "--json", "-", *options).json["results"]

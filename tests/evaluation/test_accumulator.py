@@ -29,6 +29,7 @@ FIXED = [  # every estimator of one pass, with bandwidths
     "smooth_ece", "tce2", "tce2_debiased", "tce2_kumar", "cwce2", "simplex_ece",
     "certified_l1", "certified_l2",
     "corp", "ecce_mad", "ecce_range", "ici", "cox_slope", "spiegelhalter", "atb", "atb_debiased",
+    "murphy", "aurc",
     "brier_decomposition", "nll_decomposition", "ckce(features=20, bandwidth=0.4)",
     "ckce_centred(features=20, bandwidth=0.4)", "cmmd(features=20, bandwidth=0.4)",
     "jkce(features=20, bandwidth=0.4)", "jkce_biased(features=20, bandwidth=0.4)",

@@ -15,13 +15,15 @@ NAMES = [
     "ecce_mad",
     "ecce_range",
     "corp",
+    "murphy",
     "ici",
     "cox_slope",
     "spiegelhalter",
     "atb",
     "atb_debiased",
+    "aurc",
 ]
-TESTED = ["ecce_mad", "ecce_range", "corp", "ici", "atb"]
+TESTED = ["ecce_mad", "ecce_range", "corp", "murphy", "ici", "atb"]
 JOB = f"""
 estimators = {NAMES}
 group_by = "region"

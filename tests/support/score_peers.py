@@ -22,6 +22,8 @@ LAWS = {
     "rounded": lambda rng, n: rng.beta(0.8, 1.6, n).round(2).clip(0.01, 0.99),
 }
 
+THRESHOLDS = (0.02, 0.1, 0.4, 0.6, 0.9)  # of elementary scores
+
 
 def rows(law: str, n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
     """Predictions and labels of a data set."""
@@ -36,7 +38,7 @@ def peers(law: str) -> dict[str, dict[str, float]]:
     import probcal.metrics
     import statsmodels.api as sm
     from mapie.metrics import calibration as mapie
-    from model_diagnostics.scoring import SquaredError, decompose
+    from model_diagnostics.scoring import ElementaryScore, SquaredError, decompose
     from probcal.curves import corp_reliability
     from relplot.metrics import smECE
 
@@ -44,6 +46,13 @@ def peers(law: str) -> dict[str, dict[str, float]]:
     parts = decompose(pl.Series(y), pl.Series(p), scoring_function=SquaredError()).row(
         0, named=True
     )
+    # elementary scores; the package's cost at a prediction equal to the threshold is that above it
+    elementary = {
+        threshold: decompose(
+            pl.Series(y), pl.Series(p), scoring_function=ElementaryScore(np.nextafter(threshold, 1))
+        ).row(0, named=True)
+        for threshold in THRESHOLDS
+    }
     corp = corp_reliability(y, p)
     logits = np.log(p) - np.log1p(-p)
     binomial = sm.families.Binomial()
@@ -53,6 +62,8 @@ def peers(law: str) -> dict[str, dict[str, float]]:
         "model-diagnostics": {
             "corp": parts["miscalibration"], "discrimination": parts["discrimination"],
             "uncertainty": parts["uncertainty"], "score": parts["score"],
+            **{f"{key} at {threshold}": parts[key] for threshold, parts in elementary.items()
+               for key in ("score", "miscalibration", "discrimination")},
         },
         "probcal": {
             "corp": corp.brier_mcb, "discrimination": corp.brier_dsc, "uncertainty": corp.brier_unc,

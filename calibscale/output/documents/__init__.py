@@ -19,6 +19,7 @@ from calibscale.output.documents.estimates import (
     group_blocks,
     interval_name,
     reliability_figure,
+    score_figures,
 )
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
@@ -50,10 +51,12 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     diagram = (
         reliability_figure({**bins, "source": result["source"]}, "of all rows") if bins else None
     )
+    plots = list(score_figures(results))
     if diagram is not None:
         band = ["band"]
-        first = doc.Figures((replace(diagram, title="Reliability of all rows"),))
-        blocks = [first, *blocks[1:]]  # the table has the intervals
+        plots.insert(0, replace(diagram, title="Reliability of all rows"))
+    if plots:
+        blocks = [doc.Figures(tuple(plots)), *blocks[1:]]  # the table has the intervals
     return doc.Article(
         f"Calibration of {doc.source_name(result)}", doc.size_of(result),
         (result["verdict"] or _first_value(results)).removesuffix("."),

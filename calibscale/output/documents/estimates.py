@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
+from calibscale.errors import OptionError
 from calibscale.estimators import BIASED, short_summary
 from calibscale.formatting import name_of
 from calibscale.output.document import (
@@ -34,6 +36,7 @@ from calibscale.output.plots.prediction_plots import (
     plot_reliability,
     prediction,
 )
+from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _ALPHA = 0.05  # level of tests
@@ -388,3 +391,29 @@ def reliability_figure(
         f"{where[:1].upper()}{where[1:]}",
         in_text,
     )
+
+
+# ---------------------------------------------------------------- curves of the score
+
+
+def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+    """Plots of the curves of estimates, each once for a notion."""
+    drawn = set()
+    for estimate in estimates:
+        name, notion = name_of(estimate["estimator"]), estimate["notion"]
+        if name not in SCORE_PLOTS or (SCORE_PLOTS[name], notion) in drawn:
+            continue
+        key, plot, height, title = SCORE_PLOTS[name]
+        with suppress(OptionError):  # there is no value, or the result is malformed
+            curve = curve_of(estimate, key)
+            drawn.add((SCORE_PLOTS[name], notion))
+            points = [*zip(*curve.values(), strict=True)]
+            rows = [map(formatting.number, point) for point in points[:: -(-len(points) // 25)]]
+            text = f"{formatting.label(estimate)} {formatting.number(estimate['value'])}"
+            if floor := estimate.get("floor"):
+                noise = formatting.number(floor["mean"])
+                text += f"; {noise} on average if calibrated, p = {floor['p_value']:.2g}"
+            yield Figure(
+                partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
+                table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
+            )  # fmt: skip

@@ -12,8 +12,15 @@ from calibscale.output.plots.prediction_plots import (
     plot_bias_map,
     plot_reliability,
 )
+from calibscale.output.plots.score_plots import (
+    plot_corp,
+    plot_cumulative,
+    plot_murphy,
+    plot_risk_coverage,
+)
 
 __all__ = [
-    "map_cells", "plot_bias_curves", "plot_bias_map", "plot_day_rows", "plot_evidence",
-    "plot_intervals", "plot_power", "plot_reliability", "plot_risk", "plot_trend",
+    "map_cells", "plot_bias_curves", "plot_bias_map", "plot_corp", "plot_cumulative",
+    "plot_day_rows", "plot_evidence", "plot_intervals", "plot_murphy", "plot_power",
+    "plot_reliability", "plot_risk", "plot_risk_coverage", "plot_trend",
 ]  # fmt: skip

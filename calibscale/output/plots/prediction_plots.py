@@ -112,8 +112,11 @@ def _filled(diagram: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _square(ax: Any, filled: Sequence[dict[str, Any]]) -> tuple[Any, float]:
+    return diagonal(ax, max((v for b in filled for v in _values(b)), default=1.0))
+
+
+def diagonal(ax: Any, highest: float) -> tuple[Any, float]:
     """Axes with the diagonal, from 0 to 1 or to a lower end if all values are low; this end."""
-    highest = max((v for b in filled for v in _values(b)), default=1.0)
     end = 1.05 * highest if 0 < highest < _ZOOM else 1.0
     ax = axes(ax, RELIABILITY_HEIGHT)
     ax.set(xlim=(-0.02 * end, 1.02 * end), ylim=(-0.02 * end, 1.02 * end))

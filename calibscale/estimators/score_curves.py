@@ -1,0 +1,131 @@
+"""Murphy diagrams and risk–coverage curves, from the histogram of the score."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibscale.data import Floats
+from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve, isotonic
+from calibscale.results import Estimate
+from calibscale.statistics.score_histogram import OccupiedCells
+
+_POINTS = 50  # intervals of thresholds, and of shares of the rows, of a Murphy diagram
+
+
+def _scores(cells: OccupiedCells, forecast: Floats, thresholds: Floats) -> Floats:
+    """Mean elementary score at each threshold of increasing forecasts of the cells."""
+    missed = np.append(0.0, np.cumsum(cells.events))
+    others = np.append(0.0, np.cumsum(cells.weight - cells.events))
+    k = np.searchsorted(forecast, thresholds, "right")
+    costs = (1.0 - thresholds) * missed[k] + thresholds * (others[-1] - others[k])
+    return np.asarray(costs / cells.weight.sum())
+
+
+@dataclass(frozen=True)
+class Murphy(ScoreError):
+    """Largest miscalibration part of an elementary score, of any threshold θ.
+
+    The elementary score S_θ of a decision by p > θ is θ for a row with p > θ and no event, 1 − θ
+    for one with p ≤ θ and the event, else 0 (Ehm, Gneiting, Jordan & Krüger 2016).  Every proper
+    score is a mixture of them; the Brier score of the event is 2∫S_θ dθ.  The isotonic
+    regression f of the events minimises all of them among increasing maps of p, and the value is
+    max_θ (S_θ(p) − S_θ(f)) ≥ 0: what decisions lose for lack of recalibration, at the worst ratio
+    of costs.  The mean over θ is half the value of `CORP` (Dimitriadis et al. 2021).
+
+    `details` has the `threshold` of the maximum, and the Murphy diagram as `murphy`: thresholds
+    with their mean score, its miscalibration and its discrimination.  Noise biases it upwards.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["murphy"])["murphy"].value, 4)
+    0.15
+    """
+
+    name: ClassVar[str] = "murphy"
+
+    def _parts(self, cells: OccupiedCells) -> tuple[Floats, Floats]:
+        """Scores, and numbers just below, as thresholds, with the miscalibration at each (2c,)."""
+        thresholds = np.append(cells.score, np.nextafter(cells.score, 0.0))
+        own = _scores(cells, cells.score, thresholds)
+        return thresholds, own - _scores(cells, isotonic(cells), thresholds)
+
+    def _size(self, cells: OccupiedCells) -> float:
+        return float(self._parts(cells)[1].max())  # it is convex between two scores
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        thresholds, parts = self._parts(cells)
+        best = thresholds[parts.argmax()]
+        none, wide = cells.weight - cells.events, cells.width > 0
+        # rows of a cell may lie on both sides of θ, and f may have a step within a cell
+        moved = np.maximum((cells.score + cells.width) * none,
+                           (1.0 - cells.score + cells.width) * cells.events)  # fmt: skip
+        error = moved.max(initial=0.0, where=wide)
+        error += (none * cells.events / cells.weight).max(initial=0.0, where=wide)
+        ranks = np.linspace(0, len(cells.score) - 1, _POINTS + 1).astype(int)
+        even = np.linspace(0.0, 1.0, _POINTS + 1)
+        thresholds = np.unique(np.concatenate([even, cells.score[ranks], [best]]))
+        score, fitted = (
+            _scores(cells, forecast, thresholds) for forecast in (cells.score, isotonic(cells))
+        )
+        rate = cells.share @ cells.frequency
+        constant = np.minimum(thresholds * (1.0 - rate), (1.0 - thresholds) * rate)
+        return self._result(
+            float(parts.max()), float(error / cells.weight.sum()), threshold=float(best),
+            murphy=curve(threshold=thresholds, score=score, miscalibration=score - fitted,
+                        discrimination=constant - fitted),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AURC(ScoreMeasure):
+    """Area under the risk–coverage curve Σ_i w_i r_i/Σw of the top label.
+
+    r_i is the error rate of the rows that are at least as confident as row i: the risk of a model
+    that abstains from the others (Geifman & El-Yaniv 2017).  Between 0 and 1;
+    small if errors have the lowest confidence.  It does not change with recalibration that keeps
+    the order of confidences, and does not measure calibration.  Its bias is of the order log n/n.
+
+    `details` has the `error_rate` r of all rows, the `excess` over the best order of the same
+    errors, AURC − r − (1 − r) log(1 − r) (Geifman, Uziel & El-Yaniv 2019), and the curve as
+    `risk_coverage`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["aurc"])["aurc"].value, 4)
+    0.5
+    """
+
+    notion: str | None = "top_label"
+    name: ClassVar[str] = "aurc"
+    fixed: ClassVar[tuple[str, ...]] = ("notion",)
+    notions: ClassVar[tuple[str, ...]] = ("top_label",)
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        weight, hits = cells.weight[::-1], cells.events[::-1]
+        errors = np.maximum(weight - hits, 0.0)
+        covered, failed = np.cumsum(weight), np.cumsum(errors)
+        risk = failed / covered
+        # risks of a cell if its errors come first, and if they come last
+        highest = failed / (covered - hits).clip(np.finfo(float).tiny)
+        before = covered - errors
+        lowest = np.divide(failed - errors, before, np.zeros_like(risk), where=before > 0)
+        wide = cells.width[::-1] > 0
+        share = np.where(wide, weight, 0.0) / covered[-1]
+        value, rate = float(weight @ risk / covered[-1]), float(risk[-1])
+        best = rate + (1.0 - rate) * math.log1p(-rate) if rate < 1.0 else 1.0
+        places = np.searchsorted(covered, np.linspace(0.0, covered[-1], 2 * _POINTS + 1))
+        points = np.unique(np.minimum(places, len(risk) - 1))
+        return self._result(
+            value, float(share @ np.maximum(highest - risk, risk - lowest)),
+            excess=value - best, error_rate=rate,
+            risk_coverage=curve(coverage=covered[points] / covered[-1], risk=risk[points],
+                        confidence=cells.score[::-1][points]),
+        )  # fmt: skip

@@ -1,0 +1,151 @@
+"""Plots of measures of the score: CORP, cumulative differences, Murphy diagram, risk–coverage.
+
+Each function draws the curve of an `Estimate`, or of its JSON object, and raises an OptionError if
+that has no such curve.
+
+Examples
+--------
+>>> import calibscale as cs
+>>> from calibscale.output.plots import plot_murphy, plot_risk_coverage
+>>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+>>> result = cs.evaluate(data, ["murphy", "aurc"])
+>>> plot_murphy(result["murphy"]).get_xlabel(), plot_risk_coverage(result["aurc"]).get_xlabel()
+('threshold', 'coverage')
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from calibscale.errors import OptionError
+from calibscale.formatting import label, number
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, diagonal, outcome
+from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, axes, framed
+
+_HEIGHT = 300.0
+_WIDE = 1.96  # standard deviations on each side of a range of 95 %
+_RARE = 0.005  # share of the rows that a frequency has to have for the axes to include it
+_SMALL = 0.1  # share of the largest part of a score that a threshold has to reach likewise
+_RANGE = "95 % range if calibrated, at each point"
+_CURVES = {
+    "steps": ("low", "high", "frequency", "weight"),
+    "band": ("score", "low", "high"),
+    "walk": ("share", "score", "difference", "sigma"),
+    "murphy": ("threshold", "score", "miscalibration", "discrimination"),
+    "risk_coverage": ("coverage", "risk", "confidence"),
+}
+
+
+def curve_of(estimate: Any, key: str) -> dict[str, Any]:
+    """Curve in the details of an estimate, or of its JSON object: columns of equal lengths."""
+    value, names = estimate if isinstance(estimate, dict) else estimate.to_dict(), _CURVES[key]
+    try:
+        columns = np.array([value["details"][key][name] for name in names], float)
+        columns[:, 0]  # there is a point
+        return dict(zip(names, columns, strict=True))
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise OptionError(f"{label(value)} has no {key} that can be drawn") from None
+
+
+def plot_corp(estimate: Any, ax: Any = None) -> Any:
+    """Draw the isotonic regression of the events on the score (Dimitriadis et al. 2021).
+
+    Thick parts of the line are ranges of scores whose rows have one frequency.  The area contains
+    95 % of the curves, at each score, of labels drawn from the predictions.
+    """
+    low, high, frequency, weight = curve_of(estimate, "steps").values()
+    common = frequency[weight >= _RARE * weight.sum()]
+    ax, _ = diagonal(ax, max(high.max(), common.max(initial=0.0)))
+    with suppress(OptionError):  # results of earlier versions have none
+        band = curve_of(estimate, "band").values()
+        ax.fill_between(*band, color=COLOURS["band"], linewidth=0, label=_RANGE)
+    ax.plot(np.column_stack([low, high]).ravel(), frequency.repeat(2), color=COLOURS["accent"],
+            linewidth=1)  # fmt: skip
+    ax.hlines(frequency, low, high, color=COLOURS["accent"], linewidth=3.5,
+              label="isotonic regression of the labels")  # fmt: skip
+    notion = estimate["notion"] if isinstance(estimate, dict) else estimate.notion
+    framed(ax, "prediction", outcome(notion))
+    return ax
+
+
+def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
+    """Draw cumulative differences of events and predictions over the rows in order of the score.
+
+    The slope between two scores is how far predictions between them are too low (Arrieta-Ibarra et
+    al. 2022).  The area is ± 1.96 standard deviations of a calibrated model.
+    """
+    share, score, reached, sigma = curve_of(estimate, "walk").values()
+    ax = axes(ax, _HEIGHT)
+    ax.fill_between(share, -_WIDE * sigma, _WIDE * sigma, color=COLOURS["band"], linewidth=0,
+                    label=_RANGE)  # fmt: skip
+    ax.axhline(0, color=COLOURS["muted"], linewidth=1, linestyle=DASHED)
+    ax.plot(share, reached, color=COLOURS["accent"], linewidth=1.6)
+    ends = [reached.argmin(), reached.argmax()]
+    ax.plot(share[ends], reached[ends], "o", color=COLOURS["accent"], markersize=6, mew=0,
+            clip_on=False)  # fmt: skip
+    places = np.searchsorted(share, np.linspace(0, 1, 6)).clip(0, len(share) - 1)
+    ax.set_xticks(share[places], [f"{100 * share[i]:.0f} %\n{number(score[i], 2)}" for i in places])
+    ax.set_xlim(0, 1)
+    ax.locator_params(axis="y", nbins=6)
+    framed(ax, "share of the rows, and the prediction below which they are", "Σ(event − p)/n")
+    return ax
+
+
+def plot_murphy(estimate: Any, ax: Any = None) -> Any:
+    """Draw the Murphy diagram: the mean elementary score by threshold (Ehm et al. 2016).
+
+    The area down to the score of the isotonic regression is the miscalibration, the distance from
+    there up to the score of the mean event rate the discrimination.
+    """
+    x, score, *parts = curve_of(estimate, "murphy").values()
+    fitted = score - parts[0]
+    ax = axes(ax, _HEIGHT)
+    ax.plot(x, fitted + parts[1], color=COLOURS["other"], linestyle=DOTTED, linewidth=1.4,
+            label="mean event rate")  # fmt: skip
+    ax.plot(x, score, color=COLOURS["accent"], linewidth=1.8, label="predictions")
+    ax.plot(x, fitted, color=COLOURS["high"], linestyle=DASHED, linewidth=1.4,
+            label="recalibrated predictions")  # fmt: skip
+    ax.fill_between(x, fitted, score, color=COLOURS["alert"], alpha=0.3, linewidth=0,
+                    label="miscalibration")  # fmt: skip
+    worst = parts[0].argmax()
+    ax.vlines(x[worst], fitted[worst], score[worst], color=COLOURS["alert"], linewidth=2)
+    seen = x[np.any([part > _SMALL * part.max() for part in parts], axis=0)]
+    if len(seen) > 1:
+        ax.set_xlim(seen[0], seen[-1])
+    ax.set_ylim(bottom=0)
+    ax.locator_params(nbins=6)
+    framed(ax, "threshold", "mean elementary score")
+    return ax
+
+
+def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
+    """Draw the error rate of the most confident rows by their share (Geifman & El-Yaniv 2017).
+
+    The area is the excess over the best order of the same errors.
+    """
+    coverage, risk, _ = curve_of(estimate, "risk_coverage").values()
+    best = np.maximum(0.0, 1.0 - (1.0 - risk[-1]) / coverage)
+    ax = axes(ax, _HEIGHT)
+    ax.fill_between(coverage, best, risk, color=COLOURS["band"], linewidth=0, label="excess")
+    ax.axhline(risk[-1], color=COLOURS["high"], linestyle=DASHED, linewidth=1.2,
+               label="error rate of all rows")  # fmt: skip
+    ax.plot(coverage, best, color=COLOURS["other"], linestyle=DOTTED, linewidth=1.6,
+            label="best order of the errors")  # fmt: skip
+    ax.plot(coverage, risk, color=COLOURS["accent"], linewidth=1.8)
+    ax.set_xlim(0, 1)
+    ax.set_ylim(bottom=0)
+    ax.locator_params(nbins=6)
+    framed(ax, "coverage", "error rate of the rows that are kept")
+    return ax
+
+
+_WALK = ("walk", plot_cumulative, _HEIGHT, "Cumulative differences")
+SCORE_PLOTS = {  # curve, plot, height and title of each estimator
+    "corp": ("steps", plot_corp, RELIABILITY_HEIGHT, "CORP reliability diagram"),
+    "ecce_mad": _WALK, "ecce_range": _WALK,
+    "murphy": ("murphy", plot_murphy, _HEIGHT, "Murphy diagram"),
+    "aurc": ("risk_coverage", plot_risk_coverage, _HEIGHT, "Risk–coverage curve"),
+}  # fmt: skip
