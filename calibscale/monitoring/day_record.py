@@ -16,7 +16,13 @@ from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference import batch_of, count_replicates, trial_of
 from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
-from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
+from calibscale.inference.intervals import (
+    floor_statistics,
+    has_limits,
+    interval_statistics,
+    with_floor,
+    with_interval,
+)
 from calibscale.inference.nulls import CERTAIN
 from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
 from calibscale.monitoring.job import Job
@@ -134,7 +140,10 @@ class _Reader:
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
-        passed = self.run.scan([*needed.values(), *intervals, *drawn.values(), *overall, CERTAIN])
+        floors = [s for e in self.recipe.estimators for s in floor_statistics(e)]
+        passed = self.run.scan(
+            [*needed.values(), *intervals, *floors, *drawn.values(), *overall, CERTAIN]
+        )
         counts = passed.counts
         if not counts.used:
             if counts.dropped and not counts.unlabelled:
@@ -163,6 +172,7 @@ class _Reader:
             "bets": _learned(wagers),
             "certain": certain,
             "estimates": [_brief(e) for e in estimates],
+            "floors": [e.floor and e.floor.to_dict() for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
         records: dict[float | None, Record] = {None: Record(counts.used, vectors, info)}
@@ -203,6 +213,7 @@ class _Reader:
         self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
     ) -> Estimate:
         estimate = e.finalize(*(merged[s] for s in e.needs))
+        estimate = with_floor(e, estimate, merged | states)
         if not (has_limits(e) or all(g in states for g in resampling.needs(e))):
             return estimate
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)

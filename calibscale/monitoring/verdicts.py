@@ -15,6 +15,7 @@ from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.evaluation import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
+from calibscale.inference.intervals import with_floor
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
 from calibscale.monitoring.job import Job, Threshold, baseline_days, window_days
@@ -24,8 +25,9 @@ from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
-from calibscale.results import BOTH, POPULATION, THIS_N, Interval
+from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
+from calibscale.statistics.score_sums import with_variances
 
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 _TREND_GROUPS = 12  # a model with more groups has no trends of groups
@@ -126,24 +128,30 @@ class NightJudge:
             return []
         results = []
         for k, estimate in enumerate(part.estimates):
-            if len(part.days) == 1 and estimate.interval is None:  # the record of the day has it
-                estimate = replace(estimate, interval=self._interval_of_day(part.days[0], group, k))
+            if len(part.days) == 1:
+                estimate = self._of_day(estimate, part.days[0], group, k)
+            elif group is None:
+                estimate = with_floor(part.estimators[k], estimate, with_variances(part.states))
             shown = estimate.to_dict()
             shown.pop("details", None)
             results.append(shown)
         return results
 
-    def _interval_of_day(self, day: str, group: float | None, k: int) -> Interval | None:
+    def _of_day(self, estimate: Estimate, day: str, group: float | None, k: int) -> Estimate:
+        """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
+        if floor := entry.info.get("floors", {k: None})[k]:
+            estimate = replace(estimate, floor=Floor(**floor))
         value, low, high, error, *rest = entry.info["estimates"][k]
-        if value is None or low is None:
-            return None
+        if value is None or low is None or estimate.interval is not None:
+            return estimate
         jackknife, e = self._jackknife, self.recipe.estimators[k]
         method = rest[0] if rest else jackknife.method
         resampled = method == jackknife.method
         covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
-        return Interval(low, high, jackknife.confidence_level, method, parts, error, covers)
+        level = jackknife.confidence_level
+        return replace(estimate, interval=Interval(low, high, level, method, parts, error, covers))
 
     def _tests(self, judged: Judged) -> list[dict[str, Any]]:
         if judged.whole is None:
@@ -158,7 +166,7 @@ class NightJudge:
         for e in self.recipe.estimators:
             if notion not in (None, e.notion):
                 continue
-            curve = curve_of(e, whole.states, level)
+            curve = curve_of(e, with_variances(whole.states), level)
             if curve is not None:
                 return Diagram(e.notion or "canonical", level, curve).to_dict()
         return None

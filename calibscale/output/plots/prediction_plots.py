@@ -43,6 +43,16 @@ def prediction(diagram: dict[str, Any]) -> str:
     return f"predicted P(y = {names[k] if names else k})"
 
 
+def ece_text(diagram: dict[str, Any]) -> str:
+    """ECE of a diagram with its noise floor."""
+    text, floor = f"ECE {number(diagram['ece'], 3)}", diagram.get("floor")
+    if not floor:
+        return text
+    within = "within noise" if diagram["ece"] <= floor["high"] else "noise"
+    high = f"{100 * floor['level']:g} % {number(floor['high'], 3)}"
+    return f"{text}, {within} (mean {number(floor['mean'], 3)}; {high})"
+
+
 def plot_reliability(
     result: Any, reference: Any = None, ax: Any = None, names: Sequence[str] | None = None
 ) -> Any:
@@ -103,6 +113,8 @@ def plot_reliability(
                 small=len(filled) > 25)  # fmt: skip
     if not filled:
         write(ax, 0.5 * end, 0.25 * end, "no rows", "muted", ha="center")
+    if diagram.get("floor"):
+        write(ax, 0.0, end, ece_text(diagram).replace(", ", "\n"), "muted", va="top")
     _counts(_below(ax, diagram), bins, end)
     return ax
 
