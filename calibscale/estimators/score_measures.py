@@ -26,7 +26,7 @@ from calibscale.statistics.score_histogram import (
 )
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
-_DRAWS, _FLOOR_CELLS = 199, 4096  # draws of events for floors, and cells that they are drawn for
+_DRAWS, _FLOOR_CELLS = 999, 4096  # draws of events for floors, and cells that they are drawn for
 _MAX_STEPS = 1000  # steps of an isotonic curve in results
 _BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut

@@ -84,7 +84,9 @@ def _sample(state: LabelNoiseState, size: int) -> _Sample:
     variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
     next_priority = state.rows[size, 0] if len(state.rows) > size else 0.0
     # a variance that is rounded to 0 here, but not in the pass, stands for one row
-    return _Sample(w, q, np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0))
+    copies = np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0)
+    total = float(copies @ variance)
+    return _Sample(w, q, copies * (state.variance / total if total > 0 else 1.0))
 
 
 def form_floor(
@@ -99,8 +101,7 @@ def form_floor(
         return None
     sample = _sample(state, _ROWS)
     g = vectors(sample.q)
-    share = sample.variance / sample.variance.sum()
-    mean = float(state.variance * (share @ np.einsum("ij,ij->i", g, g)))
+    mean = float(sample.variance @ np.einsum("ij,ij->i", g, g))
     drawn = _drawn(_sample(state, _VECTORS // 2), _VECTORS)
     g = g[drawn.numbers]
     return _gamma_floor(value, mean, drawn, (drawn.delta @ drawn.delta.T) * (g @ g.T))
