@@ -362,9 +362,11 @@ def residual_draws(
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
     own, whole = np.random.default_rng(0), trials.astype(np.int64)
+    single = bool((whole == 1).all())  # quicker than binomial draws
 
     def draw(draws: int, rng: np.random.Generator = own) -> Floats:
-        counts: Floats = rng.binomial(whole, rate, (draws, len(whole))).astype(np.float64)
+        size = draws, len(whole)
+        counts = rng.random(size) < rate if single else rng.binomial(whole, rate, size)
         return (trials * rate - counts) * scale
 
     return draw
