@@ -20,14 +20,12 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.inference.intervals import (
     estimate_of,
-    floor_statistics,
     has_limits,
     interval_statistics,
-    with_floor,
     with_interval,
 )
 from calibscale.inference.multiple_testing import verdict
-from calibscale.inference.resampling import Jackknife, Resampling, requested
+from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
@@ -147,7 +145,7 @@ def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True)
     needed += run.cluster_sums
     for e in run.fitting:
         grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
-        needed += (*(grouped or e.needs), *e.counted, *(floor_statistics(e) if floor else ()))
+        needed += (*(grouped or e.needs), *e.counted, *(e.floor_statistics if floor else ()))
     return needed
 
 
@@ -212,7 +210,7 @@ def _estimate(
         estimate = estimate_of(estimator, states, grouped, pairs)
         estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
         if floor:
-            estimate = with_floor(estimator, estimate, states, grouped)
+            estimate = estimator.with_floor(estimate, merged(states, grouped))
         if interval is None:
             return estimate
         return with_interval(estimator, estimate, interval, states, classes, pairs)
@@ -373,7 +371,7 @@ def curve_of(
         return None
     diagram = _Diagram(*estimator.bin_settings, estimator.notion)
     available = [states[s] for s in diagram.needs if s in states]
-    estimate = with_floor(diagram, diagram.finalize(*available), states)
+    estimate = diagram.with_floor(diagram.finalize(*available), states)
     return curve_of_estimate(estimate, confidence_level)
 
 

@@ -15,7 +15,6 @@ from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import (
     REPLICATES,
     Bootstrap,
-    Grouped,
     Jackknife,
     Resampling,
     SquaredNorm,
@@ -320,24 +319,6 @@ def estimate_of(
         return estimator.solve(pairs)
     merged = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
     return estimator.finalize(*merged)
-
-
-def floor_statistics(estimator: BoundEstimator) -> tuple[Statistic, ...]:
-    """Statistics that a noise floor needs besides those of the estimator."""
-    return tuple(s for s in estimator.floor_needs if s not in estimator.needs)
-
-
-def with_floor(
-    estimator: BoundEstimator, estimate: Estimate, states: States, grouped: Iterable[Grouped] = ()
-) -> Estimate:
-    """Return the estimate with its noise floor, if the states are those that it needs."""
-    needed = estimator.floor_needs
-    if estimate.value is None or not needed:
-        return estimate
-    states = {g.statistic: total(states[g]) for g in grouped} | states
-    if any(s not in states for s in needed):
-        return estimate
-    return replace(estimate, floor=estimator.floor(*(states[s] for s in needed)))
 
 
 def interval_statistics(

@@ -16,13 +16,7 @@ from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference import batch_of, count_replicates, trial_of
 from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
-from calibscale.inference.intervals import (
-    floor_statistics,
-    has_limits,
-    interval_statistics,
-    with_floor,
-    with_interval,
-)
+from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.nulls import CERTAIN
 from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
 from calibscale.monitoring.job import Job
@@ -140,7 +134,7 @@ class _Reader:
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
-        floors = [s for e in self.recipe.estimators for s in floor_statistics(e)]
+        floors = [s for e in self.recipe.estimators for s in e.floor_statistics]
         passed = self.run.scan(
             [*needed.values(), *intervals, *floors, *drawn.values(), *overall, CERTAIN]
         )
@@ -213,7 +207,7 @@ class _Reader:
         self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
     ) -> Estimate:
         estimate = e.finalize(*(merged[s] for s in e.needs))
-        estimate = with_floor(e, estimate, merged | states)
+        estimate = e.with_floor(estimate, merged | states)
         if not (has_limits(e) or all(g in states for g in resampling.needs(e))):
             return estimate
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)

@@ -15,7 +15,6 @@ from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.evaluation import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
-from calibscale.inference.intervals import with_floor
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
 from calibscale.monitoring.job import Job, Threshold, baseline_days, window_days
@@ -131,7 +130,7 @@ class NightJudge:
             if len(part.days) == 1:
                 estimate = self._of_day(estimate, part.days[0], group, k)
             elif group is None:
-                estimate = with_floor(part.estimators[k], estimate, with_variances(part.states))
+                estimate = part.estimators[k].with_floor(estimate, with_variances(part.states))
             shown = estimate.to_dict()
             shown.pop("details", None)
             results.append(shown)
@@ -140,17 +139,16 @@ class NightJudge:
     def _of_day(self, estimate: Estimate, day: str, group: float | None, k: int) -> Estimate:
         """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
-        if floor := entry.info.get("floors", {k: None})[k]:
-            estimate = replace(estimate, floor=Floor(**floor))
+        floor = entry.info.get("floors", {k: None})[k]
+        estimate = replace(estimate, floor=floor and Floor(**floor))
         value, low, high, error, *rest = entry.info["estimates"][k]
         if value is None or low is None or estimate.interval is not None:
             return estimate
-        jackknife, e = self._jackknife, self.recipe.estimators[k]
+        jackknife, e, level = self._jackknife, self.recipe.estimators[k], self.job.confidence
         method = rest[0] if rest else jackknife.method
         resampled = method == jackknife.method
         covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
-        level = jackknife.confidence_level
         return replace(estimate, interval=Interval(low, high, level, method, parts, error, covers))
 
     def _tests(self, judged: Judged) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from calibscale.output.documents.estimates import (
 )
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
-from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, ece_text, worst_classes
+from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
 from calibscale.output.reading import read
 
 _ALPHA = 0.05  # level of tests
@@ -111,7 +111,7 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     if level is not None:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not by_class and result["ece"] is not None:
-        verdict += f"; {ece_text(result)}"
+        verdict += f"; {formatting.ece(result)}"
     if not filled:
         verdict = result["reason"] or "There are no bins"
     plots = [reliability_figure(result, "of all rows", in_text=True)]

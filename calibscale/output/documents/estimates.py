@@ -32,7 +32,6 @@ from calibscale.output.plots.curve_plots import (
 )
 from calibscale.output.plots.prediction_plots import (
     RELIABILITY_HEIGHT,
-    ece_text,
     outcome,
     plot_reliability,
     prediction,
@@ -362,7 +361,7 @@ def reliability_figure(
     level = interval_name(diagram["level"])
     names = outcome(diagram["notion"]), prediction(diagram)
     outside = [b for b in filled if b["outside"]]
-    ece = "" if diagram["ece"] is None else f", {ece_text(diagram)}"
+    ece = "" if diagram["ece"] is None else f", {formatting.ece(diagram)}"
     summary = f"{len(outside)} of {formatting.plural(len(filled), 'bin')} outside the band"
     high = sum(b["mean_p"] > b["frequency"] for b in outside)
     sides = [
