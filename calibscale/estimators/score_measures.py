@@ -27,6 +27,7 @@ from calibscale.statistics.score_histogram import (
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
 _MAX_STEPS = 1000  # steps of an isotonic curve in results
+_CELLS = 4096  # cells that events are drawn for
 _BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
 _ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
@@ -86,7 +87,7 @@ class ScoreError(ScoreMeasure):
     `floor_draws` are the numbers of draws of events for a floor, and of cells that they are for.
     """
 
-    floor_draws: ClassVar[tuple[int, int]] = (1999, 4096)
+    floor_draws: ClassVar[tuple[int, int]] = (1999, _CELLS)
     testable: ClassVar[bool] = True
     draws_cells: ClassVar[bool] = True
     no_interval: ClassVar[str | None] = (
@@ -277,7 +278,7 @@ class CORP(ScoreError):
 
 def _band(cells: OccupiedCells) -> dict[str, list[float]]:
     """Range of 95 % of the isotonic curves of events that are drawn from the scores."""
-    cells = cells.coarse(_FLOOR_CELLS)
+    cells = cells.coarse(_CELLS)
     points = np.unique(np.linspace(0, len(cells.score) - 1, _POINTS).astype(int))
     drawn = _drawn_cells(cells, [np.random.default_rng(0)] * _BAND_DRAWS)
     low, high = np.quantile([isotonic(one)[points] for one in drawn], [0.025, 0.975], axis=0)
