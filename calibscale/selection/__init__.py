@@ -40,6 +40,7 @@ from calibscale.selection.families import (
 from calibscale.selection.kde import KDE, LeaveOneOutKDE
 from calibscale.selection.ridge import KKR, UKKR
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
+from calibscale.selection.score_families import CubeRootBins, IsotonicCurve, SmoothCurve, SweepBins
 from calibscale.selection.simple_families import Bins, DebiasedBins, Temperature
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics import MAX_GROUPS, Statistic
@@ -48,8 +49,11 @@ __all__ = ["Bins", "Gaussian", "KernelFeatures", "Laplacian", "Temperature", "se
 
 FAMILIES: dict[str, type[Family]] = {
     family.name: family
-    for family in (Bins, DebiasedBins, KDE, LeaveOneOutKDE, KKR, UKKR, Temperature)
-}
+    for family in (
+        Bins, DebiasedBins, CubeRootBins, SweepBins, IsotonicCurve, SmoothCurve,
+        KDE, LeaveOneOutKDE, KKR, UKKR, Temperature,
+    )
+}  # fmt: skip
 
 SUBSET_ROWS = 20_000
 _SUBSET_BYTES = 2**28

@@ -22,12 +22,7 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.special import expit
 
 from calibscale.auditing.recalibration import parametric
-from calibscale.auditing.recalibration.nonparametric import (
-    HISTOGRAM,
-    IsotonicFit,
-    ScoreCells,
-    steps,
-)
+from calibscale.auditing.recalibration.nonparametric import HISTOGRAM, IsotonicFit
 from calibscale.auditing.recalibration.recalibrator import (
     DRAWN,
     FittedRecalibrator,

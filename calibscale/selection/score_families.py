@@ -1,0 +1,211 @@
+"""Families of functions of a scalar prediction, fitted to a histogram of the score.
+
+Isotonic regression, equal-mass bins of an automatic number, and the kernel of the smooth ECE.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views
+from calibscale.data.derived_sources import TEST
+from calibscale.estimators.smooth_ece import smoothed_residuals
+from calibscale.selection.families import ROW_NOTIONS, Family, FamilyProfile, FoldPart, PlugIn
+from calibscale.statistics import Statistic
+from calibscale.statistics.bins import BinState, mass_bins
+from calibscale.statistics.score_histogram import ScoreCells, steps
+
+_DIGITS, _EXPONENTS = 36, 64  # binary digits of the distance to 0 or 1, and its powers of two
+_HALF = _EXPONENTS << _DIGITS  # cells below ½
+_LENGTH = _HALF.bit_length()  # of the number of a cell
+
+
+class ScoreSumState(NamedTuple):
+    """Occupied cells in increasing order and Σ1, Σw, Σw², Σwp, Σwδ of each, (c,) and (5, c).
+
+    Cells of problem j begin at j·2^43/2^shift; each has 2^shift of the finest cells.
+    """
+
+    cells: Ints
+    sums: Floats
+    shift: Ints
+
+
+@dataclass(frozen=True)
+class ScoreSums(Statistic):
+    """Sums of the training rows by the score of every scalar problem, in cells that adapt to it.
+
+    The finest cells are 2^−36 of the distance to 0 or 1 wide, so that equal scores alone share one.
+    Where more than 2^16 cells are occupied (2^18 class-wise), neighbours are joined until no more
+    are, at a size that depends on the set of all scores alone.
+    """
+
+    notion: str
+
+    @property
+    def most(self) -> int:
+        """Maximum number of occupied cells."""
+        return 2**18 if self.notion == "class_wise" else 2**16
+
+    def zero(self, classes: int) -> ScoreSumState:
+        return ScoreSumState(np.zeros(0, np.int64), np.zeros((5, 0)), np.zeros((), np.int64))
+
+    def nbytes(self, classes: int) -> int:
+        return 48 * self.most
+
+    def accumulate(self, state: ScoreSumState, chunk: Chunk) -> ScoreSumState:
+        if chunk.fold == TEST:  # no function is fitted on the test part
+            return state
+        rows = views(chunk, self.notion)
+        p = np.concatenate([view.points[:, 0] for view in rows])
+        delta = np.concatenate([view.delta[:, 0] for view in rows])
+        w = np.tile(rows[0].weights, len(rows))
+        bits = np.where(p > 0.5, 1.0 - p, p).view(np.int64) >> (52 - _DIGITS)
+        cells = np.clip(bits - ((1023 - _EXPONENTS) << _DIGITS), 0, _HALF - 1)
+        cells = np.where(p > 0.5, 2 * _HALF - 1 - cells, cells)
+        cells += np.repeat(np.arange(len(rows)) << _LENGTH, len(chunk))
+        sums = np.stack([np.ones_like(w), w, w * w, w * p, w * delta])
+        return self.merged([state, ScoreSumState(cells, sums, np.zeros((), np.int64))])
+
+    def merge(self, a: ScoreSumState, b: ScoreSumState) -> ScoreSumState:
+        return self.merged([a, b])
+
+    def merged(self, parts: Sequence[ScoreSumState]) -> ScoreSumState:
+        """State of all rows of the parts, whose cells may be in any order."""
+        shift = max(int(part.shift) for part in parts)
+        cells = np.concatenate([part.cells >> (shift - int(part.shift)) for part in parts])
+        cells, numbers = np.unique(cells, return_inverse=True)
+        while len(cells) > self.most:
+            shift += 1
+            cells, joined = np.unique(cells >> 1, return_inverse=True)
+            numbers = joined[numbers]
+        columns = np.hstack([part.sums for part in parts])
+        sums = np.stack([np.bincount(numbers, column, len(cells)) for column in columns])
+        return ScoreSumState(cells, sums, np.array(shift))
+
+    def by_problem(self, state: ScoreSumState, count: int) -> list[Floats]:
+        """Sums (5, c) of each problem."""
+        starts = np.searchsorted(state.cells, np.arange(count + 1) << (_LENGTH - int(state.shift)))
+        return [state.sums[:, low:high] for low, high in pairwise(starts)]
+
+
+class Curve(NamedTuple):
+    """r̂(p) = slope·p + a piecewise linear function of `values` at `knots` (m,), and its setting."""
+
+    slope: float
+    knots: Floats
+    values: Floats
+    setting: float
+
+
+class _FittedCurves(PlugIn):
+    """Curve of each problem."""
+
+    size = 1
+
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        self.curves = curves
+
+    def pick(self, h: int) -> _FittedCurves:
+        return self
+
+    def residuals(self, j: int, view: NotionView) -> Floats:
+        slope, knots, values, _ = self.curves[j]
+        p = view.points
+        return (slope * p + np.interp(p, knots, values))[None]
+
+
+@dataclass(frozen=True)
+class ScoreFamily(Family):
+    """Base class of families without hyper-parameters that are fitted to `ScoreSums`.
+
+    `setting` is the name of what a fit has chosen, a number for each problem.
+    """
+
+    notion: str = field(default="top_label", kw_only=True)
+    notions: ClassVar[tuple[str, ...]] = ROW_NOTIONS
+    setting: ClassVar[str]
+
+    def resolve(self, profile: FamilyProfile) -> Self:
+        return replace(super().resolve(profile), notion=profile.notion)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:  # type: ignore[override]
+        return (ScoreSums(self.notion),)
+
+    @property
+    def hyperparameters(self) -> list[dict[str, float]]:
+        return [{}]
+
+    def fitted_parameters(self, fits: Sequence[_FittedCurves]) -> dict[str, Any]:
+        settings = [[curve.setting for curve in fit.curves] for fit in fits]
+        return {self.setting: [each[0] if len(each) == 1 else each for each in settings]}
+
+    def fit(
+        self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int
+    ) -> _FittedCurves:
+        statistic = ScoreSums(self.notion)
+        total = statistic.merged([part.states[0] for part in train])
+        parts = statistic.by_problem(total, problems(self.notion, profile.classes))
+        return _FittedCurves([self._curve(sums) for sums in parts])
+
+    @abstractmethod
+    def _curve(self, sums: Floats) -> Curve:
+        """Curve fitted to the sums of cells (5, c)."""
+
+
+@dataclass(frozen=True)
+class IsotonicCurve(ScoreFamily):
+    """p minus the isotonic regression of the event on p, linear between its steps."""
+
+    name: ClassVar[str] = "isotonic"
+    setting: ClassVar[str] = "steps"
+
+    def _curve(self, sums: Floats) -> Curve:
+        cells = ScoreCells.of(BinState(sums))
+        knots, values, count = steps(cells.mean, cells.frequency, cells.weight)
+        return Curve(1.0, knots, -values, count)
+
+
+@dataclass(frozen=True)
+class CubeRootBins(ScoreFamily):
+    """conf − acc of n^(1/3) equal-mass bins, whose borders lie midway between scores."""
+
+    name: ClassVar[str] = "bins_cube_root"
+    setting: ClassVar[str] = "bins"
+    edges: ClassVar[str] = "cube-root"
+
+    def _curve(self, sums: Floats) -> Curve:
+        p = sums[3] / sums[1]
+        borders = np.concatenate([[0.0], (p[1:] + p[:-1]) / 2, [1.0]])
+        table = mass_bins(sums, 0, self.edges, borders)
+        inner = table.edges[1:-1]
+        knots = np.column_stack([inner, np.nextafter(inner, 2.0)]).ravel()  # bins (lo, hi]
+        ends = np.concatenate([[0.0], knots, [1.0]])
+        return Curve(0.0, ends, np.repeat(table.gap, 2), len(table.gap))
+
+
+@dataclass(frozen=True)
+class SweepBins(CubeRootBins):
+    """conf − acc of as many equal-mass bins as a monotone sweep allows (Roelofs et al. 2022)."""
+
+    name: ClassVar[str] = "bins_sweep"
+    edges: ClassVar[str] = "sweep"
+
+
+@dataclass(frozen=True)
+class SmoothCurve(ScoreFamily):
+    """Kernel estimate of E[δ | p] with the bandwidth of the smooth ECE."""
+
+    name: ClassVar[str] = "smooth_ece"
+    setting: ClassVar[str] = "bandwidth"
+
+    def _curve(self, sums: Floats) -> Curve:
+        rows, weight, _, p, delta = sums
+        return Curve(0.0, *smoothed_residuals(p / weight, weight, delta, float(rows.sum())))
