@@ -86,7 +86,7 @@ class ScoreSums(Statistic):
             cells, joined = np.unique(cells >> 1, return_inverse=True)
             numbers = joined[numbers]
         columns = np.hstack([part.sums for part in parts])
-        sums = np.stack([np.bincount(numbers, column, len(cells)) for column in columns])
+        sums: Floats = np.array([np.bincount(numbers, column, len(cells)) for column in columns])
         return ScoreSumState(cells, sums, np.array(shift))
 
     def by_problem(self, state: ScoreSumState, count: int) -> list[Floats]:
@@ -175,20 +175,17 @@ class IsotonicCurve(ScoreFamily):
 
 @dataclass(frozen=True)
 class CubeRootBins(ScoreFamily):
-    """conf − acc of n^(1/3) equal-mass bins, whose borders lie midway between scores."""
+    """conf − acc of n^(1/3) equal-mass bins, linear between the scores of two bins."""
 
     name: ClassVar[str] = "bins_cube_root"
     setting: ClassVar[str] = "bins"
     edges: ClassVar[str] = "cube-root"
 
     def _curve(self, sums: Floats) -> Curve:
-        p = sums[3] / sums[1]
-        borders = np.concatenate([[0.0], (p[1:] + p[:-1]) / 2, [1.0]])
-        table = mass_bins(sums, 0, self.edges, borders)
-        inner = table.edges[1:-1]
-        knots = np.column_stack([inner, np.nextafter(inner, 2.0)]).ravel()  # bins (lo, hi]
-        ends = np.concatenate([[0.0], knots, [1.0]])
-        return Curve(0.0, ends, np.repeat(table.gap, 2), len(table.gap))
+        table = mass_bins(sums, 0, self.edges, np.arange(sums.shape[1] + 1))  # positions of cells
+        ends = np.column_stack([table.edges[:-1], table.edges[1:] - 1]).ravel()
+        mean = ScoreCells.of(BinState(sums)).mean
+        return Curve(0.0, mean[ends], np.repeat(table.gap, 2), len(table.gap))
 
 
 @dataclass(frozen=True)

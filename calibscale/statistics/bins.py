@@ -382,10 +382,10 @@ def fine_borders() -> Floats:
 
 AUTOMATIC = ("cube-root", "sweep")  # numbers of equal-mass bins
 MASS = ("equal-mass", *AUTOMATIC)
-_MAX_SWEEP = 1000  # bins of a sweep
+_MAX_SWEEP, _ROUNDING = 1000, 1e-12  # bins of a sweep; frequencies this near are equal
 
 
-def mass_bins(sums: Floats, bins: int, edges: Any, borders: Floats | None = None) -> BinTable:
+def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTable:
     """Equal-mass bins: of the given number, n^(1/3), or as many as a monotone sweep allows.
 
     The sweep ends before the first number of bins whose frequencies are not increasing (Roelofs et
@@ -400,13 +400,13 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Floats | None = None
     table = equal_mass(sums, 1, borders)
     for bins in range(2, min(_MAX_SWEEP, int(np.count_nonzero(sums[1]))) + 1):
         finer = equal_mass(sums, bins, borders)
-        if (np.diff(finer.frequency) < 0.0).any():
+        if (np.diff(finer.frequency) < -_ROUNDING).any():
             break
         table = finer
     return table
 
 
-def equal_mass(sums: Floats, bins: int, borders: Floats) -> BinTable:
+def equal_mass(sums: Floats, bins: int, borders: Any) -> BinTable:
     """Bins of nearly equal weight from the sums of cells (5, c); fewer if values repeat."""
     mass = np.cumsum(sums[1])
     targets = mass[-1] * np.arange(1, bins) / bins

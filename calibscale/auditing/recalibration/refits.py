@@ -34,6 +34,7 @@ from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import Replicates, States, Statistic, weights_of
+from calibscale.statistics.score_histogram import ScoreCells, steps
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated
