@@ -74,7 +74,6 @@ _NAMES = (
     "bins", "bins_debiased", "bins_cube_root", "bins_sweep", "isotonic", "smooth_ece",
     "kde", "kde_loo", "kkr", "ukkr", "temperature",
 )  # fmt: skip
-_GRIDS = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr")
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
@@ -179,7 +178,7 @@ def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Fa
                 f"there is no {name!r}; available: {', '.join(_NAMES)}", param_hint="--estimators"
             )
     for name in grid_of:
-        if name not in chosen or name not in _GRIDS:
+        if name not in chosen or not hasattr(FAMILIES[name], "grid"):
             raise click.BadParameter(
                 f"{name} is not a selected estimator with a grid", param_hint="--grid"
             )
