@@ -154,9 +154,10 @@ def select(
     notion : {"top_label", "canonical", "class_wise", "positive"}
         ``class_wise`` uses one hyper-parameter for all classes and sums risks and estimates.
     estimators : iterable of str or Family, optional
-        Names (``bins``, ``bins_debiased``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``,
-        ``temperature``) or families with settings, such as ``Bins((10, 15))``.  Default: all but
-        ``bins_debiased`` and ``kde_loo``; binning does not support the canonical notion.
+        Names (``bins``, ``bins_debiased``, ``bins_cube_root``, ``bins_sweep``, ``isotonic``,
+        ``smooth_ece``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``, ``temperature``) or families with
+        settings, such as ``Bins((10, 15))``.  Default: those of [GB], ``bins``, ``kde``, ``kkr``,
+        ``ukkr`` and ``temperature``.  The first six do not support the canonical notion.
     folds : int or (n,) integers
         Number of folds k, or the fold of each row: −1 for the test part, 0..k−1 for the folds.
     test_fraction : float
