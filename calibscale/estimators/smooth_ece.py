@@ -147,43 +147,35 @@ def _smooth(state: GridState) -> tuple[float, float]:
 
 def _at(state: GridState, k: int) -> float:
     """Error with the bandwidth σ = k/1024."""
-    reflected, kernel = _reflected(state, k)
-    size, sigma = len(kernel) - 1, k / _WIDTHS
-    middle = (size + 1) // 2
-    smoothed = fftconvolve(reflected, kernel[None], "valid")[:, middle : middle + size + 1]
-    points = np.linspace(0.0, 1.0, max(round(10 / sigma), 200))
-    grid = np.linspace(0.0, 1.0, size + 1)
+    points = np.linspace(0.0, 1.0, max(round(10 * _WIDTHS / k), 200))
+    grid, smoothed = _smoothed(state, k)
     residuals, density = (np.interp(points, grid, values) for values in smoothed)
     floor = _FLOOR * len(points) * float(state.weight / state.n)  # per row, in units of weight
     return float(np.abs(residuals).sum() / (density.sum() + floor))
 
 
-def _reflected(state: GridState, k: int) -> tuple[Floats, Floats]:
-    """Residuals and weights on the grid of a bandwidth, reflected at 0 and 1, and the kernel."""
+def _smoothed(state: GridState, k: int) -> tuple[Floats, Floats]:
+    """Grid of the bandwidth σ = k/1024, and ΣwδK and ΣwK at its points (2, points)."""
     sigma, size = k / _WIDTHS, _intervals(k)
     part = _grids()[0][size]
     sums = np.stack([state.residuals[part], state.weights[part]])
     z = (np.arange(size + 1) / size - 0.5) / sigma
     kernel = np.exp(-0.5 * z * z) / (np.sqrt(2 * np.pi) * sigma)
-    return np.hstack([sums[:, :0:-1], sums, sums[:, -2::-1]]), kernel
+    reflected = np.hstack([sums[:, :0:-1], sums, sums[:, -2::-1]])
+    middle = (size + 1) // 2
+    smoothed = fftconvolve(reflected, kernel[None], "valid")[:, middle : middle + size + 1]
+    return np.linspace(0.0, 1.0, size + 1), smoothed
 
 
-def smoothed_residuals(
-    p: Floats, weight: Floats, residual: Floats, rows: float
-) -> tuple[Floats, Floats, float]:
-    """Points of a regular grid, the kernel estimate of E[δ | p] at each, and the bandwidth.
+def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floats, Floats, float]:
+    """Grid, ΣwδK/ΣwK at its points, and the bandwidth, for n rows with sums Σw and Σwδ at each p.
 
-    Kernel and bandwidth are those of `SmoothECE` for rows with the sums Σw and Σwδ at each p.
+    Points too far from all rows for the precision of the sums are left out.
     """
-    totals = (np.array(total) for total in (rows, weight.sum(), weight @ weight))
-    state = GridState(*totals, *(np.zeros(_grids()[1]) for _ in range(2)))
-    _divide(p, [(residual, state.residuals), (weight, state.weights)])
+    totals = (np.array(total) for total in (n, weights.sum(), weights @ weights))
+    state = GridState(*totals, *np.zeros((2, _grids()[1])))
+    _divide(p, [(residuals, state.residuals), (weights, state.weights)])
     _, bandwidth = _smooth(state)
-    reflected, kernel = _reflected(state, round(bandwidth * _WIDTHS))
-    size = len(kernel) - 1
-    near = slice((size + 1) // 2, (size + 1) // 2 + 2 * size + 1)
-    # sums without a Fourier transform, whose rounding errors are large far from all rows
-    residuals, density = (np.convolve(row[near], kernel, "valid") for row in reflected)
-    seen = density > np.finfo(float).tiny / np.finfo(float).eps * density.max()
-    grid = np.linspace(0.0, 1.0, size + 1)[seen]
-    return grid, residuals[seen] / density[seen], bandwidth
+    grid, (smoothed, density) = _smoothed(state, round(bandwidth * _WIDTHS))
+    seen = density > 1e-10 * density.max()  # which rounds to 1e-16 of it
+    return grid[seen], smoothed[seen] / density[seen], bandwidth

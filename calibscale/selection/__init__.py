@@ -49,10 +49,8 @@ __all__ = ["Bins", "Gaussian", "KernelFeatures", "Laplacian", "Temperature", "se
 
 FAMILIES: dict[str, type[Family]] = {
     family.name: family
-    for family in (
-        Bins, DebiasedBins, CubeRootBins, SweepBins, IsotonicCurve, SmoothCurve,
-        KDE, LeaveOneOutKDE, KKR, UKKR, Temperature,
-    )
+    for family in (Bins, DebiasedBins, CubeRootBins, SweepBins, IsotonicCurve, SmoothCurve, KDE,
+                   LeaveOneOutKDE, KKR, UKKR, Temperature)
 }  # fmt: skip
 
 SUBSET_ROWS = 20_000

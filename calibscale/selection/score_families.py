@@ -1,21 +1,17 @@
-"""Families of functions of a scalar prediction, fitted to a histogram of the score.
-
-Isotonic regression, equal-mass bins of an automatic number, and the kernel of the smooth ECE.
-"""
+"""Isotonic regression, automatic equal-mass bins and the smooth ECE, fitted to sums by score."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views
 from calibscale.data.derived_sources import TEST
-from calibscale.estimators.smooth_ece import smoothed_residuals
+from calibscale.estimators import smooth_ece
 from calibscale.selection.families import ROW_NOTIONS, Family, FamilyProfile, FoldPart, PlugIn
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinState, mass_bins
@@ -27,9 +23,9 @@ _LENGTH = _HALF.bit_length()  # of the number of a cell
 
 
 class ScoreSumState(NamedTuple):
-    """Occupied cells in increasing order and Σ1, Σw, Σw², Σwp, Σwδ of each, (c,) and (5, c).
+    """Occupied cells, of 2^shift finest ones each and from j·2^43/2^shift on in problem j (c,).
 
-    Cells of problem j begin at j·2^43/2^shift; each has 2^shift of the finest cells.
+    They are in increasing order, with Σ1, Σw, Σw², Σwp and Σwδ of each (5, c).
     """
 
     cells: Ints
@@ -41,7 +37,7 @@ class ScoreSumState(NamedTuple):
 class ScoreSums(Statistic):
     """Sums of the training rows by the score of every scalar problem, in cells that adapt to it.
 
-    The finest cells are 2^−36 of the distance to 0 or 1 wide, so that equal scores alone share one.
+    The finest cells are 2^−36 of the distance to 0 or 1 wide: scores share one if they are equal.
     Where more than 2^16 cells are occupied (2^18 class-wise), neighbours are joined until no more
     are, at a size that depends on the set of all scores alone.
     """
@@ -71,12 +67,9 @@ class ScoreSums(Statistic):
         cells = np.where(p > 0.5, 2 * _HALF - 1 - cells, cells)
         cells += np.repeat(np.arange(len(rows)) << _LENGTH, len(chunk))
         sums = np.stack([np.ones_like(w), w, w * w, w * p, w * delta])
-        return self.merged([state, ScoreSumState(cells, sums, np.zeros((), np.int64))])
+        return self.merge(state, ScoreSumState(cells, sums, np.zeros((), np.int64)))
 
-    def merge(self, a: ScoreSumState, b: ScoreSumState) -> ScoreSumState:
-        return self.merged([a, b])
-
-    def merged(self, parts: Sequence[ScoreSumState]) -> ScoreSumState:
+    def merge(self, *parts: ScoreSumState) -> ScoreSumState:
         """State of all rows of the parts, whose cells may be in any order."""
         shift = max(int(part.shift) for part in parts)
         cells = np.concatenate([part.cells >> (shift - int(part.shift)) for part in parts])
@@ -89,44 +82,32 @@ class ScoreSums(Statistic):
         sums: Floats = np.array([np.bincount(numbers, column, len(cells)) for column in columns])
         return ScoreSumState(cells, sums, np.array(shift))
 
-    def by_problem(self, state: ScoreSumState, count: int) -> list[Floats]:
-        """Sums (5, c) of each problem."""
-        starts = np.searchsorted(state.cells, np.arange(count + 1) << (_LENGTH - int(state.shift)))
-        return [state.sums[:, low:high] for low, high in pairwise(starts)]
-
 
 class Curve(NamedTuple):
-    """r̂(p) = slope·p + a piecewise linear function of `values` at `knots` (m,), and its setting."""
+    """Piecewise linear r̂ with `values` at `knots` (m,), and what the fit has chosen."""
 
-    slope: float
     knots: Floats
     values: Floats
     setting: float
 
 
+@dataclass(frozen=True)
 class _FittedCurves(PlugIn):
     """Curve of each problem."""
 
+    curves: Sequence[Curve]
     size = 1
-
-    def __init__(self, curves: Sequence[Curve]) -> None:
-        self.curves = curves
 
     def pick(self, h: int) -> _FittedCurves:
         return self
 
     def residuals(self, j: int, view: NotionView) -> Floats:
-        slope, knots, values, _ = self.curves[j]
-        p = view.points
-        return (slope * p + np.interp(p, knots, values))[None]
+        return np.interp(view.points, *self.curves[j][:2])[None]
 
 
 @dataclass(frozen=True)
 class ScoreFamily(Family):
-    """Base class of families without hyper-parameters that are fitted to `ScoreSums`.
-
-    `setting` is the name of what a fit has chosen, a number for each problem.
-    """
+    """Base class of families fitted to `ScoreSums`, whose fits choose a `setting` themselves."""
 
     notion: str = field(default="top_label", kw_only=True)
     notions: ClassVar[tuple[str, ...]] = ROW_NOTIONS
@@ -139,20 +120,14 @@ class ScoreFamily(Family):
     def needs(self) -> tuple[Statistic, ...]:  # type: ignore[override]
         return (ScoreSums(self.notion),)
 
-    @property
-    def hyperparameters(self) -> list[dict[str, float]]:
-        return [{}]
-
     def fitted_parameters(self, fits: Sequence[_FittedCurves]) -> dict[str, Any]:
         settings = [[curve.setting for curve in fit.curves] for fit in fits]
         return {self.setting: [each[0] if len(each) == 1 else each for each in settings]}
 
-    def fit(
-        self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int
-    ) -> _FittedCurves:
-        statistic = ScoreSums(self.notion)
-        total = statistic.merged([part.states[0] for part in train])
-        parts = statistic.by_problem(total, problems(self.notion, profile.classes))
+    def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> PlugIn:
+        total = ScoreSums(self.notion).merge(*(part.states[0] for part in train))
+        first = np.arange(problems(self.notion, profile.classes)) << (_LENGTH - int(total.shift))
+        parts = np.split(total.sums, np.searchsorted(total.cells, first)[1:], axis=1)
         return _FittedCurves([self._curve(sums) for sums in parts])
 
     @abstractmethod
@@ -160,49 +135,46 @@ class ScoreFamily(Family):
         """Curve fitted to the sums of cells (5, c)."""
 
 
-@dataclass(frozen=True)
 class IsotonicCurve(ScoreFamily):
     """p minus the isotonic regression of the event on p, linear between its steps."""
 
-    name: ClassVar[str] = "isotonic"
-    setting: ClassVar[str] = "steps"
+    name = "isotonic"
+    setting = "steps"
 
     def _curve(self, sums: Floats) -> Curve:
         cells = ScoreCells.of(BinState(sums))
         knots, values, count = steps(cells.mean, cells.frequency, cells.weight)
-        return Curve(1.0, knots, -values, count)
+        knots, values = np.r_[0.0, knots, 1.0], np.r_[values[0], values, values[-1]]
+        return Curve(knots, knots - values, count)
 
 
-@dataclass(frozen=True)
 class CubeRootBins(ScoreFamily):
     """conf − acc of n^(1/3) equal-mass bins, linear between the scores of two bins."""
 
-    name: ClassVar[str] = "bins_cube_root"
-    setting: ClassVar[str] = "bins"
-    edges: ClassVar[str] = "cube-root"
+    name = "bins_cube_root"
+    setting = "bins"
+    edges = "cube-root"
 
     def _curve(self, sums: Floats) -> Curve:
         table = mass_bins(sums, 0, self.edges, np.arange(sums.shape[1] + 1))  # positions of cells
         ends = np.column_stack([table.edges[:-1], table.edges[1:] - 1]).ravel()
         mean = ScoreCells.of(BinState(sums)).mean
-        return Curve(0.0, mean[ends], np.repeat(table.gap, 2), len(table.gap))
+        return Curve(mean[ends], np.repeat(table.gap, 2), len(table.gap))
 
 
-@dataclass(frozen=True)
 class SweepBins(CubeRootBins):
     """conf − acc of as many equal-mass bins as a monotone sweep allows (Roelofs et al. 2022)."""
 
-    name: ClassVar[str] = "bins_sweep"
-    edges: ClassVar[str] = "sweep"
+    name = "bins_sweep"
+    edges = "sweep"
 
 
-@dataclass(frozen=True)
 class SmoothCurve(ScoreFamily):
     """Kernel estimate of E[δ | p] with the bandwidth of the smooth ECE."""
 
-    name: ClassVar[str] = "smooth_ece"
-    setting: ClassVar[str] = "bandwidth"
+    name = "smooth_ece"
+    setting = "bandwidth"
 
     def _curve(self, sums: Floats) -> Curve:
         rows, weight, _, p, delta = sums
-        return Curve(0.0, *smoothed_residuals(p / weight, weight, delta, float(rows.sum())))
+        return Curve(*smooth_ece.curve(p / weight, weight, delta, float(rows.sum())))
