@@ -136,10 +136,10 @@ def summary(values: np.ndarray) -> Row:
 
 def table(first: str, rows: dict[str, Row], columns: tuple[str, ...]) -> str:
     """Markdown table of 10⁶ times the means ± standard errors; ties with the least are bold."""
-    short = lambda x, digits: f"{1e6 * x:.{digits}g}" if x < 99e-6 else f"{1e6 * x:.0f}"  # noqa: E731
+    text = lambda m, e, _: f"{1e6 * m:.3g}" + (f" ± {1e6 * e:.2g}" if e > 1e-9 * m else "")  # noqa: E731
     lines = [(first, *columns), ("---",) * (1 + len(columns))]
     for name, row in rows.items():
-        cells = [f"{short(mean, 3)} ± {short(error, 2)}" for mean, error, _ in zip(*row)]  # noqa: B905
+        cells = list(map(text, *row))
         lines.append((name, *np.where(row[2], [f"**{cell}**" for cell in cells], cells)))
     return "\n".join("| " + " | ".join(f"{c:<18}" for c in line) + " |" for line in lines)
 
