@@ -38,16 +38,12 @@ class ScoreSums(Statistic):
     """Sums of the training rows by the score of every scalar problem, in cells that adapt to it.
 
     The finest cells are 2^−36 of the distance to 0 or 1 wide: scores share one if they are equal.
-    Where more than 2^16 cells are occupied (2^18 class-wise), neighbours are joined until no more
-    are, at a size that depends on the set of all scores alone.
+    Where more than 2^16 cells are occupied, neighbours are joined until no more are, at a size that
+    depends on the set of all scores alone.
     """
 
     notion: str
-
-    @property
-    def most(self) -> int:
-        """Maximum number of occupied cells."""
-        return 2**18 if self.notion == "class_wise" else 2**16
+    most: ClassVar[int] = 2**16  # occupied cells
 
     def zero(self, classes: int) -> ScoreSumState:
         return ScoreSumState(np.zeros(0, np.int64), np.zeros((5, 0)), np.zeros((), np.int64))
