@@ -132,6 +132,7 @@ EXAMPLES = {
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
     "ScalarScores": lambda cls: cls("top_label"),
     "ScoreHistogram": lambda cls: cls("positive"),
+    "ScoreSums": lambda cls: cls("class_wise"),
     "TolerantEProcess": lambda cls: cls(
         "positive", learned=((None, (1.0, *(-1.0, 0.0, 1.0) * 6)),), tolerance=0.1
     ),
