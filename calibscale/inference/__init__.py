@@ -428,4 +428,4 @@ def _values(
     if estimator.draws_cells:
         return estimator.cell_values(own, null.seed, replicates)
     sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
-    return estimator.drawn_values(own, sums, len(replicates))
+    return null.values_of(estimator, own, sums, len(replicates))

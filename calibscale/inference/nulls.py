@@ -117,6 +117,12 @@ class Null:
         vectors = self.vectors(rows.rows, rows.points, rows.delta, first, last)
         return np.stack(list(vectors), axis=1)
 
+    def values_of(
+        self, estimator: BoundEstimator, states: list[Any], sums: list[Any], count: int
+    ) -> Iterable[float]:
+        """Value of each replicate, from states and the drawn counterparts of their parts."""
+        return estimator.drawn_values(states, sums, count)
+
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of each replicate, with its predictions and residuals."""
         raise NotImplementedError(self.name)
@@ -173,6 +179,11 @@ class ClusterSigns(RandomSigns):
     """Residuals with one random sign a cluster; its `rows` are the hashes of the clusters."""
 
     name: ClassVar[str] = "wild_cluster"
+
+    def values_of(
+        self, estimator: BoundEstimator, states: list[Any], sums: list[Any], count: int
+    ) -> Iterable[float]:
+        return estimator.signed_values(states, sums, count)
 
 
 @dataclass(frozen=True)

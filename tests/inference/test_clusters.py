@@ -229,3 +229,25 @@ def test_commands__take_a_cluster_column(tmp_path):
         result = json.loads(done.stdout)
         assert result["clusters"]["count"] == 60
         assert value in result or result["null"] == "wild_cluster"
+
+
+@pytest.mark.slow
+def test_wild_cluster__keeps_its_level_for_few_rows_a_bin():
+    rejected = 0
+    for seed in range(1000):
+        p, y, ids = _data(50, 0.5, seed, most=2)
+        test = calibration_test(_source(p, y, ids), "ece", cluster="id", seed=seed)
+        rejected += test["ece"].p_value <= 0.05
+    assert 30 <= rejected <= 70  # 5 %, at 2.9 standard errors; 7 % with signs alone
+
+
+def test_wild_cluster__of_ece_has_the_variance_at_calibration():
+    """In one bin δ* = ±δ·√(p(1 − p)/(f(1 − p)² + (1 − f)p²)), with the frequency f."""
+    p, y, ids = np.full(60, 0.2), np.repeat([1, 0, 0], 20), np.repeat(np.arange(30), 2)
+    test = calibration_test(_source(p, y, ids), "ece(bins=5)", cluster="id", n_replicates=999)
+    scale = np.sqrt(0.16 / (0.64 / 3 + 0.04 * 2 / 3))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (20_000, 30))
+    expected = scale * np.abs(signs @ np.bincount(ids, p - y)) / 60
+    drawn = test["ece"].null_values
+    assert drawn.mean() == pytest.approx(expected.mean(), rel=0.1)  # 2.4 % is a standard error
+    assert np.sum(expected**2) / 20_000 == pytest.approx(0.16 / 30, rel=0.05)
