@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
+from scipy.special import expit, logit
 
 from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError
@@ -19,7 +20,8 @@ from calibscale.statistics import Statistic, weights_of
 
 GROUPS = 20
 BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
-MODELS = ("isotonic", "bins")
+MODELS = ("isotonic", "bins", "temperature")
+SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}  # of E[δ | p]
 
 
 class GroupCellState(NamedTuple):
@@ -72,8 +74,12 @@ class CertifiedL1(ScalarEstimator):
     ----------
     notion : {"top_label", "positive", "class_wise"}, optional
         Default: ``positive`` for two classes, else ``top_label``.
-    by : {"isotonic", "bins"}
-        Model of E[δ | p]: isotonic regression, or the means of the cells, shrunk for noise.
+    by : {"best", "isotonic", "bins", "temperature"}
+        Model of E[δ | p]: isotonic regression, the means of the cells, shrunk for noise, a factor
+        of the log-odds of p, or in every group the one with the largest terms in earlier groups.
+    side : {"both", "over", "under"}
+        Parts of the error: ``over`` is of predictions that are too high, max(E[δ | p], 0) in the
+        place of |E[δ | p]|, and ``under`` of those that are too low.
     level : float
         Confidence level.
 
@@ -87,7 +93,8 @@ class CertifiedL1(ScalarEstimator):
     """
 
     notion: str | None = None
-    by: str = "isotonic"
+    by: str = "best"
+    side: str = "both"
     level: float = 0.95
     name: ClassVar[str] = "certified_l1"
     squared: ClassVar[bool] = False
@@ -97,15 +104,17 @@ class CertifiedL1(ScalarEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.by not in MODELS or not 0 < self.level < 1:
-            raise OptionError(f"by must be one of {', '.join(MODELS)}, and level in (0, 1)")
+        known = self.by in ("best", *MODELS) and self.side in SIDES
+        if not (known and 0 < self.level < 1):
+            models, sides = ", ".join(("best", *MODELS)), ", ".join(SIDES)
+            raise OptionError(f"by is one of {models}, side of {sides}, and level in (0, 1)")
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         return (GroupCells(self.judged),)
 
     def finalize(self, state: GroupCellState) -> Estimate:
-        parameters = {"by": self.by, "level": self.level}
+        parameters = {"by": self.by, "side": self.side, "level": self.level}
         rows = state.sums[0, :, 0].sum(axis=1)  # of each group
         if not rows.sum() > 0:
             return self.unknown(parameters, self.squared)
@@ -113,9 +122,10 @@ class CertifiedL1(ScalarEstimator):
         price = math.log(1.0 / (1.0 - self.level))
         gain, stakes = -price, 0.0
         counted, total, squares = 0.0, 0.0, 0.0
+        totals = dict.fromkeys(MODELS if self.by == "best" else [self.by], 0.0)
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
-            slope, offset, bound = self._terms(self._residuals(past))
+            slope, offset, bound = self._leader(past, sums, totals)
             if not slope.any():  # nothing is known to bet on
                 continue
             _, before = _moments(past, slope, offset)
@@ -136,13 +146,28 @@ class CertifiedL1(ScalarEstimator):
             result = result.with_note(f"the one-step estimate is {mean:.4g} ± {error:.2g}")
         return result.with_note("weights other than 0 are ignored") if state.weighted else result
 
-    def _residuals(self, past: Floats) -> Floats:
+    def _leader(
+        self, past: Floats, sums: Floats, totals: dict[str, float]
+    ) -> tuple[Floats, Floats, float]:
+        """Terms of the model with the largest `totals` in earlier groups, which are updated."""
+        leader = max(totals, key=lambda by: totals[by])
+        terms = {
+            by: self._terms(np.clip(self._residuals(past, by), *SIDES[self.side])) for by in totals
+        }
+        for by, (slope, offset, _) in terms.items():
+            totals[by] += _moments(sums, slope, offset)[0]
+        return terms[leader]
+
+    def _residuals(self, past: Floats, by: str) -> Floats:
         """Mean residual E[δ | cell] from earlier groups (J, cells)."""
         n, p, delta, squares = past
         mean = ratio(delta, n)
-        if self.by == "bins":  # shrunk for noise
+        if by == "bins":  # shrunk for noise
             return mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
         forecast = ratio(p, n)
+        if by == "temperature":
+            scaled = (_scaled(*each) for each in zip(n, forecast, mean, strict=True))
+            return forecast - np.array([*scaled])
         for j, at in enumerate(n > 0):
             fit = isotonic_regression((forecast - mean)[j, at], weights=n[j, at])
             mean[j, at] = forecast[j, at] - fit.x
@@ -174,6 +199,16 @@ class CertifiedL2(CertifiedL1):
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
         largest = float(np.abs(r).max())
         return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
+
+
+def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:
+    """Predictions of cells with the log-odds times a factor that minimises the log loss."""
+    x, factor = logit(np.clip(p, 1e-12, 1.0 - 1e-12)), 1.0
+    for _ in range(20):  # Newton's method
+        q = expit(factor * x)
+        slope, curvature = float(n @ ((p - mean - q) * x)), float(n @ (q * (1.0 - q) * x * x))
+        factor = min(max(factor + slope / max(curvature, 1e-300), 0.5 * factor), 2.0 * factor)
+    return np.where(n > 0, expit(factor * x), p)
 
 
 def _moments(sums: Floats, slope: Floats, offset: Floats) -> tuple[float, float]:

@@ -59,7 +59,7 @@ def test_bound__equals_that_of_loops(rng):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("by", ["isotonic", "bins"])
+@pytest.mark.parametrize("by", ["best", "isotonic", "bins", "temperature"])
 def test_bound__covers_and_is_close_to_the_error(by):
     missed = np.zeros((2, 2))
     names = [f"certified_l1(by={by})", f"certified_l2(by={by})"]
@@ -73,7 +73,7 @@ def test_bound__covers_and_is_close_to_the_error(by):
     assert np.all(missed <= 8)  # P(Binomial(60, 0.05) > 8) < 0.5 %
     p, y, truth = _hot(np.random.default_rng(1), 100_000)
     l1, l2 = cs.evaluate(_source(p, y), names)
-    share = 0.8 if by == "isotonic" else 0.75
+    share = 0.75 if by == "bins" else 0.8
     assert share * np.mean(np.abs(p - truth)) <= l1.value <= np.mean(np.abs(p - truth)) * 1.01
     assert share * np.sqrt(np.mean((p - truth) ** 2)) <= l2.root
     assert l1.details["estimate"] - 1.645 * l1.details["standard_error"] > l1.value
@@ -105,5 +105,32 @@ def test_bound__leaves_out_rows_of_weight_0_and_says_that_it_ignores_weights(rng
     assert "weights other than 0 are ignored" in weighted.details["notes"]
     few = cs.evaluate(_source(p[:1], y[:1]), ["certified_l1"])["certified_l1"]
     assert few.value == 0
-    with pytest.raises(cs.OptionError, match="by must be one of isotonic, bins"):
+    with pytest.raises(
+        cs.OptionError, match="by is one of best, isotonic, bins, temp"
+    ):
         cs.CertifiedL1(by="forest")
+
+
+def test_bound__of_one_side_is_of_that_part_of_the_error(rng):
+    p = rng.uniform(0.05, 0.95, 60_000)
+    delta = 0.1 * np.where(p < 0.5, 1.0, -0.5)  # too high below 1/2, too low above
+    source = _source(p, (rng.random(len(p)) < p - delta).astype(int))
+    for name, power in (("certified_l1", 1), ("certified_l2", 2)):
+        for side, part in (("over", delta > 0), ("under", delta < 0)):
+            truth = np.mean(np.abs(delta) ** power * part)
+            (estimate,) = cs.evaluate(source, [f"{name}(side={side})"])
+            assert 0.5 * truth < estimate.value < truth
+            assert estimate.parameters["side"] == side
+    hot, y, _ = _hot(rng, 20_000)
+    hot, y = hot[hot > 0.5], y[hot > 0.5]
+    (none,) = cs.evaluate(_source(hot, y), ["certified_l1(side=under)"])
+    assert none.value == 0.0
+
+
+def test_bound__by_temperature_is_close_to_the_squared_error():
+    p, y, truth = _hot(np.random.default_rng(2), 100_000)
+    names = [f"certified_l2(by={by})" for by in ("temperature", "best", "isotonic")]
+    values = np.array([e.value for e in cs.evaluate(_source(p, y), names)])
+    assert np.all(values < np.mean((p - truth) ** 2))
+    assert np.all(values[:2] > 0.8 * np.mean((p - truth) ** 2))
+    assert values[0] >= values[2]
