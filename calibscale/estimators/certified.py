@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
-from scipy.special import expit, logit
+from scipy.special import expit, log_softmax, logit
 
-from calibscale.data import Chunk, Floats
-from calibscale.errors import OptionError
+from calibscale.data import Chunk, Floats, Ints
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
@@ -21,6 +21,8 @@ from calibscale.statistics import Statistic, weights_of
 GROUPS = 20
 BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
 MODELS = ("isotonic", "bins", "temperature")
+SLOPES = tuple(2.5 ** (k / 12.0) for k in range(-12, 13) if k)  # 1/T of whole predictions
+RANGE = 0.25  # largest max − min of d of a row
 SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}  # of E[δ | p]
 
 
@@ -44,18 +46,54 @@ class GroupCells(Statistic):
     def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
         w = weights_of(chunk)
         state.weighted[...] += np.count_nonzero((w != 1.0) & (w > 0))
-        groups = (random_draws.of_rows(chunk.rows, 0, random_draws.GROUPS) * GROUPS).astype(int)
+        groups = _groups(chunk)
         cells = state.sums.shape[-1]
         for j in range(state.sums.shape[2]):
             if self.notion == "class_wise":
                 p, delta = chunk.q[:, j], chunk.delta[:, j]
             else:
                 p, _, delta, _ = chunk.event(self.notion)
-            places = np.minimum(groups, GROUPS - 1) * cells + np.searchsorted(BORDERS, p)
+            places = groups * cells + np.searchsorted(BORDERS, p)
             for total, values in zip(state.sums, (p**0, p, delta, delta * delta), strict=True):
                 counted = np.bincount(places, values * (w > 0), GROUPS * cells)
                 total[:, j] += counted.reshape(GROUPS, cells)
         return state
+
+
+@dataclass(frozen=True)
+class GroupTemperatures(Statistic):
+    """Σ1, Σx, Σx² and Σ−log r_y by group and slope (4, G, slopes), with r = softmax(slope·log q).
+
+    x is ⟨sign(d), δ⟩ with d = q − r, or if `squared` 2⟨d, δ⟩ − |d|² with d shrunk to a range of
+    `RANGE` or less.
+    """
+
+    squared: bool
+
+    def zero(self, classes: int) -> GroupCellState:
+        return GroupCellState(np.zeros((4, GROUPS, len(SLOPES))), np.zeros(()))
+
+    def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
+        state.weighted[...] += np.count_nonzero(weights_of(chunk) != 1.0)
+        groups, rows = _groups(chunk), np.arange(len(chunk))
+        for k, slope in enumerate(SLOPES):
+            scaled = log_softmax(slope * chunk.log_q, axis=1)
+            d = chunk.q - np.exp(scaled)
+            if self.squared:
+                d *= RANGE / np.maximum(np.ptp(d, axis=1, keepdims=True), RANGE)
+                x = np.sum(d * (2.0 * chunk.delta - d), axis=1)
+            else:
+                x = np.sum(np.sign(d) * chunk.delta, axis=1)
+            sums = (x**0, x, x * x, -scaled[rows, chunk.labels])
+            for total, values in zip(state.sums[:, :, k], sums, strict=True):
+                total += np.bincount(groups, values, GROUPS)
+        return state
+
+
+def _groups(chunk: Chunk) -> Ints:
+    """Group of each row (c,)."""
+    u = random_draws.of_rows(chunk.rows, 0, random_draws.GROUPS)
+    return np.minimum((u * GROUPS).astype(np.int64), GROUPS - 1)
 
 
 @dataclass(frozen=True)
@@ -72,8 +110,9 @@ class CertifiedL1(ScalarEstimator):
 
     Parameters
     ----------
-    notion : {"top_label", "positive", "class_wise"}, optional
-        Default: ``positive`` for two classes, else ``top_label``.
+    notion : {"top_label", "positive", "class_wise", "canonical"}, optional
+        Default: ``positive`` for two classes, else ``top_label``.  ``canonical`` is of the whole
+        prediction, by the temperature of the smallest log loss in earlier groups.
     by : {"best", "isotonic", "bins", "temperature"}
         Model of E[δ | p]: isotonic regression, the means of the cells, shrunk for noise, a factor
         of the log-odds of p, or in every group the one with the largest terms in earlier groups.
@@ -99,7 +138,7 @@ class CertifiedL1(ScalarEstimator):
     name: ClassVar[str] = "certified_l1"
     squared: ClassVar[bool] = False
     by_default: ClassVar[bool] = False
-    notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
+    notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise", "canonical")
     no_interval: ClassVar[str | None] = "the value is the lower end of a confidence interval"
 
     def __post_init__(self) -> None:
@@ -108,14 +147,18 @@ class CertifiedL1(ScalarEstimator):
         if not (known and 0 < self.level < 1):
             models, sides = ", ".join(("best", *MODELS)), ", ".join(SIDES)
             raise OptionError(f"by is one of {models}, side of {sides}, and level in (0, 1)")
+        by, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
+        require(not canonical or (by and self.side == "both"), "canonical: by temperature, no side")
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (GroupCells(self.judged),)
+        canonical = self.judged == "canonical"
+        return (GroupTemperatures(self.squared) if canonical else GroupCells(self.judged),)
 
     def finalize(self, state: GroupCellState) -> Estimate:
         parameters = {"by": self.by, "side": self.side, "level": self.level}
-        rows = state.sums[0, :, 0].sum(axis=1)  # of each group
+        rows = state.sums[0, :, 0]  # of each group
+        rows = rows if rows.ndim == 1 else rows.sum(axis=1)
         if not rows.sum() > 0:
             return self.unknown(parameters, self.squared)
         used = rows[np.flatnonzero(rows)[0] + 1 :].sum()  # all groups but the first
@@ -125,11 +168,16 @@ class CertifiedL1(ScalarEstimator):
         totals = dict.fromkeys(MODELS if self.by == "best" else [self.by], 0.0)
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
-            slope, offset, bound = self._leader(past, sums, totals)
-            if not slope.any():  # nothing is known to bet on
-                continue
-            _, before = _moments(past, slope, offset)
-            first, second = _moments(sums, slope, offset)
+            if self.judged == "canonical":
+                best = past[3].argmin()
+                before, bound = past[2, best], 4.0 * RANGE if self.squared else 2.0
+                first, second = sums[1:3, best]
+            else:
+                slope, offset, bound = self._leader(past, sums, totals)
+                if not slope.any():  # nothing is known to bet on
+                    continue
+                _, before = _moments(past, slope, offset)
+                first, second = _moments(sums, slope, offset)
             spread = max(before / rows[:g].sum() / bound**2, 1e-12)
             stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
             gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2

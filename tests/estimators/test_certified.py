@@ -105,10 +105,49 @@ def test_bound__leaves_out_rows_of_weight_0_and_says_that_it_ignores_weights(rng
     assert "weights other than 0 are ignored" in weighted.details["notes"]
     few = cs.evaluate(_source(p[:1], y[:1]), ["certified_l1"])["certified_l1"]
     assert few.value == 0
-    with pytest.raises(
-        cs.OptionError, match="by is one of best, isotonic, bins, temp"
-    ):
+    with pytest.raises(cs.OptionError, match="by is one of best, isotonic, bins, temp"):
         cs.CertifiedL1(by="forest")
+
+
+def naive_canonical_bound(q, y, squared):
+    """Bound of the whole predictions by a loop over groups and temperatures."""
+    price, rows = np.log(20), np.arange(len(q))
+    group = np.floor(random_draws.of_rows(rows, 0, random_draws.GROUPS) * 20)
+    delta = q - np.eye(q.shape[1])[y]
+    gain, stakes, bound = -price, 0.0, 1.0 if squared else 2.0
+    used = np.sum(group > group.min())
+    for g in range(int(group.min()) + 1, 20):
+        models = []
+        for slope in 2.5 ** (np.arange(-12, 13) / 12):
+            if slope == 1:
+                continue
+            r = q**slope / np.sum(q**slope, axis=1, keepdims=True)
+            models.append((-np.log(r[group < g, y[group < g]]).sum(), slope, q - r))
+        d = min(models)[2]
+        if squared:
+            d = d * np.minimum(1, 0.25 / np.ptp(d, axis=1))[:, None]
+            x = (2 * np.sum(d * delta, axis=1) - np.sum(d * d, axis=1)) / bound
+        else:
+            x = np.sum(np.sign(d) * delta, axis=1) / bound
+        stake = min(0.5, np.sqrt(2 * price / used / np.mean(x[group < g] ** 2)))
+        own = x[group == g]
+        gain += np.sum(stake * own + (np.log(1 - stake) + stake) * own**2)
+        stakes += stake * len(own) / bound
+    return max(gain / stakes, 0)
+
+
+def test_bound__of_whole_predictions(rng):
+    logits = rng.normal(size=(6_000, 4)) * 2
+    q, truth = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (logits, logits / 2))
+    y = (truth.cumsum(axis=1) < rng.random((len(q), 1))).sum(axis=1)
+    names = [f"certified_l{k}(notion=canonical)" for k in (1, 2)]
+    bounds = cs.evaluate(cs.from_arrays(probabilities=q, labels=y), names, block_rows=500)
+    errors = np.abs(q - truth).sum(axis=1).mean(), np.sum((q - truth) ** 2, axis=1).mean()
+    for squared, (bound, error) in enumerate(zip(bounds, errors, strict=True)):
+        assert bound.value == pytest.approx(naive_canonical_bound(q, y, squared), rel=1e-9)
+        assert 0.7 * error < bound.value < error
+    with pytest.raises(cs.OptionError, match="canonical: by temperature"):
+        cs.CertifiedL1("canonical", side="over")
 
 
 def test_bound__of_one_side_is_of_that_part_of_the_error(rng):
