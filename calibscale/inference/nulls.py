@@ -63,6 +63,7 @@ class Null:
     `draws`: whether replicates are drawn; `of_labels`: whether they are labels drawn from the
     predictions; `moves`: whether replicates also have their own predictions, returned by `moved`;
     `centred`: whether estimators with `centred_null` are compared with centred replicates;
+    `signed`: whether `signed_values` of estimators has the replicates;
     `max_replicates`: number of available replicates, None if unlimited.
     """
 
@@ -72,6 +73,7 @@ class Null:
     of_labels: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     centred: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
 
     @property
     def max_replicates(self) -> int | None:
@@ -116,12 +118,6 @@ class Null:
             return self.scalars(notion, rows.rows, p, delta, first, last).T[:, :, None]
         vectors = self.vectors(rows.rows, rows.points, rows.delta, first, last)
         return np.stack(list(vectors), axis=1)
-
-    def values_of(
-        self, estimator: BoundEstimator, states: list[Any], sums: list[Any], count: int
-    ) -> Iterable[float]:
-        """Value of each replicate, from states and the drawn counterparts of their parts."""
-        return estimator.drawn_values(states, sums, count)
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of each replicate, with its predictions and residuals."""
@@ -179,11 +175,7 @@ class ClusterSigns(RandomSigns):
     """Residuals with one random sign a cluster; its `rows` are the hashes of the clusters."""
 
     name: ClassVar[str] = "wild_cluster"
-
-    def values_of(
-        self, estimator: BoundEstimator, states: list[Any], sums: list[Any], count: int
-    ) -> Iterable[float]:
-        return estimator.signed_values(states, sums, count)
+    signed: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -139,16 +139,8 @@ class _Reader:
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
-        passed = self.run.scan(
-            [
-                *needed.values(),
-                *intervals,
-                *drawn.values(),
-                *overall,
-                CERTAIN,
-                *self.run.cluster_sums,
-            ]
-        )
+        others = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
+        passed = self.run.scan([*needed.values(), *others])
         counts = passed.counts
         if not counts.used:
             if counts.dropped and not counts.unlabelled:

@@ -135,9 +135,8 @@ class NightJudge:
             results.append(shown)
         return results
 
-    def _of_day(
-        self, day: str, group: float | None, k: int
-    ) -> tuple[float | None, Interval | None]:
+    def _of_day(self, day: str, group: float | None, k: int) -> tuple[Any, Interval | None]:
+        """Value and interval of an estimate in the record of a day."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
         value, low, high, error, *rest = entry.info["estimates"][k]
         if value is None or low is None:
