@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
-from scipy.special import expit, log_softmax, logit
+from scipy.special import expit, logit
 
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.errors import OptionError, require
@@ -62,29 +62,26 @@ class GroupCells(Statistic):
 
 @dataclass(frozen=True)
 class GroupTemperatures(Statistic):
-    """Σ1, Σx, Σx² and Σ−log r_y by group and slope (4, G, slopes), with r = softmax(slope·log q).
+    """Σ1, Σ−log r_y, Σx, Σx², Σz, Σz² by group and slope, with r = softmax(slope·log q): (6, G, S).
 
-    x is ⟨sign(d), δ⟩ with d = q − r, or if `squared` 2⟨d, δ⟩ − |d|² with d shrunk to a range of
-    `RANGE` or less.
+    x is ⟨sign(d), δ⟩ with d = q − r, and z 2⟨d, δ⟩ − |d|² with d shrunk to a range of `RANGE`.
     """
 
-    squared: bool
-
     def zero(self, classes: int) -> GroupCellState:
-        return GroupCellState(np.zeros((4, GROUPS, len(SLOPES))), np.zeros(()))
+        return GroupCellState(np.zeros((6, GROUPS, len(SLOPES))), np.zeros(()))
 
     def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
         state.weighted[...] += np.count_nonzero(weights_of(chunk) != 1.0)
-        groups, rows = _groups(chunk), np.arange(len(chunk))
+        groups, own = _groups(chunk), chunk.log_q[np.arange(len(chunk)), chunk.labels]
         for k, slope in enumerate(SLOPES):
-            scaled = log_softmax(slope * chunk.log_q, axis=1)
-            d = chunk.q - np.exp(scaled)
-            if self.squared:
-                d *= RANGE / np.maximum(np.ptp(d, axis=1, keepdims=True), RANGE)
-                x = np.sum(d * (2.0 * chunk.delta - d), axis=1)
-            else:
-                x = np.sum(np.sign(d) * chunk.delta, axis=1)
-            sums = (x**0, x, x * x, -scaled[rows, chunk.labels])
+            r = np.exp(slope * chunk.log_q)
+            scale = r.sum(axis=1)
+            d = chunk.q - r / scale[:, None]
+            x = np.einsum("ij,ij->i", np.sign(d), chunk.delta)
+            shrunk = RANGE / np.maximum(d.max(axis=1) - d.min(axis=1), RANGE)
+            z = 2.0 * shrunk * np.einsum("ij,ij->i", d, chunk.delta)
+            z -= shrunk**2 * np.einsum("ij,ij->i", d, d)
+            sums = (x**0, np.log(scale) - slope * own, x, x * x, z, z * z)
             for total, values in zip(state.sums[:, :, k], sums, strict=True):
                 total += np.bincount(groups, values, GROUPS)
         return state
@@ -153,7 +150,7 @@ class CertifiedL1(ScalarEstimator):
     @property
     def needs(self) -> tuple[Statistic, ...]:
         canonical = self.judged == "canonical"
-        return (GroupTemperatures(self.squared) if canonical else GroupCells(self.judged),)
+        return (GroupTemperatures() if canonical else GroupCells(self.judged),)
 
     def finalize(self, state: GroupCellState) -> Estimate:
         parameters = {"by": self.by, "side": self.side, "level": self.level}
@@ -169,9 +166,9 @@ class CertifiedL1(ScalarEstimator):
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
             if self.judged == "canonical":
-                best = past[3].argmin()
-                before, bound = past[2, best], 4.0 * RANGE if self.squared else 2.0
-                first, second = sums[1:3, best]
+                best, at = past[1].argmin(), 4 if self.squared else 2
+                before, bound = past[at + 1, best], 4.0 * RANGE if self.squared else 2.0
+                first, second = sums[at : at + 2, best]
             else:
                 slope, offset, bound = self._leader(past, sums, totals)
                 if not slope.any():  # nothing is known to bet on

@@ -108,7 +108,7 @@ EXAMPLES = {
     ),
     "GridSums": lambda cls: cls("positive"),
     "GroupCells": lambda cls: cls("class_wise"),
-    "GroupTemperatures": lambda cls: cls(True),
+    "GroupTemperatures": lambda cls: cls(),
     "Grouped": lambda cls: cls(Totals(), 3),
     "ImpossibleLabels": lambda cls: cls(),
     "KernelSums": lambda cls: cls(
