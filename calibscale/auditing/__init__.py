@@ -145,8 +145,7 @@ def audit(
             data.covariate(name)  # raises for an unknown name before anything is read
         estimators = local_estimators(local)
         methods, unsuitable = methods_named(chosen.methods, data.classes, local)
-        if session.rules.cluster is not None:
-            unsuitable += _clustered(methods, against, local.bandwidth_share)
+        unsuitable += _clustered(session, methods, against, local.bandwidth_share)
         if against is not None:
             predicted(as_source(against), data)
         columns = session.profile.columns(names)
@@ -231,8 +230,10 @@ def _check(
     require(min_rows >= 2, "min_rows must be at least 2", min_rows)
 
 
-def _clustered(*parts_of_rows: Any) -> list[str]:
+def _clustered(session: Session, *parts_of_rows: Any) -> list[str]:
     """Note on clusters; an OptionError if parts of the rows or paired rows are requested."""
+    if session.rules.cluster is None:
+        return []
     if any(part not in (None, ()) for part in parts_of_rows):
         raise OptionError(
             "with clusters there is no recalibrate, against or bandwidth_share: they hold out, or "
