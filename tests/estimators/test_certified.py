@@ -173,3 +173,24 @@ def test_bound__by_temperature_is_close_to_the_squared_error():
     assert np.all(values < np.mean((p - truth) ** 2))
     assert np.all(values[:2] > 0.8 * np.mean((p - truth) ** 2))
     assert values[0] >= values[2]
+
+
+# L1 errors of the top label and of whole predictions by probmetrics 1.3.0: ProperLpLoss(1) with
+# MetricsWithCalibration, temperature scaling and 5 folds
+PROBMETRICS = {
+    "cifar10_resnet110": (0.0259, 0.0511),
+    "cifar10_resnet50": (0.0168, 0.0353),
+    "cifar100_densenet121": (0.0496, 0.0658),
+    "cifar100_resnet110": (0.0788, 0.1292),
+}
+
+
+@pytest.mark.parametrize("network", PROBMETRICS)
+def test_bound__is_below_the_estimates_of_probmetrics(data_folder, network):
+    data = np.load(data_folder / f"{network}.npz")
+    source = cs.from_arrays(logits=data["logits"], labels=data["labels"])
+    names = [f"certified_l1(notion={notion})" for notion in ("top_label", "canonical")]
+    for bound, theirs in zip(cs.evaluate(source, names), PROBMETRICS[network], strict=True):
+        assert 0.6 * theirs < bound.value < theirs
+        error = bound.details["standard_error"]
+        assert bound.details["estimate"] == pytest.approx(theirs, abs=error)

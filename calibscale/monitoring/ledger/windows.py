@@ -320,8 +320,7 @@ def _tests(
     else:
         tested = [e for e in tested if e.draws_cells]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
-    # the seeds of the days are hashes of it
-    null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)
+    null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)  # of days: its hashes
     count = recipe.replicates
     return tuple(result_of(e, all_states, replicated, null, count, certain) for e in tested)
 
