@@ -220,7 +220,7 @@ def _of_value(
 ) -> None:
     _listed((*where, "estimator"), str(t.estimator), names, problems)
     kind = ESTIMATORS.get(str(t.estimator))
-    limited = kind is not None and kind.limits is not Estimator.limits
+    limited = kind is not None and kind.limits is not Estimator.limits and not job.cluster
     if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
         what = f"{t.estimator} has no interval for groups of a single day: use a longer window"
         problems.add((*where, "bound"), what)
