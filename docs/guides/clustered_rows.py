@@ -76,11 +76,13 @@ print(audited.verdict)
 # ------
 # A job has the key ``cluster = "patient"``. Intervals and tests of the day and of its windows are
 # by patient; a patient who comes again has the same sign, and is in the same part of the rows, on
-# all days. Alarms have one factor a patient and day, the product of all factors of the rows to the
-# power 1/m for the m rows of the patient that day. Its mean is at most 1 under any dependence
-# within the day, so that the rate of false alarms holds, and a drift takes longer to find: with 100
-# patients of 5 rows a night, effects as above and a temperature of 1.5, four nights in the place of
-# one; of 100 calibrated models, none had an alarm in 60 nights, and 20 without ``cluster``. With a tolerance, the size of the error is a mean in which every patient counts once.
+# all days. Alarms have one factor a patient and day, the product of all factors of the rows to
+# the power 1/m for the m rows of the patient that day. Its mean is at most 1 under any dependence
+# within the day, so that the rate of false alarms holds, and a drift takes longer to find: with
+# 100 patients of 5 rows a night, effects as above and a temperature of 1.5, four nights in the
+# place of one; of 100 calibrated models, none had an alarm in 60 nights, and 20 without
+# ``cluster``. With a tolerance, the size of the error is a mean in which every patient counts
+# once.
 #
 # Limits
 # ------
