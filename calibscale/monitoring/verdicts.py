@@ -117,7 +117,7 @@ class NightJudge:
                 {"group": group, "n": part.n, "results": self._results(judged, group)}
                 for group, part in judged.groups.items()
             ],
-            "reliability": whole and self._reliability(whole),
+            "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
         }  # fmt: skip
 
     def _results(self, judged: Judged, group: float | None) -> list[dict[str, Any]]:
@@ -127,23 +127,26 @@ class NightJudge:
         results = []
         for k, estimate in enumerate(part.estimates):
             if len(part.days) == 1 and estimate.interval is None:  # the record of the day has it
-                estimate = replace(estimate, interval=self._interval_of_day(part.days[0], group, k))
+                value, interval = self._of_day(part.days[0], group, k)
+                value = value if self.recipe.cluster else estimate.value
+                estimate = replace(estimate, value=value, interval=interval)
             shown = estimate.to_dict()
             shown.pop("details", None)
             results.append(shown)
         return results
 
-    def _interval_of_day(self, day: str, group: float | None, k: int) -> Interval | None:
+    def _of_day(self, day: str, group: float | None, k: int) -> tuple[Any, Interval | None]:
+        """Value and interval of an estimate in the record of a day."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
         value, low, high, error, *rest = entry.info["estimates"][k]
         if value is None or low is None:
-            return None
+            return value, None
         jackknife, e = self._jackknife, self.recipe.estimators[k]
         method = rest[0] if rest else jackknife.method
         resampled = method == jackknife.method
         covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
-        return Interval(low, high, jackknife.confidence_level, method, parts, error, covers)
+        return value, Interval(low, high, jackknife.confidence_level, method, parts, error, covers)
 
     def _tests(self, judged: Judged) -> list[dict[str, Any]]:
         if judged.whole is None:
