@@ -89,6 +89,9 @@ def audit(
       (`calibscale.auditing.recalibration.refits_of`).
     * Comparison with another model on the same rows, by paired differences.
 
+    A session with clusters, ``session.by_cluster(column)``, has tests and intervals of groups by
+    random signs of clusters (the null ``wild_cluster``), and neither of the last two.
+
     Parameters
     ----------
     source, **options
@@ -142,6 +145,7 @@ def audit(
             data.covariate(name)  # raises for an unknown name before anything is read
         estimators = local_estimators(local)
         methods, unsuitable = methods_named(chosen.methods, data.classes, local)
+        unsuitable += _clustered(session, methods, against, local.bandwidth_share)
         if against is not None:
             predicted(as_source(against), data)
         columns = session.profile.columns(names)
@@ -159,9 +163,8 @@ def audit(
         )
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes]
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
-        notes += missing
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
-        notes += unmapped
+        notes += [*missing, *unmapped]
         rest = session
         if local.bandwidth_share is not None:  # rows that did not choose the bandwidths
             rest = session.on(part_of(data, HoldOut(local.bandwidth_share, seed), held=False))
@@ -192,10 +195,11 @@ def audit(
         against=other,
         bias_map=bias_map,
         notes=tuple(notes),
+        clusters=tested.clusters,
         **session.outcome(
             counts,
             started,
-            null="labels",
+            null=tests.joint.null,
             adjusted="westfall-young",  # p-values of groups
             flips=grouped.flips,
             replicates=n_replicates,
@@ -224,6 +228,18 @@ def _check(
     require(0 < confidence_level < 1, "confidence_level must be in (0, 1)", confidence_level)
     require(bins >= 2, "bins must be at least 2", bins)
     require(min_rows >= 2, "min_rows must be at least 2", min_rows)
+
+
+def _clustered(session: Session, *parts_of_rows: Any) -> list[str]:
+    """Note on clusters; an OptionError if parts of the rows or paired rows are requested."""
+    if session.rules.cluster is None:
+        return []
+    if any(part not in (None, ()) for part in parts_of_rows):
+        raise OptionError(
+            "with clusters there is no recalibrate, against or bandwidth_share: they hold out, or "
+            "pair, rows that are independent of the others"
+        )
+    return ["curves and the map have standard errors of independent rows, not of clusters"]
 
 
 def _notes(axes: tuple[Axis, ...], notion: str, classes: int) -> list[str]:

@@ -10,12 +10,13 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
 from calibscale.inference.multiple_testing import StepDown
-from calibscale.inference.nulls import DrawnLabels
+from calibscale.inference.nulls import ClusterSigns, DrawnLabels
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.audit_results import Group, Where
@@ -171,17 +172,23 @@ Draw = Callable[["GroupSums"], Iterable[DrawnGroups]]
 
 
 def group_biases(
-    statistic: GroupSums, state: GroupState, draw: Draw, min_rows: float, confidence_level: float
-) -> Groups:
+    statistic: GroupSums, state: GroupState, draw: Draw, min_rows: float, confidence_level: float,
+    clustered: bool = False,
+) -> Groups:  # fmt: skip
     """Groups with enough effective rows, with p-values and intervals over all of them.
 
     A crossing with the same rows as one of its conditions alone is not listed.  `draw` yields
-    replicates in any number of parts.
+    replicates in any number of parts; those of `clustered` rows, with signs, have the variances.
     """
     sums = _totals(state)
     if not sums.w[0] > 0:  # weight of all rows
         return Groups(None, (), 1.0)
     conditions = list(statistic.conditions())
+    if clustered:
+        squares, count = np.zeros(len(conditions)), 0
+        for part in draw(statistic):
+            squares, count = squares + np.sum(part.deltas**2, axis=0), count + len(part.deltas)
+        sums = sums._replace(spread=squares / count, thirds=0 * sums.thirds, clustered=True)
     dispersion = float(_dispersion(sums, sums.d[0], sums.w2d[0], sums.w2d2[0]))
     listed, flips = _listed(conditions, sums, min_rows), 0.0
     all_rows, family, above = _families(sums, listed, dispersion, draw(statistic))
@@ -192,6 +199,9 @@ def group_biases(
     overall = _group(conditions, sums, 0, dispersion, all_rows.alone[0])
     tail = (1 - confidence_level) / (2 * max(len(listed), 1))
     low, high = excess_limits(sums.others[:, listed], sums.events[:, listed], tail)
+    if clustered:
+        half = -ndtri(tail) * np.sqrt(sums.spread[listed])
+        low, high = -sums.d[listed] - half, -sums.d[listed] + half
     groups = [
         replace(
             _group(conditions, sums, i, dispersion, alone), adjusted=float(adjusted),
@@ -243,6 +253,7 @@ class _Totals(NamedTuple):
     thirds: Floats
     others: Floats
     events: Floats
+    clustered: bool = False
 
 
 def _totals(state: GroupState) -> _Totals:
@@ -269,7 +280,7 @@ def _listed(conditions: list[tuple[Where, ...]], sums: _Totals, min_rows: float)
 def _dispersion(sums: _Totals, d: Any, w2d: Any, w2d2: Any) -> Any:
     """Dispersion from Σ of wδ, w²δ and w²δ² over all rows, observed or of replicates."""
     spread = sums.spread[0]
-    if not spread > 1e-300:  # every prediction is certain, or nearly certain
+    if not spread > 1e-300 or sums.clustered:  # every prediction is certain, or nearly certain
         return np.ones(np.shape(d))
     return np.maximum(1.0, _around_mean(d / sums.w[0], w2d, w2d2, sums.w2[0]) / spread)
 
@@ -300,6 +311,7 @@ def _group(
     around = float(_around_mean(gap, sums.w2d[i], sums.w2d2[i], w2))
     squares = around + (w2 / w) ** 2 * (f * f + (1 - f) ** 2)
     null = math.sqrt(max(spread, 0.0)) / w
+    squares = spread if sums.clustered else squares
     if null > 0:
         z = -gap / (null * math.sqrt(dispersion))
     else:  # every prediction is certain
@@ -326,7 +338,8 @@ def tested_groups(
 
     A state of one pass takes at most 32 MB, or less under a memory limit.
     """
-    null = DrawnLabels(seed)
+    clustered = session.rules.cluster is not None
+    null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
     size = sum(array.nbytes for array in statistic.zero_drawn(2, 1))
     max_replicates, limit = _STATE_BYTES // size, session.execution.limit
     if limit is not None:
@@ -342,4 +355,4 @@ def tested_groups(
             yield DrawnGroups(*session.scan([part], covariates=names).groups[None][part])
 
     state = session.scan([statistic], covariates=names).groups[None][statistic]
-    return group_biases(statistic, state, draw, min_rows, confidence_level)
+    return group_biases(statistic, state, draw, min_rows, confidence_level, clustered)

@@ -112,6 +112,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     help="Path of a store, or of a table of the same columns, with predictions of another model "
     "for the same rows, to compare with.",
 )  # fmt: skip
+@shared.cluster_option
 @notion_option
 @local_options
 @click.option(
@@ -156,7 +157,9 @@ def audit(
     recalibrate = Recalibration(options.pop("recalibrate"), options.pop("hold_out"))
     if options["against"] is not None:
         options["against"] = open_other(options["against"], options)
+    cluster = options.pop("cluster")
     with open_session(store, options, "auditing", quiet=quiet) as session:
+        session = session.by_cluster(cluster)
         result = run(session, local, recalibrate=recalibrate, **options)
     shared.finish(result, json_path, quiet, figure, top)
     if alpha is not None and result.p_value is not None and result.p_value <= alpha:

@@ -70,7 +70,10 @@ def rank(
 # ---------------------------------------------------------------- select
 
 
-_NAMES = ("bins", "bins_debiased", "kde", "kde_loo", "kkr", "ukkr", "temperature")
+_NAMES = (
+    "bins", "bins_debiased", "bins_cube_root", "bins_sweep", "isotonic", "smooth_ece",
+    "kde", "kde_loo", "kkr", "ukkr", "temperature",
+)  # fmt: skip
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
@@ -82,8 +85,8 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )  # fmt: skip
 @click.option(
     "--estimators", metavar="A,B",
-    help=f"Names of the candidates, comma-separated: {', '.join(_NAMES)}.  [default: all but "
-    "bins_debiased and kde_loo; without binning for the canonical notion]",
+    help=f"Names of the candidates, comma-separated: {', '.join(_NAMES)}.  [default: bins, kde, "
+    "kkr, ukkr, temperature; without bins for the canonical notion]",
 )  # fmt: skip
 @click.option(
     "--folds", type=click.IntRange(2), default=5, help="Number of folds of the cross-validation."
@@ -175,7 +178,7 @@ def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Fa
                 f"there is no {name!r}; available: {', '.join(_NAMES)}", param_hint="--estimators"
             )
     for name in grid_of:
-        if name not in chosen or name == "temperature":
+        if name not in chosen or not hasattr(FAMILIES[name], "grid"):
             raise click.BadParameter(
                 f"{name} is not a selected estimator with a grid", param_hint="--grid"
             )

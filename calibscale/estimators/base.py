@@ -139,6 +139,12 @@ class BoundEstimator(ABC):
                 )
             )
 
+    def signed_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        """`drawn_values` from residuals with a random sign for each cluster."""
+        return self.drawn_values(states, sums, count)
+
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:
         """Value of each replicate, with labels drawn for the cells of the states, not for rows."""
         raise NotImplementedError(self.name)

@@ -14,6 +14,7 @@ from calibscale.data import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.limits import Limits, bin_limits
+from calibscale.limits.excess import ratio
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
@@ -181,6 +182,19 @@ class ECE(Binned):
 
     def of_gaps(self, gaps: Floats, bins: BinTable) -> Floats:
         return np.abs(gaps) @ bins.share
+
+    def signed_values(self, states: Sequence[Any], sums: Sequence[Any], count: int) -> Any:
+        """Values of signed residuals, whose variance in a bin is made that at calibration.
+
+        Signs keep Σδ², an estimate of Σp(1 − p) whose noise would make |Σδ| too small on average.
+        """
+        bins = self._bins(*states)
+        p, f = bins.mean_p, bins.frequency
+        scale = np.sqrt(ratio(p * (1 - p), f * (1 - p) ** 2 + (1 - f) * p * p))
+        for b in range(count):
+            drawn = self._bins(self.needs[0].with_drawn(states[0], sums[0], b)).delta
+            scaled = drawn * scale if len(drawn) == len(scale) else drawn  # not for a sweep
+            yield float(np.abs(scaled).sum() / bins.weight.sum())
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.bin_limits`."""

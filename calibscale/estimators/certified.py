@@ -8,9 +8,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
+from scipy.special import expit, logit
 
-from calibscale.data import Chunk, Floats
-from calibscale.errors import OptionError
+from calibscale.data import Chunk, Floats, Ints
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
@@ -19,7 +20,10 @@ from calibscale.statistics import Statistic, weights_of
 
 GROUPS = 20
 BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
-MODELS = ("isotonic", "bins")
+MODELS = ("isotonic", "bins", "temperature")
+SLOPES = tuple(2.5 ** (k / 12.0) for k in range(-12, 13) if k)  # 1/T of whole predictions
+RANGE = 0.25  # largest max − min of d of a row
+SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}  # of E[δ | p]
 
 
 class GroupCellState(NamedTuple):
@@ -42,18 +46,51 @@ class GroupCells(Statistic):
     def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
         w = weights_of(chunk)
         state.weighted[...] += np.count_nonzero((w != 1.0) & (w > 0))
-        groups = (random_draws.of_rows(chunk.rows, 0, random_draws.GROUPS) * GROUPS).astype(int)
+        groups = _groups(chunk)
         cells = state.sums.shape[-1]
         for j in range(state.sums.shape[2]):
             if self.notion == "class_wise":
                 p, delta = chunk.q[:, j], chunk.delta[:, j]
             else:
                 p, _, delta, _ = chunk.event(self.notion)
-            places = np.minimum(groups, GROUPS - 1) * cells + np.searchsorted(BORDERS, p)
+            places = groups * cells + np.searchsorted(BORDERS, p)
             for total, values in zip(state.sums, (p**0, p, delta, delta * delta), strict=True):
                 counted = np.bincount(places, values * (w > 0), GROUPS * cells)
                 total[:, j] += counted.reshape(GROUPS, cells)
         return state
+
+
+@dataclass(frozen=True)
+class GroupTemperatures(Statistic):
+    """Σ1, Σ−log r_y, Σx, Σx², Σz, Σz² by group and slope, with r = softmax(slope·log q): (6, G, S).
+
+    x is ⟨sign(d), δ⟩ with d = q − r, and z 2⟨d, δ⟩ − |d|² with d shrunk to a range of `RANGE`.
+    """
+
+    def zero(self, classes: int) -> GroupCellState:
+        return GroupCellState(np.zeros((6, GROUPS, len(SLOPES))), np.zeros(()))
+
+    def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
+        state.weighted[...] += np.count_nonzero(weights_of(chunk) != 1.0)
+        groups, own = _groups(chunk), chunk.log_q[np.arange(len(chunk)), chunk.labels]
+        for k, slope in enumerate(SLOPES):
+            r = np.exp(slope * chunk.log_q)
+            scale = r.sum(axis=1)
+            d = chunk.q - r / scale[:, None]
+            x = np.einsum("ij,ij->i", np.sign(d), chunk.delta)
+            shrunk = RANGE / np.maximum(d.max(axis=1) - d.min(axis=1), RANGE)
+            z = 2.0 * shrunk * np.einsum("ij,ij->i", d, chunk.delta)
+            z -= shrunk**2 * np.einsum("ij,ij->i", d, d)
+            sums = (x**0, np.log(scale) - slope * own, x, x * x, z, z * z)
+            for total, values in zip(state.sums[:, :, k], sums, strict=True):
+                total += np.bincount(groups, values, GROUPS)
+        return state
+
+
+def _groups(chunk: Chunk) -> Ints:
+    """Group of each row (c,)."""
+    u = random_draws.of_rows(chunk.rows, 0, random_draws.GROUPS)
+    return np.minimum((u * GROUPS).astype(np.int64), GROUPS - 1)
 
 
 @dataclass(frozen=True)
@@ -70,10 +107,15 @@ class CertifiedL1(ScalarEstimator):
 
     Parameters
     ----------
-    notion : {"top_label", "positive", "class_wise"}, optional
-        Default: ``positive`` for two classes, else ``top_label``.
-    by : {"isotonic", "bins"}
-        Model of E[δ | p]: isotonic regression, or the means of the cells, shrunk for noise.
+    notion : {"top_label", "positive", "class_wise", "canonical"}, optional
+        Default: ``positive`` for two classes, else ``top_label``.  ``canonical`` is of the whole
+        prediction, by the temperature of the smallest log loss in earlier groups.
+    by : {"best", "isotonic", "bins", "temperature"}
+        Model of E[δ | p]: isotonic regression, the means of the cells, shrunk for noise, a factor
+        of the log-odds of p, or in every group the one with the largest terms in earlier groups.
+    side : {"both", "over", "under"}
+        Parts of the error: ``over`` is of predictions that are too high, max(E[δ | p], 0) in the
+        place of |E[δ | p]|, and ``under`` of those that are too low.
     level : float
         Confidence level.
 
@@ -87,39 +129,52 @@ class CertifiedL1(ScalarEstimator):
     """
 
     notion: str | None = None
-    by: str = "isotonic"
+    by: str = "best"
+    side: str = "both"
     level: float = 0.95
     name: ClassVar[str] = "certified_l1"
     squared: ClassVar[bool] = False
     by_default: ClassVar[bool] = False
-    notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
+    notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise", "canonical")
     no_interval: ClassVar[str | None] = "the value is the lower end of a confidence interval"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.by not in MODELS or not 0 < self.level < 1:
-            raise OptionError(f"by must be one of {', '.join(MODELS)}, and level in (0, 1)")
+        known = self.by in ("best", *MODELS) and self.side in SIDES
+        if not (known and 0 < self.level < 1):
+            models, sides = ", ".join(("best", *MODELS)), ", ".join(SIDES)
+            raise OptionError(f"by is one of {models}, side of {sides}, and level in (0, 1)")
+        by, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
+        require(not canonical or (by and self.side == "both"), "canonical: by temperature, no side")
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (GroupCells(self.judged),)
+        canonical = self.judged == "canonical"
+        return (GroupTemperatures() if canonical else GroupCells(self.judged),)
 
     def finalize(self, state: GroupCellState) -> Estimate:
-        parameters = {"by": self.by, "level": self.level}
-        rows = state.sums[0, :, 0].sum(axis=1)  # of each group
+        parameters = {"by": self.by, "side": self.side, "level": self.level}
+        rows = state.sums[0, :, 0]  # of each group
+        rows = rows if rows.ndim == 1 else rows.sum(axis=1)
         if not rows.sum() > 0:
             return self.unknown(parameters, self.squared)
         used = rows[np.flatnonzero(rows)[0] + 1 :].sum()  # all groups but the first
         price = math.log(1.0 / (1.0 - self.level))
         gain, stakes = -price, 0.0
         counted, total, squares = 0.0, 0.0, 0.0
+        totals = dict.fromkeys(MODELS if self.by == "best" else [self.by], 0.0)
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
-            slope, offset, bound = self._terms(self._residuals(past))
-            if not slope.any():  # nothing is known to bet on
-                continue
-            _, before = _moments(past, slope, offset)
-            first, second = _moments(sums, slope, offset)
+            if self.judged == "canonical":
+                best, at = past[1].argmin(), 4 if self.squared else 2
+                before, bound = past[at + 1, best], 4.0 * RANGE if self.squared else 2.0
+                first, second = sums[at : at + 2, best]
+            else:
+                slope, offset, bound = self._leader(past, sums, totals)
+                if not slope.any():  # nothing is known to bet on
+                    continue
+                _, before = _moments(past, slope, offset)
+                first, second = _moments(sums, slope, offset)
             spread = max(before / rows[:g].sum() / bound**2, 1e-12)
             stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
             gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2
@@ -136,13 +191,28 @@ class CertifiedL1(ScalarEstimator):
             result = result.with_note(f"the one-step estimate is {mean:.4g} ± {error:.2g}")
         return result.with_note("weights other than 0 are ignored") if state.weighted else result
 
-    def _residuals(self, past: Floats) -> Floats:
+    def _leader(
+        self, past: Floats, sums: Floats, totals: dict[str, float]
+    ) -> tuple[Floats, Floats, float]:
+        """Terms of the model with the largest `totals` in earlier groups, which are updated."""
+        leader = max(totals, key=lambda by: totals[by])
+        terms = {
+            by: self._terms(np.clip(self._residuals(past, by), *SIDES[self.side])) for by in totals
+        }
+        for by, (slope, offset, _) in terms.items():
+            totals[by] += _moments(sums, slope, offset)[0]
+        return terms[leader]
+
+    def _residuals(self, past: Floats, by: str) -> Floats:
         """Mean residual E[δ | cell] from earlier groups (J, cells)."""
         n, p, delta, squares = past
         mean = ratio(delta, n)
-        if self.by == "bins":  # shrunk for noise
+        if by == "bins":  # shrunk for noise
             return mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
         forecast = ratio(p, n)
+        if by == "temperature":
+            scaled = (_scaled(*each) for each in zip(n, forecast, mean, strict=True))
+            return forecast - np.array([*scaled])
         for j, at in enumerate(n > 0):
             fit = isotonic_regression((forecast - mean)[j, at], weights=n[j, at])
             mean[j, at] = forecast[j, at] - fit.x
@@ -174,6 +244,16 @@ class CertifiedL2(CertifiedL1):
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
         largest = float(np.abs(r).max())
         return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
+
+
+def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:
+    """Predictions of cells with the log-odds times a factor that minimises the log loss."""
+    x, factor = logit(np.clip(p, 1e-12, 1.0 - 1e-12)), 1.0
+    for _ in range(20):  # Newton's method
+        q = expit(factor * x)
+        slope, curvature = float(n @ ((p - mean - q) * x)), float(n @ (q * (1.0 - q) * x * x))
+        factor = min(max(factor + slope / max(curvature, 1e-300), 0.5 * factor), 2.0 * factor)
+    return np.where(n > 0, expit(factor * x), p)
 
 
 def _moments(sums: Floats, slope: Floats, offset: Floats) -> tuple[float, float]:

@@ -171,6 +171,15 @@ def _smooth(state: GridState) -> tuple[float, float]:
 
 def _at(state: GridState, k: int) -> float:
     """Error with the bandwidth σ = k/1024."""
+    points = np.linspace(0.0, 1.0, max(round(10 * _WIDTHS / k), 200))
+    grid, smoothed = _smoothed(state, k)
+    residuals, density = (np.interp(points, grid, values) for values in smoothed)
+    floor = _FLOOR * len(points) * float(state.weight / state.n)  # per row, in units of weight
+    return float(np.abs(residuals).sum() / (density.sum() + floor))
+
+
+def _smoothed(state: GridState, k: int) -> tuple[Floats, Floats]:
+    """Grid of the bandwidth σ = k/1024, and ΣwδK and ΣwK at its points (2, points)."""
     sigma, size = k / _WIDTHS, _intervals(k)
     part = _grids()[0][size]
     sums = np.stack([state.residuals[part], state.weights[part]])
@@ -179,8 +188,18 @@ def _at(state: GridState, k: int) -> float:
     reflected = np.hstack([sums[:, :0:-1], sums, sums[:, -2::-1]])
     middle = (size + 1) // 2
     smoothed = fftconvolve(reflected, kernel[None], "valid")[:, middle : middle + size + 1]
-    points = np.linspace(0.0, 1.0, max(round(10 / sigma), 200))
-    grid = np.linspace(0.0, 1.0, size + 1)
-    residuals, density = (np.interp(points, grid, values) for values in smoothed)
-    floor = _FLOOR * len(points) * float(state.weight / state.n)  # per row, in units of weight
-    return float(np.abs(residuals).sum() / (density.sum() + floor))
+    return np.linspace(0.0, 1.0, size + 1), smoothed
+
+
+def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floats, Floats, float]:
+    """Grid, ΣwδK/ΣwK at its points, and the bandwidth, for n rows with sums Σw and Σwδ at each p.
+
+    Points too far from all rows for the precision of the sums are left out.
+    """
+    totals = (np.array(total) for total in (n, weights.sum(), weights @ weights))
+    state = GridState(*totals, *np.zeros((2, _grids()[1])))
+    _divide(p, [(residuals, state.residuals), (weights, state.weights)])
+    _, bandwidth = _smooth(state)
+    grid, (smoothed, density) = _smoothed(state, round(bandwidth * _WIDTHS))
+    seen = density > 1e-10 * density.max()  # which rounds to 1e-16 of it
+    return grid[seen], smoothed[seen] / density[seen], bandwidth

@@ -428,4 +428,5 @@ def _values(
     if estimator.draws_cells:
         return estimator.cell_values(own, null.seed, replicates)
     sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
-    return estimator.drawn_values(own, sums, len(replicates))
+    values = estimator.signed_values if null.signed else estimator.drawn_values
+    return values(own, sums, len(replicates))

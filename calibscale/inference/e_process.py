@@ -11,7 +11,7 @@ calibration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from calibscale.data import LOG_SMALLEST, Chunk, Floats
 from calibscale.errors import OptionError
 from calibscale.limits.excess import ratio
 from calibscale.statistics import Statistic, weights_of
+from calibscale.statistics.cluster_sums import ClusterRows
 
 NOTIONS = ("canonical", "top_label", "positive")
 # bets of fixed strengths, spaced so that a drift of any size is close to one of them
@@ -61,12 +62,17 @@ class BettingEProcess(Statistic):
     to 0.5 by default.  `learned` has the result of `learn` on earlier days, (group, shifts), by
     value of the covariate at the position `column` (None: all rows); other groups have no learned
     bets, and all rows of a chunk are of the same group.
+
+    With the counts of `ClusterRows`, the factor of a row has the exponent 1/m, and its sums the
+    weight 1/m, with at least as many rows m as its cluster has that day.  By Hölder's inequality
+    the mean of a cluster's product is at most 1 under any dependence within the cluster.
     """
 
     notion: str
     bets: tuple[tuple[float, float], ...] = ()
     learned: Learned = ()
     column: int | None = None
+    clusters: Floats | None = field(default=None, compare=False, repr=False)
     powers: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -110,35 +116,44 @@ class BettingEProcess(Statistic):
         open_ = (p > 0) & (rest > 0)
         state.certain[...] += len(chunk) - np.count_nonzero(open_)
         p, rest, happened = p[open_], rest[open_], event[open_] > 0.5
+        a = self._exponents(chunk)[open_]
         x = np.log(p) - np.log(rest)
         sign = np.where(happened, -1.0, 1.0)
         base = np.logaddexp(0.0, sign * x)  # −log of the event's probability
-        for k, (a, b) in enumerate(self.bets):
-            state.logs[k] += np.sum(base - np.logaddexp(0.0, sign * (a * x + b)))
+        for k, (slope, b) in enumerate(self.bets):
+            state.logs[k] += np.sum(a * (base - np.logaddexp(0.0, sign * (slope * x + b))))
         cells = _cells(x)
-        for column, values in enumerate((p, happened, p * rest)):
-            state.sums[:, column] += np.bincount(cells, values, CELLS)
+        for column, values in enumerate((p, 1.0 * happened, p * rest)):
+            state.sums[:, column] += np.bincount(cells, a * values, CELLS)
         shifts = self._shifts(chunk)
         if shifts is not None:
             for k, strength in enumerate(STRENGTHS, len(self.bets)):
                 moved = x + strength * shifts[cells]
-                state.logs[k] += np.sum(base - np.logaddexp(0.0, sign * moved))
+                state.logs[k] += np.sum(a * (base - np.logaddexp(0.0, sign * moved)))
 
     def _all_classes(self, state: WagerState, chunk: Chunk) -> None:
         mine = chunk.log_q[np.arange(len(chunk)), chunk.labels]
         open_ = (chunk.rest > 0) & (mine > LOG_SMALLEST)
         state.certain[...] += len(chunk) - np.count_nonzero(open_)
         log_q, mine, labels = chunk.log_q[open_], mine[open_], chunk.labels[open_]
-        for k, (a, _) in enumerate(self.bets):
-            state.logs[k] += np.sum((a - 1.0) * mine - _log_sums(a * log_q))
-        q = chunk.q[open_]
-        events = np.bincount(labels, minlength=chunk.classes)
-        state.sums[...] += np.column_stack([q.sum(axis=0), events, (q * (1.0 - q)).sum(axis=0)])
+        a = self._exponents(chunk)[open_]
+        for k, (slope, _) in enumerate(self.bets):
+            state.logs[k] += np.sum(a * ((slope - 1.0) * mine - _log_sums(slope * log_q)))
+        q, column = chunk.q[open_], a[:, None]
+        events = np.bincount(labels, a, chunk.classes)
+        spread = (column * (q * (1.0 - q))).sum(axis=0)
+        state.sums[...] += np.column_stack([(column * q).sum(axis=0), events, spread])
         shifts = self._shifts(chunk)
         if shifts is not None:
             for k, strength in enumerate(STRENGTHS, len(self.bets)):
                 moved = strength * shifts
-                state.logs[k] += np.sum(moved[labels] - _log_sums(log_q + moved))
+                state.logs[k] += np.sum(a * (moved[labels] - _log_sums(log_q + moved)))
+
+    def _exponents(self, chunk: Chunk) -> Floats:
+        """Exponent of the factor of each row (c,)."""
+        if self.clusters is None:
+            return np.ones(len(chunk))
+        return 1.0 / ClusterRows.at_most(self.clusters, chunk.units)
 
     def _shifts(self, chunk: Chunk) -> Floats | None:
         """Learned shifts for the group of a chunk."""
@@ -161,8 +176,8 @@ class TolerantEProcess(BettingEProcess):
     ψ(λ) = −log(1 − λ) − λ, so that the mean of the product over the rows of a night is at most 1 if
     their error is at most ε [Fan et al. 2015, eq. 4.11; Waudby-Smith & Ramdas 2023, Thm. 2].  Three
     sums determine it for all λ and ε.  The exponent of a row is min(1, weight / mean weight of
-    earlier days), which weighs the error as well.  A state has Σ of these weights, of X and of X²
-    as `logs`, and in `sums` also Σw and Σ1 of the cells.
+    earlier days), over m with clusters, which weighs the error as well.  A state has Σ of these
+    weights, of X and of X² as `logs`, and in `sums` also Σw and Σ1 of the cells.
     """
 
     tolerance: float = 0.02
@@ -195,14 +210,15 @@ class TolerantEProcess(BettingEProcess):
 
     def _events(self, state: WagerState, chunk: Chunk) -> None:
         p, rest, delta, event = chunk.event(self.notion)
-        w = weights_of(chunk)
+        w, a = weights_of(chunk), self._exponents(chunk)
         with np.errstate(divide="ignore"):
             cells = _cells(np.log(p) - np.log(np.maximum(rest, 0.0)))
-        for k, values in enumerate((w * p, w * event, w * w * p * rest, w, np.ones(len(w)))):
+        once = a * w
+        for k, values in enumerate((once * p, once * event, once * w * p * rest, w, w**0)):
             state.sums[:, k] += np.bincount(cells, values, CELLS)
         learned = self._shifts(chunk)
         if learned is not None:
-            x, w = learned[1:][cells] * delta, np.minimum(w / learned[0], 1.0)
+            x, w = learned[1:][cells] * delta, a * np.minimum(w / learned[0], 1.0)
             state.logs[...] += w.sum(), w @ x, w @ (x * x)
 
 

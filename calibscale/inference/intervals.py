@@ -142,7 +142,7 @@ def parts_of(
         return parts
     w = states[request.sizes[0]].weight
     if estimator.largest_term is None:  # not a mean over pairs
-        return _of_clusters(parts, w, estimator.unbiased)
+        return of_clusters(parts, w, estimator.unbiased)
     w2 = states[request.sizes[0]].weight2
     own = [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
     own_pairs = np.nan_to_num(own) * (w * w - w2)
@@ -167,10 +167,10 @@ def _across(all_pairs: Floats, own_pairs: Floats, w: Floats) -> Parts:
     scales = np.array([w.sum() ** 2 - (w * w).sum(), *_rest(w) ** 2 - _rest(w * w)])
     means = np.full(len(scales), np.nan)
     np.divide(all_pairs - between, scales, out=means, where=scales > 1e-12 * w.sum() ** 2)
-    return _of_clusters(Parts(float(means[0]), np.where(w > 0, means[1:], np.nan)), w, False)
+    return of_clusters(Parts(float(means[0]), np.where(w > 0, means[1:], np.nan)), w, False)
 
 
-def _of_clusters(parts: Parts, w: Floats, correct: bool) -> Parts:
+def of_clusters(parts: Parts, w: Floats, correct: bool) -> Parts:
     """Parts of groups of clusters, whose weights `w` (groups,) differ.
 
     Σ (1 − w_g/Σw)² (θ₋g − θ)² G/(G − 1) estimates the variance for any weights: the values without
@@ -223,7 +223,7 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
 
     groups = np.arange(G)
     left_out = [value(groups[groups != g]) if w[g] > 0 else np.nan for g in groups]
-    parts_of_groups = _of_clusters(Parts(value(groups), np.array(left_out)), w, False)
+    parts_of_groups = of_clusters(Parts(value(groups), np.array(left_out)), w, False)
     return replace(parts_of_groups, least_error=value(groups, noise=True))
 
 

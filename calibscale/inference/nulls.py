@@ -63,6 +63,7 @@ class Null:
     `draws`: whether replicates are drawn; `of_labels`: whether they are labels drawn from the
     predictions; `moves`: whether replicates also have their own predictions, returned by `moved`;
     `centred`: whether estimators with `centred_null` are compared with centred replicates;
+    `signed`: whether `signed_values` of estimators has the replicates;
     `max_replicates`: number of available replicates, None if unlimited.
     """
 
@@ -72,6 +73,7 @@ class Null:
     of_labels: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     centred: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
 
     @property
     def max_replicates(self) -> int | None:
@@ -173,6 +175,7 @@ class ClusterSigns(RandomSigns):
     """Residuals with one random sign a cluster; its `rows` are the hashes of the clusters."""
 
     name: ClassVar[str] = "wild_cluster"
+    signed: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from calibscale.inference import batch_of, count_replicates, trial_of
 from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.nulls import CERTAIN
-from calibscale.inference.resampling import Grouped, Jackknife, Resampling, total
+from calibscale.inference.resampling import Grouped, Resampling, total
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import learned_bets
@@ -27,6 +27,7 @@ from calibscale.results import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run, Session, versions
 from calibscale.statistics import States, Statistic
+from calibscale.statistics.cluster_sums import ClusterRows
 
 _GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
 
@@ -82,7 +83,8 @@ def _new_recipe(job: Job, run: Run) -> Recipe:
         covariates=run.source.covariate_names,
         group_by=job.group_by,
         seed=job.seed,
-        parted=parted(estimators, run.source.classes),
+        parted=parted(estimators, run.source.classes, job.cluster is not None),
+        cluster=job.cluster,
     )
     return replace(_with_tests(job, recipe), keep=job.test is not None and job.test.keep)
 
@@ -121,23 +123,26 @@ class _Reader:
     recipe: Recipe
 
     def read(self) -> Reading:
-        resampling = Jackknife(confidence_level=self.job.confidence)
+        resampling = self.recipe.jackknife(self.job.confidence)
         needed = self._needed()
-        intervals: list[Statistic] = []
         classes = self.recipe.classes
-        size = sum(s.nbytes(classes) for s in self.recipe.statistics)
-        if size * resampling.groups <= _GROUPED_BYTES:
-            for e in self.recipe.estimators:
-                intervals += interval_statistics(e, resampling, classes)
-            needed.update({g.statistic: g for g in intervals if isinstance(g, Grouped)})
+        every = (interval_statistics(e, resampling, classes) for e in self.recipe.estimators)
+        intervals = [*dict.fromkeys(s for statistics in every for s in statistics)]
+        grouped = {g.statistic: g for g in intervals if isinstance(g, Grouped)}
+        if sum(s.nbytes(classes) for s in grouped) * resampling.groups > _GROUPED_BYTES:
+            intervals, grouped = [], {}
+        needed |= grouped
         wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
+        if wagers and self.recipe.cluster:
+            (counts,) = self.run.scan([ClusterRows()]).groups[None][ClusterRows()]
+            wagers = tuple(replace(w, clusters=counts) for w in wagers)
         batch = self._batch()
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
-        floors = [s for e in self.recipe.estimators for s in e.floor_statistics]
-        passed = self.run.scan(
-            [*needed.values(), *intervals, *floors, *drawn.values(), *overall, CERTAIN]
-        )
+        others = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
+        floors = () if self.recipe.cluster else self.recipe.estimators
+        others += tuple(s for e in floors for s in e.floor_statistics)
+        passed = self.run.scan([*needed.values(), *others])
         counts = passed.counts
         if not counts.used:
             if counts.dropped and not counts.unlabelled:
@@ -151,7 +156,7 @@ class _Reader:
             return Reading(self.recipe, {None: empty})
         states = passed.groups[None]
         vectors, merged = self._vectors(needed, states, overall)
-        certain = int(states[CERTAIN][0][0])
+        certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
         with engine.one_thread():
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
@@ -169,6 +174,8 @@ class _Reader:
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
+        if clusters := self.run.clusters(passed):
+            info["clusters"] = clusters.to_dict()
         records: dict[float | None, Record] = {None: Record(counts.used, vectors, info)}
         if self.recipe.group_by:
             records |= self._groups(wagers)
@@ -207,8 +214,9 @@ class _Reader:
         self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
     ) -> Estimate:
         estimate = e.finalize(*(merged[s] for s in e.needs))
-        estimate = e.with_floor(estimate, merged | states)
-        if not (has_limits(e) or all(g in states for g in resampling.needs(e))):
+        if not self.recipe.cluster:
+            estimate = e.with_floor(estimate, merged | states)
+        if not (has_limits(e, resampling) or all(g in states for g in resampling.needs(e))):
             return estimate
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)
 

@@ -156,7 +156,7 @@ def check_covariates(job: Job, source: ArraySource) -> None:
     """
     problems, available = of_file(job.file), source.covariate_names
     for where, name in named_covariates(job):
-        if source.categories.get(name, _FLAGS) != _FLAGS:
+        if source.categories.get(name, _FLAGS) != _FLAGS and where != ("cluster",):
             problems.add(
                 where,
                 f"{name!r} of {source.name} is text, whose numeric codes differ from day to day: "

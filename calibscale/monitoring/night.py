@@ -147,6 +147,7 @@ class _Run:
             records: dict[float | None, Record] = {None: empty_record(recipe, wagers)}
         else:
             day_source.check_covariates(self.job, session.source)
+            session = session.by_cluster(self.job.cluster)
             reading = read_day(self.job, session, self.day, self.ledger)
             records = reading.records
             if self.ledger is None:
@@ -250,6 +251,7 @@ class _Run:
             "n_unlabelled": info.get("n_unlabelled", 0),
             "dropped": info.get("dropped", {}),
             "group_by": self.job.group_by,
+            "clusters": info.get("clusters"),
             "windows": [], "thresholds": [], "drift": None, "alarms": None,
             "ranking": None,
             "trend": {"ledger_days": 0, "first_day": None, "days": [], "n": [], "series": []},

@@ -26,7 +26,6 @@ from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
 from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
-from calibscale.statistics.score_sums import with_variances
 
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 _TREND_GROUPS = 12  # a model with more groups has no trends of groups
@@ -118,7 +117,7 @@ class NightJudge:
                 {"group": group, "n": part.n, "results": self._results(judged, group)}
                 for group, part in judged.groups.items()
             ],
-            "reliability": whole and self._reliability(whole),
+            "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
         }  # fmt: skip
 
     def _results(self, judged: Judged, group: float | None) -> list[dict[str, Any]]:
@@ -129,8 +128,8 @@ class NightJudge:
         for k, estimate in enumerate(part.estimates):
             if len(part.days) == 1:
                 estimate = self._of_day(estimate, part.days[0], group, k)
-            elif group is None:
-                estimate = part.estimators[k].with_floor(estimate, with_variances(part.states))
+            elif group is None and not self.recipe.cluster:
+                estimate = part.estimators[k].with_floor(estimate, part.states)
             shown = estimate.to_dict()
             shown.pop("details", None)
             results.append(shown)
@@ -140,9 +139,10 @@ class NightJudge:
         """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
         floor = entry.info.get("floors", {k: None})[k]
-        estimate = replace(estimate, floor=floor and Floor(**floor))
         value, low, high, error, *rest = entry.info["estimates"][k]
-        if value is None or low is None or estimate.interval is not None:
+        value = value if self.recipe.cluster and estimate.interval is None else estimate.value
+        estimate = replace(estimate, value=value, floor=floor and Floor(**floor))
+        if low is None or estimate.interval is not None:
             return estimate
         jackknife, e, level = self._jackknife, self.recipe.estimators[k], self.job.confidence
         method = rest[0] if rest else jackknife.method
@@ -164,7 +164,7 @@ class NightJudge:
         for e in self.recipe.estimators:
             if notion not in (None, e.notion):
                 continue
-            curve = curve_of(e, with_variances(whole.states), level)
+            curve = curve_of(e, whole.states, level)
             if curve is not None:
                 return Diagram(e.notion or "canonical", level, curve).to_dict()
         return None

@@ -158,7 +158,9 @@ class Declared:
     @classmethod
     def from_dict(cls, value: dict[str, Any], **rest: Any) -> Self:
         """Result with the fields of a JSON object; objects in it stay dictionaries."""
-        read = {m.attribute: value[m.key] for m in members(cls) if "computed" not in m.marks}  # type: ignore[arg-type]
+        own = (m for m in members(cls) if "computed" not in m.marks)  # type: ignore[arg-type]
+        there = (m for m in own if m.key in value or "omitted" not in m.marks)
+        read = {m.attribute: value[m.key] for m in there}
         return cls(**read, **rest)
 
 

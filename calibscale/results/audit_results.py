@@ -14,6 +14,7 @@ from calibscale.results import (
     Inline,
     Interval,
     Json,
+    Later,
     Object,
     Omitted,
     Outcome,
@@ -24,6 +25,7 @@ from calibscale.results import (
     key,
 )
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
+from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 
 
@@ -277,6 +279,7 @@ class Audit(Outcome, SourceRows):
     against: Against | None = None
     bias_map: Hidden[BiasMap | None] = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    clusters: Later[Omitted[Clusters | None]] = None
 
     @property
     def p_value(self) -> Computed[Share | None]:

@@ -73,7 +73,7 @@ class Candidate(Declared):
     risk_approximation : Approximation
         Error of the risk from a finite number of features or a subset of rows.
     fitted : dict
-        Parameters fitted in each fold (θ of the temperature model, h of kde_loo).
+        Parameters fitted in each fold (θ of the temperature model, h of kde_loo, number of bins).
     reason : str or None
         Reason for a missing risk or estimate.
 

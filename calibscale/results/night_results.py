@@ -20,6 +20,7 @@ from calibscale.results import (
     Json,
     Later,
     Object,
+    Omitted,
     Outcome,
     Share,
     Size,
@@ -29,7 +30,7 @@ from calibscale.results import (
 )
 from calibscale.results.bias_results import BiasMap
 from calibscale.results.comparison_results import Selection
-from calibscale.results.evaluation_results import Diagram
+from calibscale.results.evaluation_results import Clusters, Diagram
 from calibscale.results.exported import Row
 from calibscale.results.inference_results import TestResult
 
@@ -148,6 +149,7 @@ class Night(Outcome, SourceRows):
     status: Annotated[str, Values(("fine", "breached"))]
     created: str
     group_by: str | None
+    clusters: Later[Omitted[Annotated[Json, Clusters] | None]] = None
     windows: list[Annotated[Json, _WINDOW]]
     thresholds: list[Annotated[Json, _THRESHOLD]]
     drift: Annotated[Json, _DRIFT] | None

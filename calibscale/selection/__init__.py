@@ -40,6 +40,7 @@ from calibscale.selection.families import (
 from calibscale.selection.kde import KDE, LeaveOneOutKDE
 from calibscale.selection.ridge import KKR, UKKR
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
+from calibscale.selection.score_families import CubeRootBins, IsotonicCurve, SmoothCurve, SweepBins
 from calibscale.selection.simple_families import Bins, DebiasedBins, Temperature
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics import MAX_GROUPS, Statistic
@@ -48,8 +49,9 @@ __all__ = ["Bins", "Gaussian", "KernelFeatures", "Laplacian", "Temperature", "se
 
 FAMILIES: dict[str, type[Family]] = {
     family.name: family
-    for family in (Bins, DebiasedBins, KDE, LeaveOneOutKDE, KKR, UKKR, Temperature)
-}
+    for family in (Bins, DebiasedBins, CubeRootBins, SweepBins, IsotonicCurve, SmoothCurve, KDE,
+                   LeaveOneOutKDE, KKR, UKKR, Temperature)
+}  # fmt: skip
 
 SUBSET_ROWS = 20_000
 _SUBSET_BYTES = 2**28
@@ -150,9 +152,10 @@ def select(
     notion : {"top_label", "canonical", "class_wise", "positive"}
         ``class_wise`` uses one hyper-parameter for all classes and sums risks and estimates.
     estimators : iterable of str or Family, optional
-        Names (``bins``, ``bins_debiased``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``,
-        ``temperature``) or families with settings, such as ``Bins((10, 15))``.  Default: all but
-        ``bins_debiased`` and ``kde_loo``; binning does not support the canonical notion.
+        Names (``bins``, ``bins_debiased``, ``bins_cube_root``, ``bins_sweep``, ``isotonic``,
+        ``smooth_ece``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``, ``temperature``) or families with
+        settings, such as ``Bins((10, 15))``.  Default: those of [GB], ``bins``, ``kde``, ``kkr``,
+        ``ukkr`` and ``temperature``.  The first six do not support the canonical notion.
     folds : int or (n,) integers
         Number of folds k, or the fold of each row: −1 for the test part, 0..k−1 for the folds.
     test_fraction : float

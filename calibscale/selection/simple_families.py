@@ -223,10 +223,6 @@ class Temperature(Family):
     def streamed(self, notion: str) -> bool:
         return True
 
-    @property
-    def hyperparameters(self) -> list[dict[str, float]]:
-        return [{}]
-
     def fitted_parameters(self, fits: Sequence[_FittedTemperature]) -> dict[str, Any]:
         return {"theta": [fit.theta for fit in fits]}
 

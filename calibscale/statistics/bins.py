@@ -386,30 +386,32 @@ def fine_borders() -> Floats:
 
 AUTOMATIC = ("cube-root", "sweep")  # numbers of equal-mass bins
 MASS = ("equal-mass", *AUTOMATIC)
-_MAX_SWEEP = 1000  # bins of a sweep
+_MAX_SWEEP, _ROUNDING = 1000, 1e-12  # bins of a sweep; frequencies this near are equal
 
 
-def mass_bins(sums: Floats, bins: int, edges: Any) -> BinTable:
+def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTable:
     """Equal-mass bins: of the given number, n^(1/3), or as many as a monotone sweep allows.
 
     The sweep ends before the first number of bins whose frequencies are not increasing (Roelofs et
-    al. 2022), or at 1,000.
+    al. 2022), or at 1,000.  `borders` (c + 1,) are those of the cells, by default of the fine
+    histogram.
     """
+    borders = fine_borders() if borders is None else borders
     if edges == "cube-root":
-        return equal_mass(sums, max(1, round(float(sums[0].sum()) ** (1.0 / 3.0))))
+        bins = max(1, round(float(sums[0].sum()) ** (1.0 / 3.0)))
     if edges != "sweep":
-        return equal_mass(sums, bins)
-    table = equal_mass(sums, 1)
+        return equal_mass(sums, bins, borders)
+    table = equal_mass(sums, 1, borders)
     for bins in range(2, min(_MAX_SWEEP, int(np.count_nonzero(sums[1]))) + 1):
-        finer = equal_mass(sums, bins)
-        if (np.diff(finer.frequency) < 0.0).any():
+        finer = equal_mass(sums, bins, borders)
+        if (np.diff(finer.frequency) < -_ROUNDING).any():
             break
         table = finer
     return table
 
 
-def equal_mass(sums: Floats, bins: int) -> BinTable:
-    """Bins of nearly equal weight from a fine histogram; fewer if values repeat."""
+def equal_mass(sums: Floats, bins: int, borders: Any) -> BinTable:
+    """Bins of nearly equal weight from the sums of cells (5, c); fewer if values repeat."""
     mass = np.cumsum(sums[1])
     targets = mass[-1] * np.arange(1, bins) / bins
     after = np.searchsorted(mass, targets)  # cells that contain the quantiles
@@ -420,5 +422,4 @@ def equal_mass(sums: Floats, bins: int) -> BinTable:
     starts = cuts[:-1][filled]  # an empty bin is merged with the bin before it
     starts[0] = 0
     merged = np.add.reduceat(sums, starts, axis=1)
-    edges = fine_borders()[np.append(starts, sums.shape[1])]
-    return BinTable(edges, *merged)
+    return BinTable(borders[np.append(starts, sums.shape[1])], *merged)

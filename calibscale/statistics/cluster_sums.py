@@ -12,6 +12,7 @@ from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics import Statistic
 
 MAX_CLUSTERS = 2**14
+CELLS = 2**18
 
 
 class ClusterState(NamedTuple):
@@ -48,6 +49,34 @@ class ClusterSums(Statistic):
         for k, column in enumerate(sums.T):
             totals[:, k] = np.bincount(inverse, column, len(distinct))
         return ClusterState(distinct[:MAX_CLUSTERS], totals[:MAX_CLUSTERS])
+
+
+@dataclass(frozen=True)
+class ClusterRows(Statistic):
+    """Rows by cell of either of two hashes of their cluster (2, 262,144).
+
+    The smaller of its two counts is at least the number of rows of a cluster, and equal to it if
+    clusters are few [count-min sketch; Cormode & Muthukrishnan, J. Algorithms 55 (2005)].
+    """
+
+    def zero(self, classes: int) -> tuple[Floats]:
+        return (np.zeros((2, CELLS)),)
+
+    def accumulate(self, state: tuple[Floats], chunk: Chunk) -> tuple[Floats]:
+        for counts, cells in zip(state[0], _cells(chunk.units), strict=True):
+            np.add.at(counts, cells, 1.0)
+        return state
+
+    @staticmethod
+    def at_most(counts: Floats, clusters: Ints) -> Floats:
+        """Upper bounds of the numbers of rows of clusters (c,), given by their hashes."""
+        one, other = (row[cells] for row, cells in zip(counts, _cells(clusters), strict=True))
+        return np.minimum(one, other)
+
+
+def _cells(clusters: Ints) -> tuple[Ints, Ints]:
+    """Cells of clusters from different bits of their hashes."""
+    return clusters % CELLS, (clusters >> 20) % CELLS
 
 
 def described(state: ClusterState, column: str, rows: int) -> Clusters:

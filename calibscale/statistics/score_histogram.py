@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from calibscale.data import Chunk, Floats
 from calibscale.kernels import row_sums
@@ -139,6 +140,39 @@ def scores_of(state: ScoreState) -> OccupiedCells:
         score = p / weight
     events = np.clip(p - delta, 0.0, weight)
     return OccupiedCells(score, weight, weight**2 / weight2, events, variance, width)
+
+
+class ScoreCells(NamedTuple):
+    """Cells of a histogram with positive weight, in increasing order of p; each (c,).
+
+    Σw and Σw², mean of p (non-decreasing), and frequency of y = 1.
+    """
+
+    weight: Floats
+    weight2: Floats
+    mean: Floats
+    frequency: Floats
+
+    @staticmethod
+    def of(state: BinState) -> ScoreCells:
+        """Cells of sums Σ1, Σw, Σw², Σwp and Σwδ."""
+        _, weight, weight2, p, delta = state.sums[:, state.sums[1] > 0]
+        # round, because the rounding errors of sums would add steps
+        frequency = np.clip(np.round((p - delta) / weight, 12), 0.0, 1.0)
+        # rounding may raise a mean above the next
+        mean = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
+        return ScoreCells(weight, weight2, mean, frequency)
+
+
+def steps(mean: Floats, frequency: Floats, weight: Floats) -> tuple[Floats, Floats, int]:
+    """Knots, values and number of steps of isotonic regression of frequencies (c,) on means (c,).
+
+    The knots are the first and the last mean of each step.
+    """
+    fitted = isotonic_regression(frequency, weights=weight)
+    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
+    knots = np.unique(np.concatenate([starts, ends]))
+    return mean[knots], fitted.x[knots], len(starts)
 
 
 class SpreadState(NamedTuple):

@@ -76,6 +76,7 @@ def test_select__grids_split_and_settings_arrive(run: Any, store: Path, tmp_path
         (["--grid", "ukkr=0.1,-2"], "positive"),
         (["--grid", "ukkr"], "NAME=VALUE"),
         (["--grid", "temperature=2"], "is not a selected estimator"),
+        (["--grid", "isotonic=2", "--estimators", "isotonic"], "is not a selected estimator"),
         (["--grid", "kkr=1", "--estimators", "bins"], "is not a selected estimator"),
         (["--notion", "canonical", "--estimators", "bins"], "does not support the notion"),
         (["--notion", "positive"], "two classes"),

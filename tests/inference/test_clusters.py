@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 from scipy.stats import norm, t
 
-from calibscale import Jackknife, calibration_test, evaluate, from_arrays, rank
+from calibscale import Jackknife, audit, calibration_test, evaluate, from_arrays, rank
 from calibscale.cli import cli
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.inference.resampling import groups_of
+from calibscale.session import Session
 
 
 def _data(count, rho, seed, most=10):
@@ -201,6 +202,31 @@ def test_missing_ids__are_errors_or_dropped():
         evaluate(source, "brier", cluster="patient")
 
 
+def test_audit__has_signs_of_clusters():
+    p, y, ids = _data(150, 0.9, 9)
+    group = np.random.default_rng(0).integers(0, 2, 150)[ids]
+    source = from_arrays(
+        probabilities=p, labels=y, binary=True, covariates=np.column_stack([ids, group]),
+        covariate_names=["id", "group"],
+    )  # fmt: skip
+    with Session.open(source) as session:
+        session = session.by_cluster("id")
+        result = audit(session, ["group"], n_replicates=999)
+        with pytest.raises(OptionError, match="no recalibrate, against"):
+            audit(session, ["group"], recalibrate="platt")
+    assert (result.tests.joint.null, result.parameters["null"]) == ("wild_cluster",) * 2
+    assert result.clusters.count == 150
+    for each in result.groups:
+        rows = group == each.where[0].value
+        error = np.sqrt(np.sum(np.bincount(ids[rows], (p - y)[rows]) ** 2)) / rows.sum()
+        assert each.null_error == pytest.approx(error, rel=0.1)  # 2.2 % is a standard error
+        assert each.standard_error == each.null_error
+        assert (each.low, each.high) == pytest.approx(
+            (y - p)[rows].mean() + np.array([-1, 1]) * norm.ppf(1 - 0.05 / 4) * each.null_error
+        )
+        assert each.p_value == pytest.approx(2 * norm.sf(abs(each.z)), abs=0.06)
+
+
 def test_verdict__is_seldom_against_calibrated_clusters():
     verdicts = [evaluate(_source(*_data(60, 0.5, s)), cluster="id").verdict for s in range(20)]
     # 5 % expected: more than 4 of 20 has probability 0.003; the `ece` of every one is above 0
@@ -221,7 +247,11 @@ def test_commands__take_a_cluster_column(tmp_path):
     table = tmp_path / "rows.csv"
     lines = (f"{a:.6f},{b},patient {c}" for a, b, c in zip(p, y, ids, strict=True))
     table.write_text("\n".join(["p,y,id", *lines]) + "\n")
-    for command, value in ((["evaluate"], "results"), (["test", "-s", "ece"], "test")):
+    commands = (
+        (["evaluate"], "results"), (["test", "-s", "ece"], "test"),
+        (["audit", "--covariates", "p", "--replicates", "19"], "groups"),
+    )  # fmt: skip
+    for command, value in commands:
         done = CliRunner().invoke(
             cli, [*command, str(table), "--cluster", "id", "--json", "-"], catch_exceptions=False
         )
@@ -229,3 +259,25 @@ def test_commands__take_a_cluster_column(tmp_path):
         result = json.loads(done.stdout)
         assert result["clusters"]["count"] == 60
         assert value in result or result["null"] == "wild_cluster"
+
+
+@pytest.mark.slow
+def test_wild_cluster__keeps_its_level_for_few_rows_a_bin():
+    rejected = 0
+    for seed in range(1000):
+        p, y, ids = _data(50, 0.5, seed, most=2)
+        test = calibration_test(_source(p, y, ids), "ece", cluster="id", seed=seed)
+        rejected += test["ece"].p_value <= 0.05
+    assert 30 <= rejected <= 70  # 5 %, at 2.9 standard errors; 7 % with signs alone
+
+
+def test_wild_cluster__of_ece_has_the_variance_at_calibration():
+    """In one bin δ* = ±δ·√(p(1 − p)/(f(1 − p)² + (1 − f)p²)), with the frequency f."""
+    p, y, ids = np.full(60, 0.2), np.repeat([1, 0, 0], 20), np.repeat(np.arange(30), 2)
+    test = calibration_test(_source(p, y, ids), "ece(bins=5)", cluster="id", n_replicates=999)
+    scale = np.sqrt(0.16 / (0.64 / 3 + 0.04 * 2 / 3))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (20_000, 30))
+    expected = scale * np.abs(signs @ np.bincount(ids, p - y)) / 60
+    drawn = test["ece"].null_values
+    assert drawn.mean() == pytest.approx(expected.mean(), rel=0.1)  # 2.4 % is a standard error
+    assert np.sum(expected**2) / 20_000 == pytest.approx(0.16 / 30, rel=0.05)

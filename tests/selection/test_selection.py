@@ -19,7 +19,14 @@ from calibscale.selection import KernelFeatures
 from calibscale.selection.families import Family, FoldScores, PlugIn
 from calibscale.simulation import configured, draws
 from tests.support import naive
-from tests.support.selections import Toy, candidate, every_notion, toy, with_and_without_weights
+from tests.support.selections import (
+    SCORE_FAMILIES,
+    Toy,
+    candidate,
+    every_notion,
+    toy,
+    with_and_without_weights,
+)
 
 # (family, values, dense reference); some of 40 bins are empty in training and have validation rows
 DENSE = {
@@ -335,6 +342,7 @@ EVALUABLE = [  # families that can be evaluated at every prediction of the notio
         cs.UKKR((1e-2,)),
         cs.KDE((0.05,)),
         cs.selection.Temperature(),
+        *(cs.selection.FAMILIES[name]() for name in SCORE_FAMILIES),
     )
     for notion in ("top_label", "class_wise", "canonical")
     if notion in family.notions and (notion, family.name) != ("canonical", "kde")

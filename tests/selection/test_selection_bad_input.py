@@ -12,9 +12,10 @@ import calibscale as cs
 from calibscale.data import NOTIONS
 from calibscale.selection import KernelFeatures
 from tests.support import naive
+from tests.support.selections import SCORE_FAMILIES
 
 ROWS = 120
-ALL = ["bins", "bins_debiased", "kde", "kkr", "ukkr", "temperature"]
+ALL = ["bins", "bins_debiased", "kde", "kkr", "ukkr", "temperature", *SCORE_FAMILIES]
 SCALAR = ["bins", "kde", "kkr", "ukkr", "temperature"]
 CANONICAL = ["kde", "kkr", "ukkr", "temperature"]
 NUMBERS = ("risk", "risk_error", "difference", "difference_error", "estimate", "estimate_error")

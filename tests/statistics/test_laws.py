@@ -96,6 +96,7 @@ EXAMPLES = {
     "CellMasses": lambda cls: cls("positive", 0.1),
     "CellNoise": lambda cls: cls(),
     "Certain": lambda cls: cls(),
+    "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
     "EventSums": lambda cls: cls("positive"),
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
@@ -107,6 +108,7 @@ EXAMPLES = {
     ),
     "GridSums": lambda cls: cls("positive"),
     "GroupCells": lambda cls: cls("class_wise"),
+    "GroupTemperatures": lambda cls: cls(),
     "Grouped": lambda cls: cls(Totals(), 3),
     "ImpossibleLabels": lambda cls: cls(),
     "KernelSums": lambda cls: cls(
@@ -132,6 +134,7 @@ EXAMPLES = {
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
     "ScalarScores": lambda cls: cls("top_label"),
     "ScoreHistogram": lambda cls: cls("positive"),
+    "ScoreSums": lambda cls: cls("class_wise"),
     "TolerantEProcess": lambda cls: cls(
         "positive", learned=((None, (1.0, *(-1.0, 0.0, 1.0) * 6)),), tolerance=0.1
     ),

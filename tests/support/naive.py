@@ -279,6 +279,59 @@ def kkr_function_by_eigenvalues(p, d, w, reg, kernel=_gaussian):
     return lambda x, z: kernel(x, p) @ A @ kernel(z, p).T
 
 
+def isotonic_function(p, d, w):
+    """h of r̂(x) = x − the isotonic regression of the event, by scikit-learn."""
+    from sklearn.isotonic import IsotonicRegression
+
+    seen = w > 0
+    event = np.rint(p - d)[seen, 0]
+    model = IsotonicRegression(out_of_bounds="clip").fit(p[seen, 0], event, w[seen])
+    return plug_in(lambda x: x - model.predict(x[:, 0])[:, None])
+
+
+def mass_function(p, d, w, sweep):
+    """h of conf − acc of equal-mass bins: n^(1/3), or as many as have increasing frequencies.
+
+    Bins end after the score at which the cumulative weight is nearest to a quantile, the larger of
+    two; r̂ is linear between the last score of a bin and the first of the next.
+    """
+    p, d, w = p[w > 0, 0], d[w > 0, 0], w[w > 0]
+    scores = np.unique(p)
+    mass = np.array([w[p <= s].sum() for s in scores])
+
+    def fitted(bins):
+        gaps = [abs(np.append(0.0, mass) - mass[-1] * b / bins) for b in range(1, bins)]
+        last = {int(np.flatnonzero(gap == gap.min())[-1]) - 1 for gap in gaps} - {-1}
+        parts = np.split(scores, [i + 1 for i in sorted(last - {len(scores) - 1})])
+        means = [np.average(np.column_stack([d, p - d])[rows], axis=0, weights=w[rows])
+                 for part in parts for rows in [np.isin(p, part)]]  # fmt: skip
+        return parts, *np.transpose(means)
+
+    bins = 1 if sweep else round(len(p) ** (1 / 3))
+    while sweep and bins < len(scores) and (np.diff(fitted(bins + 1)[2]) > -1e-12).all():
+        bins += 1
+    parts, gap, _ = fitted(bins)
+    knots, values = np.concatenate(parts), np.repeat(gap, [len(part) for part in parts])
+    return plug_in(lambda x: np.interp(x[:, 0], knots, values)[:, None])
+
+
+def smooth_function(p, d, w, bandwidth):
+    """h of a Gaussian kernel estimate of E[δ | p], ½ wide either way.
+
+    Points in (0, 1) are reflected at 0 and 1, those at 0 and 1 at the other end.
+    """
+    images = [(p, 1.0), (-p, p.T > 0), (2 - p, p.T < 1)]
+
+    def residual(x):
+        k = sum(
+            there * (abs(x - image.T) <= 0.5) * np.exp(-((x - image.T) ** 2) / (2 * bandwidth**2))
+            for image, there in images
+        )
+        return ((w * k) @ d) / (w * k).sum(1, keepdims=True)
+
+    return plug_in(residual)
+
+
 def tempered(p, theta):
     """q − softmax(θ log q), or p − σ(θ logit p) of one column."""
     if p.shape[1] == 1:

@@ -71,12 +71,15 @@ every_notion = pytest.mark.parametrize("notion", NOTIONS)
 
 with_and_without_weights = pytest.mark.parametrize("weighted", [False, True])
 
+SCORE_FAMILIES = ("isotonic", "bins_cube_root", "bins_sweep", "smooth_ece")
+
 GRIDS = [
     cs.selection.Bins((5, 20)),
     cs.KDE((0.02, 0.3)),
     cs.KKR((1e-3, 1.0)),
     cs.UKKR((1e-2, 1.0)),
     cs.selection.Temperature(),
+    *(cs.selection.FAMILIES[name]() for name in SCORE_FAMILIES),
 ]
 
 

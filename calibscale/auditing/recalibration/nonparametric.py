@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
 from pydantic import TypeAdapter
-from scipy.optimize import isotonic_regression
 
 from calibscale.auditing.local_bias import effective
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
@@ -22,31 +21,10 @@ from calibscale.kernel_sums.bandwidths import local_kernel
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import PassResult, Statistic
-from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
+from calibscale.statistics.bins import FineHistogram, fine_borders
+from calibscale.statistics.score_histogram import ScoreCells, steps
 
 HISTOGRAM = FineHistogram("positive")
-
-
-class ScoreCells(NamedTuple):
-    """Cells of a fine histogram with positive weight, in increasing order of p; each (c,).
-
-    Σw and Σw², mean of p (non-decreasing), and frequency of y = 1.
-    """
-
-    weight: Floats
-    weight2: Floats
-    mean: Floats
-    frequency: Floats
-
-    @staticmethod
-    def of(state: BinState) -> ScoreCells:
-        """Cells of the state of a `FineHistogram` of notion positive."""
-        _, weight, weight2, p, delta = state.sums[:, state.sums[1] > 0]
-        # round, because the rounding errors of sums would add steps
-        frequency = np.clip(np.round((p - delta) / weight, 12), 0.0, 1.0)
-        # rounding may raise a mean above the next
-        mean = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
-        return ScoreCells(weight, weight2, mean, frequency)
 
 
 @dataclass(frozen=True)
@@ -72,17 +50,6 @@ class Isotonic(Recalibrator):
             knots=knots, values=values, steps=count, method=self, classes=setup.classes,
             counts=result.counts, passes=1, notes=notes,
         )  # fmt: skip
-
-
-def steps(mean: Floats, frequency: Floats, weight: Floats) -> tuple[Floats, Floats, int]:
-    """Knots, values and number of steps of isotonic regression of frequencies (c,) on means (c,).
-
-    The knots are the first and the last mean of each step.
-    """
-    fitted = isotonic_regression(frequency, weights=weight)
-    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
-    knots = np.unique(np.concatenate([starts, ends]))
-    return mean[knots], fitted.x[knots], len(starts)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

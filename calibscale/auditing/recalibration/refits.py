@@ -22,12 +22,7 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.special import expit
 
 from calibscale.auditing.recalibration import parametric
-from calibscale.auditing.recalibration.nonparametric import (
-    HISTOGRAM,
-    IsotonicFit,
-    ScoreCells,
-    steps,
-)
+from calibscale.auditing.recalibration.nonparametric import HISTOGRAM, IsotonicFit
 from calibscale.auditing.recalibration.recalibrator import (
     DRAWN,
     FittedRecalibrator,
@@ -39,6 +34,7 @@ from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import Replicates, States, Statistic, weights_of
+from calibscale.statistics.score_histogram import ScoreCells, steps
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated

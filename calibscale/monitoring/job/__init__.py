@@ -280,6 +280,7 @@ class Job:
     ledger: Template = "ledger"
     model: Name = "default"
     group_by: Text | None = None
+    cluster: Text | None = None
     windows: Annotated[tuple[Window, ...], Unique, Field(min_length=1)] = ("day", "7d", "30d")
     confidence: Level = 0.95
     seed: Seed = 0
@@ -356,7 +357,7 @@ def _back(day: str, count: int) -> str:
 # ---------------------------------------------------------------- Ledger of the job
 
 
-_KEYS = ("estimators", "group_by", "confidence", "seed")
+_KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")
 
 
 def open_ledger(job: Job) -> Ledger | None:

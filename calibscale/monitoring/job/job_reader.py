@@ -51,8 +51,9 @@ def _defaults(job: Job, names: list[str | None]) -> Job:
     first = job.windows[0]
     test, drift, ranking = job.test, job.drift, job.ranking
     if test is not None and test.statistics is None:
-        testable = tuple(n for n in names if n and n in ESTIMATORS and ESTIMATORS[n].testable)
-        test = replace(test, statistics=testable)
+        known = (n for n in names if n and n in ESTIMATORS and ESTIMATORS[n].testable)
+        testable = (n for n in known if not (job.cluster and ESTIMATORS[n].draws_cells))
+        test = replace(test, statistics=tuple(testable))
     if drift is not None:
         several = next((name for name in job.windows if name != "day"), first)
         drift = replace(drift, window=drift.window or several)
@@ -126,7 +127,8 @@ def _columns(job: Job, problems: Problems) -> None:
 
 def named_covariates(job: Job) -> list[tuple[Where, str]]:
     """Covariates that tables other than the source name, with their keys."""
-    named: list[tuple[Where, str]] = [(("group_by",), job.group_by)] if job.group_by else []
+    one = (("group_by", job.group_by), ("cluster", job.cluster))
+    named: list[tuple[Where, str]] = [((key,), name) for key, name in one if name]
     named += [(("report", "map", i), name) for i, name in enumerate(job.report.map)]
     for i, table in enumerate(job.estimators):
         named += [(("estimators", i, "covariates"), name) for name in table.get("covariates") or ()]
@@ -165,6 +167,8 @@ def _tests(job: Job, names: list[str | None], problems: Problems) -> None:
         where: Where = ("test", "statistics", index)
         if _listed(where, name, names, problems) and not ESTIMATORS[name].testable:
             problems.add(where, f"{name} is not a calibration error and cannot be tested")
+        elif job.cluster and name in ESTIMATORS and ESTIMATORS[name].draws_cells:
+            problems.add(where, f"{name} keeps cells of the score, not rows: no test with cluster")
 
 
 def _drift(job: Job, problems: Problems) -> None:
@@ -216,7 +220,7 @@ def _of_value(
 ) -> None:
     _listed((*where, "estimator"), str(t.estimator), names, problems)
     kind = ESTIMATORS.get(str(t.estimator))
-    limited = kind is not None and kind.limits is not Estimator.limits
+    limited = kind is not None and kind.limits is not Estimator.limits and not job.cluster
     if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
         what = f"{t.estimator} has no interval for groups of a single day: use a longer window"
         problems.add((*where, "bound"), what)

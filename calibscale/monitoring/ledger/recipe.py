@@ -17,11 +17,13 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference import e_process
-from calibscale.inference.intervals import Parts, has_limits
-from calibscale.inference.nulls import DrawnLabels, Replicates, replicates_of
+from calibscale.inference.intervals import Parts, has_limits, of_clusters
+from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, replicates_of
+from calibscale.inference.resampling import Jackknife
 from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
 from calibscale.statistics import States, Statistic
+from calibscale.statistics.score_sums import Totals, TotalsState
 
 SECTION = "parts"
 PARTS = 5  # of a day's rows
@@ -36,15 +38,18 @@ class Strata(NamedTuple):
     shares: list[float]
 
 
-def parted(estimators: Iterable[BoundEstimator], classes: int) -> tuple[Statistic, ...]:
+def parted(
+    estimators: Iterable[BoundEstimator], classes: int, clustered: bool = False
+) -> tuple[Statistic, ...]:
     """Statistics whose parts are kept: those of estimators without closed-form limits.
 
     Estimators with too large parts are left out; their jackknife groups rows by day.
     """
-    statistics: dict[Statistic, None] = {}
+    request = Jackknife(clustered=clustered)
+    statistics: dict[Statistic, None] = dict.fromkeys(s.statistic for s in request.sizes)
     for e in estimators:
         sizes = (field.nbytes for s in e.needs for field in zero_parts(s, classes))
-        if not has_limits(e) and sum(sizes) <= _LARGEST:
+        if not has_limits(e, request) and sum(sizes) <= _LARGEST:
             statistics.update(dict.fromkeys(e.needs))
     return tuple(statistics)
 
@@ -82,19 +87,26 @@ def _without(e: BoundEstimator, states: States, parts: Any, g: int) -> list[Any]
     ]
 
 
-def parts_of_days(estimator: BoundEstimator, value: float, states: States, strata: Strata) -> Parts:
+def parts_of_days(
+    estimator: BoundEstimator, value: float, states: States, strata: Strata, clustered: bool = False
+) -> Parts:
     """Stratified jackknife of an estimate whose statistics are in the strata.
 
-    It has as many degrees of freedom as parts, less the number of strata.
+    It has as many degrees of freedom as parts, less the number of strata.  Parts of clusters are of
+    the same clusters on all days, which are one stratum.
     """
     variance, freedom = 0.0, 0
     every: list[float] = []
     for parts, rows in zip(*strata, strict=True):
         left_out = [
             estimator.value(*_without(estimator, states, parts, g))
-            for g in range(PARTS)
             if any(np.any(field[g]) for s in estimator.needs for field in parts[s])
+            else math.nan
+            for g in range(PARTS)
         ]
+        if clustered:
+            weights = TotalsState(*parts[Totals()]).weight
+            return of_clusters(Parts(value, np.array(left_out)), weights, estimator.unbiased)
         finite = np.array(left_out)[np.isfinite(left_out)]
         if (G := len(finite)) > 1:
             spread = (1 - rows / G) ** 2 * float(np.sum((finite - finite.mean()) ** 2))
@@ -156,7 +168,8 @@ def encode(value: Any) -> Any:
             parts = {key: getattr(bound, key, None) for key in value.bound_fields}
         name = type(value).__name__
         require(name in _kinds(), f"a ledger cannot store {name}")
-        settings = {f.name: getattr(value, f.name) for f in fields(value) if f.init} | parts
+        own = (f.name for f in fields(value) if f.init and f.compare)
+        settings = {name: getattr(value, name) for name in own} | parts
         settings = {stored_name(key): encode(item) for key, item in settings.items()}
         return {"kind": stored_name(name), "settings": settings}
     if isinstance(value, tuple | list):
@@ -216,6 +229,8 @@ class Recipe:
         Seed of the replicates; the seed of a day is a hash of it and the day.
     parted : tuple of Statistic
         Statistics whose states are also kept for parts of a day's rows.
+    cluster : str, optional
+        Covariate whose values are clusters of dependent rows.
     """
 
     classes: int
@@ -228,6 +243,7 @@ class Recipe:
     keep: bool = False
     seed: int = 0
     parted: tuple[Statistic, ...] = ()
+    cluster: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object of the recipe."""
@@ -247,8 +263,14 @@ class Recipe:
         """The estimators that are tested."""
         return [e for e in self.estimators if e.name in self.tested]
 
-    def null(self, day: str = "") -> DrawnLabels:
-        """Null distribution that the labels of a day are drawn from."""
+    def jackknife(self, confidence_level: float) -> Jackknife:
+        """Request of intervals, of rows or of clusters."""
+        return Jackknife(confidence_level, clustered=self.cluster is not None)
+
+    def null(self, day: str = "") -> DrawnLabels | ClusterSigns:
+        """Null distribution of the labels of a day; signs of clusters are those of all days."""
+        if self.cluster is not None:
+            return ClusterSigns(self.seed)
         text = f"{self.seed} {day}".encode()
         return DrawnLabels(int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
 

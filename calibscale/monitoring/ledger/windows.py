@@ -29,7 +29,7 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.inference import result_of
 from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.nulls import DrawnLabels
-from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.inference.resampling import Resampling
 from calibscale.monitoring.ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
@@ -38,6 +38,7 @@ from calibscale.results import Estimate, Floats
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics import States
 from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.score_sums import with_variances
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
 _MAX_LEVEL = 21  # log2 of the days of a block that contains the calendar
@@ -147,7 +148,7 @@ def window(
         for run in of_runs
     )
     states = recipe.states(np.sum(sums, axis=0))
-    jackknife = Jackknife(confidence_level=confidence_level)
+    jackknife = recipe.jackknife(confidence_level)
     with engine.one_thread():
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
         strata = None
@@ -155,9 +156,9 @@ def window(
             strata = _strata(ledger, read, window_runs)
         except StoreError as error:
             damaged.append(str(error))
-        needed = [compared or not (has_limits(e) or _for(e, strata)) for e in frozen]
+        needed = [compared or not (has_limits(e, jackknife) or _for(e, strata)) for e in frozen]
         parts = _without_runs(recipe, frozen, states, sums, needed)
-        bins = _bins_by_run(recipe, frozen, sums if compared else [])
+        bins = _bins_by_run(recipe, frozen, sums if compared and not recipe.cluster else [])
         pairs = zip(frozen, parts, strict=True)
         estimates = [_estimate(e, states, strata, p, jackknife, recipe.classes) for e, p in pairs]
         try:
@@ -168,7 +169,8 @@ def window(
     return Window(
         first, last, tuple(sorted({entry.day for entry in read})), sum(e.n for e in read), frozen,
         tuple(estimate for estimate, _ in estimates), parts,
-        tuple(within for _, within in estimates), bins, window_runs, tests, states, tuple(damaged),
+        tuple(within for _, within in estimates), bins, window_runs, tests,
+        states if recipe.cluster else with_variances(states), tuple(damaged),
     )  # fmt: skip
 
 
@@ -238,7 +240,7 @@ def _strata(ledger: Ledger, entries: Sequence[Entry], runs: Sequence[WindowDays]
     recipe = ledger.recipe
     if not recipe.parted or not all(PARTS_SECTION in e.sections for e in entries):
         return None
-    count = min(len(runs), STRATA)
+    count = 1 if recipe.cluster else min(len(runs), STRATA)
     of = {day: k * count // len(runs) for k, run in enumerate(runs) for day in run.days}
     sums = [np.zeros(recipe.sizes[PARTS_SECTION]) for _ in range(count)]
     by_run = [_those_of(entries, run.days) for run in runs]
@@ -272,13 +274,14 @@ def _estimate(
     interval is in the record of the day.
     """
     estimate = e.finalize(*(states[s] for s in e.needs))
-    if not np.isfinite(runs.value):
+    several, limited = len(runs.left_out) > 1, has_limits(e, resampling)
+    if not np.isfinite(runs.value) or not (several or limited):
         return estimate, float("nan")
     parts: Parts | None = None
-    limited = has_limits(e)
     strata = _for(e, strata)
-    if not limited and len(runs.left_out) > 1:
-        parts = runs if strata is None else parts_of_days(e, runs.value, states, strata)
+    if not limited:
+        clustered = resampling.clustered
+        parts = runs if strata is None else parts_of_days(e, runs.value, states, strata, clustered)
     estimate = with_interval(e, estimate, resampling, states, classes, parts=lambda: parts)
     if estimate.interval is None or not (limited or strata):
         return estimate, float("nan")
@@ -319,7 +322,7 @@ def _tests(
     else:
         tested = [e for e in tested if e.draws_cells]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
-    null = DrawnLabels(recipe.seed)  # the seeds of the days are hashes of it
+    null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)  # of days: its hashes
     count = recipe.replicates
     return tuple(result_of(e, all_states, replicated, null, count, certain) for e in tested)
 

@@ -103,7 +103,8 @@ def _subtitle(night: dict[str, Any]) -> str:
 
 
 def _facts(night: dict[str, Any]) -> doc.Facts:
-    facts = [("rows of the day", formatting.count(night["n"]), _exclusions(night))]
+    remarks = [_exclusions(night), doc.clusters_of(night).removeprefix(" ")]
+    facts = [("rows of the day", formatting.count(night["n"]), "; ".join(filter(None, remarks)))]
     for window, estimate in _key_estimates(night):
         remark = f"over {over(night, window)}"
         if estimate["interval"] is not None:
