@@ -545,7 +545,7 @@ def test_verdict__contains_the_number_expected_by_chance(rng):
     from calibscale.output.documents import reliability as reported
 
     message = reported({**result.to_dict(), "groups": None}).verdict
-    assert message.endswith("outside the band; at most 0.4 expected by chance")
+    assert "outside the band; at most 0.4 expected by chance; ECE 0.0" in message
 
 
 def test_reliability__judges_the_positive_one_of_two_classes_by_default(rng):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -157,6 +157,18 @@ class BoundEstimator(ABC):
     def floor(self, *states: Any) -> Floor | None:
         """Noise floor: the estimate for labels drawn from the predictions; None without rows."""
         return None
+
+    @property
+    def floor_statistics(self) -> tuple[Statistic, ...]:
+        """Statistics of `floor_needs` besides those of the estimate."""
+        return tuple(s for s in self.floor_needs if s not in self.needs)
+
+    def with_floor(self, estimate: Estimate, states: Mapping[Statistic, Any]) -> Estimate:
+        """Return the estimate with its noise floor, if the states are those that it needs."""
+        needed = self.floor_needs
+        if estimate.value is None or not needed or any(s not in states for s in needed):
+            return estimate
+        return replace(estimate, floor=self.floor(*(states[s] for s in needed)))
 
     def frozen(self, *states: Any) -> BoundEstimator:
         """Return the estimator with settings that depend on n fixed to those of these states.

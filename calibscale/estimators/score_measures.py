@@ -26,8 +26,8 @@ from calibscale.statistics.score_histogram import (
 )
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
-_DRAWS, _FLOOR_CELLS = 199, 4096  # draws of events for floors, and cells that they are drawn for
 _MAX_STEPS = 1000  # steps of an isotonic curve in results
+_CELLS = 4096  # cells that events are drawn for
 _BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
 _ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
@@ -82,8 +82,12 @@ class ScoreMeasure(ScalarEstimator):
 
 
 class ScoreError(ScoreMeasure):
-    """Measure of which calibrated predictions have the smallest values."""
+    """Measure of which calibrated predictions have the smallest values.
 
+    `floor_draws` are the numbers of draws of events for a floor, and of cells that they are for.
+    """
+
+    floor_draws: ClassVar[tuple[int, int]] = (1999, _CELLS)
     testable: ClassVar[bool] = True
     draws_cells: ClassVar[bool] = True
     no_interval: ClassVar[str | None] = (
@@ -95,11 +99,12 @@ class ScoreError(ScoreMeasure):
         return self.needs[: 2 if self.fixed_cells else 1]
 
     def floor(self, *states: Any) -> Floor | None:
-        cells = self._cells(*states).coarse(_FLOOR_CELLS)
+        draws, most = self.floor_draws
+        cells = self._cells(*states).coarse(most)
         if not len(cells.score):
             return None
         rng = np.random.default_rng(0)
-        return Floor.of([*self._drawn(cells, [rng] * _DRAWS)], self._size(cells))
+        return Floor.of([*self._drawn(cells, [rng] * draws)], self._size(cells))
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         rngs = (np.random.default_rng([seed, replicate]) for replicate in replicates)
@@ -273,7 +278,7 @@ class CORP(ScoreError):
 
 def _band(cells: OccupiedCells) -> dict[str, list[float]]:
     """Range of 95 % of the isotonic curves of events that are drawn from the scores."""
-    cells = cells.coarse(_FLOOR_CELLS)
+    cells = cells.coarse(_CELLS)
     points = np.unique(np.linspace(0, len(cells.score) - 1, _POINTS).astype(int))
     drawn = _drawn_cells(cells, [np.random.default_rng(0)] * _BAND_DRAWS)
     low, high = np.quantile([isotonic(one)[points] for one in drawn], [0.025, 0.975], axis=0)

@@ -12,11 +12,13 @@ from scipy.signal import fftconvolve
 
 from calibscale.data import Chunk, Floats
 from calibscale.estimators.base import ScalarEstimator
-from calibscale.results import Estimate
+from calibscale.results import Estimate, Floor
 from calibscale.statistics import Replicates, Statistic, weights_of
+from calibscale.statistics.bins import residual_draws
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
+_DRAWS = 199  # of labels for a noise floor
 _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 
@@ -131,6 +133,28 @@ class SmoothECE(ScalarEstimator):
         value, bandwidth = _smooth(state)
         details = {"bandwidth": bandwidth}
         return Estimate(self.name, self.judged, value, details=details, n=int(state.n))
+
+    @property
+    def floor_needs(self) -> tuple[Statistic, ...]:
+        return self.needs
+
+    def floor(self, *states: Any) -> Floor | None:
+        """Floor from labels drawn for the points of the finest grid, whose weights are rows."""
+        (state,) = states
+        if not state.weight > 0:
+            return None
+        part = _grids()[0][_intervals(1)]
+        p, w = np.linspace(0.0, 1.0, _intervals(1) + 1), state.weights[part]
+        unit = float(state.weight2 / state.weight)
+        kept = w > 0
+        p, w = p[kept], w[kept]
+        draw = residual_draws(p, w, w / unit, w * unit * p * (1.0 - p))
+        values = []
+        for drawn in draw(_DRAWS):
+            residuals = np.zeros_like(state.residuals)
+            _divide(p, [(drawn, residuals)])
+            values.append(_smooth(state._replace(residuals=residuals))[0])
+        return Floor.of(values, self.value(state))
 
 
 def _smooth(state: GridState) -> tuple[float, float]:

@@ -57,6 +57,7 @@ class ATB(ScoreError):
     """
 
     name: ClassVar[str] = "atb"
+    floor_draws: ClassVar[tuple[int, int]] = (3999, 1024)  # the values have a long tail
 
     def _size(self, cells: OccupiedCells) -> float:
         return _average(cells)

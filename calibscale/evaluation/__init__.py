@@ -25,7 +25,7 @@ from calibscale.inference.intervals import (
     with_interval,
 )
 from calibscale.inference.multiple_testing import verdict
-from calibscale.inference.resampling import Jackknife, Resampling, requested
+from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
@@ -145,7 +145,7 @@ def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True)
     needed += run.cluster_sums
     for e in run.fitting:
         grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
-        needed += (*(grouped or e.needs), *e.counted, *(e.floor_needs if floor else ()))
+        needed += (*(grouped or e.needs), *e.counted, *(e.floor_statistics if floor else ()))
     return needed
 
 
@@ -209,9 +209,8 @@ def _estimate(
     with engine.one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
         estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
-        if floor and estimator.floor_needs:
-            states_of_floor = (states[s] for s in estimator.floor_needs)
-            estimate = replace(estimate, floor=estimator.floor(*states_of_floor))
+        if floor:
+            estimate = estimator.with_floor(estimate, merged(states, grouped))
         if interval is None:
             return estimate
         return with_interval(estimator, estimate, interval, states, classes, pairs)
@@ -241,6 +240,7 @@ class _Diagram(TCE2Debiased):
     class_index: int | None = None
     name: ClassVar[str] = "reliability"
     notions: ClassVar[tuple[str, ...]] = (*SCALAR_NOTIONS, "class_wise")
+    of_gaps = ECE.of_gaps
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -371,7 +371,8 @@ def curve_of(
         return None
     diagram = _Diagram(*estimator.bin_settings, estimator.notion)
     available = [states[s] for s in diagram.needs if s in states]
-    return curve_of_estimate(diagram.finalize(*available), confidence_level)
+    estimate = diagram.with_floor(diagram.finalize(*available), states)
+    return curve_of_estimate(estimate, confidence_level)
 
 
 def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
@@ -384,10 +385,12 @@ def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
     for e in estimates:
         if e.notion in SCALAR_NOTIONS and e.value is not None and "bins" in e.details:
             same = [o for o in estimates if (o.notion, o.parameters) == (e.notion, e.parameters)]
-            values = {o.estimator: o.value for o in same}
-            details = {**e.details, "tce2_debiased": values.get("tce2_debiased")}
-            curve = curve_of_estimate(replace(e, value=values.get("ece"), details=details), level)
-            return Diagram(e.notion, level, curve)
+            none = Estimate("", e.notion, None)
+            of = {o.estimator: o for o in same}
+            ece, debiased = (of.get(name, none) for name in ("ece", "tce2_debiased"))
+            details = {**e.details, "tce2_debiased": debiased.value}
+            shown = replace(e, value=ece.value, floor=ece.floor, details=details)
+            return Diagram(e.notion, level, curve_of_estimate(shown, level))
     return None
 
 
@@ -419,4 +422,5 @@ def curve_of_estimate(estimate: Estimate, confidence_level: float) -> Reliabilit
         ece=estimate.value,
         tce2_debiased=estimate.details.get("tce2_debiased"),
         reason=estimate.reason,
+        floor=estimate.floor,
     )

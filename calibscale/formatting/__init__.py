@@ -89,6 +89,16 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str:
     return f"{number(low, digits)}\u00a0…\u00a0{number(high, digits)}"  # on one line
 
 
+def ece(diagram: dict[str, Any]) -> str:
+    """ECE of a reliability diagram with its noise floor."""
+    text, floor = f"ECE {number(diagram['ece'], 3)}", diagram.get("floor")
+    if not floor:
+        return text
+    within = "within noise" if diagram["ece"] <= floor["high"] else "noise"
+    high = f"{100 * floor['level']:g} % {number(floor['high'], 3)}"
+    return f"{text}, {within} (mean {number(floor['mean'], 3)}; {high})"
+
+
 def p_value(value: float | None, least: bool = False) -> str:
     """P-value with three digits; ≤ precedes the smallest possible one."""
     if value is None:

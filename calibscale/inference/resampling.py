@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -216,6 +217,11 @@ def groups_of(rows: Ints, groups: int, seed: int) -> Ints:
     """Group of each row or cluster (c,)."""
     u = random_draws.of_rows(rows, seed, random_draws.GROUPS)
     return np.minimum((u * groups).astype(np.int64), groups - 1)
+
+
+def merged(states: States, grouped: Iterable[Grouped]) -> States:
+    """States with those of all groups of the grouped statistics."""
+    return {g.statistic: total(states[g]) for g in grouped} | states
 
 
 def total(state: Any, skip: int | None = None) -> Any:

@@ -140,6 +140,8 @@ class _Reader:
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
         others = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
+        floors = () if self.recipe.cluster else self.recipe.estimators
+        others += tuple(s for e in floors for s in e.floor_statistics)
         passed = self.run.scan([*needed.values(), *others])
         counts = passed.counts
         if not counts.used:
@@ -169,6 +171,7 @@ class _Reader:
             "bets": _learned(wagers),
             "certain": certain,
             "estimates": [_brief(e) for e in estimates],
+            "floors": [e.floor and e.floor.to_dict() for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
         if clusters := self.run.clusters(passed):
@@ -211,6 +214,8 @@ class _Reader:
         self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
     ) -> Estimate:
         estimate = e.finalize(*(merged[s] for s in e.needs))
+        if not self.recipe.cluster:
+            estimate = e.with_floor(estimate, merged | states)
         if not (has_limits(e, resampling) or all(g in states for g in resampling.needs(e))):
             return estimate
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)

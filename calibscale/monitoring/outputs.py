@@ -45,6 +45,7 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "estimate": ("Estimate of a calibration error or score.", _OF_ESTIMATE),
     "estimate_low": ("Lower end of the confidence interval of an estimate.", _OF_ESTIMATE),
     "estimate_high": ("Upper end of the confidence interval of an estimate.", _OF_ESTIMATE),
+    "estimate_noise": ("95 % quantile of the estimate of a calibrated model.", _OF_ESTIMATE),
     "p_value": ("P-value of the test of calibration.", _OF_ESTIMATE),
     "drift_p_value": (
         "P-value of the difference from the baseline, adjusted for multiple tests.", _OF_ESTIMATE,
@@ -98,6 +99,7 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
             yield "estimate", row["value"], labels
             yield "estimate_low", row["low"], labels
             yield "estimate_high", row["high"], labels
+            yield "estimate_noise", row["floor_high"], labels
         for test in window["tests"]:
             yield "p_value", test["p_value"], _labels(test, test["statistic"], of)
     if result["drift"] is not None:
@@ -316,7 +318,7 @@ def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
 def _rows(result: Result) -> Iterator[HistoryRow]:
     named = {name: _text(result[name]) for name in ("job", "model")}
     for row in estimate_rows(result):
-        yield HistoryRow(**{**row, **named})
+        yield HistoryRow(*({**row, **named}[key] for key in HistoryRow._fields))
 
 
 def _existing(place: Path, read: Any) -> list[HistoryRow]:

@@ -24,7 +24,7 @@ from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
-from calibscale.results import BOTH, POPULATION, THIS_N, Interval
+from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
 
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
@@ -126,27 +126,30 @@ class NightJudge:
             return []
         results = []
         for k, estimate in enumerate(part.estimates):
-            if len(part.days) == 1 and estimate.interval is None:  # the record of the day has it
-                value, interval = self._of_day(part.days[0], group, k)
-                value = value if self.recipe.cluster else estimate.value
-                estimate = replace(estimate, value=value, interval=interval)
+            if len(part.days) == 1:
+                estimate = self._of_day(estimate, part.days[0], group, k)
+            elif group is None and not self.recipe.cluster:
+                estimate = part.estimators[k].with_floor(estimate, part.states)
             shown = estimate.to_dict()
             shown.pop("details", None)
             results.append(shown)
         return results
 
-    def _of_day(self, day: str, group: float | None, k: int) -> tuple[Any, Interval | None]:
-        """Value and interval of an estimate in the record of a day."""
+    def _of_day(self, estimate: Estimate, day: str, group: float | None, k: int) -> Estimate:
+        """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
+        floor = entry.info.get("floors", {k: None})[k]
         value, low, high, error, *rest = entry.info["estimates"][k]
-        if value is None or low is None:
-            return value, None
-        jackknife, e = self._jackknife, self.recipe.estimators[k]
+        value = value if self.recipe.cluster and estimate.interval is None else estimate.value
+        estimate = replace(estimate, value=value, floor=floor and Floor(**floor))
+        if low is None or estimate.interval is not None:
+            return estimate
+        jackknife, e, level = self._jackknife, self.recipe.estimators[k], self.job.confidence
         method = rest[0] if rest else jackknife.method
         resampled = method == jackknife.method
         covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
-        return value, Interval(low, high, jackknife.confidence_level, method, parts, error, covers)
+        return replace(estimate, interval=Interval(low, high, level, method, parts, error, covers))
 
     def _tests(self, judged: Judged) -> list[dict[str, Any]]:
         if judged.whole is None:

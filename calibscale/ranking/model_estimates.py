@@ -20,7 +20,7 @@ from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
-from calibscale.inference.resampling import Resampling, total
+from calibscale.inference.resampling import Resampling, merged, total
 from calibscale.kernel_sums import RandomFourier
 from calibscale.results import Estimate
 from calibscale.results.comparison_results import Difference, RankedModel
@@ -194,8 +194,9 @@ def _estimate_model(
     (estimator,) = run.fitting
     grouped = resampling.needs(estimator)
     extra = interval_statistics(estimator, resampling, run.source.classes)
+    floors = () if resampling.clustered else estimator.floor_statistics
     result = run.reporting(stages.next()).scan(
-        [*(grouped or estimator.needs), *extra, *run.cluster_sums, _ROWS, _TOTALS]
+        [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, _ROWS, _TOTALS]
     )
     states = result.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
@@ -212,6 +213,8 @@ def _estimate_model(
             estimate, coarse = _estimate(estimator, summed)
         if estimate.value is not None and not np.isfinite(estimate.value):
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
+        if not resampling.clustered:
+            estimate = estimator.with_floor(estimate, merged(states, grouped))
         if estimate.value is not None:
             parts = parts_of(estimator, resampling, states, pairs, estimate.value)
         if parts is not None:

@@ -14,6 +14,7 @@ from calibscale.results import (
     Declared,
     Estimate,
     Finite,
+    Floor,
     Fraction,
     Hidden,
     Inline,
@@ -106,6 +107,8 @@ class ReliabilityCurve(Declared):
         Σ_b (n_b/n) |conf_b − acc_b| of these bins.
     tce2_debiased : float or None
         Squared error of these bins without bias, see `TCE2Debiased`.
+    floor : Floor or None
+        Noise floor of `ece`.
     """
 
     n: Count
@@ -113,6 +116,7 @@ class ReliabilityCurve(Declared):
     ece: float | None
     tce2_debiased: float | None
     reason: Omitted[str | None] = None
+    floor: Later[Omitted[Floor | None]] = None
 
     @property
     def filled(self) -> tuple[ReliabilityBin, ...]:

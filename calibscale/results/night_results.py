@@ -117,6 +117,8 @@ def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
                 row |= {"window": window["name"], "group": group}
                 row |= {name: e[name] for name in ("estimator", "notion", "value")}
                 ends = e["interval"] or {"low": None, "high": None}
+                floor = e.get("floor") or {}
+                row |= {f"floor_{key}": floor.get(key) for key in ("mean", "high")}
                 p = p_values.get((e["estimator"], e["notion"])) if group is None else None
                 yield row | {"low": ends["low"], "high": ends["high"], "n": e["n"], "p_value": p}
 

@@ -16,6 +16,8 @@ from calibscale.limits import BinGaps
 from calibscale.limits.excess import ratio
 from calibscale.statistics import Replicates, Statistic, _power, weights_of
 
+_GAPS = 2**21  # gaps drawn for a noise floor
+
 
 class BinState(NamedTuple):
     """Sums Σ1, Σw, Σw², Σwp, Σwδ of every bin: (5, B), by class (K, B, 5)."""
@@ -313,14 +315,14 @@ class BinTable(NamedTuple):
         columns = (self.share, self.effective, self.mean_p, self.gap)
         return BinGaps(*(column[full] for column in columns))
 
-    def drawn_gaps(self, draws: int = 4000) -> Floats:
+    def drawn_gaps(self) -> Floats:
         """Gaps conf_b − acc_b of labels drawn from the predictions (draws, B).
 
         `squares` has to be Σw²p(1 − p), the variance of Σwδ.
         """
         assert self.squares is not None
         draw = residual_draws(self.mean_p, self.weight, self.effective, self.squares)
-        deltas = draw(draws)
+        deltas = draw(int(np.clip(_GAPS // len(self.weight), 999, 10_000)))
         return np.divide(deltas, self.weight, np.zeros_like(deltas), where=self.weight > 0)
 
     def table(self) -> list[dict[str, Any]]:
@@ -362,9 +364,11 @@ def residual_draws(
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
     own, whole = np.random.default_rng(0), trials.astype(np.int64)
+    single = bool((whole == 1).all())  # quicker than binomial draws
 
     def draw(draws: int, rng: np.random.Generator = own) -> Floats:
-        counts: Floats = rng.binomial(whole, rate, (draws, len(whole))).astype(np.float64)
+        size = draws, len(whole)
+        counts = rng.random(size) < rate if single else rng.binomial(whole, rate, size)
         return (trials * rate - counts) * scale
 
     return draw

@@ -84,7 +84,9 @@ def _sample(state: LabelNoiseState, size: int) -> _Sample:
     variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
     next_priority = state.rows[size, 0] if len(state.rows) > size else 0.0
     # a variance that is rounded to 0 here, but not in the pass, stands for one row
-    return _Sample(w, q, np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0))
+    copies = np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0)
+    total = float(copies @ variance)
+    return _Sample(w, q, copies * (state.variance / total if total > 0 else 1.0))
 
 
 def form_floor(
@@ -92,19 +94,17 @@ def form_floor(
 ) -> Floor | None:
     """Floor of |Σ w δ⊗g(q)|², where ``vectors(q)`` is g of rows (s, m); None without noise.
 
-    With the covariance Σ of the sum its cumulants are tr Σ, 2 tr Σ² and 8 tr Σ³, those of normal
-    residuals.  The traces are sums over rows, pairs and triples of different rows, estimated from
-    the sample and the total variance.
+    The mean is that of all rows; the other cumulants, sums over rows, pairs and triples of rows,
+    are estimated from the sample.
     """
     if not state.variance > 0:
         return None
     sample = _sample(state, _ROWS)
     g = vectors(sample.q)
-    share = sample.variance / sample.variance.sum()
-    mean = float(state.variance * (share @ np.einsum("ij,ij->i", g, g)))
-    numbers, delta = _drawn(_sample(state, _VECTORS), _VECTORS)
-    gram = (delta @ delta.T) * (g[numbers] @ g[numbers].T)
-    return _gamma_floor(value, mean, gram * (numbers[:, None] != numbers))
+    mean = float(sample.variance @ np.einsum("ij,ij->i", g, g))
+    drawn = _drawn(_sample(state, _VECTORS // 2), _VECTORS)
+    g = g[drawn.numbers]
+    return _gamma_floor(value, mean, drawn, (drawn.delta @ drawn.delta.T) * (g @ g.T))
 
 
 def class_form_floor(
@@ -118,39 +118,69 @@ def class_form_floor(
         return None
     K = len(parts)
     size = min(_VECTORS, math.isqrt(_CLASS_PAIRS // K))
-    sample = _sample(state, size)
-    numbers, delta = _drawn(sample, size)
-    other = numbers[:, None] != numbers
-    gram, same = np.zeros(other.shape), 0.0
+    sample = _sample(state, size // 2)
+    drawn = _drawn(sample, size)
+    gram, same = np.zeros((len(drawn.numbers), len(drawn.numbers))), 0.0
     for k in range(K):
-        z = delta[:, k, None] * vectors(sample.q, k)[numbers]
-        products = z @ z.T * other
-        gram += products
-        same += float(np.vdot(products, products))
+        z = drawn.delta[:, k, None] * vectors(sample.q, k)[drawn.numbers]
+        gram += z @ z.T
+        squares = drawn.copies[:, None] * z * z
+        rows = squares.reshape(len(sample.copies), -1, z.shape[1]).sum(axis=1)
+        # pairs of different rows of the sample, and of the rows that one of it stands for
+        same += float(np.sum(rows.sum(axis=0) ** 2))
+        same -= float((1.0 - 1.0 / sample.copies) @ np.einsum("ij,ij->i", rows, rows))
     scale = math.sqrt(float(np.vdot(parts, parts)) / same) if same > 0 else 0.0
-    return _gamma_floor(value, float(parts.sum()), scale * gram)
+    return _gamma_floor(value, float(parts.sum()), drawn, scale * gram)
 
 
-def _drawn(sample: _Sample, size: int) -> tuple[Ints, Floats]:
-    """Row, and w δ scaled to stand for all rows (d, K), of at most `size` drawn residuals."""
+class _Drawn(NamedTuple):
+    """Row, w δ (d, K), and the estimated number of rows that each of d residuals stands for."""
+
+    numbers: Ints
+    delta: Floats
+    copies: Floats
+
+
+def _drawn(sample: _Sample, size: int) -> _Drawn:
+    """Residuals of each row with its likeliest label, and with others, drawn; about `size`."""
     count, K = sample.q.shape
-    numbers = np.repeat(np.arange(count), max(size // count, 1))
-    u = np.random.default_rng(0).random((len(numbers), 1))
+    times = max(size // (4 * count), 1)
+    rows = np.repeat(np.arange(count), times)
+    top = sample.q.argmax(axis=1)
+    others = sample.q.copy()
+    others[np.arange(count), top] = 0.0
+    reached = others.cumsum(axis=1)[rows]
+    u = np.random.default_rng(0).random(len(rows)) * reached[:, -1]
+    other = np.minimum((reached <= u[:, None]).sum(axis=1), K - 1)
+    labels = np.column_stack([top[rows], other]).ravel()
+    chances = np.column_stack([sample.q[rows, top[rows]], reached[:, -1]]).ravel() / times
+    numbers = np.repeat(rows, 2)
     delta = sample.q[numbers]
-    labels = np.minimum((delta.cumsum(axis=1) < u).sum(axis=1), K - 1)
     delta[np.arange(len(numbers)), labels] -= 1.0
-    copies = sample.copies * count / len(numbers)
-    return numbers, delta * (sample.weights * np.sqrt(copies))[numbers, None]
+    return _Drawn(numbers, delta * sample.weights[numbers, None], sample.copies[numbers] * chances)
 
 
-def _gamma_floor(value: float, mean: float, gram: Floats) -> Floor:
-    """Floor by a shifted gamma distribution of cumulants `mean`, 2 tr G² and 8 tr G³.
+def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floor:
+    """Floor by a shifted gamma distribution with the cumulants of Σ_ij h_ij, of which h is `gram`.
 
+    The variance is 2 Σ_{i≠j} E h_ij² + Σ_i E e_i² with e_i = h_ii − E h_ii, and the third cumulant
+    Σ_{i≠j≠k} 8 E h_ij h_jk h_ki + Σ_{i≠j} E(4 h_ij³ + 12 e_i h_ij² + 6 e_i e_j h_ij) + Σ_i E e_i³.
     The p-value is at least that of an estimate above as many draws as there are residuals.
     """
-    half = gram[::2, ::2]  # a sample of the sample, ordered by priority, for triples of rows
-    variance = 2.0 * float(np.vdot(gram, gram))
-    third = 64.0 * float(np.vdot(half @ half, half))
+    numbers, _, copies = drawn
+    own, of_rows = np.diag(gram), np.bincount(numbers, copies)
+    excess = own - (np.bincount(numbers, copies * own) / np.maximum(of_rows, _LEAST))[numbers]
+    root = np.sqrt(copies)
+    pairs = gram * root * root[:, None] * (numbers[:, None] != numbers)
+    squares = pairs * pairs
+    step = 1 + (len(gram) > _VECTORS // 2)  # every second row is enough for triples
+    some = np.flatnonzero(numbers % step == 0)
+    triples = pairs[np.ix_(some, some)]
+    variance = 2.0 * float(squares.sum()) + float(copies @ excess**2)
+    third = 8.0 * step**3 * float(np.vdot(triples @ triples, triples))
+    third += 4.0 * float(np.vdot(squares, gram))
+    third += float(12.0 * excess @ squares.sum(axis=1) + copies @ excess**3)
+    third += 6.0 * float((root * excess) @ pairs @ (root * excess))
     skewness = third / variance**1.5 if variance > 0 else 0.0
     shape = 4.0 / min(max(skewness, 1e-3), math.sqrt(8.0)) ** 2  # at least that of χ² of 1 degree
     scale = math.sqrt(variance / shape)

@@ -10,6 +10,7 @@ from scipy.optimize import isotonic_regression
 
 from calibscale.data import Chunk, Floats
 from calibscale.kernels import row_sums
+from calibscale.limits.excess import ratio
 from calibscale.statistics import Statistic, weights_of
 from calibscale.statistics.bins import BinState, fine_borders
 from calibscale.statistics.score_sums import SquareState
@@ -107,10 +108,10 @@ class OccupiedCells(NamedTuple):
         return self.weight / self.weight.sum()
 
     def coarse(self, most: int) -> OccupiedCells:
-        """At most `most` cells of nearly equal weight, made of neighbours."""
+        """At most `most` cells of nearly equal weight and variance, made of neighbours."""
         if len(self.score) <= most:
             return self
-        reached = np.cumsum(self.weight)
+        reached = np.cumsum(self.share + ratio(self.variance, self.variance.sum()))
         starts = np.unique(np.searchsorted(reached, reached[-1] * np.arange(most) / most, "right"))
         starts = np.unique(np.append(0, starts[starts < len(reached)]))
         ends = np.append(starts[1:], len(reached)) - 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from scipy.special import xlogy
 from calibscale.data import NO_WEIGHTS, Chunk, Floats, mixed
 from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import random_draws as kernel_draws
+from calibscale.limits.excess import ratio
 from calibscale.results import EXACT, Approximation
 from calibscale.statistics import Replicates, Statistic, weighted_sum, weights_of
 from calibscale.statistics.bins import BinCounts, FineHistogram
@@ -284,6 +285,17 @@ class LabelVariances(Statistic):
 
     def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
         return _add_squares(self.bins, state, chunk, lambda p, rest, _: p * np.maximum(rest, 0.0))
+
+
+def with_variances(states: Mapping[Statistic, Any]) -> dict[Statistic, Any]:
+    """States with `LabelVariances` of every bin, of which those missing have equal predictions."""
+    variances: dict[Statistic, Any] = {}
+    for bins, state in states.items():
+        if isinstance(bins, BinCounts | FineHistogram) and bins.notion != "class_wise":
+            _, weight, weight2, p, _ = state.sums
+            mean = ratio(p, weight)
+            variances[LabelVariances(bins)] = SquareState(weight2 * mean * (1.0 - mean))
+    return {**variances, **states}
 
 
 def _no_squares(bins: BinCounts | FineHistogram, classes: int) -> SquareState:

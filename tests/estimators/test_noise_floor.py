@@ -7,6 +7,7 @@ import pytest
 from scipy.special import rel_entr
 
 import calibscale as cs
+from calibscale.output.plots import plot_reliability
 from tests.support import naive
 
 EDGES = np.linspace(0, 1, 16)
@@ -74,7 +75,9 @@ def test_floor__belongs_to_biased_estimates():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("classes", "alpha", "n"), [(10, 0.1, 100), (3, 1.0, 3000)])
+@pytest.mark.parametrize(
+    ("classes", "alpha", "n"), [(10, 0.1, 100), (3, 1.0, 3000), (5, 0.03, 100)]
+)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_floor__of_vectors_is_the_mean_and_quantile_over_drawn_labels(classes, alpha, n, weighted):
     rng = np.random.default_rng(11)
@@ -109,3 +112,58 @@ def test_floor__of_vectors_is_finite_for_nearly_certain_predictions():
         floor = each.floor
         assert floor is None or np.isfinite([floor.mean, floor.high, floor.p_value]).all()
         assert floor is None or floor.p_value > 0
+
+
+def _drawn(seed: int, n: int) -> cs.ArraySource:
+    rng = np.random.default_rng(seed)
+    q = rng.dirichlet([0.5] * 3, n)
+    labels = np.minimum((q.cumsum(1) < rng.random((n, 1))).sum(1), 2)
+    return cs.from_arrays(
+        probabilities=q, labels=labels, covariates=rng.integers(0, 2, (n, 1)), covariate_names=["a"]
+    )
+
+
+def test_floor__of_diagrams_is_that_of_their_ece():
+    source = _drawn(0, 400)
+    by_group = cs.reliability(source, bins=10, group_by="a")
+    expected = cs.evaluate(source, "ece(bins=10)", group_by="a")
+    assert by_group.overall.floor == expected["ece"].floor
+    floors = [curve.floor for curve in by_group.groups.values()]
+    assert floors == [estimates[0].floor for estimates in expected.groups.values()]
+    assert expected.reliability.curve.floor == expected["ece"].floor
+    classes = cs.reliability(source, notion="class_wise")
+    values = source.values[:, 2]
+    positive = cs.from_arrays(probabilities=values, labels=source.labels == 2, binary=True)
+    of_class = cs.evaluate(positive, "ece")["ece"]
+    assert classes.groups[2].ece == pytest.approx(of_class.value)
+    assert classes.groups[2].floor.high == pytest.approx(of_class.floor.high, rel=1e-9)
+    assert classes.to_dict()["groups"]["values"][2]["floor"] == classes.groups[2].floor.to_dict()
+    high = f"{by_group.overall.floor.high:.4f}"
+    assert high in cs.as_text(by_group)
+    axes = plot_reliability(by_group)
+    assert any(f"95 % {high}" in text.get_text() for text in axes.texts)
+
+
+@pytest.mark.parametrize("by", ["ece", "ckce(bandwidth=0.4)", "simplex_ece", "cwce2"])
+def test_floor__of_ranked_models_is_that_of_their_evaluations(by):
+    models = {"first": _drawn(0, 300), "second": _drawn(1, 300)}
+    ranking = cs.rank(models, by=by)
+    for name, source in models.items():
+        floor, expected = ranking[name].estimate.floor, cs.evaluate(source, by).estimates[0].floor
+        assert floor.mean == pytest.approx(expected.mean, rel=1e-9)
+        assert floor.high == pytest.approx(expected.high, rel=1e-6)
+    assert "noise (mean … 95 %)" in cs.as_text(ranking)
+    assert cs.rank(models, by="ckce_centred")["first"].estimate.floor is None
+
+
+def test_floor__of_an_accumulator_is_that_of_its_rows():
+    source = _drawn(2, 500)
+    names = ["ece", "ckce(bandwidth=0.4)", "simplex_ece", "cwce2", "corp", "smooth_ece"]
+    parts = [cs.Accumulator(names, classes=3, first_row=at) for at in (0, 300)]
+    for at, part in zip((0, 300), parts, strict=True):
+        rows = slice(at, 300 if at == 0 else 500)
+        part.update(probabilities=source.values[rows], labels=source.labels[rows])
+    result = parts[0].merge(parts[1]).compute()
+    for estimate, expected in zip(result, cs.evaluate(source, names), strict=True):
+        assert estimate.floor.mean == pytest.approx(expected.floor.mean, rel=1e-6)
+        assert estimate.floor.high == pytest.approx(expected.floor.high, rel=1e-6)

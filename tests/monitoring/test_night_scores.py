@@ -63,3 +63,36 @@ def test_windows__have_values_groups_and_tests_of_the_rows(tmp_path):
         # 39 draws: four standard errors of their share are at most 0.33
         assert one["p_value"] == pytest.approx(other.p_value, abs=0.33)
     assert np.isfinite([e["value"] for e in merged["results"]]).all()
+
+
+@pytest.mark.long
+def test_results__have_noise_floors(tmp_path):
+    names = ["ece", "tce2(edges='equal-mass')", "corp", "ckce(bandwidth=0.4)", "tce2_debiased"]
+    text = f"estimators = {names}\nwindows = ['day', '2d']\n[source]\npath = 'days/{{date}}.zarr'\n"
+    outputs = "[outputs]\nprometheus = 'night.prom'\nhistory = 'history.csv'\n"
+    job = write_job(tmp_path, text + outputs)
+    for k in (0, 1):
+        write_day(tmp_path, k)
+        result = night(job, day_name(k)).to_dict()
+    day, both = result["windows"]
+    expected = cs.evaluate(source_of([1]), names)
+    for estimate, of_rows in zip(day["results"], expected, strict=True):
+        if of_rows.estimator == "corp":  # of cells, not of scores; 199 draws
+            assert estimate["floor"]["high"] == pytest.approx(of_rows.floor.high, rel=0.05)
+        else:
+            assert estimate.get("floor") == (of_rows.floor and of_rows.floor.to_dict())
+    assert day["reliability"]["floor"]["high"] == pytest.approx(
+        expected["ece"].floor.high, rel=0.01
+    )
+    for estimate, of_rows in zip(
+        both["results"], cs.evaluate(source_of([0, 1]), names), strict=True
+    ):
+        if of_rows.estimator == "ckce":  # the sample of rows is that of a day
+            assert estimate.get("floor") is None
+        elif of_rows.floor is not None:
+            # windows take predictions of a bin as equal, which adds up to 1 % to the noise
+            error = 0.05 if of_rows.estimator == "corp" else 0.02
+            assert estimate["floor"]["high"] == pytest.approx(of_rows.floor.high, rel=error)
+    high = both["results"][0]["floor"]["high"]
+    assert f'window="2d"}} {high!r}' in (tmp_path / "night.prom").read_text()
+    assert both["results"][4].get("floor") is None

@@ -38,6 +38,7 @@ from calibscale.results import Estimate, Floats
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics import States
 from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.score_sums import with_variances
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
 _MAX_LEVEL = 21  # log2 of the days of a block that contains the calendar
@@ -168,7 +169,8 @@ def window(
     return Window(
         first, last, tuple(sorted({entry.day for entry in read})), sum(e.n for e in read), frozen,
         tuple(estimate for estimate, _ in estimates), parts,
-        tuple(within for _, within in estimates), bins, window_runs, tests, states, tuple(damaged),
+        tuple(within for _, within in estimates), bins, window_runs, tests,
+        states if recipe.cluster else with_variances(states), tuple(damaged),
     )  # fmt: skip
 
 

@@ -13,11 +13,14 @@ from calibscale.output import document as doc
 from calibscale.output.documents import comparisons
 from calibscale.output.documents.bias_documents import audit, bias
 from calibscale.output.documents.estimates import (
+    NOISE,
+    NOISE_NOTE,
     Place,
     ends,
     estimate_blocks,
     group_blocks,
     interval_name,
+    noise,
     reliability_figure,
     score_figures,
 )
@@ -107,6 +110,8 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     verdict = f"{outside} of {formatting.plural(len(filled), 'bin')} outside the band"
     if level is not None:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
+    if not by_class and result["ece"] is not None:
+        verdict += f"; {formatting.ece(result)}"
     if not filled:
         verdict = result["reason"] or "There are no bins"
     plots = [reliability_figure(result, "of all rows", in_text=True)]
@@ -121,12 +126,13 @@ def reliability(result: dict[str, Any]) -> doc.Article:
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
             plots.append(reliability_figure(judged, where, reference))
         rows = [
-            (name, formatting.count(g["n"]), formatting.number(g["ece"]),
+            (name, formatting.count(g["n"]), formatting.number(g["ece"]), *noise(g, "ece"),
              formatting.number(g["tce2_debiased"]))
             for name, g in zip(whom, groups, strict=True)
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
-        listed = doc.table(caption, (head, "rows", "ece", "tce2_debiased"), rows)
+        columns = (head, "rows", "ece", *NOISE, "tce2_debiased")
+        listed = doc.table(caption, columns, rows, NOISE_NOTE)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")

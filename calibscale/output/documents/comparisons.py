@@ -20,7 +20,14 @@ from calibscale.output.document import (
     table,
     text_column,
 )
-from calibscale.output.documents.estimates import ends, interval_name, strip_table
+from calibscale.output.documents.estimates import (
+    NOISE,
+    NOISE_NOTE,
+    ends,
+    interval_name,
+    noise,
+    strip_table,
+)
 from calibscale.output.plots.curve_plots import (
     CURVE_HEIGHT,
     IntervalPanel,
@@ -154,6 +161,7 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
     n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
     extra = [k for k in ("accuracy", "brier", "nll") if any(m.get(k) is not None for m in models)]
+    noisy = any(m.get("floor") for m in models)
     rows = []
     for model in models:
         given = list(model["rank_probabilities"] or ())[:n_ranks]
@@ -164,13 +172,13 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
         rank = "–" if model["rank"] is None else str(model["rank"])
         rows.append((
             model["name"], rank, formatting.number(model["value"]),
-            formatting.span(*ends(model)), *probabilities,
+            formatting.span(*ends(model)), *(noise(model) if noisy else ()), *probabilities,
             *(formatting.number(model.get(key)) for key in extra),
         ))  # fmt: skip
-    head = ("model", "rank", by, interval_name(level))
+    head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else ()))
     ranks = [TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
-    note = "P(rank): probability of the rank" if n_ranks else ""
-    return table(f"Models by {by}", (*head, *ranks, *extra), rows, note)
+    notes = ["P(rank): probability of the rank"] * bool(n_ranks) + [NOISE_NOTE] * noisy
+    return table(f"Models by {by}", (*head, *ranks, *extra), rows, "; ".join(notes))
 
 
 def difference_table(

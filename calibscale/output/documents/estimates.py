@@ -159,7 +159,7 @@ def estimate_table(
     head += [text_column(what), "value"] if several else ["value"]
     head += [interval_name(level)] if level is not None else []
     noisy = any(e.get("floor") for e in every)
-    head += ["noise (mean … 95 %)", "p"] if noisy else []
+    head += NOISE if noisy else []
     head += ["p-value"] if p_values else []
     head += [*(["root"] if rooted else []),
              *([TableColumn("± approx.", optional=True)] if approximate else [])]  # fmt: skip
@@ -176,7 +176,7 @@ def estimate_table(
             state = "breached" if estimate["estimator"] in place.breached else ""
             row.append(Cell(formatting.number(estimate["value"]), state))
             row += [_interval(estimate)] if level is not None else []
-            row += _noise(estimate) if noisy else []
+            row += noise(estimate) if noisy else []
             p = p_values.get(estimate["estimator"]) if p_values else None
             alert = "breached" if p is not None and p <= _ALPHA else ""
             row += [Cell(formatting.p_value(p), alert)] if p_values else []
@@ -187,10 +187,7 @@ def estimate_table(
             last = n if several else short_summary(estimate["estimator"])
             rows.append([*row, last])
     remarks = ["root: √value of a squared error"] * rooted + _signs(every)
-    remarks += [
-        "noise: estimates of a calibrated model with these predictions; p: share of them that are "
-        "at least as large"
-    ] * noisy
+    remarks += [NOISE_NOTE] * noisy
     remarks += ["p-values are adjusted for the number of estimators"] * bool(p_values)
     remarks += ["± approx.: numerical error of an approximation, not sampling error"] * approximate
     covered: dict[str, list[str]] = {}
@@ -213,12 +210,19 @@ def _interval(estimate: dict[str, Any]) -> str:
     return formatting.span(*ends(estimate)) + " at this n" * biased
 
 
-def _noise(estimate: dict[str, Any]) -> list[str | Cell]:
+NOISE = ["noise (mean … 95 %)", "p"]
+NOISE_NOTE = (
+    "noise: estimates of a calibrated model with these predictions; p: share of them that are at "
+    "least as large"
+)
+
+
+def noise(estimate: dict[str, Any], name: str = "value") -> list[str | Cell]:
     """Noise floor of an estimate and its p-value; an estimate below the quantile is faint."""
     floor = estimate.get("floor")
     if not floor:
         return ["", ""]
-    within = estimate["value"] is not None and estimate["value"] <= floor["high"]
+    within = estimate[name] is not None and estimate[name] <= floor["high"]
     text = formatting.span(floor["mean"], floor["high"], 3) + ", within" * within
     return [Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
 
@@ -357,7 +361,7 @@ def reliability_figure(
     level = interval_name(diagram["level"])
     names = outcome(diagram["notion"]), prediction(diagram)
     outside = [b for b in filled if b["outside"]]
-    ece = f", ECE {formatting.number(diagram['ece'])}" if diagram["ece"] is not None else ""
+    ece = "" if diagram["ece"] is None else f", {formatting.ece(diagram)}"
     summary = f"{len(outside)} of {formatting.plural(len(filled), 'bin')} outside the band"
     high = sum(b["mean_p"] > b["frequency"] for b in outside)
     sides = [

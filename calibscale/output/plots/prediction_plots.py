@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.errors import OptionError
-from calibscale.formatting import base, number, short
+from calibscale.formatting import base, ece, number, short
 from calibscale.output.plots.style import (
     COLOURS,
     DASHED,
@@ -103,6 +103,8 @@ def plot_reliability(
                 small=len(filled) > 25)  # fmt: skip
     if not filled:
         write(ax, 0.5 * end, 0.25 * end, "no rows", "muted", ha="center")
+    if diagram.get("floor"):
+        write(ax, 0.0, end, ece(diagram).replace(", ", "\n"), "muted", va="top")
     _counts(_below(ax, diagram), bins, end)
     return ax
 
@@ -152,9 +154,9 @@ def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any) -> An
         limits = [(b["mean_p"], *b["interval"]) for b in bins if b["interval"]]
         if limits:
             ax.vlines(*zip(*limits, strict=True), color=COLOURS[role], linewidth=1, alpha=0.6)
-        ece = "" if diagram["ece"] is None else f", ECE {number(diagram['ece'], 3)}"
+        error = "" if diagram["ece"] is None else f", ECE {number(diagram['ece'], 3)}"
         ax.plot(x, [b["frequency"] for b in bins], "os^D"[k // len(LINES) % 4], linestyle=dashes,
-                color=COLOURS[role], markersize=5, mew=0, label=f"{name}{ece}")  # fmt: skip
+                color=COLOURS[role], markersize=5, mew=0, label=f"{name}{error}")  # fmt: skip
         counts.plot(x, [b["count"] for b in bins], linestyle=dashes, color=COLOURS[role])
     counts.set_ylim(bottom=0)
     counts.locator_params(axis="y", nbins=3)
