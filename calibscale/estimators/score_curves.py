@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.data import Floats, Ints
 from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve, isotonic
 from calibscale.results import Estimate
 from calibscale.statistics.score_histogram import OccupiedCells
@@ -16,13 +16,20 @@ from calibscale.statistics.score_histogram import OccupiedCells
 _POINTS = 50  # intervals of thresholds, and of shares of the rows, of a Murphy diagram
 
 
-def _scores(cells: OccupiedCells, forecast: Floats, thresholds: Floats) -> Floats:
-    """Mean elementary score at each threshold of increasing forecasts of the cells."""
+def _scores(cells: OccupiedCells, k: Ints, thresholds: Floats) -> Floats:
+    """Mean elementary score at each threshold, which the forecasts of the first k cells are below.
+
+    A forecast that equals the threshold is below it.
+    """
     missed = np.append(0.0, np.cumsum(cells.events))
     others = np.append(0.0, np.cumsum(cells.weight - cells.events))
-    k = np.searchsorted(forecast, thresholds, "right")
     costs = (1.0 - thresholds) * missed[k] + thresholds * (others[-1] - others[k])
     return np.asarray(costs / cells.weight.sum())
+
+
+def _fitted(cells: OccupiedCells, thresholds: Floats) -> Floats:
+    """Mean elementary scores of the isotonic regression."""
+    return _scores(cells, np.searchsorted(isotonic(cells), thresholds, "right"), thresholds)
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,9 @@ class Murphy(ScoreError):
     def _parts(self, cells: OccupiedCells) -> tuple[Floats, Floats]:
         """Scores, and numbers just below, as thresholds, with the miscalibration at each (2c,)."""
         thresholds = np.append(cells.score, np.nextafter(cells.score, 0.0))
-        own = _scores(cells, cells.score, thresholds)
-        return thresholds, own - _scores(cells, isotonic(cells), thresholds)
+        first = np.arange(len(cells.score))
+        own = _scores(cells, np.append(first + 1, first), thresholds)
+        return thresholds, own - _fitted(cells, thresholds)
 
     def _size(self, cells: OccupiedCells) -> float:
         return float(self._parts(cells)[1].max())  # it is convex between two scores
@@ -70,9 +78,8 @@ class Murphy(ScoreError):
         ranks = np.linspace(0, len(cells.score) - 1, _POINTS + 1).astype(int)
         even = np.linspace(0.0, 1.0, _POINTS + 1)
         thresholds = np.unique(np.concatenate([even, cells.score[ranks], [best]]))
-        score, fitted = (
-            _scores(cells, forecast, thresholds) for forecast in (cells.score, isotonic(cells))
-        )
+        score = _scores(cells, np.searchsorted(cells.score, thresholds, "right"), thresholds)
+        fitted = _fitted(cells, thresholds)
         rate = cells.share @ cells.frequency
         constant = np.minimum(thresholds * (1.0 - rate), (1.0 - thresholds) * rate)
         return self._result(

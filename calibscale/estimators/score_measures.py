@@ -16,7 +16,7 @@ from calibscale.data import Floats
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
-from calibscale.statistics.bins import FineHistogram, residual_draws
+from calibscale.statistics.bins import FineHistogram, residual_draws, shared_residuals
 from calibscale.statistics.score_histogram import (
     OccupiedCells,
     ScoreHistogram,
@@ -103,16 +103,15 @@ class ScoreError(ScoreMeasure):
         cells = self._cells(*states).coarse(most)
         if not len(cells.score):
             return None
-        rng = np.random.default_rng(0)
-        return Floor.of([*self._drawn(cells, [rng] * draws)], self._size(cells))
+        columns = (cells.score, cells.weight, cells.effective, cells.variance)
+        drawn = shared_residuals(draws, *(column.tobytes() for column in columns))
+        events = cells.weight * cells.score
+        sizes = [self._size(cells._replace(events=events - residuals)) for residuals in drawn]
+        return Floor.of(sizes, self._size(cells))
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         rngs = (np.random.default_rng([seed, replicate]) for replicate in replicates)
-        return self._drawn(self._cells(*states), rngs)
-
-    def _drawn(self, cells: OccupiedCells, rngs: Iterable[np.random.Generator]) -> Iterator[float]:
-        """Value for events that each generator draws."""
-        return map(self._size, _drawn_cells(cells, rngs))
+        return map(self._size, _drawn_cells(self._cells(*states), rngs))
 
     @abstractmethod
     def _size(self, cells: OccupiedCells) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.kernels import random_draws as kernel_draws
@@ -372,6 +374,18 @@ def residual_draws(
         return (trials * rate - counts) * scale
 
     return draw
+
+
+@lru_cache(maxsize=1)
+def shared_residuals(draws: int, *columns: bytes) -> NDArray[Any]:
+    """Residuals of cells (draws, c), which all measures of the same cells share.
+
+    They are rounded to float32 where many cells make ties with the estimate impossible.
+    """
+    score, *others = map(np.frombuffer, columns)
+    draw, rng = residual_draws(score, *others), np.random.default_rng(0)
+    kind = np.float32 if len(score) > 1000 else np.float64
+    return np.concatenate([draw(1, rng).astype(kind) for _ in range(draws)])
 
 
 def fine_borders() -> Floats:
