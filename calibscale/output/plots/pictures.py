@@ -60,7 +60,9 @@ def plot_result(result: Any) -> Any:
     lines = [plots[i : i + columns] for i in range(0, len(plots), columns)]
     heights = [max(plot.height for plot in line) + 24.0 for line in lines]
     entries: dict[str, Any] = {}
-    size = (columns * (WIDTH + 10) / 72, (sum(heights) + 90.0) / 72)
+    head = [f"{article.title}, {article.subtitle}", article.verdict]
+    title = [text for one in head for text in textwrap.wrap(one, 54 * columns)]
+    size = (columns * (WIDTH + 10) / 72, (sum(heights) + 60.0 + 15.0 * len(title)) / 72)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(max(len(lines), 1), columns, height_ratios=heights or [1])
     for k, line in enumerate(lines):
@@ -69,12 +71,10 @@ def plot_result(result: Any) -> Any:
             ax = part.subplots()
             plot.draw(ax=ax)
             entries |= legend_entries(ax)
-            title = "\n".join(textwrap.wrap(plot.title or plot.label, 56))
-            part.suptitle(title, fontsize=TEXT, x=0.02, ha="left", color=COLOURS["ink"],
+            label = "\n".join(textwrap.wrap(plot.title or plot.label, 56))
+            part.suptitle(label, fontsize=TEXT, x=0.02, ha="left", color=COLOURS["ink"],
                           parse_math=False)  # fmt: skip
-    head = [f"{article.title}, {article.subtitle}", article.verdict]
-    lines_ = [text for one in head for text in textwrap.wrap(one, 54 * columns)]
-    figure.suptitle("\n".join(lines_), fontsize=1.1 * TEXT, color=COLOURS["ink"],
+    figure.suptitle("\n".join(title), fontsize=1.1 * TEXT, color=COLOURS["ink"],
                     parse_math=False)  # fmt: skip
     add_legend(figure, entries, 2 * columns)
     return figure
@@ -126,4 +126,5 @@ def _write(figure: Any, path: str | Path) -> None:
         warnings.catch_warnings(),
     ):  # fmt: skip
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
+        figure.draw_without_rendering()  # the layout needs the place of the labels of axes within
         figure.savefig(file, format=form, dpi=_DPI, metadata=reproducible.get(form))
