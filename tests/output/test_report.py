@@ -193,7 +193,7 @@ def test_report__of_an_evaluation_begins_with_its_verdict_and_its_diagram() -> N
     estimators = [calibscale.ConfidenceGap(), TCE2Debiased(bins=8), ECE(bins=8)]
     result = as_json(calibscale.evaluate(source, estimators, interval="jackknife"))
     diagram = as_json(calibscale.reliability(source, bins=8))
-    assert result["reliability"] == {key: diagram[key] for key in DIAGRAM}
+    assert result["reliability"] == {key: diagram[key] for key in (*DIAGRAM, "floor")}
     html = report([result])
     text = checked(html).text
     assert result["verdict"].startswith("Overconfident by")
