@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 SIGN = "mean of y − p, above 0 predictions are too low"  # sign of a bias
@@ -288,3 +291,25 @@ def one_line(text: str) -> str:
     'a\\\\nb'
     """
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f]")  # marks that reorder text
+
+
+def clean(text: str) -> str:
+    """Return the text on one line, without control and direction characters."""
+    if text.isascii() and text.isprintable():
+        return text
+    visible = (c if unicodedata.category(c) not in ("Cc", "Cs", "Cn") else " " for c in text)
+    return _DIRECTION.sub("", "".join(visible))
+
+
+def printed(value: Any, shown: Callable[[str], str]) -> Any:
+    """Return a JSON value with converted texts; NaN and infinity become None."""
+    if isinstance(value, dict):
+        return {shown(str(key)): printed(item, shown) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printed(item, shown) for item in value]
+    if isinstance(value, str):
+        return shown(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

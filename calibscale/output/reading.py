@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
-import unicodedata
-from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from calibscale.errors import OptionError
-from calibscale.formatting import short
+from calibscale.formatting import clean, printed, short
 from calibscale.results.schemas import validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
@@ -20,7 +17,6 @@ REPORTED = (
     "reliability",
     "selection", "test",
 )  # fmt: skip
-_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f]")  # marks that reorder text
 _KINDS = {
     "model_type": "an object", "dict_type": "an object", "list_type": "a list",
     "string_type": "text", "float_type": "a number", "finite_number": "a number",
@@ -30,12 +26,8 @@ _KINDS = {
 }  # fmt: skip
 
 
-def read(
-    value: Any, where: str = "the result", shown: Callable[[str], str] = str
-) -> dict[str, Any]:
+def read(value: Any, where: str = "the result") -> dict[str, Any]:
     """Return a result with every key of its schema; keys that it need not have become None.
-
-    `shown` is applied to all texts before they are cleaned.
 
     Raises
     ------
@@ -57,7 +49,7 @@ def read(
         cause = newer if version > 1 else "is unknown; this version of calibscale reads"
         raise OptionError(f"{where}: {schema} {cause} {name}/1")
     try:
-        out = validated(_printable(value, lambda text: clean(shown(text))))
+        out = validated(printed(value, clean))
     except ValidationError as error:
         raise OptionError(_message(error, where)) from None
     _check_lengths(out, where)
@@ -103,22 +95,3 @@ def _check_lengths(value: Any, where: str, days: int | None = None) -> None:
     for key, item in value.items():
         if isinstance(item, dict | list) and key not in _FREE:
             _check_lengths(item, f"{where}.{key}", days)
-
-
-def _printable(value: Any, shown: Callable[[str], str]) -> Any:
-    """Return a JSON value with converted texts; NaN and infinity become None."""
-    if isinstance(value, dict):
-        return {shown(str(key)): _printable(item, shown) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_printable(item, shown) for item in value]
-    if isinstance(value, str):
-        return shown(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def clean(text: str) -> str:
-    """Return the text on one line, without control and direction characters."""
-    if text.isascii() and text.isprintable():
-        return text
-    visible = (c if unicodedata.category(c) not in ("Cc", "Cs", "Cn") else " " for c in text)
-    return _DIRECTION.sub("", "".join(visible))

@@ -9,10 +9,11 @@ from typing import Any
 
 from calibscale.atomic_files import write_whole
 from calibscale.errors import require
+from calibscale.formatting import clean
 from calibscale.output.document import Figure
-from calibscale.output.documents import document_of_json
+from calibscale.output.documents import article_of
 from calibscale.output.plots.style import Drawing, drawing, own_style
-from calibscale.output.reading import clean
+from calibscale.output.reading import read
 
 
 def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
@@ -37,7 +38,7 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
         If there is no result, a result is malformed, or its schema has no report.
     """
     require(results, "a report needs at least one result")
-    articles = [document_of_json(value, f"result {i + 1}") for i, value in enumerate(results)]
+    articles = [article_of(read(value, f"result {i + 1}")) for i, value in enumerate(results)]
     if title is None:
         title = articles[0].title if len(articles) == 1 else "Calibration report"
     return as_page("page.html", title=clean(title), articles=articles)

@@ -21,10 +21,12 @@ from calibscale.errors import OptionError
 from calibscale.evaluation import reliability
 from calibscale.inference.power import power
 from calibscale.monitoring.night import dry_run, night
+from calibscale.output.documents import completed
 from calibscale.planning import plan
 from calibscale.ranking import rank
+from calibscale.results import Declared
 from calibscale.results.inference_results import Miscalibration
-from calibscale.results.schemas import names, path, schema
+from calibscale.results.schemas import names, path, schema, validated
 from calibscale.selection import select
 from tests.support.local_settings import audit, local_bias
 from tests.support.nights import JOB, day_name, write_day, write_job
@@ -39,9 +41,13 @@ def _validator(name: str) -> Any:
     return kind(schema(name), format_checker=kind.FORMAT_CHECKER)
 
 
-def _check(result: dict[str, Any]) -> None:
-    """Assert that the result, as JSON, is valid under its schema."""
-    value = json.loads(json.dumps(result, allow_nan=False))
+def _check(result: Any) -> None:
+    """Assert that the JSON of a result is valid under its schema, and is completed like a file."""
+    value = result
+    if isinstance(result, Declared):
+        value, every = result.to_dict(), Declared.to_dict(result)
+        assert completed(every, type(result)) == validated(json.loads(json.dumps(every)))
+    value = json.loads(json.dumps(value, allow_nan=False))
     validator = _validator(value["schema"])
     if not validator.is_valid(value):
         error = best_match(validator.iter_errors(value))
@@ -70,41 +76,41 @@ def _source(rng, rows=400, classes=2, heat=1.0, **changes):
 def test_evaluation__is_valid_under_its_schema(rng, classes, group_by):
     result = cs.evaluate(_source(rng, classes=classes), group_by=group_by)
     assert len(result.estimates) > 10
-    _check(result.to_dict())
+    _check(result)
 
 
 def test_evaluation__with_intervals_or_without_values_is_valid_under_its_schema(rng):
     source = _source(rng)
-    _check(cs.evaluate(source, [cs.ECE(), cs.KLCE(("age",))], interval="jackknife").to_dict())
+    _check(cs.evaluate(source, [cs.ECE(), cs.KLCE(("age",))], interval="jackknife"))
     few = cs.from_arrays(probabilities=np.array([[0.5, 0.5]]), labels=np.array([-1]))
-    _check(cs.evaluate(few, [cs.ECE(), cs.Brier()]).to_dict())
+    _check(cs.evaluate(few, [cs.ECE(), cs.Brier()]))
 
 
 def test_tests__are_valid_under_their_schema(rng):
     one, several = cs.CKCE(), [cs.ECE(), cs.KLCE(("age",)), cs.CWCE2()]
     source = _source(rng)
-    _check(cs.calibration_test(source, one, n_replicates=19).to_dict())
-    _check(cs.calibration_test(source, several, n_replicates=19).to_dict())
-    _check(cs.calibration_test(source, cs.KCE(), n_replicates=99, stop_after=2).to_dict())
-    _check(cs.calibration_test(_source(rng, weights=None), cs.KCE(), null="hoeffding").to_dict())
+    _check(cs.calibration_test(source, one, n_replicates=19))
+    _check(cs.calibration_test(source, several, n_replicates=19))
+    _check(cs.calibration_test(source, cs.KCE(), n_replicates=99, stop_after=2))
+    _check(cs.calibration_test(_source(rng, weights=None), cs.KCE(), null="hoeffding"))
 
 
 @pytest.mark.parametrize("group_by", [None, "sex"])
 def test_reliability__is_valid_under_its_schema(rng, group_by):
     source = _source(rng, classes=3)
-    _check(reliability(source, bins=40, group_by=group_by).to_dict())
-    _check(reliability(source, notion="class_wise", class_index=1).to_dict())
+    _check(reliability(source, bins=40, group_by=group_by))
+    _check(reliability(source, notion="class_wise", class_index=1))
 
 
 @pytest.mark.parametrize("method", ["temperature", "platt", "isotonic", "local_bias"])
 def test_recalibration__is_valid_under_its_schema(rng, method):
-    _check(cs.recalibrate(_source(rng, heat=2.0), method).to_dict())
+    _check(cs.recalibrate(_source(rng, heat=2.0), method))
 
 
 def test_selection__is_valid_under_its_schema(rng):
     source = _source(rng)
-    _check(select(source, "positive", ["bins", "kkr"], folds=2).to_dict())
-    _check(select(source, "positive", folds=3, nested=True).to_dict())
+    _check(select(source, "positive", ["bins", "kkr"], folds=2))
+    _check(select(source, "positive", folds=3, nested=True))
 
 
 def test_ranking__is_valid_under_its_schema(rng):
@@ -113,12 +119,12 @@ def test_ranking__is_valid_under_its_schema(rng):
         "a": shared,
         "b": cs.from_arrays(logits=np.asarray(shared.values) * 2, labels=np.asarray(shared.labels)),
     }
-    _check(rank(models, subset_size=[100], trials=5).to_dict())
+    _check(rank(models, subset_size=[100], trials=5))
 
 
 @pytest.mark.parametrize("at", ["rows", "grid"])
 def test_bias__is_valid_under_its_schema(rng, at):
-    _check(local_bias(_source(rng), ["age", "sex"], at=at, categorical=["sex"]).to_dict())
+    _check(local_bias(_source(rng), ["age", "sex"], at=at, categorical=["sex"]))
 
 
 def test_audit__is_valid_under_its_schema(rng):
@@ -127,19 +133,19 @@ def test_audit__is_valid_under_its_schema(rng):
     result = audit(source, ("age", "sex"), recalibrate="all", against=source, **settings)
     assert result.recalibration
     assert result.against is not None
-    _check(result.to_dict())
+    _check(result)
 
 
 def test_power__is_valid_under_its_schema(rng):
     settings = {"max_rows": 400, "trials": 10, "n_replicates": 19}
-    _check(power(_source(rng), Miscalibration(0.1), cs.KCE(), **settings).to_dict())
+    _check(power(_source(rng), Miscalibration(0.1), cs.KCE(), **settings))
     _check(
         power(_source(rng), Miscalibration(0.1, where=("sex", 1.0)), cs.KCE(), **settings).to_dict()
     )
 
 
 def test_plan__is_valid_under_its_schema(rng):
-    _check(plan(_source(rng), [cs.ECE(), cs.JKCE(method="tiles")]).to_dict())
+    _check(plan(_source(rng), [cs.ECE(), cs.JKCE(method="tiles")]))
 
 
 # ---------------------------------------------------------------- nights
@@ -162,14 +168,14 @@ def nights(tmp_path_factory):
         write_job(folder, (JOB + RANKED).replace('model = "v1"', f'model = "{model}"'))
         for k in range(3):
             write_day(folder, k, heat=3.0 if k == 2 else 1.0, model=model)
-            results.append(night(job, day_name(k)).to_dict())
+            results.append(night(job, day_name(k)))
     return results
 
 
 def test_nights__are_valid_under_their_schema(nights):
     for each in nights:
         _check(each)
-    last = nights[-1]
+    last = nights[-1].to_dict()
     for part in ("windows", "thresholds", "drift", "alarms", "ranking", "selection", "bias"):
         assert last[part], part
     assert last["windows"][1]["groups"]
@@ -184,15 +190,15 @@ def test_night__without_alarms_tests_and_rows_is_valid_under_its_schema(tmp_path
     text = 'model = "v1"\nalarms = false\nestimators = ["ece"]\nsource.path = "{model}/{date}.zarr"'
     job = write_job(tmp_path, text)
     for k in range(2):
-        _check(night(job, day_name(k)).to_dict())
+        _check(night(job, day_name(k)))
 
 
 def test_dry_run_and_list_of_days__are_valid_under_their_schemas(tmp_path):
     write_day(tmp_path, 0)
     job = write_job(tmp_path)
-    _check(dry_run(job, day_name(0)).to_dict())
+    _check(dry_run(job, day_name(0)))
     night(job, day_name(0))
-    _check(dry_run(job, day_name(0)).to_dict())
+    _check(dry_run(job, day_name(0)))
     path = str(tmp_path / "days.json")
     ran = CliRunner().invoke(ledger, ["list", str(tmp_path / "ledger"), "--json", path])
     assert ran.exit_code == 0, ran.output
@@ -250,7 +256,7 @@ def test_every_command__publishes_the_definitions_of_embedded_results():
 def test_schema__rejects_missing_unknown_and_mistyped_keys(nights):
     """Every required key of a night is removed, renamed and replaced by another type."""
     validator = _validator("calibscale.nightly/1")
-    result = _shortened(nights[-1])
+    result = _shortened(nights[-1].to_dict())
     assert validator.is_valid(result)
     changes = 0
     for where in _places(result, schema("calibscale.nightly/1")):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from calibscale import formatting
-from calibscale.formatting import one_line
+from calibscale.formatting import clean, one_line
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons
 from calibscale.output.documents.bias_documents import audit, bias
@@ -27,7 +27,7 @@ from calibscale.output.documents.estimates import (
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
-from calibscale.output.reading import read
+from calibscale.results import Declared, Object, members
 
 _ALPHA = 0.05  # level of tests
 
@@ -338,15 +338,11 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
 }
 
 
-def document_of_json(value: Any, where: str) -> doc.Article:
-    """Document of the JSON object of a result.
-
-    Raises
-    ------
-    OptionError
-        If the value is malformed, or its schema has no report.
-    """
-    return _document(read(value, where))
+def article_of(result: dict[str, Any]) -> doc.Article:
+    """Document of the JSON object of a result that has every key of its schema."""
+    name = result["schema"].removeprefix("calibscale.").partition("/")[0]
+    article, seconds = _DOCUMENTS[name](result), result.get("seconds")
+    return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
 
 
 def document(result: Any) -> doc.Article:
@@ -364,13 +360,34 @@ def document(result: Any) -> doc.Article:
     >>> document(cs.evaluate(source, cs.Brier())).title
     'Calibration of arrays'
     """
-    value = read(result.to_dict(), shown=one_line)
+    value = formatting.printed(
+        completed(Declared.to_dict(result), type(result)), lambda text: clean(one_line(text))
+    )
     histograms = getattr(result, "histograms", ())
     value["histograms"] = {one.covariate: (one.edges, one.counts) for one in histograms}
-    return _document(value)
+    return article_of(value)
 
 
-def _document(result: dict[str, Any]) -> doc.Article:
-    name = result["schema"].removeprefix("calibscale.").partition("/")[0]
-    article, seconds = _DOCUMENTS[name](result), result.get("seconds")
-    return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
+def completed(value: Any, declared: Any) -> Any:
+    """JSON value with every key of its declaration, as `reading.read` returns it."""
+    if isinstance(value, list):
+        return [completed(item, declared) for item in value]
+    kind = _declaration(declared)
+    if not isinstance(value, dict) or kind is None:
+        return value
+    out = {"schema": value["schema"]} if "schema" in value else {}
+    for member in members(kind):
+        if "inline" in member.marks:
+            out |= completed(value, member.type)
+        else:
+            out[member.key] = completed(value.get(member.key), member.type)
+    return out
+
+
+def _declaration(hint: Any) -> Any:
+    """First declaration in an annotation; None without any, and for other dictionaries."""
+    for each in (hint, *getattr(hint, "__metadata__", ())):
+        if isinstance(each, Object) or (isinstance(each, type) and issubclass(each, Declared)):
+            return each
+    arguments = () if get_origin(hint) is dict else get_args(hint)
+    return next((one for one in map(_declaration, arguments) if one is not None), None)
