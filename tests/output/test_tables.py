@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,17 @@ from calibscale import formatting
 from calibscale.auditing import audit
 from calibscale.cli import main
 from calibscale.estimators import BIASED, ESTIMATORS
-from calibscale.output.text import days_table, escape, number, print_result, show, terminal
+from calibscale.output.documents import article_of
+from calibscale.output.reading import read
+from calibscale.output.text import (
+    days_table,
+    escape,
+    number,
+    print_article,
+    print_result,
+    show,
+    terminal,
+)
 from tests.support.report_results import night, rows
 
 pytestmark = pytest.mark.long
@@ -86,7 +95,7 @@ def _ranking() -> Any:
         (lambda: audit(_data(), ("region", "age"), n_replicates=19, recalibrate=("temperature",)),
          print_result),
         (_ranking, print_result),
-        (lambda: SimpleNamespace(to_dict=night), print_result),
+        (lambda: article_of(read(night())), lambda page: print_article(page, terminal())),
         (lambda: DAYS, days_table),
     ],
     ids=["evaluate", "test", "audit", "rank", "nightly", "days"],
