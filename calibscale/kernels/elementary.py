@@ -228,7 +228,8 @@ def row_distances(rows, out):
         for j in range(i + 1, n):
             total = 0.0
             for k in range(width):
-                total += (rows[i, k] - rows[j, k]) ** 2
+                difference = rows[i, k] - rows[j, k]
+                total += difference * difference
             out[at] = np.sqrt(total)
             at += 1
 
