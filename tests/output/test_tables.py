@@ -277,3 +277,8 @@ def test_noise__is_beside_biased_estimates():
     assert (", within" in line) == (result["ece"].value <= floor.high)
     assert formatting.p_value(floor.p_value) in line
     assert "noise" not in cs.as_text(cs.evaluate(source, ["ece", "brier"], floor=False))
+
+
+def test_results__without_a_document_are_named():
+    with pytest.raises(cs.OptionError, match="no report can be made of calibscale.plan/1"):
+        cs.as_text(cs.plan(_data(), ["ece"]))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, get_args, get_origin
 
 from calibscale import formatting
+from calibscale.errors import require
 from calibscale.formatting import clean, one_line
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons
@@ -339,8 +340,13 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
 
 
 def article_of(result: dict[str, Any]) -> doc.Article:
-    """Document of the JSON object of a result that has every key of its schema."""
+    """Document of the JSON object of a result that has every key of its schema.
+
+    An OptionError is raised if there is no report of such results.
+    """
     name = result["schema"].removeprefix("calibscale.").partition("/")[0]
+    kinds = ", ".join(_DOCUMENTS)
+    require(name in _DOCUMENTS, f"no report can be made of {result['schema']}; use one of: {kinds}")
     article, seconds = _DOCUMENTS[name](result), result.get("seconds")
     return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
 
