@@ -93,8 +93,8 @@ def calibration_test(
         Number of bandwidths, from an eighth to four times that of each statistic, which must be
         JKCE, KCE, KLCE or another kernel error.  If more than 1, the value of a test is the largest
         −log₁₀ p of theirs, each by a gamma distribution with the moments of its replicates.  The
-        test keeps its level, with all rows, and has nearly the power of the best of them (Schrab et
-        al. 2023).
+        test keeps its level, with all rows (Schrab et al. 2023).  It finds errors that several of
+        them see as often as the best one, and those that one of five sees less often.
 
     Raises
     ------

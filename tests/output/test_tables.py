@@ -280,5 +280,5 @@ def test_noise__is_beside_biased_estimates():
 
 
 def test_results__without_a_document_are_named():
-    with pytest.raises(cs.OptionError, match="no report can be made of calibscale.plan/1"):
+    with pytest.raises(cs.OptionError, match=r"no report can be made of calibscale\.plan/1"):
         cs.as_text(cs.plan(_data(), ["ece"]))
