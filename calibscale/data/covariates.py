@@ -205,6 +205,14 @@ class Axis:
         """Number of the part of each value (c,)."""
         return np.searchsorted(np.array(self.edges if self.levels is None else self.levels), column)
 
+    def known(self, column: Floats) -> Ints:
+        """Number of the part of each value (c,), or the number of parts if it is not a level."""
+        codes = self.codes(column)
+        if self.levels is None:
+            return codes
+        levels = np.append(self.levels, np.nan)  # unequal to every value
+        return np.where(levels[codes] == column, codes, len(self))
+
     def where(self, part: int) -> Where:
         """Condition that defines a part."""
         if self.levels is not None:

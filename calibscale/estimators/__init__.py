@@ -54,6 +54,7 @@ _ENTRIES = {
     "aurc": ("score_curves", "AURC", "mean error rate when the least confident rows are left out; not calibration", True),
     "certified_l1": ("certified", "CertifiedL1", "lower confidence bound of the L1 calibration error, valid at every n", True),
     "certified_l2": ("certified", "CertifiedL2", "lower confidence bound of the squared L2 error, valid at every n", True),
+    "multicalibration": ("multicalibration", "Multicalibration", "largest calibration error of all intersections of groups", True),
     "brier_decomposition": ("scores", "BrierDecomposition", "the part of the Brier score that recalibration would remove", True),
     "nll_decomposition": ("scores", "NLLDecomposition", "the part of the log loss that recalibration would remove", True),
     "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),

@@ -110,6 +110,63 @@ class Group(Declared):
 
 
 @dataclass(frozen=True)
+class Segment(Declared):
+    """Calibration errors of a segment, an intersection of values or ranges of covariates.
+
+    Attributes
+    ----------
+    where : tuple of Where
+        Conditions that define the segment; empty: all rows.
+    n : int
+        Number of rows with a positive weight.
+    effective_rows : float
+        (Σw)²/Σw².
+    mean_prediction, frequency : float
+        Weighted means of p and of the event.
+    bias : float
+        frequency − mean_prediction: positive where predictions are too low.
+    low, high : float
+        Limits of the bias, simultaneous over all segments (Bonferroni), see `excess_limits`.
+    ecce : float
+        Range of cumulative differences of events and predictions, see `Multicalibration`.
+    scaled : float
+        ecce in units of the standard deviation of the bias if the segment is calibrated.
+    squared : float
+        Debiased squared calibration error in ten bins of the score.
+    p_value, adjusted : float or None
+        P-value of `scaled` by labels drawn from the predictions, and the Westfall–Young p-value
+        over all segments, see `StepDown`.
+    """
+
+    where: tuple[Where, ...]
+    n: Count
+    effective_rows: Size
+    mean_prediction: float
+    frequency: float
+    bias: float
+    low: float
+    high: float
+    ecce: float
+    scaled: float
+    squared: float
+    p_value: Share | None
+    adjusted: Share | None
+
+    @staticmethod
+    def name_of(where: tuple[Where, ...]) -> str:
+        return " & ".join(map(str, where)) or "all rows"
+
+    @property
+    def name(self) -> Annotated[Computed[str], key("segment")]:
+        return self.name_of(self.where)
+
+    @property
+    def certain_bias(self) -> float:
+        """Distance from 0 of the interval of the bias; 0 if it contains 0."""
+        return max(self.low, -self.high, 0.0)
+
+
+@dataclass(frozen=True)
 class CovariateTest(Declared):
     """Test on one covariate alone; `adjusted` is the Holm p-value over all covariates."""
 

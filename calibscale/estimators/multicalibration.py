@@ -1,0 +1,408 @@
+"""Multicalibration error: the largest calibration error of intersections of covariates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibscale.data import Floats, Ints, problems
+from calibscale.data.covariates import MAX_GROUPED_LEVELS, MAX_LEVELS, Axis, axis_of
+from calibscale.errors import OptionError, require
+from calibscale.estimators.base import BoundEstimator, ScalarEstimator
+from calibscale.kernel_sums import DataProfile
+from calibscale.kernels import segment_walks
+from calibscale.limits.excess import excess_limits, ratio
+from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.results.audit_results import Segment, Where
+from calibscale.statistics import Statistic
+from calibscale.statistics.bins import residual_draws
+from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
+
+MAX_SEGMENTS = 100_000
+_SCORE_BINS = 10  # bins of nearly equal weight in which squared and proportional errors are computed
+_LISTED = 10  # segments in the details of an estimate
+_DRAWS = 199  # of a floor
+_DEVIATIONS = 3.0  # of the walk within a cell, beyond its ends
+
+
+def axes_of(
+    setup: DataProfile, names: Sequence[str], notion: str, categorical: Sequence[str], bins: int
+) -> tuple[Axis, ...]:
+    """Axes of the columns; an OptionError for a categorical one with more than 64 values."""
+    columns, sample = setup.columns(tuple(names)), setup.sample(notion).covariates
+    for name in categorical:
+        if columns[name].levels is None:
+            raise OptionError(
+                f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too many "
+                "for segments: leave it out, or replace rare values by one"
+            )
+    return tuple(
+        axis_of(column, column.name in categorical, sample[:, column.position], bins)
+        for column in columns.values()
+    )
+
+
+class SegmentTable:
+    """Segments of the rows of a state, with their sums and errors.
+
+    Segments are all rows and the parts of crossings of at most `depth` axes that have at least
+    `min_rows` effective rows, (Σw)²/Σw², and not the same rows as one of their conditions alone.
+
+    Attributes
+    ----------
+    where : list of tuple of Where
+        Conditions that define each segment; the first is of all rows.
+    sums : (S, 10, 14)
+        Sums over the rows of each segment in ten bins of the score: Σ of 1, w, w², w²p(1 − p), then
+        of wp, w(1 − p), w²p², w²p(1 − p) and w²(1 − p)² over the rows without the event, and over
+        those with it; p is the mean of an atom.
+    """
+
+    def __init__(self, atoms: SegmentAtoms, state: AtomState, depth: int, min_rows: float) -> None:
+        order = np.argsort(state.cell, kind="stable")  # the score is the first key of atoms
+        cell, self._sums = state.cell[order], state.sums[:, order]
+        self._starts = np.append(np.flatnonzero(np.diff(cell, prepend=-1)), len(cell))
+        self.exact = bool(state.bits >= 40)
+        codes, self._crossing = np.unique(state.crossing[order], return_inverse=True)
+        self.where, self._members = _segments(atoms, codes, self._by_crossing, depth, min_rows)
+        weight = np.cumsum(self._sums[1])
+        before = np.repeat((weight - self._sums[1])[self._starts[:-1]], np.diff(self._starts))
+        self.bins = np.minimum(_SCORE_BINS * before / weight[-1:], _SCORE_BINS - 1).astype(np.int64)
+        self.sums = self._by_segment().reshape(len(self), _SCORE_BINS, -1)
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+    @cached_property
+    def _by_crossing(self) -> Floats:
+        """Σ1, Σw and Σw² of each crossing (X, 3)."""
+        return np.stack([np.bincount(self._crossing, column) for column in self._sums[:3]], axis=1)
+
+    def _by_segment(self) -> Floats:
+        n, w, w2, wp, wd, spread = self._sums
+        p = np.clip(ratio(wp, w), 0.0, 1.0)
+        r, unit = 1.0 - p, ratio(w2, w)
+        events = np.clip(wp - wd, 0.0, w)
+        columns = [n, w, w2, spread]
+        for part in (w - events, events):
+            columns += [part * p, part * r, *(unit * part * each for each in (p * p, p * r, r * r))]
+        out = np.zeros((len(self) * _SCORE_BINS, len(columns)))
+        segment_walks.add_to_segments(
+            np.array(columns), self._crossing, self._members, self.bins, _SCORE_BINS, out
+        )
+        return out
+
+    # ---------------------------------------------------------------- errors, each (S,)
+
+    @cached_property
+    def totals(self) -> Floats:
+        """Sums of each segment (14, S)."""
+        return self.sums.sum(axis=1).T
+
+    @property
+    def weight(self) -> Floats:
+        return self.totals[1]
+
+    @property
+    def sigma(self) -> Floats:
+        """Standard deviation of the bias of a calibrated segment, √(Σw²p(1 − p))/Σw."""
+        return np.sqrt(self.totals[3]) / self.weight
+
+    @cached_property
+    def ecce(self) -> Floats:
+        """Range of cumulative differences max_j C_j − min_j C_j."""
+        return self._range(-self._sums[4]) / self.weight
+
+    @property
+    def scaled(self) -> Floats:
+        """`ecce` in units of `sigma`."""
+        return _scaled(self.ecce, self.sigma)
+
+    @property
+    def bias(self) -> Floats:
+        return (self.totals[10] - self.totals[4]) / self.weight
+
+    @cached_property
+    def error(self) -> Floats:
+        """Bound of the error of `ecce` due to cells of the score.
+
+        The walk leaves the range of its values at the ends of a cell by at most the events of the
+        cell, and Σwp of it, and hardly by more than 3 standard deviations of the sum of its labels.
+        """
+        if self.exact:
+            return np.zeros(len(self))
+        _, w, w2, wp, wd, spread = self._sums
+        largest = [
+            self._largest(np.asarray(values)) for values in (np.clip(wp - wd, 0.0, w), wp, spread)
+        ]
+        events, predicted, variance = largest
+        inside = np.minimum(np.minimum(events, predicted), _DEVIATIONS * np.sqrt(variance))
+        return 2.0 * inside / self.weight
+
+    @cached_property
+    def squared(self) -> Floats:
+        """Debiased squared calibration error in ten bins of the score, as `TCE2Debiased`."""
+        _, w, w2, *_ = self.sums.transpose(2, 0, 1)
+        delta = self.sums[..., 4] - self.sums[..., 10]
+        squares = self.sums[..., 6] + self.sums[..., 13]
+        pairs = w * w - w2
+        several = pairs > 1e-12 * w2
+        terms = np.divide(delta**2 - squares, pairs, np.zeros_like(pairs), where=several)
+        return (terms * w).sum(axis=1) / self.weight
+
+    def proportional(self, min_rows: float) -> float:
+        """Largest |frequency − mean p|/frequency of bins of segments with `min_rows` and events."""
+        _, w, w2, *_ = self.sums.transpose(2, 0, 1)
+        events = self.sums[..., 9] + self.sums[..., 10]
+        kept = (ratio(w * w, w2) >= min_rows * (1 - 1e-9)) & (events > 1e-9 * w)
+        gaps = np.abs(self.sums[..., 4] - self.sums[..., 10])
+        return float(np.max(ratio(gaps, events), initial=0.0, where=kept))
+
+    def limits(self, tail: float) -> tuple[Floats, Floats]:
+        """Limits of the bias, each exceeded with a probability of about `tail`; `excess_limits`."""
+        low, high = excess_limits(self.totals[4:9], self.totals[9:14], tail)
+        return low / self.weight, high / self.weight
+
+    def drawn(self, rngs: Iterable[np.random.Generator]) -> Iterator[Floats]:
+        """`scaled` (S,) for labels that each generator draws for the atoms from the predictions."""
+        _, w, w2, wp, _, spread = self._sums
+        draw = residual_draws(ratio(wp, w), w, ratio(w * w, w2), spread)
+        for rng in rngs:
+            yield _scaled(self._range(-draw(1, rng)[0]) / self.weight, self.sigma)
+
+    def _range(self, differences: Floats) -> Floats:
+        totals, low, high = np.empty((3, len(self)))
+        segment_walks.walk_ranges(
+            differences, self._starts, self._crossing, self._members, totals, low, high
+        )
+        return high - low
+
+    def _largest(self, values: Floats) -> Floats:
+        """Largest sum of a cell in each segment."""
+        inner, largest = np.zeros((2, len(self)))
+        segment_walks.largest_cells(
+            values, self._starts, self._crossing, self._members, inner, largest
+        )
+        return largest
+
+
+def _scaled(ecce: Floats, sigma: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(ecce > 1e-12, ecce / sigma, 0.0)  # rounding of certain predictions is 0
+
+
+def _segments(
+    atoms: SegmentAtoms, codes: Ints, sums: Floats, depth: int, min_rows: float
+) -> tuple[list[tuple[Where, ...]], Ints]:
+    """Conditions of the listed segments, and their numbers in each crossing (X, T), −1 for none."""
+    axes, parts = atoms.axes, np.unravel_index(codes, atoms.sizes or (1,))
+    subsets = [s for k in range(depth + 1) for s in combinations(range(len(axes)), k)]
+    count = sum(math.prod(len(axes[i]) for i in subset) for subset in subsets)
+    if count > MAX_SEGMENTS:
+        raise OptionError(
+            f"{len(axes)} columns have {count:,} segments of depth {depth}, above "
+            f"{MAX_SEGMENTS:,}: use fewer columns, fewer bins, or a smaller depth"
+        )
+    where: list[tuple[Where, ...]] = []
+    members = np.full((len(codes), len(subsets)), -1)
+    rows: dict[tuple[Where, ...], float] = {}
+    for t, subset in enumerate(subsets):
+        sizes = [len(axes[i]) for i in subset]
+        known, number = np.ones(len(codes), bool), np.zeros(len(codes), np.int64)
+        for i, size in zip(subset, sizes, strict=True):
+            known &= parts[i] < size  # other values are in no segment
+            number = number * size + parts[i]
+        n, w, w2 = (np.bincount(number[known], column[known], math.prod(sizes)) for column in sums.T)
+        renamed = np.full(math.prod(sizes), -1)
+        for j in np.flatnonzero((w * w >= min_rows * (1 - 1e-9) * w2) & (n > 0) | (not subset)):
+            each = np.unravel_index(j, sizes) if subset else ()
+            conditions = tuple(axes[i].where(int(k)) for i, k in zip(subset, each, strict=True))
+            rows[conditions] = n[j]
+            shorter = combinations(conditions, len(conditions) - 1) if conditions else ()
+            if any(rows.get(some) == n[j] for some in shorter):
+                continue  # the same rows as without one of its conditions
+            renamed[j] = len(where)
+            where.append(conditions)
+        members[known, t] = renamed[number[known]]
+    return where, members
+
+
+@dataclass(frozen=True)
+class Multicalibration(ScalarEstimator):
+    """Multicalibration error: the largest ECCE of segments in units of its standard deviation.
+
+    Segments are the intersections of up to `depth` covariates: values of those with few, quantile
+    bins of the others.  The ECCE of a segment is max_j C_j − min_j C_j of the cumulative differences
+    C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw of its rows in order of the score, σ = √(Σw²p(1 − p))/Σw.
+    The value is the largest ECCE/σ times σ of all rows, in units of a probability; `details` has the
+    largest ECCE/σ (``scaled``) and the ``proportional`` error of bins [Guy et al. 2025, *Measuring
+    multi-calibration*, eq. 5; La Cava et al. 2023].  Use it where predictions must be right for every
+    group; a large value means that they are not for some.  It is biased upwards by noise, more so the
+    more segments there are: its `floor`, and the exact test, have the maximum of drawn labels.
+
+    Rows of equal score (to 1e-12) are one step of the walk.  With more than 2^20 pairs of a crossing
+    and a score, scores are kept in cells, and `approximation` covers the effect.
+
+    Parameters
+    ----------
+    covariates : tuple of str
+        Names of the columns.
+    depth : int
+        Maximum number of columns of a segment.
+    categorical : tuple of str
+        Covariates with segments by value although they have more than ten.
+    bins : int
+        Number of quantile bins of other covariates.
+    min_rows : int
+        Minimum effective rows, (Σw)²/Σw², of a segment.
+    notion : {"top_label", "positive"}, optional
+        Default: ``positive`` for two classes, else ``top_label``.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(
+    ...     probabilities=[0.5] * 100, labels=[0, 1] * 50, binary=True,
+    ...     covariates=[[0.0], [1.0]] * 50, covariate_names=["group"],
+    ... )
+    >>> estimate = cs.evaluate(data, [cs.Multicalibration(("group",))])["multicalibration"]
+    >>> round(estimate.value, 4), estimate.details["segments"][0]["segment"]
+    (0.3536, 'group = 0')
+    """
+
+    covariates: tuple[str, ...] = ()
+    depth: int = 2
+    categorical: tuple[str, ...] = ()
+    bins: int = 5
+    min_rows: int = 30
+    notion: str | None = None
+    fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added
+    name: ClassVar[str] = "multicalibration"
+    by_default: ClassVar[bool] = False
+    testable: ClassVar[bool] = True
+    draws_cells: ClassVar[bool] = True
+    bound_fields: ClassVar[tuple[str, ...]] = ("axes",)
+    no_interval: ClassVar[str | None] = "the largest error of several segments has no normal limit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("covariates", "categorical"):
+            names = getattr(self, option)
+            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        require(1 <= self.depth, "depth must be at least 1", self.depth)
+        require(self.bins >= 2, "bins must be at least 2", self.bins)
+        require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
+
+    def bind(self, setup: DataProfile) -> BoundEstimator:  # type: ignore[override]
+        require(self.covariates, "multicalibration needs covariates=[…], the columns of segments")
+        notion = self.notion_for(setup.classes)
+        problems(notion, setup.classes)
+        levelled = setup.source.categorical(self.covariates, self.categorical)
+        settings = replace(self, notion=notion, categorical=levelled)
+        axes = axes_of(setup, self.covariates, notion, levelled, self.bins)
+        return BoundMulticalibration(settings, axes)
+
+    def with_parts(self, **parts: Any) -> BoundEstimator:
+        return BoundMulticalibration(self, **parts)
+
+    def mergeable(self, classes: int) -> Multicalibration:  # type: ignore[override]
+        return replace(self, fixed_cells=True)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        raise TypeError(f"{self.name} has statistics only once it is bound to data")
+
+    def finalize(self, *states: Any) -> Estimate:
+        raise TypeError(f"{self.name} has a value only once it is bound to data")
+
+
+@dataclass(frozen=True)
+class BoundMulticalibration(BoundEstimator):
+    """`Multicalibration` with the axes of its covariates."""
+
+    settings: Multicalibration
+    axes: tuple[Axis, ...]
+    name: ClassVar[str] = Multicalibration.name
+    testable: ClassVar[bool] = True
+    draws_cells: ClassVar[bool] = True
+    no_interval: ClassVar[str | None] = Multicalibration.no_interval
+
+    @property
+    def notion(self) -> str:  # type: ignore[override]
+        return str(self.settings.notion)
+
+    @property
+    def covariates(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.settings.covariates
+
+    @property
+    def atoms(self) -> SegmentAtoms:
+        return SegmentAtoms(self.axes, self.notion)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (DenseAtoms(self.atoms) if self.settings.fixed_cells else self.atoms,)
+
+    floor_needs = needs
+
+    def table(self, state: Any) -> SegmentTable:
+        """Segments of a state with at least one row."""
+        sparse = DenseAtoms.sparse(state) if self.settings.fixed_cells else state
+        return SegmentTable(self.atoms, sparse, self.settings.depth, self.settings.min_rows)
+
+    def finalize(self, *states: Any) -> Estimate:
+        (state,) = states
+        settings = self.settings
+        parameters = {
+            "covariates": list(settings.covariates), "categorical": list(settings.categorical),
+            "depth": settings.depth, "bins": settings.bins, "min_rows": settings.min_rows,
+        }  # fmt: skip
+        if not state.sums[0].any():
+            return self.unknown(parameters)
+        table = self.table(state)
+        scaled, sigma, totals = table.scaled, table.sigma, table.totals
+        error = float(np.max(ratio(table.error, sigma))) * sigma[0]
+        prevalence = float(totals[9:11].sum(axis=0)[0] / totals[1, 0])
+        order = np.argsort(-scaled, kind="stable")[:_LISTED]
+        value, rarer = float(scaled.max() * sigma[0]), min(prevalence, 1.0 - prevalence)
+        return Estimate(
+            self.name, self.notion, value, parameters=parameters, n=int(totals[0, 0]),
+            approximation=Approximation("cells", error) if error > 0 else EXACT,
+            details={
+                "segments_tested": len(table), "scaled": float(scaled.max()), "sigma": sigma[0],
+                "relative": value / rarer if rarer > 0 else None,
+                "proportional": table.proportional(settings.min_rows),
+                "segments": [
+                    {
+                        "segment": Segment.name_of(table.where[i]), "n": int(totals[0, i]),
+                        "bias": float(table.bias[i]), "ecce": float(table.ecce[i]),
+                        "scaled": float(scaled[i]), "squared": float(table.squared[i]),
+                    }
+                    for i in order.tolist()
+                ],
+            },
+        )  # fmt: skip
+
+    def value(self, *states: Any) -> float:
+        (state,) = states
+        if not state.sums[0].any():
+            return float("nan")
+        table = self.table(state)
+        return float(table.scaled.max() * table.sigma[0])
+
+    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
+        table = self.table(states[0])
+        for scaled in table.drawn(np.random.default_rng([seed, b]) for b in replicates):
+            yield float(scaled.max() * table.sigma[0])
+
+    def floor(self, *states: Any) -> Floor | None:
+        (state,) = states
+        if not state.sums[0].any():
+            return None
+        return Floor.of([*self.cell_values(states, 0, range(_DRAWS))], self.value(*states))

@@ -1,0 +1,67 @@
+"""Walks of cumulative differences of overlapping segments, in order of the score."""
+
+from __future__ import annotations
+
+from calibscale.kernels import kernel
+
+
+@kernel
+def walk_ranges(differences, starts, crossing, members, totals, low, high):
+    """Range of the walk of each segment: `low` and `high` are its extremes, `totals` its end.
+
+    axes: differences, crossing (a,) of atoms in order of the score; starts (c + 1,) of atoms of
+    equal score; members (X, T) segments of each crossing, −1 for none; totals, low, high (S,)
+    """
+    T = members.shape[1]
+    for s in range(totals.size):
+        totals[s] = low[s] = high[s] = 0.0
+    for c in range(starts.size - 1):
+        for i in range(starts[c], starts[c + 1]):
+            x = crossing[i]
+            for t in range(T):
+                s = members[x, t]
+                if s >= 0:
+                    totals[s] += differences[i]
+        for i in range(starts[c], starts[c + 1]):  # the walk has one step for rows of equal score
+            x = crossing[i]
+            for t in range(T):
+                s = members[x, t]
+                if s >= 0:
+                    low[s] = min(low[s], totals[s])
+                    high[s] = max(high[s], totals[s])
+
+
+@kernel
+def largest_cells(values, starts, crossing, members, inner, largest):
+    """Largest sum of one cell of the score in each segment.
+
+    axes: as in `walk_ranges`, with values (a,); inner, zeros, and largest (S,)
+    """
+    T = members.shape[1]
+    for c in range(starts.size - 1):
+        for i in range(starts[c], starts[c + 1]):
+            for t in range(T):
+                s = members[crossing[i], t]
+                if s >= 0:
+                    inner[s] += values[i]
+                    largest[s] = max(largest[s], inner[s])
+        for i in range(starts[c], starts[c + 1]):
+            for t in range(T):
+                s = members[crossing[i], t]
+                if s >= 0:
+                    inner[s] = 0.0
+
+
+@kernel
+def add_to_segments(values, crossing, members, bins, count, out):
+    """Add the atoms of each segment in each of `count` bins.
+
+    axes: values (m, a); crossing, bins (a,); members (X, T); out (S * count, m)
+    """
+    m = values.shape[0]
+    for i in range(crossing.size):
+        for t in range(members.shape[1]):
+            s = members[crossing[i], t]
+            if s >= 0:
+                for j in range(m):
+                    out[s * count + bins[i], j] += values[j, i]

@@ -1,0 +1,174 @@
+"""Atoms of segments: sums of rows by the finest crossing of covariates and by the score."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from calibscale.data import Chunk, Floats, Ints
+from calibscale.data.covariates import Axis
+from calibscale.errors import OptionError
+from calibscale.statistics import Statistic, weights_of
+
+MAX_ATOMS = 2**20
+_BITS = 40  # of the position of a score: scores that differ by less than 1e-12 are one
+_FINE, _COARSE = 16, 5  # bits of cells, if there are too many atoms: from the first to the last
+_DENSE_BITS = 6  # of cells in ledgers
+_MAX_DENSE = 2**16  # atoms in ledgers
+_MAX_CROSSINGS = 2**22
+
+
+class AtomState(NamedTuple):
+    """Increasing keys (a,), sums of each atom (6, a), and number of bits of cells, 40 at first.
+
+    A key is the number of the crossing times 2^40, plus the position of the score's cell.  The sums
+    are those of `ScoreState`: Σ1 over rows of positive weight, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p).
+    """
+
+    keys: Ints
+    sums: Floats
+    bits: Ints
+
+    @property
+    def crossing(self) -> Ints:
+        """Number of the crossing of each atom (a,)."""
+        return self.keys >> _BITS
+
+    @property
+    def cell(self) -> Ints:
+        """Position of the score's cell of each atom (a,)."""
+        return self.keys & ((1 << _BITS) - 1)
+
+
+@dataclass(frozen=True)
+class SegmentAtoms(Statistic):
+    """Sums of rows by the crossing of all axes and the score of a scalar notion.
+
+    Every segment, a crossing of some of the axes, is a sum of atoms.  The position of a score is
+    √p/(√p + √(1 − p)), in which cells of equal width hold about equal information on p near 0 and 1.
+    Scores are kept to 40 bits while there are at most 2^20 atoms; beyond that, in the most cells of
+    2^16, 2^15, …, 2^5 with so few atoms.  The number of atoms does not fall when rows are added, so
+    that the cells depend on the rows and not on the order of merges.
+
+    Raises
+    ------
+    OptionError
+        If there are more than 2^20 atoms with 2^5 cells.
+    """
+
+    axes: tuple[Axis, ...]
+    notion: str
+    large_chunks: ClassVar[bool] = True  # the atoms of a chunk are sorted
+
+    def __post_init__(self) -> None:
+        if math.prod(self.sizes) > _MAX_CROSSINGS:
+            raise OptionError(
+                f"{len(self.axes)} columns with {' × '.join(map(str, map(len, self.axes)))} parts "
+                f"cross in more than {_MAX_CROSSINGS:,} ways: use fewer columns, or fewer bins"
+            )
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of parts of each axis, with one for other values."""
+        return [len(axis) + 1 for axis in self.axes]
+
+    def zero(self, classes: int) -> AtomState:
+        return AtomState(np.empty(0, np.int64), np.zeros((6, 0)), np.array(_BITS))
+
+    def nbytes(self, classes: int) -> int:
+        return 7 * 8 * 2**16  # of most states; `MAX_ATOMS` have 59 MB
+
+    def accumulate(self, state: AtomState, chunk: Chunk) -> AtomState:
+        keys, values = self.located(chunk)
+        order = np.argsort(keys, kind="stable")
+        keys, values = keys[order], values[:, order]
+        return self.merge(state, _summed(keys, values, self.zero(0).bits))
+
+    def located(self, chunk: Chunk) -> tuple[Ints, Floats]:
+        """Key and terms of the sums (6, c) of each row with a positive weight."""
+        p, rest, delta, _ = chunk.event(self.notion)
+        w, rest = weights_of(chunk), np.maximum(rest, 0.0)
+        root = np.sqrt(np.maximum(p, 0.0))
+        position = (root / (root + np.sqrt(rest)) * 2.0**_BITS).astype(np.int64)
+        keys = np.minimum(position, (1 << _BITS) - 1)
+        crossing = np.zeros(len(chunk), np.int64)
+        for axis, size in zip(self.axes, self.sizes, strict=True):
+            assert chunk.covariates is not None
+            crossing = crossing * size + axis.known(chunk.covariates[:, axis.position])
+        values = np.stack([np.ones(len(p)), w, w * w, w * p, w * delta, w * w * p * rest])
+        used = w > 0
+        return (keys + (crossing << _BITS))[used], values[:, used]
+
+    def merge(self, a: AtomState, b: AtomState) -> AtomState:
+        bits = np.minimum(a.bits, b.bits)
+        a, b = _coarse(a, bits), _coarse(b, bits)
+        keys = np.concatenate([a.keys, b.keys])
+        order = np.argsort(keys, kind="stable")  # fast, as there are two runs
+        sums = np.concatenate([a.sums, b.sums], axis=1)[:, order]
+        state = _summed(keys[order], sums, bits)
+        while len(state.keys) > MAX_ATOMS:
+            if state.bits <= _COARSE:
+                raise OptionError(
+                    f"the segments of {', '.join(axis.name for axis in self.axes)} have more than "
+                    f"{MAX_ATOMS:,} atoms, even with {2**_COARSE} cells of the score: use fewer "
+                    "columns, or fewer bins"
+                )
+            state = _coarse(state, np.minimum(_FINE, state.bits - 1))
+        return state
+
+
+def _summed(keys: Ints, sums: Floats, bits: Any) -> AtomState:
+    """State of sorted keys, with the sums of equal ones added."""
+    if not len(keys):
+        return AtomState(keys, sums, np.array(bits))
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return AtomState(keys[starts], np.add.reduceat(sums, starts, axis=1), np.array(bits))
+
+
+def _coarse(state: AtomState, bits: Any) -> AtomState:
+    """State in cells of fewer bits."""
+    if state.bits == bits:
+        return state
+    dropped = _BITS - int(bits)
+    return _summed(state.keys >> dropped << dropped, state.sums, bits)
+
+
+class DenseState(NamedTuple):
+    """Sums of every possible atom (6, a), in order of its key."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class DenseAtoms(Statistic):
+    """`SegmentAtoms` in 64 cells of the score, whose states are added, as ledgers need it."""
+
+    atoms: SegmentAtoms
+    powers: ClassVar[tuple[int, ...]] = ()
+
+    def __post_init__(self) -> None:
+        count = math.prod(self.atoms.sizes) << _DENSE_BITS
+        if count > _MAX_DENSE:
+            raise OptionError(
+                f"a ledger keeps at most {_MAX_DENSE >> _DENSE_BITS:,} crossings of columns, not "
+                f"{count >> _DENSE_BITS:,}: use fewer columns, or fewer bins"
+            )
+
+    def zero(self, classes: int) -> DenseState:
+        return DenseState(np.zeros((6, math.prod(self.atoms.sizes) << _DENSE_BITS)))
+
+    def accumulate(self, state: DenseState, chunk: Chunk) -> DenseState:
+        keys, values = self.atoms.located(chunk)
+        for total, value in zip(state.sums, values, strict=True):
+            total += np.bincount(keys >> (_BITS - _DENSE_BITS), value, len(total))
+        return state
+
+    @staticmethod
+    def sparse(state: DenseState) -> AtomState:
+        """State of the atoms with rows."""
+        full = np.flatnonzero(state.sums[0])
+        keys = full.astype(np.int64) << (_BITS - _DENSE_BITS)
+        return AtomState(keys, state.sums[:, full], np.array(_DENSE_BITS))
