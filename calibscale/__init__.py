@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibscale.auditing import Recalibration, audit
+    from calibscale.auditing import Recalibration, Segments, audit
     from calibscale.auditing.local_bias import local_bias
     from calibscale.auditing.recalibration.fits import (
         FittedRecalibration,

@@ -13,6 +13,7 @@ import numpy as np
 from calibscale.auditing.group_tests import GroupSums, tested_groups
 from calibscale.auditing.local_bias import local_bias, local_settings
 from calibscale.auditing.recalibration import part_of
+from calibscale.auditing.segment_tests import Segments, tested_segments
 from calibscale.auditing.tests_and_scores import against as compare
 from calibscale.auditing.tests_and_scores import (
     frozen,
@@ -26,6 +27,7 @@ from calibscale.data.covariates import Axis, axis_of
 from calibscale.data.derived_sources import HoldOut, predicted
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError, require
+from calibscale.estimators.multicalibration import Multicalibration
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.results.audit_results import Audit, Scores
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
@@ -65,7 +67,7 @@ class Recalibration:
 @verb
 def audit(
     source: Any,
-    covariates: str | Sequence[str] | SKCE,
+    covariates: str | Sequence[str] | SKCE | Segments,
     *,
     n_replicates: int = 999,
     seed: int = 0,
@@ -96,11 +98,11 @@ def audit(
     ----------
     source, **options
         See `evaluate`.
-    covariates : sequence of str, or KLCE
+    covariates : sequence of str, KLCE or Segments
         Names of covariates; or a `KLCE` with its covariates and the settings of the tests and the
         map (curves have smaller bandwidths).  Its notion is ``positive``, the default for two
         classes, or ``top_label``.  Rows that chose the bandwidths are excluded from the tests,
-        recalibration and `against`.
+        recalibration and `against`.  With `Segments`, intersections of columns are judged as well.
     n_replicates, seed : int
         Number of replicates of the null, and seed of the null and of the held-out rows.
     confidence_level : float
@@ -136,6 +138,9 @@ def audit(
     """
     started = time.perf_counter()
     chosen = recalibrate if isinstance(recalibrate, Recalibration) else Recalibration(recalibrate)
+    segments = covariates if isinstance(covariates, Segments) else None
+    if segments is not None:
+        covariates = segments.covariates or segments.columns
     with Session.open(source, **options) as session:
         data = session.source
         local = replace(local_settings(covariates, data), seed=seed)
@@ -161,6 +166,13 @@ def audit(
         grouped = tested_groups(
             session, names, statistic, n_replicates, seed, min_rows, confidence_level
         )
+        errors = None
+        if segments is not None:
+            levelled = tuple(name for name in local.categorical if name in segments.columns)
+            settings = Multicalibration(
+                tuple(segments.columns), segments.depth, levelled, bins, min_rows, notion
+            )
+            errors = tested_segments(session, settings, n_replicates, seed, confidence_level)
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes]
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
@@ -196,6 +208,7 @@ def audit(
         bias_map=bias_map,
         notes=tuple(notes),
         clusters=tested.clusters,
+        segments=errors,
         **session.outcome(
             counts,
             started,

@@ -16,7 +16,7 @@ from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
 from calibscale.inference.multiple_testing import StepDown
-from calibscale.inference.nulls import ClusterSigns, DrawnLabels
+from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.audit_results import Group, Where
@@ -334,13 +334,23 @@ def tested_groups(
     min_rows: float,
     confidence_level: float,
 ) -> Groups:
-    """`group_biases` from passes over the rows, with a limited number of replicates per pass.
-
-    A state of one pass takes at most 32 MB, or less under a memory limit.
-    """
+    """`group_biases` from passes over the rows, with a limited number of replicates per pass."""
     clustered = session.rules.cluster is not None
     null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
-    size = sum(array.nbytes for array in statistic.zero_drawn(2, 1))
+
+    def draw(drawn: GroupSums) -> Iterator[DrawnGroups]:
+        for sums in drawn_batches(session, drawn, null, n_replicates, names):
+            yield DrawnGroups(*sums)
+
+    state = session.scan([statistic], covariates=names).groups[None][statistic]
+    return group_biases(statistic, state, draw, min_rows, confidence_level, clustered)
+
+
+def drawn_batches(
+    session: Session, statistic: Statistic, null: Null, n_replicates: int, names: tuple[str, ...]
+) -> Iterator[tuple[Floats, ...]]:
+    """Sums of replicates, of as many in one pass over the rows as fit into 32 MB, or a limit."""
+    size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
     max_replicates, limit = _STATE_BYTES // size, session.execution.limit
     if limit is not None:
         alive = session.blocks.bit_length() + 3  # states of one worker at a time
@@ -348,11 +358,6 @@ def tested_groups(
             max_replicates, (limit - engine.resident_bytes()) // (4 * alive * size)
         )
     step = max(2, max_replicates // 2 * 2)
-
-    def draw(drawn: GroupSums) -> Iterator[DrawnGroups]:
-        for first in range(0, n_replicates, step):
-            part = Replicates(drawn, null, first, min(n_replicates, first + step))
-            yield DrawnGroups(*session.scan([part], covariates=names).groups[None][part])
-
-    state = session.scan([statistic], covariates=names).groups[None][statistic]
-    return group_biases(statistic, state, draw, min_rows, confidence_level, clustered)
+    for first in range(0, n_replicates, step):
+        part = Replicates(statistic, null, first, min(n_replicates, first + step))
+        yield session.scan([part], covariates=names).groups[None][part]

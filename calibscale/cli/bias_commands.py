@@ -75,8 +75,16 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 @shared.command("Test and locate miscalibration over covariates.")
 @click.argument("store", required=False)
 @click.option(
-    "--covariates", metavar="A,B", required=True,
-    help="Names of the covariates to audit, comma-separated.",
+    "--covariates", metavar="A,B",
+    help="Names of the covariates to audit, comma-separated.  [default: those of --segments]",
+)  # fmt: skip
+@click.option(
+    "--segments", metavar="A,B",
+    help="Columns whose intersections are judged, comma-separated: the multicalibration error.",
+)  # fmt: skip
+@click.option(
+    "--depth", type=click.IntRange(1), default=2,
+    help="Maximum number of columns of a segment.",
 )  # fmt: skip
 @click.option(
     "--figure", metavar="PATH",
@@ -131,7 +139,9 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 @shared.quiet_option
 def audit(
     store: str | None,
-    covariates: str,
+    covariates: str | None,
+    segments: str | None,
+    depth: int,
     figure: str | None,
     json_path: str | None,
     alpha: float | None,
@@ -142,18 +152,23 @@ def audit(
     """Test whether STORE is calibrated for every value of the covariates, and where it is not.
 
     The audit has tests of local calibration on all covariates and on each one, with labels drawn
-    from the predictions; the groups with the largest bias; the most biased regions of the map of
-    local bias; and the effect of recalibration or of another model.
+    from the predictions; the groups with the largest bias; the multicalibration error of all
+    intersections of --segments; the most biased regions of the map of local bias; and the effect of
+    recalibration or of another model.
     """
     shared.check_outputs({"--figure": figure, "--json": json_path}, picture=figure)
     shared.check_level(alpha, options["n_replicates"])
     if shared.was_passed("hold_out") and not options["recalibrate"]:
         raise click.UsageError("--hold-out needs --recalibrate")
-    names = shared.columns(covariates)
-    from calibscale.auditing import Recalibration
+    if shared.was_passed("depth") and segments is None:
+        raise click.UsageError("--depth needs --segments")
+    names = shared.columns(covariates or segments)
+    from calibscale.auditing import Recalibration, Segments
     from calibscale.auditing import audit as run
 
-    local = replace(local_estimator(names, options), method=options.pop("method"))
+    local: Any = replace(local_estimator(names, options), method=options.pop("method"))
+    if segments is not None:
+        local = Segments(shared.columns(segments), depth, local)
     recalibrate = Recalibration(options.pop("recalibrate"), options.pop("hold_out"))
     if options["against"] is not None:
         options["against"] = open_other(options["against"], options)

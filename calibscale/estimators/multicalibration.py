@@ -62,10 +62,12 @@ class SegmentTable:
         Sums over the rows of each segment in ten bins of the score: Σ of 1, w, w², w²p(1 − p), then
         of wp, w(1 − p), w²p², w²p(1 − p) and w²(1 − p)² over the rows without the event, and over
         those with it; p is the mean of an atom.
+    order : (a,)
+        Atoms of the state in order of the score.
     """
 
     def __init__(self, atoms: SegmentAtoms, state: AtomState, depth: int, min_rows: float) -> None:
-        order = np.argsort(state.cell, kind="stable")  # the score is the first key of atoms
+        self.order = order = np.argsort(state.cell, kind="stable")
         cell, self._sums = state.cell[order], state.sums[:, order]
         self._starts = np.append(np.flatnonzero(np.diff(cell, prepend=-1)), len(cell))
         self.exact = bool(state.bits >= 40)
@@ -117,12 +119,12 @@ class SegmentTable:
     @cached_property
     def ecce(self) -> Floats:
         """Range of cumulative differences max_j C_j − min_j C_j."""
-        return self._range(-self._sums[4]) / self.weight
+        return self.walked(-self._sums[4])[0]
 
     @property
     def scaled(self) -> Floats:
         """`ecce` in units of `sigma`."""
-        return _scaled(self.ecce, self.sigma)
+        return self.in_sigmas(self.ecce)
 
     @property
     def bias(self) -> Floats:
@@ -174,14 +176,20 @@ class SegmentTable:
         _, w, w2, wp, _, spread = self._sums
         draw = residual_draws(ratio(wp, w), w, ratio(w * w, w2), spread)
         for rng in rngs:
-            yield _scaled(self._range(-draw(1, rng)[0]) / self.weight, self.sigma)
+            yield self.in_sigmas(self.walked(-draw(1, rng)[0])[0])
 
-    def _range(self, differences: Floats) -> Floats:
+    def walked(self, differences: Floats) -> tuple[Floats, Floats]:
+        """Range and end of the walk of each segment, from Σw(event − p) of atoms by score (a,)."""
         totals, low, high = np.empty((3, len(self)))
         segment_walks.walk_ranges(
             differences, self._starts, self._crossing, self._members, totals, low, high
         )
-        return high - low
+        return (high - low) / self.weight, totals
+
+    def in_sigmas(self, ecce: Floats) -> Floats:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # rounding errors of certain predictions count as 0
+            return np.where(ecce > 1e-12, ecce / self.sigma, 0.0)
 
     def _largest(self, values: Floats) -> Floats:
         """Largest sum of a cell in each segment."""
@@ -190,11 +198,6 @@ class SegmentTable:
             values, self._starts, self._crossing, self._members, inner, largest
         )
         return largest
-
-
-def _scaled(ecce: Floats, sigma: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(ecce > 1e-12, ecce / sigma, 0.0)  # rounding of certain predictions is 0
 
 
 def _segments(

@@ -167,6 +167,39 @@ class Segment(Declared):
 
 
 @dataclass(frozen=True)
+class SegmentErrors(Declared):
+    """Multicalibration error, and the errors of the segments that it is the largest of.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Columns whose intersections are segments, of at most `depth` columns.
+    count : int
+        Number of segments with enough rows, all rows included; 0 without rows.
+    error, scaled, relative, proportional : float or None
+        Value and details of `Multicalibration`.
+    p_value : float or None
+        P-value of the largest ECCE/σ of all segments, by drawn labels.
+    cells_error : float
+        Bound of the effect of cells of the score on `error`.
+    listed : tuple of Segment
+        At most 1,000 segments, by the distance of the interval of their bias from 0, then by
+        their ECCE/σ.
+    """
+
+    columns: tuple[str, ...]
+    depth: Count
+    count: Count
+    error: float | None = None
+    scaled: float | None = None
+    relative: float | None = None
+    proportional: float | None = None
+    p_value: Share | None = None
+    cells_error: float = 0.0
+    listed: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True)
 class CovariateTest(Declared):
     """Test on one covariate alone; `adjusted` is the Holm p-value over all covariates."""
 
@@ -305,6 +338,8 @@ class Audit(Outcome, SourceRows):
         Comparison with another model on the same rows.
     bias_map : BiasMap or None
         Map that contains the regions; None if too slow to compute (see `notes`).
+    segments : SegmentErrors or None
+        Errors of the intersections of columns, if requested by `Segments`.
 
     Examples
     --------
@@ -337,6 +372,7 @@ class Audit(Outcome, SourceRows):
     bias_map: Hidden[BiasMap | None] = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     clusters: Later[Omitted[Clusters | None]] = None
+    segments: Later[Omitted[SegmentErrors | None]] = None
 
     @property
     def p_value(self) -> Computed[Share | None]:

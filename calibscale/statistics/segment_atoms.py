@@ -11,7 +11,8 @@ import numpy as np
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
-from calibscale.statistics import Statistic, weights_of
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.statistics import Replicates, Statistic, weights_of
 
 MAX_ATOMS = 2**20
 _BITS = 40  # of the position of a score: scores that differ by less than 1e-12 are one
@@ -88,7 +89,7 @@ class SegmentAtoms(Statistic):
         return self.merge(state, _summed(keys, values, self.zero(0).bits))
 
     def located(self, chunk: Chunk) -> tuple[Ints, Floats]:
-        """Key and terms of the sums (6, c) of each row with a positive weight."""
+        """Key and terms of the sums (6, c) of each row."""
         p, rest, delta, _ = chunk.event(self.notion)
         w, rest = weights_of(chunk), np.maximum(rest, 0.0)
         root = np.sqrt(np.maximum(p, 0.0))
@@ -98,9 +99,8 @@ class SegmentAtoms(Statistic):
         for axis, size in zip(self.axes, self.sizes, strict=True):
             assert chunk.covariates is not None
             crossing = crossing * size + axis.known(chunk.covariates[:, axis.position])
-        values = np.stack([np.ones(len(p)), w, w * w, w * p, w * delta, w * w * p * rest])
-        used = w > 0
-        return (keys + (crossing << _BITS))[used], values[:, used]
+        values = np.stack([w > 0, w, w * w, w * p, w * delta, w * w * p * rest])
+        return keys + (crossing << _BITS), values
 
     def merge(self, a: AtomState, b: AtomState) -> AtomState:
         bits = np.minimum(a.bits, b.bits)
@@ -134,6 +134,45 @@ def _coarse(state: AtomState, bits: Any) -> AtomState:
         return state
     dropped = _BITS - int(bits)
     return _summed(state.keys >> dropped << dropped, state.sums, bits)
+
+
+def coarsened(state: AtomState, most: int) -> AtomState:
+    """State with at most `most` atoms, or in the fewest cells."""
+    while len(state.keys) > most and state.bits > _COARSE:
+        state = _coarse(state, np.minimum(_FINE, state.bits - 1))
+    return state
+
+
+@dataclass(frozen=True)
+class AtomResiduals(Statistic):
+    """Σwδ* of given atoms, for replicates of rows; `keys` are those of a state, as bytes."""
+
+    atoms: SegmentAtoms
+    bits: int
+    keys: bytes
+
+    @property
+    def count(self) -> int:
+        return len(self.keys) // 8
+
+    def zero(self, classes: int) -> tuple[Floats]:
+        return (np.zeros(self.count),)
+
+    def zero_drawn(self, classes: int, count: int) -> tuple[Floats]:
+        return (np.zeros((count, self.count)),)
+
+    def _places(self, chunk: Chunk) -> Ints:
+        keys, dropped = self.atoms.located(chunk)[0], _BITS - self.bits
+        return np.searchsorted(np.frombuffer(self.keys, np.int64), keys >> dropped << dropped)
+
+    def accumulate(self, state: tuple[Floats], chunk: Chunk) -> tuple[Floats]:
+        delta = chunk.event(self.atoms.notion).delta * weights_of(chunk)
+        return (state[0] + np.bincount(self._places(chunk), delta, self.count),)
+
+    def draw(self, sums: tuple[Floats], chunk: Chunk, replicates: Replicates) -> None:
+        p, _, delta, _ = chunk.event(self.atoms.notion)
+        drawn = replicates.scalars(self.atoms.notion, chunk.units, p, delta)
+        kernel_draws.add_bins(drawn * weights_of(chunk), self._places(chunk), sums[0])
 
 
 class DenseState(NamedTuple):

@@ -154,10 +154,13 @@ def region_table(
 # ---------------------------------------------------------------- groups of an audit
 
 
-def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[doc.Block]:
-    """Plot and table of groups by |z|, with simultaneous intervals."""
+def biased_groups(
+    groups: Sequence[dict[str, Any]], level: float, kind: str = "group"
+) -> list[doc.Block]:
+    """Plot and table of groups by |z|, or of segments, with simultaneous intervals."""
     if not groups:
         return []
+    segments = kind == "segment"
     alpha = 1 - level + 1e-12
 
     def alert(g: dict[str, Any]) -> bool:
@@ -166,36 +169,52 @@ def biased_groups(groups: Sequence[dict[str, Any]], level: float) -> list[doc.Bl
     shown = groups[:_MAX_BARS]
     rows = tuple(
         IntervalRow(
-            f"{g['group']} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"], alert(g)
+            f"{g[kind]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"], alert(g)
         )
         for g in shown
     )
     strip = IntervalPanel("bias y − p", rows, zero=True)
     count = len(groups)
-    some = f"The {len(shown)} most biased of {count:,} groups"
-    some = some if count > len(shown) else "All groups"
+    some = f"The {len(shown)} most biased of {count:,} {kind}s"
+    some = some if count > len(shown) else f"All {kind}s"
     intervals = f"simultaneous {interval_name(level)}s over all {count:,}"
     figure = doc.Figure(
         partial(plot_intervals, [strip], "bias", alert=f"adjusted p ≤ {1 - level:.2g}"),
         intervals_height([strip]),
-        f"Bias of groups: {some}",
+        f"Bias of {kind}s: {some}",
         f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
-        strip_table([strip], "Data of the plot: bias of groups", "group", level, "bias"),
+        strip_table([strip], f"Data of the plot: bias of {kind}s", kind, level, "bias"),
     )  # fmt: skip
     listed = [
         (
-            g["group"], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
+            g[kind], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
             formatting.number(g["frequency"]), formatting.signed(g["bias"]),
             formatting.span(g["low"], g["high"]),
+            *([formatting.number(g["scaled"])] if segments else []),
             doc.Cell(formatting.p_value(g["adjusted"]), "breached" if alert(g) else ""),
         )
         for g in groups
     ]  # fmt: skip
     head = (
-        "group", "rows", "mean prediction", "frequency", "bias", interval_name(level),
-        "adjusted p",
+        kind, "rows", "mean prediction", "frequency", "bias", interval_name(level),
+        *(["ECCE/σ"] if segments else []), "adjusted p",
     )  # fmt: skip
-    return [doc.Figures((figure,)), doc.table("Groups by their bias", head, listed, _SIGN)]
+    title = f"{kind.capitalize()}s by their bias"
+    return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
+
+
+def segment_blocks(errors: dict[str, Any] | None, level: float) -> list[doc.Block]:
+    """Multicalibration error as a sentence, and its segments as a plot and a table."""
+    if errors is None:
+        return []
+    if not errors["count"]:
+        return [doc.Paragraph("There are no rows, and no segments.")]
+    columns = formatting.joined(list(errors["columns"]), len(errors["columns"]))
+    text = f"Multicalibration error {formatting.number(errors['error'])}: the largest ECCE of "
+    text += f"{formatting.plural(errors['count'], 'segment')} of {columns} is "
+    text += f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for the "
+    text += "largest of all segments)"
+    return [doc.Paragraph(f"{text}."), *biased_groups(errors["listed"], level, "segment")]
 
 
 # ---------------------------------------------------------------- curves of an audit
@@ -294,6 +313,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
             doc.section("tests", "Tests of local calibration",
                     *test_blocks(tests, "covariates", 1 - level + 1e-12)),
             doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
+            doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
             doc.section("curves", "Where predictions are biased",
                     curve_figures(result["curves"], where, result.get("histograms", {})), listed),
             doc.section("recalibration", "After recalibration",

@@ -1,0 +1,114 @@
+"""Tests of segments, the intersections of covariates, with p-values adjusted for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from calibscale.auditing.group_tests import drawn_batches
+from calibscale.data import Floats
+from calibscale.errors import OptionError
+from calibscale.estimators.multicalibration import (
+    BoundMulticalibration,
+    Multicalibration,
+    SegmentTable,
+)
+from calibscale.estimators.skce import SKCE
+from calibscale.inference.multiple_testing import StepDown
+from calibscale.inference.nulls import ClusterSigns
+from calibscale.results.audit_results import Segment, SegmentErrors
+from calibscale.session import Session
+from calibscale.statistics.segment_atoms import AtomResiduals, coarsened
+
+MAX_LISTED = 1000  # segments in a result
+_CLUSTER_ATOMS = 2**14  # with clusters, whose replicates are drawn for rows, not for atoms
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Columns whose intersections an audit judges, in the place of its covariates.
+
+    Parameters
+    ----------
+    columns : str or sequence of str
+        Names of the columns: of categories, of few values, or cut into quantile bins.
+    depth : int
+        Maximum number of columns of a segment.
+    covariates : str, sequence of str or KLCE, optional
+        Covariates of the other parts of the audit, as in `audit`.  Default: the columns.
+
+    Examples
+    --------
+    >>> from calibscale import Segments
+    >>> Segments(["region", "device"]).depth
+    2
+    """
+
+    columns: str | Sequence[str]
+    depth: int = 2
+    covariates: str | Sequence[str] | SKCE | None = None
+
+    def __post_init__(self) -> None:
+        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
+        object.__setattr__(self, "columns", columns)
+        if not columns:
+            raise OptionError("segments need at least one column")
+
+
+def tested_segments(
+    session: Session,
+    estimator: Multicalibration,
+    n_replicates: int,
+    seed: int,
+    confidence_level: float,
+) -> SegmentErrors:
+    """Errors of all segments of an estimator, from one pass and labels drawn for its atoms.
+
+    Of clusters, which take further passes, residuals of rows have random signs.
+    """
+    bound = estimator.bind(session.profile)
+    assert isinstance(bound, BoundMulticalibration)
+    names, atoms = bound.covariates, bound.atoms
+    state = session.scan([atoms], covariates=names).groups[None][atoms]
+    clustered = session.rules.cluster is not None
+    if clustered:
+        state = coarsened(state, _CLUSTER_ATOMS)
+    if not state.sums[1].any():
+        return SegmentErrors(names, estimator.depth, 0)
+    table, estimate = bound.table(state), bound.finalize(state)
+    family, squares = StepDown(-table.scaled), np.zeros(len(table))
+    tail = (1 - confidence_level) / (2 * len(table))
+    if clustered:
+        residuals = AtomResiduals(atoms, int(state.bits), state.keys.tobytes())
+        for (drawn,) in drawn_batches(session, residuals, ClusterSigns(seed), n_replicates, names):
+            for replicate in drawn:
+                ecce, totals = table.walked(-replicate[table.order])
+                family.add(-table.in_sigmas(ecce)[None])
+                squares += totals**2
+        half = -ndtri(tail) * np.sqrt(squares / n_replicates) / table.weight
+        low, high = table.bias - half, table.bias + half
+    else:
+        for scaled in table.drawn(np.random.default_rng([seed, b]) for b in range(n_replicates)):
+            family.add(-scaled[None])
+        low, high = table.limits(tail)
+    segments = [*_segments(table, family, low, high)]
+    segments.sort(key=lambda each: (-each.certain_bias, -each.scaled))
+    details = estimate.details
+    return SegmentErrors(
+        names, estimator.depth, len(table), estimate.value, details["scaled"], details["relative"],
+        details["proportional"], float(family.adjusted.min()), estimate.approximation.error,
+        tuple(segments[:MAX_LISTED]),
+    )  # fmt: skip
+
+
+def _segments(table: SegmentTable, family: StepDown, low: Floats, high: Floats) -> Iterator[Segment]:
+    n, w, w2, _, p, *_ = table.totals
+    columns = (
+        w * w / w2, (p + table.totals[9]) / w, table.totals[9:11].sum(axis=0) / w, table.bias,
+        low, high, table.ecce, table.scaled, table.squared, family.alone, family.adjusted,
+    )  # fmt: skip
+    for i, where in enumerate(table.where):
+        yield Segment(where, int(n[i]), *(float(column[i]) for column in columns))
