@@ -23,11 +23,11 @@ from calibscale.auditing.tests_and_scores import (
     recalibrations,
 )
 from calibscale.data import Floats, RowCounts, problems
-from calibscale.data.covariates import Axis, axis_of
+from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, predicted
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError, require
-from calibscale.estimators.multicalibration import Multicalibration
+from calibscale.estimators.multicalibration import axes_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.results.audit_results import Audit, Scores
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
@@ -138,12 +138,10 @@ def audit(
     """
     started = time.perf_counter()
     chosen = recalibrate if isinstance(recalibrate, Recalibration) else Recalibration(recalibrate)
-    segments = covariates if isinstance(covariates, Segments) else None
-    if segments is not None:
-        covariates = segments.covariates or segments.columns
+    requested = Segments.on(covariates)
     with Session.open(source, **options) as session:
         data = session.source
-        local = replace(local_settings(covariates, data), seed=seed)
+        local = replace(local_settings(requested.local, data), seed=seed)
         names, notion = local.covariates, str(local.notion)
         _check(names, notion, data.classes, confidence_level, bins, min_rows)
         for name in names:
@@ -153,26 +151,15 @@ def audit(
         unsuitable += _clustered(session, methods, against, local.bandwidth_share)
         if against is not None:
             predicted(as_source(against), data)
-        columns = session.profile.columns(names)
         tests, tested = local_tests(session, estimators, n_replicates, seed)
         frozen_estimators = frozen(estimators, tests)
 
-        sample = session.profile.sample(notion).covariates
-        axes = tuple(
-            axis_of(column, column.name in local.categorical, sample[:, column.position], bins)
-            for column in columns.values()
-        )
+        axes = axes_of(session.profile, names, notion, local.categorical, bins)
         statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
         grouped = tested_groups(
             session, names, statistic, n_replicates, seed, min_rows, confidence_level
         )
-        errors = None
-        if segments is not None:
-            levelled = tuple(name for name in local.categorical if name in segments.columns)
-            settings = Multicalibration(
-                tuple(segments.columns), segments.depth, levelled, bins, min_rows, notion
-            )
-            errors = tested_segments(session, settings, n_replicates, seed, confidence_level)
+        segments = requested.estimator(local, bins, min_rows)
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes]
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
@@ -208,7 +195,8 @@ def audit(
         bias_map=bias_map,
         notes=tuple(notes),
         clusters=tested.clusters,
-        segments=errors,
+        segments=segments
+        and tested_segments(session, segments, n_replicates, seed, confidence_level),
         **session.outcome(
             counts,
             started,

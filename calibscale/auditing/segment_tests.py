@@ -10,12 +10,7 @@ from scipy.special import ndtri
 
 from calibscale.auditing.group_tests import drawn_batches
 from calibscale.data import Floats
-from calibscale.errors import OptionError
-from calibscale.estimators.multicalibration import (
-    BoundMulticalibration,
-    Multicalibration,
-    SegmentTable,
-)
+from calibscale.estimators.multicalibration import Multicalibration, SegmentTable
 from calibscale.estimators.skce import SKCE
 from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import ClusterSigns
@@ -54,8 +49,24 @@ class Segments:
     def __post_init__(self) -> None:
         columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
         object.__setattr__(self, "columns", columns)
-        if not columns:
-            raise OptionError("segments need at least one column")
+
+    @classmethod
+    def on(cls, covariates: str | Sequence[str] | SKCE | Segments) -> Segments:
+        """Segments, or none (of no columns) with the covariates of an audit."""
+        return covariates if isinstance(covariates, Segments) else cls((), covariates=covariates)
+
+    @property
+    def local(self) -> str | Sequence[str] | SKCE:
+        """Covariates of the other parts of the audit."""
+        return self.covariates or self.columns
+
+    def estimator(self, local: SKCE, bins: int, min_rows: int) -> Multicalibration | None:
+        """Multicalibration error with the notion and the categories of the audit, if requested."""
+        if not self.columns:
+            return None
+        levelled = tuple(name for name in local.categorical if name in self.columns)
+        columns = tuple(self.columns)
+        return Multicalibration(columns, self.depth, levelled, bins, min_rows, local.notion)
 
 
 def tested_segments(
@@ -70,7 +81,6 @@ def tested_segments(
     Of clusters, which take further passes, residuals of rows have random signs.
     """
     bound = estimator.bind(session.profile)
-    assert isinstance(bound, BoundMulticalibration)
     names, atoms = bound.covariates, bound.atoms
     state = session.scan([atoms], covariates=names).groups[None][atoms]
     clustered = session.rules.cluster is not None
@@ -104,7 +114,9 @@ def tested_segments(
     )  # fmt: skip
 
 
-def _segments(table: SegmentTable, family: StepDown, low: Floats, high: Floats) -> Iterator[Segment]:
+def _segments(
+    table: SegmentTable, family: StepDown, low: Floats, high: Floats
+) -> Iterator[Segment]:
     n, w, w2, _, p, *_ = table.totals
     columns = (
         w * w / w2, (p + table.totals[9]) / w, table.totals[9:11].sum(axis=0) / w, table.bias,

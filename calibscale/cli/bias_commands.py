@@ -162,7 +162,9 @@ def audit(
         raise click.UsageError("--hold-out needs --recalibrate")
     if shared.was_passed("depth") and segments is None:
         raise click.UsageError("--depth needs --segments")
-    names = shared.columns(covariates or segments)
+    if covariates is None and segments is None:
+        raise click.UsageError("pass --covariates or --segments")
+    names = shared.columns(segments if covariates is None else covariates)
     from calibscale.auditing import Recalibration, Segments
     from calibscale.auditing import audit as run
 

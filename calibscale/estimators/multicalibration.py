@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from calibscale.data import Floats, Ints, problems
-from calibscale.data.covariates import MAX_GROUPED_LEVELS, MAX_LEVELS, Axis, axis_of
+from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.kernel_sums import DataProfile
@@ -25,7 +25,9 @@ from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
 
 MAX_SEGMENTS = 100_000
-_SCORE_BINS = 10  # bins of nearly equal weight in which squared and proportional errors are computed
+_SCORE_BINS = (
+    10  # bins of nearly equal weight in which squared and proportional errors are computed
+)
 _LISTED = 10  # segments in the details of an estimate
 _DRAWS = 199  # of a floor
 _DEVIATIONS = 3.0  # of the walk within a cell, beyond its ends
@@ -34,17 +36,11 @@ _DEVIATIONS = 3.0  # of the walk within a cell, beyond its ends
 def axes_of(
     setup: DataProfile, names: Sequence[str], notion: str, categorical: Sequence[str], bins: int
 ) -> tuple[Axis, ...]:
-    """Axes of the columns; an OptionError for a categorical one with more than 64 values."""
-    columns, sample = setup.columns(tuple(names)), setup.sample(notion).covariates
-    for name in categorical:
-        if columns[name].levels is None:
-            raise OptionError(
-                f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too many "
-                "for segments: leave it out, or replace rare values by one"
-            )
+    """Columns cut at their values, or into quantile bins of a sample."""
+    sample = setup.sample(notion).covariates
     return tuple(
         axis_of(column, column.name in categorical, sample[:, column.position], bins)
-        for column in columns.values()
+        for column in setup.columns(tuple(names)).values()
     )
 
 
@@ -139,11 +135,9 @@ class SegmentTable:
         """
         if self.exact:
             return np.zeros(len(self))
-        _, w, w2, wp, wd, spread = self._sums
-        largest = [
-            self._largest(np.asarray(values)) for values in (np.clip(wp - wd, 0.0, w), wp, spread)
-        ]
-        events, predicted, variance = largest
+        weight, predicted, delta, variance = self._sums[[1, 3, 4, 5]]
+        events = np.clip(predicted - delta, 0.0, weight)
+        events, predicted, variance = map(self._largest, (events, predicted, variance))
         inside = np.minimum(np.minimum(events, predicted), _DEVIATIONS * np.sqrt(variance))
         return 2.0 * inside / self.weight
 
@@ -221,8 +215,9 @@ def _segments(
         for i, size in zip(subset, sizes, strict=True):
             known &= parts[i] < size  # other values are in no segment
             number = number * size + parts[i]
-        n, w, w2 = (np.bincount(number[known], column[known], math.prod(sizes)) for column in sums.T)
-        renamed = np.full(math.prod(sizes), -1)
+        number, total = number[known], math.prod(sizes)
+        n, w, w2 = (np.bincount(number, column[known], total) for column in sums.T)
+        renamed = np.full(total, -1)
         for j in np.flatnonzero((w * w >= min_rows * (1 - 1e-9) * w2) & (n > 0) | (not subset)):
             each = np.unravel_index(j, sizes) if subset else ()
             conditions = tuple(axes[i].where(int(k)) for i, k in zip(subset, each, strict=True))
@@ -232,7 +227,7 @@ def _segments(
                 continue  # the same rows as without one of its conditions
             renamed[j] = len(where)
             where.append(conditions)
-        members[known, t] = renamed[number[known]]
+        members[known, t] = renamed[number]
     return where, members
 
 
@@ -241,16 +236,19 @@ class Multicalibration(ScalarEstimator):
     """Multicalibration error: the largest ECCE of segments in units of its standard deviation.
 
     Segments are the intersections of up to `depth` covariates: values of those with few, quantile
-    bins of the others.  The ECCE of a segment is max_j C_j − min_j C_j of the cumulative differences
-    C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw of its rows in order of the score, σ = √(Σw²p(1 − p))/Σw.
-    The value is the largest ECCE/σ times σ of all rows, in units of a probability; `details` has the
-    largest ECCE/σ (``scaled``) and the ``proportional`` error of bins [Guy et al. 2025, *Measuring
-    multi-calibration*, eq. 5; La Cava et al. 2023].  Use it where predictions must be right for every
-    group; a large value means that they are not for some.  It is biased upwards by noise, more so the
-    more segments there are: its `floor`, and the exact test, have the maximum of drawn labels.
+    bins of the others.  The ECCE of a segment is the range max_j C_j − min_j C_j of the cumulative
+    differences C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw of its rows in order of the score, and
+    σ = √(Σw²p(1 − p))/Σw.  The value is the largest ECCE/σ times σ of all rows, in units of a
+    probability; `details` has the largest ECCE/σ (``scaled``), the value relative to the rarer
+    outcome, the ``proportional`` error, the largest |frequency − mean p|/frequency of a tenth of
+    the scores in a segment, and the worst segments [Guy et al. 2025, *Measuring multi-calibration*;
+    La Cava et al. 2023, *Fair admission risk prediction with proportional multicalibration*].
 
-    Rows of equal score (to 1e-12) are one step of the walk.  With more than 2^20 pairs of a crossing
-    and a score, scores are kept in cells, and `approximation` covers the effect.
+    Use it where predictions must be right for every group; a large value means that they are not
+    for some.  Noise biases it upwards, more so with more segments: its `floor` and its test have
+    the maximum of drawn labels.  Rows of equal score (to 1e-12) are one step of a walk.  With more
+    than 2^20 pairs of a crossing and a score, scores are kept in cells, and `approximation` covers
+    the effect.  Cost: one pass.
 
     Parameters
     ----------
@@ -298,23 +296,29 @@ class Multicalibration(ScalarEstimator):
         for option in ("covariates", "categorical"):
             names = getattr(self, option)
             object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
-        require(1 <= self.depth, "depth must be at least 1", self.depth)
+        require(self.depth >= 1, "depth must be at least 1", self.depth)
         require(self.bins >= 2, "bins must be at least 2", self.bins)
         require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
 
-    def bind(self, setup: DataProfile) -> BoundEstimator:  # type: ignore[override]
+    def bind(self, setup: DataProfile) -> BoundMulticalibration:  # type: ignore[override]
         require(self.covariates, "multicalibration needs covariates=[…], the columns of segments")
         notion = self.notion_for(setup.classes)
         problems(notion, setup.classes)
         levelled = setup.source.categorical(self.covariates, self.categorical)
         settings = replace(self, notion=notion, categorical=levelled)
+        for name in levelled:
+            if setup.columns(self.covariates)[name].levels is None:
+                raise OptionError(
+                    f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too "
+                    "many for segments: leave it out, or replace rare values by one"
+                )
         axes = axes_of(setup, self.covariates, notion, levelled, self.bins)
         return BoundMulticalibration(settings, axes)
 
     def with_parts(self, **parts: Any) -> BoundEstimator:
         return BoundMulticalibration(self, **parts)
 
-    def mergeable(self, classes: int) -> Multicalibration:  # type: ignore[override]
+    def mergeable(self, classes: int) -> Self:
         return replace(self, fixed_cells=True)
 
     @property

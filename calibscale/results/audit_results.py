@@ -195,7 +195,7 @@ class SegmentErrors(Declared):
     relative: float | None = None
     proportional: float | None = None
     p_value: Share | None = None
-    cells_error: float = 0.0
+    cells_error: float | None = None
     listed: tuple[Segment, ...] = ()
 
 

@@ -49,10 +49,10 @@ class SegmentAtoms(Statistic):
     """Sums of rows by the crossing of all axes and the score of a scalar notion.
 
     Every segment, a crossing of some of the axes, is a sum of atoms.  The position of a score is
-    √p/(√p + √(1 − p)), in which cells of equal width hold about equal information on p near 0 and 1.
-    Scores are kept to 40 bits while there are at most 2^20 atoms; beyond that, in the most cells of
-    2^16, 2^15, …, 2^5 with so few atoms.  The number of atoms does not fall when rows are added, so
-    that the cells depend on the rows and not on the order of merges.
+    √p/(√p + √(1 − p)): cells of equal width have about equal information on p near 0 and 1.
+    Scores are kept to 40 bits while there are at most 2^20 atoms; beyond that, in the most cells
+    of 2^16, 2^15, …, 2^5 with so few atoms.  The number of atoms does not fall when rows are added,
+    so that the cells depend on the rows and not on the order of merges.
 
     Raises
     ------
@@ -84,9 +84,7 @@ class SegmentAtoms(Statistic):
 
     def accumulate(self, state: AtomState, chunk: Chunk) -> AtomState:
         keys, values = self.located(chunk)
-        order = np.argsort(keys, kind="stable")
-        keys, values = keys[order], values[:, order]
-        return self.merge(state, _summed(keys, values, self.zero(0).bits))
+        return self.merge(state, _summed(keys, np.array(_BITS), values))
 
     def located(self, chunk: Chunk) -> tuple[Ints, Floats]:
         """Key and terms of the sums (6, c) of each row."""
@@ -105,10 +103,7 @@ class SegmentAtoms(Statistic):
     def merge(self, a: AtomState, b: AtomState) -> AtomState:
         bits = np.minimum(a.bits, b.bits)
         a, b = _coarse(a, bits), _coarse(b, bits)
-        keys = np.concatenate([a.keys, b.keys])
-        order = np.argsort(keys, kind="stable")  # fast, as there are two runs
-        sums = np.concatenate([a.sums, b.sums], axis=1)[:, order]
-        state = _summed(keys[order], sums, bits)
+        state = _summed(np.append(a.keys, b.keys), bits, a.sums, b.sums)
         while len(state.keys) > MAX_ATOMS:
             if state.bits <= _COARSE:
                 raise OptionError(
@@ -120,12 +115,16 @@ class SegmentAtoms(Statistic):
         return state
 
 
-def _summed(keys: Ints, sums: Floats, bits: Any) -> AtomState:
-    """State of sorted keys, with the sums of equal ones added."""
-    if not len(keys):
-        return AtomState(keys, sums, np.array(bits))
+def _summed(keys: Ints, bits: Any, *parts: Floats) -> AtomState:
+    """State of keys in any order; the columns of their sums are in parts."""
+    order = np.argsort(keys, kind="stable")  # fast for two runs
+    keys = keys[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return AtomState(keys[starts], np.add.reduceat(sums, starts, axis=1), np.array(bits))
+    sums = np.zeros((6, len(starts)))
+    for total, *columns in zip(sums, *parts, strict=True):  # one by one, to need less memory
+        if len(keys):
+            total += np.add.reduceat(np.concatenate(columns)[order], starts)
+    return AtomState(keys[starts], sums, np.asarray(bits))
 
 
 def _coarse(state: AtomState, bits: Any) -> AtomState:
@@ -133,7 +132,7 @@ def _coarse(state: AtomState, bits: Any) -> AtomState:
     if state.bits == bits:
         return state
     dropped = _BITS - int(bits)
-    return _summed(state.keys >> dropped << dropped, state.sums, bits)
+    return _summed(state.keys >> dropped << dropped, bits, state.sums)
 
 
 def coarsened(state: AtomState, most: int) -> AtomState:

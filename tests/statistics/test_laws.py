@@ -34,6 +34,7 @@ from calibscale.statistics.score_sums import (
     ScalarScores,
     Totals,
 )
+from calibscale.statistics.segment_atoms import SegmentAtoms, coarsened
 
 K = 2
 ROWS = 60
@@ -88,7 +89,11 @@ SERIES = FourierSeries((Factor("gaussian", (0.5,), (0.0,), (1.0,)),), 1e-9)
 MODES = Modes("positive", SERIES, True, (), (1,), (LEVELS,), (tuple(np.eye(3).ravel()),))
 GRID = np.linspace(0, 2, 9)[:, None]
 
+ATOMS = SegmentAtoms((Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive")
 EXAMPLES = {
+    "AtomResiduals": lambda cls: cls(
+        ATOMS, 6, coarsened(ATOMS.accumulate(ATOMS.zero(K), _chunk()), 30).keys.tobytes()
+    ),
     "BettingEProcess": lambda cls: cls("positive"),
     "BinCounts": lambda cls: cls("top_label", EDGES),
     "BinMoments": lambda cls: cls("class_wise", 7),
@@ -98,6 +103,7 @@ EXAMPLES = {
     "Certain": lambda cls: cls(),
     "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
+    "DenseAtoms": lambda cls: cls(ATOMS),
     "EventSums": lambda cls: cls("positive"),
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
     "FineHistogram": lambda cls: cls("top_label"),
@@ -138,6 +144,7 @@ EXAMPLES = {
     "TolerantEProcess": lambda cls: cls(
         "positive", learned=((None, (1.0, *(-1.0, 0.0, 1.0) * 6)),), tolerance=0.1
     ),
+    "SegmentAtoms": lambda cls: ATOMS,
     "SimplexCells": lambda cls: cls(),
     "SpreadSums": lambda cls: cls("positive"),
     "SquaredResiduals": lambda cls: cls(BinCounts("class_wise", EDGES)),

@@ -212,7 +212,9 @@ def segment_blocks(errors: dict[str, Any] | None, level: float) -> list[doc.Bloc
     columns = formatting.joined(list(errors["columns"]), len(errors["columns"]))
     text = f"Multicalibration error {formatting.number(errors['error'])}: the largest ECCE of "
     text += f"{formatting.plural(errors['count'], 'segment')} of {columns} is "
-    text += f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for the "
+    text += (
+        f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for the "
+    )
     text += "largest of all segments)"
     return [doc.Paragraph(f"{text}."), *biased_groups(errors["listed"], level, "segment")]
 
