@@ -159,7 +159,9 @@ def audit(
         grouped = tested_groups(
             session, names, statistic, n_replicates, seed, min_rows, confidence_level
         )
-        segments = requested.estimator(local, bins, min_rows)
+        segments = None
+        if judged := requested.estimator(local, bins, min_rows):
+            segments = tested_segments(session, judged, n_replicates, seed, confidence_level)
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes]
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
@@ -195,8 +197,7 @@ def audit(
         bias_map=bias_map,
         notes=tuple(notes),
         clusters=tested.clusters,
-        segments=segments
-        and tested_segments(session, segments, n_replicates, seed, confidence_level),
+        segments=segments,
         **session.outcome(
             counts,
             started,
