@@ -360,7 +360,7 @@ class BoundMulticalibration(BoundEstimator):
 
     def table(self, state: Any) -> SegmentTable:
         """Segments of a state with at least one row."""
-        sparse = DenseAtoms.sparse(state) if self.settings.fixed_cells else state
+        sparse = DenseAtoms(self.atoms).sparse(state) if self.settings.fixed_cells else state
         return SegmentTable(self.atoms, sparse, self.settings.depth, self.settings.min_rows)
 
     def finalize(self, *states: Any) -> Estimate:

@@ -17,8 +17,8 @@ from calibscale.statistics import Replicates, Statistic, weights_of
 MAX_ATOMS = 2**20
 _BITS = 40  # of the position of a score: scores that differ by less than 1e-12 are one
 _FINE, _COARSE = 16, 5  # bits of cells, if there are too many atoms: from the first to the last
-_DENSE_BITS = 6  # of cells in ledgers
-_MAX_DENSE = 2**16  # atoms in ledgers
+_DENSE = 15  # bits of the number of atoms in ledgers, of which a day has 1.5 MB
+_MAX_DENSE_BITS = 10  # of their cells
 _MAX_CROSSINGS = 2**22
 
 
@@ -182,31 +182,31 @@ class DenseState(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseAtoms(Statistic):
-    """`SegmentAtoms` in 64 cells of the score, whose states are added, as ledgers need it."""
+    """`SegmentAtoms` in 32 to 1,024 cells of the score, whose states add, as ledgers need it."""
 
     atoms: SegmentAtoms
-    powers: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        count = math.prod(self.atoms.sizes) << _DENSE_BITS
-        if count > _MAX_DENSE:
+        if self.bits < _COARSE:
             raise OptionError(
-                f"a ledger keeps at most {_MAX_DENSE >> _DENSE_BITS:,} crossings of columns, not "
-                f"{count >> _DENSE_BITS:,}: use fewer columns, or fewer bins"
+                f"a ledger keeps at most {2 ** (_DENSE - _COARSE):,} crossings of columns, not "
+                f"{math.prod(self.atoms.sizes):,}: use fewer columns, or fewer bins"
             )
 
+    @property
+    def bits(self) -> int:
+        return min(_MAX_DENSE_BITS, _DENSE - (math.prod(self.atoms.sizes) - 1).bit_length())
+
     def zero(self, classes: int) -> DenseState:
-        return DenseState(np.zeros((6, math.prod(self.atoms.sizes) << _DENSE_BITS)))
+        return DenseState(np.zeros((6, math.prod(self.atoms.sizes) << self.bits)))
 
     def accumulate(self, state: DenseState, chunk: Chunk) -> DenseState:
         keys, values = self.atoms.located(chunk)
         for total, value in zip(state.sums, values, strict=True):
-            total += np.bincount(keys >> (_BITS - _DENSE_BITS), value, len(total))
+            total += np.bincount(keys >> (_BITS - self.bits), value, len(total))
         return state
 
-    @staticmethod
-    def sparse(state: DenseState) -> AtomState:
+    def sparse(self, state: DenseState) -> AtomState:
         """State of the atoms with rows."""
         full = np.flatnonzero(state.sums[0])
-        keys = full.astype(np.int64) << (_BITS - _DENSE_BITS)
-        return AtomState(keys, state.sums[:, full], np.array(_DENSE_BITS))
+        return AtomState(full << (_BITS - self.bits), state.sums[:, full], np.array(self.bits))

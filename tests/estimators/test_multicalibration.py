@@ -119,6 +119,7 @@ def test_value__equals_mcgrad(name, data_folder):
 # ---------------------------------------------------------------- states
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("dense", [False, True])
 def test_cells__change_errors_by_at_most_the_bound(monkeypatch, dense):
     p, y, x = _rows(n=20_000)

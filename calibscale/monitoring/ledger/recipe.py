@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.data import Floats
+from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
 from calibscale.estimators import ESTIMATORS
@@ -131,7 +132,7 @@ def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
 @cache
 def _kinds() -> dict[str, Any]:
     """Class by name of everything that a ledger can store."""
-    others = (RandomFourier, OneHot, ProductKernel, HoldOut, Factor, FourierSeries)
+    others = (RandomFourier, OneHot, ProductKernel, HoldOut, Factor, FourierSeries, Axis)
     kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *others)
     return {kind.__name__: kind for kind in kinds}
 
