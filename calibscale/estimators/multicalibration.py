@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats, Ints, problems
+from calibscale.data import Floats, Ints
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, ScalarEstimator
+from calibscale.estimators.base import ScalarEstimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
@@ -283,12 +283,12 @@ class Multicalibration(ScalarEstimator):
     bins: int = 5
     min_rows: int = 30
     notion: str | None = None
+    axes: tuple[Axis, ...] = field(default=(), repr=False, kw_only=True)  # of `bind`
     fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added
     name: ClassVar[str] = "multicalibration"
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
     draws_cells: ClassVar[bool] = True
-    bound_fields: ClassVar[tuple[str, ...]] = ("axes",)
     no_interval: ClassVar[str | None] = "the largest error of several segments has no normal limit"
 
     def __post_init__(self) -> None:
@@ -300,108 +300,66 @@ class Multicalibration(ScalarEstimator):
         require(self.bins >= 2, "bins must be at least 2", self.bins)
         require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
 
-    def bind(self, setup: DataProfile) -> BoundMulticalibration:  # type: ignore[override]
+    def bind(self, setup: DataProfile) -> Self:
         require(self.covariates, "multicalibration needs covariates=[…], the columns of segments")
-        notion = self.notion_for(setup.classes)
-        problems(notion, setup.classes)
+        bound = super().bind(setup)
         levelled = setup.source.categorical(self.covariates, self.categorical)
-        settings = replace(self, notion=notion, categorical=levelled)
         for name in levelled:
             if setup.columns(self.covariates)[name].levels is None:
                 raise OptionError(
                     f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too "
                     "many for segments: leave it out, or replace rare values by one"
                 )
-        axes = axes_of(setup, self.covariates, notion, levelled, self.bins)
-        return BoundMulticalibration(settings, axes)
-
-    def with_parts(self, **parts: Any) -> BoundEstimator:
-        return BoundMulticalibration(self, **parts)
+        axes = axes_of(setup, self.covariates, bound.judged, levelled, self.bins)
+        return replace(bound, categorical=levelled, axes=axes)
 
     def mergeable(self, classes: int) -> Self:
         return replace(self, fixed_cells=True)
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
-        raise TypeError(f"{self.name} has statistics only once it is bound to data")
-
-    def finalize(self, *states: Any) -> Estimate:
-        raise TypeError(f"{self.name} has a value only once it is bound to data")
-
-
-@dataclass(frozen=True)
-class BoundMulticalibration(BoundEstimator):
-    """`Multicalibration` with the axes of its covariates."""
-
-    settings: Multicalibration
-    axes: tuple[Axis, ...]
-    name: ClassVar[str] = Multicalibration.name
-    testable: ClassVar[bool] = True
-    draws_cells: ClassVar[bool] = True
-    no_interval: ClassVar[str | None] = Multicalibration.no_interval
-
-    @property
-    def notion(self) -> str:  # type: ignore[override]
-        return str(self.settings.notion)
-
-    @property
-    def covariates(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.settings.covariates
-
-    @property
     def atoms(self) -> SegmentAtoms:
-        return SegmentAtoms(self.axes, self.notion)
+        return SegmentAtoms(self.axes, self.judged)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (DenseAtoms(self.atoms) if self.settings.fixed_cells else self.atoms,)
+        return (DenseAtoms(self.atoms) if self.fixed_cells else self.atoms,)
 
     floor_needs = needs
 
     def table(self, state: Any) -> SegmentTable:
         """Segments of a state with at least one row."""
-        sparse = DenseAtoms(self.atoms).sparse(state) if self.settings.fixed_cells else state
-        return SegmentTable(self.atoms, sparse, self.settings.depth, self.settings.min_rows)
+        sparse = DenseAtoms(self.atoms).sparse(state) if self.fixed_cells else state
+        return SegmentTable(self.atoms, sparse, self.depth, self.min_rows)
 
     def finalize(self, *states: Any) -> Estimate:
         (state,) = states
-        settings = self.settings
         parameters = {
-            "covariates": list(settings.covariates), "categorical": list(settings.categorical),
-            "depth": settings.depth, "bins": settings.bins, "min_rows": settings.min_rows,
+            "covariates": list(self.covariates), "categorical": list(self.categorical),
+            "depth": self.depth, "bins": self.bins, "min_rows": self.min_rows,
         }  # fmt: skip
         if not state.sums[0].any():
             return self.unknown(parameters)
         table = self.table(state)
         scaled, sigma, totals = table.scaled, table.sigma, table.totals
-        error = float(np.max(ratio(table.error, sigma))) * sigma[0]
+        error = float(np.max(ratio(table.error, sigma)) * sigma[0])
         prevalence = float(totals[9:11].sum(axis=0)[0] / totals[1, 0])
-        order = np.argsort(-scaled, kind="stable")[:_LISTED]
         value, rarer = float(scaled.max() * sigma[0]), min(prevalence, 1.0 - prevalence)
+        columns = {"bias": table.bias, "ecce": table.ecce, "scaled": scaled,
+                   "squared": table.squared}  # fmt: skip
         return Estimate(
-            self.name, self.notion, value, parameters=parameters, n=int(totals[0, 0]),
+            self.name, self.judged, value, parameters=parameters, n=int(totals[0, 0]),
             approximation=Approximation("cells", error) if error > 0 else EXACT,
             details={
-                "segments_tested": len(table), "scaled": float(scaled.max()), "sigma": sigma[0],
-                "relative": value / rarer if rarer > 0 else None,
-                "proportional": table.proportional(settings.min_rows),
+                "segments_tested": len(table), "scaled": float(scaled.max()),
+                "sigma": float(sigma[0]), "relative": value / rarer if rarer > 0 else None,
+                "proportional": table.proportional(self.min_rows),
                 "segments": [
-                    {
-                        "segment": Segment.name_of(table.where[i]), "n": int(totals[0, i]),
-                        "bias": float(table.bias[i]), "ecce": float(table.ecce[i]),
-                        "scaled": float(scaled[i]), "squared": float(table.squared[i]),
-                    }
-                    for i in order.tolist()
+                    {"segment": Segment.name_of(table.where[i]), "n": int(totals[0, i])}
+                    | {name: float(column[i]) for name, column in columns.items()}
+                    for i in np.argsort(-scaled, kind="stable")[:_LISTED]
                 ],
             },
         )  # fmt: skip
-
-    def value(self, *states: Any) -> float:
-        (state,) = states
-        if not state.sums[0].any():
-            return float("nan")
-        table = self.table(state)
-        return float(table.scaled.max() * table.sigma[0])
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         table = self.table(states[0])
@@ -409,7 +367,7 @@ class BoundMulticalibration(BoundEstimator):
             yield float(scaled.max() * table.sigma[0])
 
     def floor(self, *states: Any) -> Floor | None:
-        (state,) = states
-        if not state.sums[0].any():
+        value = self.value(*states)
+        if math.isnan(value):
             return None
-        return Floor.of([*self.cell_values(states, 0, range(_DRAWS))], self.value(*states))
+        return Floor.of([*self.cell_values(states, 0, range(_DRAWS))], value)
