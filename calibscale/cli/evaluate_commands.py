@@ -103,7 +103,8 @@ def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimato
             if key != "notion" or text in texts or known[key].default != "canonical":
                 settings.setdefault(key, values[option])
         if "covariates" in known and not settings.get("covariates"):
-            raise click.UsageError(f"{name} needs --covariates A,B (without covariates, use kce)")
+            other = " (without covariates, use kce)" * (name == "klce")
+            raise click.UsageError(f"{name} needs --covariates A,B{other}")
         built.append(build(name, settings))
     for option in _SHARED.values():
         if shared.was_passed(option) and option != "seed" and option not in used:

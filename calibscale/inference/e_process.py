@@ -10,6 +10,7 @@ calibration.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -257,6 +258,20 @@ def log_evidence(increments: Floats) -> Floats:
     `increments` (nights, bets) are sums of log(g_y/q_y) of each night.
     """
     return advance(no_evidence(increments.shape[1:]), increments, 0)[0]
+
+
+def log_e_value(p_value: float) -> float:
+    """Logarithm of an e-value from a p-value, ∫ κ p^(κ − 1) dκ over [0, 1] [Vovk & Wang 2021].
+
+    Examples
+    --------
+    >>> round(math.exp(log_e_value(0.005)), 2), math.exp(log_e_value(1.0))
+    (6.9, 0.5)
+    """
+    log = math.log(p_value)
+    if log > -1e-4:  # by its series, as the difference below is of nearly equal numbers
+        return math.log(0.5)
+    return math.log((1.0 - p_value + p_value * log) / (p_value * log * log))
 
 
 def no_evidence(shape: tuple[int, ...]) -> Floats:

@@ -312,7 +312,7 @@ class NightJudge:
         first = book.start(model, self._first_day())
         begin = max(first, settings.since or first)
         places = book.places(model, settings.since, first_nights(self.ledger, model, begin))
-        collected = evidence(self.ledger, model, begin, shares(places), _TREND_DAYS)
+        collected = evidence(self.ledger, model, begin, shares(places), _TREND_DAYS, settings.tests)
         if not collected.processes:
             self.notes.append(
                 f"There is no evidence yet: no labelled row of {model} since "

@@ -199,7 +199,7 @@ def test_audit__rejects_calibrated_segments_at_the_level(clusters):
     """Familywise error at 5 %, with labels of clusters of ten rows that depend on one uniform."""
     rejected = 0
     for seed in range(400):
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng([seed, 1])
         p, _, x = _rows(seed, n=1500, shift=0.0)
         ids = np.arange(len(p)) // (10 if clusters else 1)
         u = rng.random(ids.max() + 1)[ids]
@@ -237,7 +237,7 @@ def test_audit__lists_segments_by_the_certain_part_of_their_bias():
 def test_audit__of_clusters_has_wider_intervals():
     p, _, x = _rows(shift=0.0)
     ids = np.arange(len(p)) // 10
-    u = np.random.default_rng(0).random(ids.max() + 1)[ids]
+    u = np.random.default_rng([0, 1]).random(ids.max() + 1)[ids]
     source = _source(p, (u < p).astype(int), np.column_stack([x, ids]), names=(*NAMES, "id"))
     rows = cs.audit(source, cs.Segments(NAMES), n_replicates=99).segments
     with cs.Session.open(source) as session:

@@ -204,7 +204,8 @@ class DriftSettings:
 class Alarms:
     """Evidence over time; `notions` defaults to the scalar notion of the source.
 
-    With a `tolerance` an alarm needs evidence that the calibration error is above it.
+    `tests` are statistics of [test] whose p-values of the days are evidence as well.  With a
+    `tolerance` an alarm needs evidence that the calibration error is above it.
     """
 
     notions: (
@@ -217,10 +218,13 @@ class Alarms:
     since: Day | None = None
     learn_days: Annotated[int, Field(ge=1, le=toml_lines.MAX_COUNT)] = 28
     tolerance: Level | None = None
+    tests: Annotated[tuple[str, ...], Unique] = ()
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and "canonical" in (self.notions or ()):
             raise ValueError("a tolerance is for the notions 'top_label' and 'positive' only")
+        if self.tolerance is not None and self.tests:
+            raise ValueError("tests have no tolerance: they are of exact calibration")
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)

@@ -159,6 +159,11 @@ def _listed(where: Where, name: str, names: Iterable[str | None], problems: Prob
 
 
 def _tests(job: Job, names: list[str | None], problems: Problems) -> None:
+    statistics = (job.test and job.test.statistics) or ()
+    for index, name in enumerate(job.alarms.tests if job.alarms else ()):
+        if name not in statistics:
+            what = f"{shown(name)} is not among the statistics of [test]; {hint(name, statistics)}"
+            problems.add(("alarms", "tests", index), what)
     if job.test is None or problems.under("test"):
         return
     if not job.test.statistics and not problems.under("estimators"):

@@ -348,8 +348,8 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             except OptionError as error:
                 problems.add(where, f"{name}: {error}")
         else:
-            what = f"{name} needs covariates = [...]; without covariates, use kce"
-            problems.add(where, what)
+            other = "; without covariates, use kce" * (name == "klce")
+            problems.add(where, f"{name} needs covariates = [...]{other}")
     return {"name": name, **settings}
 
 

@@ -16,7 +16,14 @@ import numpy as np
 from calibscale.atomic_files import write_whole
 from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
-from calibscale.inference.e_process import BettingEProcess, advance, no_evidence, places, shares
+from calibscale.inference.e_process import (
+    BettingEProcess,
+    advance,
+    log_e_value,
+    no_evidence,
+    places,
+    shares,
+)
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store
@@ -71,8 +78,9 @@ def evidence(
     start: str,
     weights: Mapping[float, float] | None = None,
     nights: int | None = None,
+    tests: Sequence[str] = (),
 ) -> Evidence:
-    """Processes of all notions and groups since `start`, or over the last `nights` only.
+    """Processes of all notions, groups and `tests` since `start`, or over the last `nights` only.
 
     Days without rows have the factor 1, so that a day that comes late, or in another order, changes
     neither the bets nor the restarts of other days.  If there are groups, the processes are those
@@ -97,10 +105,18 @@ def evidence(
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
-        share = share_of[group] / len(recipe.wagers)
+        share = share_of[group] / (len(recipe.wagers) + len(tests))
         for wagers, log in zip(recipe.wagers, logs, strict=True):
             by_size = (log[:, 0], share, wagers.sizes, log) if wagers.sizes else (log, share)
             processes.append(Process(wagers.notion, group, *by_size))
+    for name in tests:
+        increments = np.zeros((count, 1))
+        for entry in entries[None]:
+            for test in entry.info["tests"]:
+                if test["statistic"] == name and test["p_value"] is not None:
+                    increments[_night(entry, first)] = log_e_value(test["p_value"])
+        log = advance(no_evidence((1,)), increments, 0)[0][shown.start :]
+        processes.append(Process(name, None, log, 1.0 / (len(recipe.wagers) + len(tests))))
     days = [(first + timedelta(night)).isoformat() for night in shown]
     return Evidence(days, processes, damaged)
 
