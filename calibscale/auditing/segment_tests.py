@@ -98,7 +98,7 @@ def tested_segments(
                 ecce, totals = table.walked(-replicate[table.order])
                 family.add(-table.in_sigmas(ecce)[None])
                 squares += totals**2
-        half = -ndtri(tail) * np.sqrt(squares / n_replicates) / table.weight
+        half = -ndtri(tail) * np.sqrt(squares / n_replicates) / table.sums.weight
         low, high = table.bias - half, table.bias + half
     else:
         for scaled in table.drawn(np.random.default_rng([seed, b]) for b in range(n_replicates)):
@@ -117,10 +117,11 @@ def tested_segments(
 def _segments(
     table: SegmentTable, family: StepDown, low: Floats, high: Floats
 ) -> Iterator[Segment]:
-    n, w, w2, _, p, *_ = table.totals
+    sums, weight = table.sums, table.sums.weight
+    frequency = sums.event / weight
     columns = (
-        w * w / w2, (p + table.totals[9]) / w, table.totals[9:11].sum(axis=0) / w, table.bias,
-        low, high, table.ecce, table.scaled, table.squared, family.alone, family.adjusted,
+        weight**2 / sums.weight2, frequency - table.bias, frequency, table.bias, low, high,
+        table.ecce, table.scaled, table.squared, family.alone, family.adjusted,
     )  # fmt: skip
     for i, where in enumerate(table.where):
-        yield Segment(where, int(n[i]), *(float(column[i]) for column in columns))
+        yield Segment(where, int(sums.n[i]), *(float(column[i]) for column in columns))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
 
 MAX_SEGMENTS = 100_000
-_SCORE_BINS = (
-    10  # bins of nearly equal weight in which squared and proportional errors are computed
-)
+_BINS = 10  # of the score, of nearly equal weight, for squared and proportional errors
 _LISTED = 10  # segments in the details of an estimate
 _DRAWS = 199  # of a floor
 _DEVIATIONS = 3.0  # of the walk within a cell, beyond its ends
@@ -44,6 +42,31 @@ def axes_of(
     )
 
 
+class SegmentSums(NamedTuple):
+    """Σ1, Σw, Σw², Σw²p(1 − p), and sums over the rows without the event and over those with it.
+
+    The latter are of wp, w(1 − p), w²p², w²p(1 − p) and w²(1 − p)² (5, …); p is the mean of an
+    atom, and w² of its rows does not depend on the event.
+    """
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    variance: Floats
+    others: Floats
+    events: Floats
+
+    @property
+    def event(self) -> Floats:
+        """Σw over the rows with the event."""
+        return self.events[0] + self.events[1]
+
+    @property
+    def excess(self) -> Floats:
+        """Σw(event − p)."""
+        return self.events[1] - self.others[0]
+
+
 class SegmentTable:
     """Segments of the rows of a state, with their sums and errors.
 
@@ -54,10 +77,8 @@ class SegmentTable:
     ----------
     where : list of tuple of Where
         Conditions that define each segment; the first is of all rows.
-    sums : (S, 10, 14)
-        Sums over the rows of each segment in ten bins of the score: Σ of 1, w, w², w²p(1 − p), then
-        of wp, w(1 − p), w²p², w²p(1 − p) and w²(1 − p)² over the rows without the event, and over
-        those with it; p is the mean of an atom.
+    binned, sums : SegmentSums
+        Sums of each segment in ten bins of the score (…, S, 10), and of all its rows (…, S).
     order : (a,)
         Atoms of the state in order of the score.
     """
@@ -71,8 +92,11 @@ class SegmentTable:
         self.where, self._members = _segments(atoms, codes, self._by_crossing, depth, min_rows)
         weight = np.cumsum(self._sums[1])
         before = np.repeat((weight - self._sums[1])[self._starts[:-1]], np.diff(self._starts))
-        self.bins = np.minimum(_SCORE_BINS * before / weight[-1:], _SCORE_BINS - 1).astype(np.int64)
-        self.sums = self._by_segment().reshape(len(self), _SCORE_BINS, -1)
+        self.bins = np.minimum(_BINS * before / weight[-1:], _BINS - 1).astype(np.int64)
+        sums = self._by_segment().T.reshape(-1, len(self), _BINS)
+        n, weight, weight2, variance = sums[:4]
+        self.binned = SegmentSums(n, weight, weight2, variance, sums[4:9], sums[9:])
+        self.sums = SegmentSums(*(column.sum(axis=-1) for column in self.binned))
 
     def __len__(self) -> int:
         return len(self.where)
@@ -90,27 +114,23 @@ class SegmentTable:
         columns = [n, w, w2, spread]
         for part in (w - events, events):
             columns += [part * p, part * r, *(unit * part * each for each in (p * p, p * r, r * r))]
-        out = np.zeros((len(self) * _SCORE_BINS, len(columns)))
+        out = np.zeros((len(self) * _BINS, len(columns)))
         segment_walks.add_to_segments(
-            np.array(columns), self._crossing, self._members, self.bins, _SCORE_BINS, out
+            np.array(columns), self._crossing, self._members, self.bins, _BINS, out
         )
         return out
 
     # ---------------------------------------------------------------- errors, each (S,)
 
-    @cached_property
-    def totals(self) -> Floats:
-        """Sums of each segment (14, S)."""
-        return self.sums.sum(axis=1).T
-
-    @property
-    def weight(self) -> Floats:
-        return self.totals[1]
-
     @property
     def sigma(self) -> Floats:
         """Standard deviation of the bias of a calibrated segment, √(Σw²p(1 − p))/Σw."""
-        return np.sqrt(self.totals[3]) / self.weight
+        return np.sqrt(self.sums.variance) / self.sums.weight
+
+    @property
+    def bias(self) -> Floats:
+        """Weighted mean of event − p."""
+        return self.sums.excess / self.sums.weight
 
     @cached_property
     def ecce(self) -> Floats:
@@ -121,10 +141,6 @@ class SegmentTable:
     def scaled(self) -> Floats:
         """`ecce` in units of `sigma`."""
         return self.in_sigmas(self.ecce)
-
-    @property
-    def bias(self) -> Floats:
-        return (self.totals[10] - self.totals[4]) / self.weight
 
     @cached_property
     def error(self) -> Floats:
@@ -139,31 +155,28 @@ class SegmentTable:
         events = np.clip(predicted - delta, 0.0, weight)
         events, predicted, variance = map(self._largest, (events, predicted, variance))
         inside = np.minimum(np.minimum(events, predicted), _DEVIATIONS * np.sqrt(variance))
-        return 2.0 * inside / self.weight
+        return 2.0 * inside / self.sums.weight
 
     @cached_property
     def squared(self) -> Floats:
         """Debiased squared calibration error in ten bins of the score, as `TCE2Debiased`."""
-        _, w, w2, *_ = self.sums.transpose(2, 0, 1)
-        delta = self.sums[..., 4] - self.sums[..., 10]
-        squares = self.sums[..., 6] + self.sums[..., 13]
-        pairs = w * w - w2
-        several = pairs > 1e-12 * w2
-        terms = np.divide(delta**2 - squares, pairs, np.zeros_like(pairs), where=several)
-        return (terms * w).sum(axis=1) / self.weight
+        some = self.binned
+        squares, pairs = some.others[2] + some.events[4], some.weight**2 - some.weight2
+        several = pairs > 1e-12 * some.weight2
+        terms = np.divide(some.excess**2 - squares, pairs, np.zeros_like(pairs), where=several)
+        return (terms * some.weight).sum(axis=1) / self.sums.weight
 
     def proportional(self, min_rows: float) -> float:
         """Largest |frequency − mean p|/frequency of bins of segments with `min_rows` and events."""
-        _, w, w2, *_ = self.sums.transpose(2, 0, 1)
-        events = self.sums[..., 9] + self.sums[..., 10]
-        kept = (ratio(w * w, w2) >= min_rows * (1 - 1e-9)) & (events > 1e-9 * w)
-        gaps = np.abs(self.sums[..., 4] - self.sums[..., 10])
-        return float(np.max(ratio(gaps, events), initial=0.0, where=kept))
+        some = self.binned
+        large = ratio(some.weight**2, some.weight2) >= min_rows * (1 - 1e-9)
+        kept = large & (some.event > 1e-9 * some.weight)
+        return float(np.max(ratio(np.abs(some.excess), some.event), initial=0.0, where=kept))
 
     def limits(self, tail: float) -> tuple[Floats, Floats]:
         """Limits of the bias, each exceeded with a probability of about `tail`; `excess_limits`."""
-        low, high = excess_limits(self.totals[4:9], self.totals[9:14], tail)
-        return low / self.weight, high / self.weight
+        low, high = excess_limits(self.sums.others, self.sums.events, tail)
+        return low / self.sums.weight, high / self.sums.weight
 
     def drawn(self, rngs: Iterable[np.random.Generator]) -> Iterator[Floats]:
         """`scaled` (S,) for labels that each generator draws for the atoms from the predictions."""
@@ -178,7 +191,7 @@ class SegmentTable:
         segment_walks.walk_ranges(
             differences, self._starts, self._crossing, self._members, totals, low, high
         )
-        return (high - low) / self.weight, totals
+        return (high - low) / self.sums.weight, totals
 
     def in_sigmas(self, ecce: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -340,21 +353,21 @@ class Multicalibration(ScalarEstimator):
         if not state.sums[0].any():
             return self.unknown(parameters)
         table = self.table(state)
-        scaled, sigma, totals = table.scaled, table.sigma, table.totals
+        scaled, sigma, rows = table.scaled, table.sigma, table.sums.n
         error = float(np.max(ratio(table.error, sigma)) * sigma[0])
-        prevalence = float(totals[9:11].sum(axis=0)[0] / totals[1, 0])
+        prevalence = float(table.sums.event[0] / table.sums.weight[0])
         value, rarer = float(scaled.max() * sigma[0]), min(prevalence, 1.0 - prevalence)
         columns = {"bias": table.bias, "ecce": table.ecce, "scaled": scaled,
                    "squared": table.squared}  # fmt: skip
         return Estimate(
-            self.name, self.judged, value, parameters=parameters, n=int(totals[0, 0]),
+            self.name, self.judged, value, parameters=parameters, n=int(rows[0]),
             approximation=Approximation("cells", error) if error > 0 else EXACT,
             details={
                 "segments_tested": len(table), "scaled": float(scaled.max()),
                 "sigma": float(sigma[0]), "relative": value / rarer if rarer > 0 else None,
                 "proportional": table.proportional(self.min_rows),
                 "segments": [
-                    {"segment": Segment.name_of(table.where[i]), "n": int(totals[0, i])}
+                    {"segment": Segment.name_of(table.where[i]), "n": int(rows[i])}
                     | {name: float(column[i]) for name, column in columns.items()}
                     for i in np.argsort(-scaled, kind="stable")[:_LISTED]
                 ],
