@@ -11,8 +11,9 @@ wording "I am 90 % sure" can be trusted.
 # Log-probabilities of letters
 # ----------------------------
 # The arrays have the form that evaluation harnesses write: a log-probability for each option, the
-# number of the right option, and a subject. Here they are drawn: confidence is right in
-# history, and 1.8 times too sharp in algebra.
+# number of the right option, and a subject; ``calibscale ingest samples_TASK.jsonl`` reads the
+# sample logs of lm-evaluation-harness (:doc:`/guides/files`). Here they are drawn: confidence is
+# right in history, and 1.8 times too sharp in algebra.
 
 import numpy as np
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import calibscale as cs
+from calibscale.auditing.segment_tests import tested_segments
 from calibscale.estimators.multicalibration import Multicalibration, SegmentTable
 from calibscale.statistics import segment_atoms
 from calibscale.statistics.segment_atoms import DenseAtoms
@@ -194,7 +195,7 @@ def test_drawn_labels__have_the_distribution_of_labels_of_rows():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clusters", [False, True])
-def test_audit__rejects_calibrated_segments_at_the_level(clusters):
+def test_p_value__rejects_calibrated_segments_at_the_level(clusters):
     """Familywise error at 5 %, with labels of clusters of ten rows that depend on one uniform."""
     rejected = 0
     for seed in range(400):
@@ -204,10 +205,10 @@ def test_audit__rejects_calibrated_segments_at_the_level(clusters):
         u = rng.random(ids.max() + 1)[ids]
         y = (u < p).astype(int)
         source = _source(p, y, np.column_stack([x, ids]), names=(*NAMES, "id"))
-        with cs.Session.open(source) as session:
+        with cs.Session.open(source, scheduler="serial") as session:
             session = session.by_cluster("id" if clusters else None)
-            segments = cs.audit(session, cs.Segments(NAMES), n_replicates=99, seed=seed).segments
-        rejected += segments.p_value <= 0.05
+            errors = tested_segments(session, Multicalibration(NAMES), 99, seed, 0.95)
+        rejected += errors.p_value <= 0.05
     # 99.9 % limits of 400 binomial draws of 5 % (signs of 150 clusters are exact only nearly)
     assert 7 <= rejected <= (40 if clusters else 36)
 

@@ -103,6 +103,8 @@ def prepared(tmp_path_factory) -> Path:
     (folder / "out").mkdir()
     (folder / "job.toml").write_text(blocks("toml")[0].text)
     _frame().to_parquet(folder / "predictions.parquet")
+    log = Path(__file__).parents[1] / "support" / "samples_local_choice.jsonl"
+    shutil.copy(log, folder / "samples_arc_easy_2026-11-20.jsonl")
     return folder
 
 

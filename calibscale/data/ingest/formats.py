@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.data.ingest import readers
+from calibscale.data.ingest.choice_logs import json_lines
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.text_readers import CsvFile, JsonLinesFile
+from calibscale.data.ingest.text_readers import CsvFile
 from calibscale.data.zarr_arrays import is_url, located, options_of
 from calibscale.errors import OptionError
 
@@ -23,10 +24,10 @@ READERS: dict[str, Callable[[Any], readers.Reader]] = {
     ".csv.gz": CsvFile,
     ".tsv": CsvFile,
     ".tsv.gz": CsvFile,
-    ".jsonl": JsonLinesFile,
-    ".jsonl.gz": JsonLinesFile,
-    ".ndjson": JsonLinesFile,
-    ".ndjson.gz": JsonLinesFile,
+    ".jsonl": json_lines,
+    ".jsonl.gz": json_lines,
+    ".ndjson": json_lines,
+    ".ndjson.gz": json_lines,
     ".npy": readers.npy_files,  # takes all files at once
 }
 
