@@ -92,8 +92,10 @@ class SegmentTable:
         self.where, self._members = _segments(atoms, codes, self._by_crossing, depth, min_rows)
         weight = np.cumsum(self._sums[1])
         before = np.repeat((weight - self._sums[1])[self._starts[:-1]], np.diff(self._starts))
-        self.bins = np.minimum(_BINS * before / weight[-1:], _BINS - 1).astype(np.int64)
-        sums = self._by_segment().T.reshape(-1, len(self), _BINS)
+        bins = np.minimum(_BINS * before / weight[-1:], _BINS - 1).astype(np.int64)
+        sums = np.zeros((len(self), _BINS, 14))
+        segment_walks.add_to_segments(self._sums, self._crossing, self._members, bins, sums)
+        sums = np.ascontiguousarray(sums.transpose(2, 0, 1))
         n, weight, weight2, variance = sums[:4]
         self.binned = SegmentSums(n, weight, weight2, variance, sums[4:9], sums[9:])
         self.sums = SegmentSums(*(column.sum(axis=-1) for column in self.binned))
@@ -105,20 +107,6 @@ class SegmentTable:
     def _by_crossing(self) -> Floats:
         """Σ1, Σw and Σw² of each crossing (X, 3)."""
         return np.stack([np.bincount(self._crossing, column) for column in self._sums[:3]], axis=1)
-
-    def _by_segment(self) -> Floats:
-        n, w, w2, wp, wd, spread = self._sums
-        p = np.clip(ratio(wp, w), 0.0, 1.0)
-        r, unit = 1.0 - p, ratio(w2, w)
-        events = np.clip(wp - wd, 0.0, w)
-        columns = [n, w, w2, spread]
-        for part in (w - events, events):
-            columns += [part * p, part * r, *(unit * part * each for each in (p * p, p * r, r * r))]
-        out = np.zeros((len(self) * _BINS, len(columns)))
-        segment_walks.add_to_segments(
-            np.array(columns), self._crossing, self._members, self.bins, _BINS, out
-        )
-        return out
 
     # ---------------------------------------------------------------- errors, each (S,)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from calibscale.kernels import kernel
 
 
@@ -53,15 +55,27 @@ def largest_cells(values, starts, crossing, members, inner, largest):
 
 
 @kernel
-def add_to_segments(values, crossing, members, bins, count, out):
-    """Add the atoms of each segment in each of `count` bins.
+def add_to_segments(sums, crossing, members, bins, out):
+    """Sums of segments in bins of the score: the fields of `SegmentSums`, one after another.
 
-    axes: values (m, a); crossing, bins (a,); members (X, T); out (S * count, m)
+    axes: sums (6, a) of `AtomState`; crossing, bins (a,); members (X, T); out (S, bins, 14)
     """
-    m = values.shape[0]
+    column = np.empty(14)
     for i in range(crossing.size):
+        w, w2 = sums[1, i], sums[2, i]
+        if w <= 0.0:
+            continue
+        p = min(max(sums[3, i] / w, 0.0), 1.0)
+        r = 1.0 - p
+        column[0], column[1], column[2], column[3] = sums[0, i], w, w2, sums[5, i]
+        events = min(max(sums[3, i] - sums[4, i], 0.0), w)
+        for k, part in ((4, w - events), (9, events)):
+            squares = part * w2 / w
+            column[k], column[k + 1] = part * p, part * r
+            column[k + 2], column[k + 3] = squares * p * p, squares * p * r
+            column[k + 4] = squares * r * r
         for t in range(members.shape[1]):
             s = members[crossing[i], t]
             if s >= 0:
-                for j in range(m):
-                    out[s * count + bins[i], j] += values[j, i]
+                for j in range(14):
+                    out[s, bins[i], j] += column[j]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -86,8 +87,8 @@ class SegmentAtoms(Statistic):
         keys, values = self.located(chunk)
         return self.merge(state, _summed(keys, np.array(_BITS), values))
 
-    def located(self, chunk: Chunk) -> tuple[Ints, Floats]:
-        """Key and terms of the sums (6, c) of each row."""
+    def located(self, chunk: Chunk) -> tuple[Ints, Iterator[Floats]]:
+        """Key of each row, and its terms of the six sums, one sum after another."""
         p, rest, delta, _ = chunk.event(self.notion)
         w, rest = weights_of(chunk), np.maximum(rest, 0.0)
         root = np.sqrt(np.maximum(p, 0.0))
@@ -97,8 +98,9 @@ class SegmentAtoms(Statistic):
         for axis, size in zip(self.axes, self.sizes, strict=True):
             assert chunk.covariates is not None
             crossing = crossing * size + axis.known(chunk.covariates[:, axis.position])
-        values = np.stack([w > 0, w, w * w, w * p, w * delta, w * w * p * rest])
-        return keys + (crossing << _BITS), values
+        one = (w > 0).astype(np.float64)
+        pairs = ((one, one), (w, one), (w, w), (w, p), (w, delta), (w * w * p, rest))
+        return keys + (crossing << _BITS), (a * b for a, b in pairs)
 
     def merge(self, a: AtomState, b: AtomState) -> AtomState:
         bits = np.minimum(a.bits, b.bits)
@@ -115,8 +117,8 @@ class SegmentAtoms(Statistic):
         return state
 
 
-def _summed(keys: Ints, bits: Any, *parts: Floats) -> AtomState:
-    """State of keys in any order; the columns of their sums are in parts."""
+def _summed(keys: Ints, bits: Any, *parts: Iterable[Floats]) -> AtomState:
+    """State of keys in any order; each part has the six terms of some of them."""
     order = np.argsort(keys, kind="stable")  # fast for two runs
     keys = keys[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))

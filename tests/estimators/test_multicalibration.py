@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import calibscale as cs
-from calibscale.auditing.segment_tests import tested_segments
+from calibscale.auditing import segment_tests
 from calibscale.estimators.multicalibration import Multicalibration, SegmentTable
 from calibscale.statistics import segment_atoms
 from calibscale.statistics.segment_atoms import DenseAtoms
@@ -207,7 +207,7 @@ def test_p_value__rejects_calibrated_segments_at_the_level(clusters):
         source = _source(p, y, np.column_stack([x, ids]), names=(*NAMES, "id"))
         with cs.Session.open(source, scheduler="serial") as session:
             session = session.by_cluster("id" if clusters else None)
-            errors = tested_segments(session, Multicalibration(NAMES), 99, seed, 0.95)
+            errors = segment_tests.tested_segments(session, Multicalibration(NAMES), 99, seed, 0.95)
         rejected += errors.p_value <= 0.05
     # 99.9 % limits of 400 binomial draws of 5 % (signs of 150 clusters are exact only nearly)
     assert 7 <= rejected <= (40 if clusters else 36)
