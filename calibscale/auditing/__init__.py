@@ -43,8 +43,9 @@ class Recalibration:
     Parameters
     ----------
     methods : str or sequence of str
-        ``temperature``, ``platt``, ``isotonic``, ``local_bias``, or ``all``; all but temperature
-        require two classes.
+        ``temperature``, ``platt``, ``isotonic``, ``bbq``, ``local_bias``, ``mc``, ``pmc`` or
+        ``all``; all but temperature require two classes.  Settings follow a name, such as
+        ``mc(depth=1, alpha=0.02)``.
     hold_out : float
         Share of the rows that recalibration is evaluated on; the methods are fitted to the others.
 
@@ -87,8 +88,8 @@ def audit(
       drawn labels, adjusted by Westfall–Young.
     * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
     * Recalibration fitted to a part of the rows, with tests before and after on the other rows; the
-      null of the tests after accounts for the noise of the fit, except for ``local_bias``
-      (`calibscale.auditing.recalibration.refits_of`).
+      null of the tests after accounts for the noise of the fit for the first three
+      methods (`calibscale.auditing.recalibration.refits_of`).
     * Comparison with another model on the same rows, by paired differences.
 
     A session with clusters, ``session.by_cluster(column)``, has tests and intervals of groups by

@@ -14,6 +14,7 @@ from calibscale.auditing.recalibration import (
     LocalBias,
     Recalibrator,
     Refits,
+    method_of,
     part_of,
     recalibrated,
     refits_of,
@@ -132,21 +133,17 @@ def methods_named(
     unsuitable = [n for n in METHODS if n not in suitable]
     requested: list[str] = []
     for name in names:
-        if name != "all" and name not in METHODS:
-            raise OptionError(f"recalibrate must be one of {', '.join(METHODS)}, all; not {name!r}")
-        if name in METHODS:
-            METHODS[name].check_classes(classes)
         requested += suitable if name == "all" else [name]
-    local = LocalBias(
-        estimator.covariates, estimator.prediction_bandwidth, estimator.covariate_bandwidth,
-        estimator.categorical,
-    )  # fmt: skip
-    methods = tuple(
-        local if name == "local_bias" else METHODS[name]() for name in dict.fromkeys(requested)
-    )
+    shared = ("covariates", "prediction_bandwidth", "covariate_bandwidth", "categorical")
+    methods = []
+    for text in dict.fromkeys(requested):
+        kind = METHODS.get(text.partition("(")[0], LocalBias)
+        settings = {key: getattr(estimator, key) for key in shared if hasattr(kind, key)}
+        methods.append(method_of(text, **settings))
+        methods[-1].check_classes(classes)
     if "all" not in names or not unsuitable:
-        return methods, []
-    return methods, [
+        return tuple(methods), []
+    return tuple(methods), [
         f"recalibrated by {', '.join(suitable)}; {', '.join(unsuitable)} left out: they are for "
         f"two classes, and there are {classes}"
     ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 RADIAL = ("gaussian", "laplace", "matern32", "matern52")
-METHODS = ("temperature", "platt", "isotonic", "local_bias", "all")
+METHODS = "temperature, platt, isotonic, bbq, local_bias, mc or pmc"
 notion_option = click.option(
     "--notion", type=click.Choice(["positive", "top_label"]),
     help="Probability to judge.  [default: positive for two classes, else top_label]",
@@ -108,8 +108,9 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     help="Minimum number of rows of a listed group.",
 )  # fmt: skip
 @click.option(
-    "--recalibrate", multiple=True, type=click.Choice(METHODS),
-    help="Method of recalibration, after which the audit is repeated (repeatable).",
+    "--recalibrate", multiple=True, metavar="METHOD",
+    help=f"Method of recalibration, after which the audit is repeated (repeatable): {METHODS}, "
+    "also with settings as in \"mc(depth=1)\"; or all.",
 )  # fmt: skip
 @click.option(
     "--hold-out", type=shared.SHARE, default=0.5, metavar="SHARE",
@@ -318,11 +319,12 @@ def _print(result: BiasMap, count: int) -> None:
 @shared.command("Fit a recalibration, and apply it to stores.")
 @click.argument("store", required=False)
 @click.option(
-    "--method", type=click.Choice(METHODS[:-1]), default="temperature",
-    help="Method; temperature is for any number of classes, the others for two.",
+    "--method", default="temperature",
+    help=f"Method: {METHODS}, also with settings as in \"mc(depth=1)\".  Temperature is for any "
+    "number of classes, the others for two.",
 )  # fmt: skip
 @click.option(
-    "--covariates", metavar="A,B", help="Names of the covariates of local_bias, comma-separated."
+    "--covariates", metavar="A,B", help="Covariates of local_bias, mc and pmc, comma-separated."
 )
 @local_options
 @click.option(
@@ -369,20 +371,22 @@ def recalibrate(
     with suppress(StoreError):  # before the fit
         if new and not overwrite and LogitStore.open(new, unfinished=True).finished:
             raise click.UsageError(f"{output} already exists; pass --overwrite to replace it")
-    method, covariates = options.pop("method"), shared.columns(options.pop("covariates"))
-    width, widths = options.pop("prediction_bandwidth"), options.pop("covariate_bandwidths")
-    categorical = tuple(name for text in options.pop("categorical") for name in shared.split(text))
-    local = recalibration.LocalBias(covariates, width, bandwidths(widths), categorical)
-    if local != recalibration.LocalBias() and (load is not None or method != local.name):
-        raise click.UsageError("options of local calibration need STORE and --method local_bias")
-    if load is not None and shared.was_passed("method"):
-        raise click.UsageError("--method does not apply to --load")
+    settings = {
+        "covariates": shared.columns(options.pop("covariates")),
+        "prediction_bandwidth": options.pop("prediction_bandwidth"),
+        "covariate_bandwidth": bandwidths(options.pop("covariate_bandwidths")),
+        "categorical": tuple(n for text in options.pop("categorical") for n in shared.split(text)),
+    }
+    settings = {name: value for name, value in settings.items() if value not in (None, ())}
+    if load is not None and (settings or shared.was_passed("method")):
+        raise click.UsageError("--method and options of covariates do not apply to --load")
+    method = recalibration.method_of(options.pop("method"), **settings)
     rows = open_other(target, options) if target else None
     if load is not None:
         fitted = recalibration.load_recalibration(load)
     else:
         with open_session(store, dict(options), "fitting", quiet=quiet) as session:
-            fitted = recalibration.recalibrate(session, local if method == local.name else method)
+            fitted = recalibration.recalibrate(session, method)
     shared.finish(fitted, json_path, quiet)
     if figure is not None:
         from calibscale.auditing.recalibration.fits import DIAGRAMS

@@ -206,10 +206,10 @@ class Axis:
         return np.searchsorted(np.array(self.edges if self.levels is None else self.levels), column)
 
     def known(self, column: Floats) -> Ints:
-        """Number of the part of each value (c,), or the number of parts if it is not a level."""
+        """Number of the part of each value (c,), or the number of parts if it is of none."""
         codes = self.codes(column)
         if self.levels is None:
-            return codes
+            return np.where(np.isnan(column), len(self), codes)
         levels = np.append(self.levels, np.nan)  # unequal to every value
         return np.where(levels[codes] == column, codes, len(self))
 

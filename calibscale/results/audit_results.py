@@ -435,7 +435,9 @@ class RecalibrationResult(Outcome, SourceRows):
     schema: ClassVar[str] = "calibscale.recalibration/1"
     measures: ClassVar[tuple[str, ...]] = ("log_loss_before", "log_loss_after")
 
-    method: Annotated[str, Values(("temperature", "platt", "isotonic", "local_bias"))]
+    method: Annotated[
+        str, Values(("temperature", "platt", "isotonic", "bbq", "local_bias", "mc", "pmc"))
+    ]
     settings: Json
     estimates: Json
     standard_errors: dict[str, float]

@@ -12,6 +12,7 @@ from scipy.special import expit, logit
 from scipy.stats import binom
 
 from calibscale import KLCE, LogitStore, calibration_test, evaluate, from_arrays
+from calibscale.auditing.recalibration import METHODS
 from calibscale.cli.bias_commands import audit as command
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.formatting import signed
@@ -108,7 +109,7 @@ def _no_series(*arguments: Any) -> None:
 @pytest.mark.long
 def test_audit__local_recalibration_corrects_a_bias_on_covariates(result):
     by = {scores.name: scores for scores in result.recalibration}
-    assert list(by) == ["before", "temperature", "platt", "isotonic", "local_bias"]
+    assert list(by) == ["before", *METHODS]
     assert by["before"].p_value == 0.01
     assert by["platt"].p_value <= 0.05  # does not depend on sex
     assert by["local_bias"].klce < 0.2 * by["before"].klce
@@ -318,7 +319,7 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
     assert result.notion == "top_label"
     assert any("top_label" in note for note in result.notes)
     assert [scores.name for scores in result.recalibration] == ["before", "temperature"]
-    left_out = "platt, isotonic, local_bias left out: they are for two classes, and there are"
+    left_out = f"{', '.join(list(METHODS)[1:])} left out: they are for two classes, and there are"
     assert any(f"recalibrated by temperature; {left_out}" in note for note in result.notes)
     print_result(result)
     printed = capsys.readouterr().out
@@ -353,7 +354,7 @@ def test_audit__reports_why_a_method_has_no_fit(data):
         ({"bins": 1}, "bins"),
         ({"min_rows": 0}, "min_rows"),
         ({"hold_out": 1.0}, "hold_out"),
-        ({"recalibrate": ("magic",)}, "recalibrate must be one of"),
+        ({"recalibrate": ("magic",)}, "method must be one of temperature"),
         ({"covariate_bandwidth": {"height": 1.0}}, "bandwidth is given for height"),
         ({"against": from_arrays(probabilities=np.full(3, 0.5), labels=np.zeros(3, int),
                                  binary=True)}, "same rows"),

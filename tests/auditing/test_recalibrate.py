@@ -16,7 +16,14 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 import calibscale as cs
-from calibscale.auditing.recalibration import METHODS, LocalBias, part_of, recalibrated
+from calibscale.auditing.recalibration import (
+    METHODS,
+    LocalBias,
+    MCBoost,
+    PMCBoost,
+    part_of,
+    recalibrated,
+)
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 from tests.support.overconfident import (
     HALF,
@@ -27,7 +34,7 @@ from tests.support.overconfident import (
     two_class_source,
 )
 
-EVERY = [*METHODS, LOCAL]
+EVERY = [*(m for m in METHODS if m not in ("mc", "pmc")), LOCAL, MCBoost("x2"), PMCBoost("x2")]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +52,7 @@ def many() -> dict[str, np.ndarray]:
 
 
 def method_label(method: Any) -> str:
-    return method if isinstance(method, str) else "local_bias of covariates"
+    return method if isinstance(method, str) else f"{method.name} of covariates"
 
 
 # ---------------------------------------------------------------- against scikit-learn
@@ -174,7 +181,7 @@ def test_fit__is_saved_and_loaded_without_loss(two, tmp_path, method):
     expected = probabilities(recalibrated(source, direct))
     for one in (fitted, loaded):
         np.testing.assert_array_equal(probabilities(one.apply(source)), expected)
-    x = two["x"][:, 1:] if method is LOCAL else None
+    x = None if isinstance(method, str) else two["x"][:, 1:]
     np.testing.assert_array_equal(loaded.transform(two["p"], covariates=x), expected[:, 1])
     after = cs.evaluate(fitted.apply(source), ["nll"])["nll"].value
     assert fitted.log_loss_after == pytest.approx(after, rel=1e-14)
@@ -231,9 +238,13 @@ def test_load__names_the_file_that_is_missing_or_no_json(tmp_path):
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("beta", {}, "method must be one of temperature, platt, isotonic, local_bias, not 'beta'"),
+        ("beta", {}, "method must be one of temperature, platt, .*, not 'beta'"),
         ("platt", {}, "platt is for two classes; there are 4. Temperature is for any number"),
-        ("temperature", {"covariates": ["x"]}, "temperature has no covariates; local_bias has"),
+        (
+            "temperature",
+            {"covariates": ["x"]},
+            r"temperature has no covariates \(methods with it: local_bias, mc, pmc",
+        ),
         (LocalBias(("x",)), {"covariates": ["x"]}, "a method by its name"),
     ],
 )

@@ -367,7 +367,8 @@ def test_settings__invalid_values_are_refused(make):
 
 
 def test_methods__are_found_by_name():
-    assert list(METHODS) == ["temperature", "platt", "isotonic", "local_bias"]
+    names = ["temperature", "platt", "isotonic", "bbq", "local_bias", "mc", "pmc"]
+    assert list(METHODS) == names
 
 
 # ---------------------------------------------------------------- real predictions

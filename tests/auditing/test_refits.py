@@ -322,9 +322,9 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     nulls = {name: one.test.null for name, one in by.items()}
     assert nulls == {
         "before": "labels", "temperature": "refit", "platt": "refit", "isotonic": "refit",
-        "local_bias": "labels",
+        "bbq": "labels", "local_bias": "labels", "mc": "labels", "pmc": "labels",
     }  # fmt: skip
-    assert [name for name, one in by.items() if one.note] == ["local_bias"]
+    assert [name for name, one in by.items() if one.note] == ["bbq", "local_bias", "mc", "pmc"]
     assert "leaves out the noise of the fit" in by["local_bias"].note
     document = json.loads(json.dumps(result.to_dict()))
     assert document["recalibration"][-1]["note"] == by["local_bias"].note

@@ -55,8 +55,11 @@ def test_recalibrate__local_bias_has_its_options(run, binary, store, tmp_path):
         (["STORE", "-o", "new.zarr"], "--output --apply"),
         (["STORE", "--apply", "STORE"], "needs --output or --figure"),
         (["--load", "fit.json", "--figure", "x.png"], "--figure needs --apply"),
-        (["--load", "fit.json", "--method", "platt"], "--method does not apply to --load"),
-        (["STORE", "--covariates", "age"], "need STORE and --method local_bias"),
+        (["--load", "fit.json", "--method", "platt"], "--method and options of covariates do not"),
+        (
+            ["STORE", "--covariates", "age"],
+            "temperature has no covariates (methods with it: local_bias",
+        ),
         (["STORE", "--figure", "x.gif"], "names of pictures end in"),
         (["--load", "fit.json"], "fit.json: cannot be read"),
     ],

@@ -102,9 +102,10 @@ def test_reliability__is_valid_under_its_schema(rng, group_by):
     _check(reliability(source, notion="class_wise", class_index=1))
 
 
-@pytest.mark.parametrize("method", ["temperature", "platt", "isotonic", "local_bias"])
+@pytest.mark.parametrize("method", ["temperature", "platt", "isotonic", "bbq", "local_bias", "mc"])
 def test_recalibration__is_valid_under_its_schema(rng, method):
-    _check(cs.recalibrate(_source(rng, heat=2.0), method))
+    covariates = ("age",) if method == "mc" else ()
+    _check(cs.recalibrate(_source(rng, heat=2.0), method, covariates=covariates))
 
 
 def test_selection__is_valid_under_its_schema(rng):

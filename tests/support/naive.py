@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from scipy.special import gammaln, softmax, xlogy
@@ -375,3 +376,67 @@ def difference_error(losses, others, folds, w=None):
         gap = (a - b) - np.average(a - b, weights=mine)
         variance += 4 * (mine**2 * gap**2).sum() / mine.sum() ** 2
     return np.sqrt(variance) / len(losses)
+
+
+def bayesian_bins(p, y, borders):
+    """Recalibrated p by the authors' BBQ, with cuts at `borders`: BDeu, posterior means, elbow."""
+    n = len(p)
+    at_most = np.array([np.sum(p < border) for border in borders])  # rows below each border
+    scores, estimates = [], []
+    for count in range(
+        max(1, int(n ** (1 / 3) / 10)), int(np.ceil(min(n / 5, 10 * n ** (1 / 3)))) + 1
+    ):
+        cuts = [0.0]
+        for k in range(1, count):
+            above = at_most[at_most >= n * k / count].min()
+            below = at_most[at_most < n * k / count].max()
+            up = above - n * k / count <= n * k / count - below  # the nearer
+            places = np.flatnonzero(at_most == (above if up else below))
+            cuts.append(borders[places[0 if up else -1]])
+        cuts = sorted({*cuts, 1.0})
+        score, estimate = 0.0, np.zeros(n)
+        for low, high in pairwise(cuts):
+            rows = np.flatnonzero((p >= low) & ((p < high) | (high == 1.0)))
+            events, prior = y[rows].sum(), min(max((low + high) / 2, 0.005), 0.995)
+            a, b = 2 * prior, 2 * (1 - prior)
+            score += gammaln(2) - gammaln(len(rows) + 2) + gammaln(events + a) - gammaln(a)
+            score += gammaln(len(rows) - events + b) - gammaln(b)
+            estimate[rows] = (events + a) / (len(rows) + 2)
+        scores.append(score)
+        estimates.append(estimate)
+    weights = np.exp(np.array(scores) - max(scores))
+    order = sorted(range(len(weights)), key=lambda i: -weights[i])
+    kept = 0
+    while kept + 1 < len(order) and weights[order[kept]] == weights[order[kept + 1]]:
+        kept += 1
+    while kept + 1 < len(order) and (
+        weights[order[kept]] - weights[order[kept + 1]] > 0.001 * np.var(weights)
+    ):
+        kept += 1
+    return np.average([estimates[i] for i in order[: kept + 1]], axis=0,
+                      weights=[weights[i] for i in order[: kept + 1]])  # fmt: skip
+
+
+def multicalibrated(p, y, groups, alpha, bins, min_rows, rho=None, w=None, z=0.0):
+    """p after boosting [La Cava et al. 2023, Algorithm 1] of lists of rows, in their order."""
+    p, w = p.copy(), np.ones(len(p)) if w is None else w
+    while True:
+        categories = [
+            group[np.clip(np.ceil(np.round(p[group] * bins, 9)) - 1, 0, None) == b]
+            for group in groups for b in range(bins)
+        ]  # fmt: skip
+        changed = False
+        for rows in categories:
+            if w[rows].sum() * len(w) / w.sum() < min_rows or not len(rows):
+                continue
+            frequency = np.average(y[rows], weights=w[rows])
+            mean = np.average(p[rows], weights=w[rows])
+            gap, variance = frequency - mean, max(mean * (1 - mean), 0)
+            size = w[rows].sum() * len(w) / w.sum()
+            allowed = alpha * (1.0 if rho is None else max(frequency, rho))
+            if abs(gap) > max(allowed, z * np.sqrt(variance / size)):
+                p[rows] += gap
+                changed = True
+        p = np.clip(p, 0.0, 1.0)
+        if not changed:
+            return p

@@ -5,13 +5,17 @@ the other part with recalibrated predictions, a source for `evaluate` and other 
 `refits_of` returns the null of a test that accounts for the noise of the fit.
 """
 
+from calibscale.auditing.recalibration.boosting import MCBoost, MCBoostFit, PMCBoost
 from calibscale.auditing.recalibration.fits import (
     METHODS,
     FittedRecalibration,
     load_recalibration,
+    method_of,
     recalibrate,
 )
 from calibscale.auditing.recalibration.nonparametric import (
+    BBQ,
+    BBQFit,
     Isotonic,
     IsotonicFit,
     LocalBias,

@@ -18,7 +18,7 @@ from typing import Any, Self, Unpack
 
 import numpy as np
 
-from calibscale.auditing.recalibration import nonparametric, parametric
+from calibscale.auditing.recalibration import boosting, nonparametric, parametric
 from calibscale.auditing.recalibration.recalibrator import (
     FittedRecalibrator,
     Recalibrator,
@@ -30,6 +30,7 @@ from calibscale.data.source import ArraySource, as_numpy, from_arrays
 from calibscale.data.store import LogitStore, as_source
 from calibscale.engine import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
+from calibscale.estimators import hint, parse
 from calibscale.estimators.scores import NLL
 from calibscale.evaluation import evaluate, reliability
 from calibscale.results.audit_results import RecalibrationResult
@@ -41,11 +42,15 @@ _log = logging.getLogger(__name__)
 
 METHODS: dict[str, type[Recalibrator]] = {
     "temperature": parametric.TemperatureScaling, "platt": parametric.Platt,
-    "isotonic": nonparametric.Isotonic, "local_bias": nonparametric.LocalBias,
+    "isotonic": nonparametric.Isotonic, "bbq": nonparametric.BBQ,
+    "local_bias": nonparametric.LocalBias, "mc": boosting.MCBoost,
+    "pmc": boosting.PMCBoost,
 }  # fmt: skip
 _FITS: dict[str, type[FittedRecalibrator]] = {
     "temperature": parametric.TemperatureFit, "platt": parametric.PlattFit,
-    "isotonic": nonparametric.IsotonicFit, "local_bias": nonparametric.LocalBiasFit,
+    "isotonic": nonparametric.IsotonicFit, "bbq": nonparametric.BBQFit,
+    "local_bias": nonparametric.LocalBiasFit,
+    **dict.fromkeys(("mc", "pmc"), boosting.MCBoostFit),
 }  # fmt: skip
 _SAMPLED = 16  # rows of a fingerprint
 DIAGRAMS = ("before", "after recalibration")
@@ -215,6 +220,20 @@ class FittedRecalibration(RecalibrationResult):
         return fitted
 
 
+def method_of(text: str, **settings: Any) -> Recalibrator:
+    """Method of a name, or of a name and its settings, such as ``mc(depth=1)``; more settings."""
+    name, own = parse(text)
+    require(name in METHODS, f"method must be one of {', '.join(METHODS)}", name)
+    for key in {**settings, **own}:
+        owners = ", ".join(other for other in METHODS if hasattr(METHODS[other], key))
+        near = f"methods with it: {owners}" if owners else hint(key, vars(METHODS[name]()))
+        require(hasattr(METHODS[name], key), f"{name} has no {key} ({near})")
+    try:
+        return METHODS[name](**{**settings, **own})
+    except TypeError as error:
+        raise OptionError(f"{text}: {error}") from None
+
+
 @verb
 def recalibrate(
     source: Any, method: str | Recalibrator = "temperature", *,
@@ -226,12 +245,13 @@ def recalibrate(
     ----------
     source, **options
         See `evaluate`.
-    method : {"temperature", "platt", "isotonic", "local_bias"} or Recalibrator
-        Temperature scaling (Guo et al. 2017) is for any number of classes; Platt scaling (1999),
-        isotonic regression (Zadrozny & Elkan 2002) and local bias [VF, eq. 7] are for two.
-        `calibscale.auditing.recalibration` has their classes, with settings.
+    method : str or Recalibrator
+        ``temperature`` (Guo et al. 2017), for any number of classes; for two ``platt`` (1999),
+        ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq.
+        7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023); with settings as in
+        ``mc(depth=1)``.  `calibscale.auditing.recalibration` has their classes.
     covariates : sequence of str
-        Names of the covariates of ``local_bias``.
+        Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.
 
     Returns
     -------
@@ -256,16 +276,12 @@ def recalibrate(
     """
     started = time.perf_counter()
     if isinstance(method, str):
-        require(method in METHODS, f"method must be one of {', '.join(METHODS)}", method)
-        if covariates and method != "local_bias":
-            raise OptionError(f"{method} has no covariates; local_bias has")
-        names: dict[str, Any] = {"covariates": covariates} if covariates else {}
-        method = METHODS[method](**names)
+        method = method_of(method, **({"covariates": covariates} if covariates else {}))
     elif covariates:
         raise OptionError("covariates= is for a method by its name")
     with Session.open(source, **options) as session:
         data = session.source
-        if isinstance(method, nonparametric.LocalBias):
+        if isinstance(method, nonparametric.LocalBias | boosting.MCBoost):
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)
         fit = method.fit(session)

@@ -1,7 +1,8 @@
-"""Recalibration by isotonic regression, and by subtraction of local bias."""
+"""Recalibration by isotonic regression, Bayesian binning, and subtraction of local bias."""
 
 from __future__ import annotations
 
+import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,19 +10,20 @@ from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
 from pydantic import TypeAdapter
+from scipy.special import betaln, xlog1py, xlogy
 
 from calibscale.auditing.local_bias import effective
 from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
 from calibscale.auditing.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.data import Chunk, Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.bandwidths import local_kernel
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import PassResult, Statistic
-from calibscale.statistics.bins import FineHistogram, fine_borders
+from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
 from calibscale.statistics.score_histogram import ScoreCells, steps
 
 HISTOGRAM = FineHistogram("positive")
@@ -68,6 +70,94 @@ class IsotonicFit(FittedRecalibrator):
 
     def probabilities(self, chunk: Chunk) -> Floats:
         p = np.interp(chunk.event("positive").p, self.knots, self.values)
+        return np.column_stack([1.0 - p, p])
+
+
+# ---------------------------------------------------------------- Bayesian binning
+
+
+@dataclass(frozen=True)
+class BBQ(Recalibrator):
+    """Bayesian binning into quantiles: an average of histograms (Naeini, Cooper & Hauskrecht 2015).
+
+    For two classes, in one pass: the histograms of n^(1/3)/10 to 10 n^(1/3) bins, at most n/5, join
+    the 2^16 cells of `FineHistogram`.  As in the authors' code, those after the first gap between
+    sorted weights that is below 0.001 of the variance of the weights are left out.
+
+    Parameters
+    ----------
+    score : {"bdeu", "bic"}
+        Weight of a histogram: marginal likelihood, with two prior rows in each bin whose mean is
+        its middle, and posterior means; or exp(−BIC/2), and frequencies.
+    bins : {"mass", "width"}
+        Bins of equal mass, or of equal width: ``BBQ("bic", "width")`` is the BBQ of netcal.
+    """
+
+    score: str = "bdeu"
+    bins: str = "mass"
+    name: ClassVar[str] = "bbq"
+
+    def __post_init__(self) -> None:
+        require(self.score in ("bdeu", "bic"), "score is bdeu or bic", self.score)
+        require(self.bins in ("mass", "width"), "bins is mass or width", self.bins)
+
+    def _fit(self, setup: DataProfile, read: Read) -> BBQFit:
+        result = read(HISTOGRAM)
+        sums = result.groups[None][HISTOGRAM].sums
+        n = float(sums[1].sum() ** 2 / sums[2].sum())
+        root = n ** (1.0 / 3.0)
+        numbers = range(max(1, int(root / 10)), max(1, math.ceil(min(n / 5, 10 * root))) + 1)
+        scores, edges, values = zip(*(self._histogram(sums, count, n) for count in numbers))  # noqa: B905
+        weights = np.exp(np.array(scores) - max(scores))
+        order = np.argsort(-weights, kind="stable")
+        gaps = -np.diff(weights[order], append=weights[order[-1]])
+        first = int(np.argmax(gaps > 0.0))
+        order = order[: first + int(np.argmax(gaps[first:] <= 1e-3 * weights.var())) + 1]
+        every = np.unique(np.concatenate([edges[i][:-1] for i in order]))
+        mean = np.average(
+            [values[i][np.searchsorted(edges[i], every, "right") - 1] for i in order],
+            axis=0, weights=weights[order],
+        )  # fmt: skip
+        steps = np.flatnonzero(np.diff(mean, prepend=-1.0))
+        return BBQFit(
+            edges=every[steps], values=np.clip(mean[steps], 0.0, 1.0), histograms=len(order),
+            method=self, classes=setup.classes, counts=result.counts, passes=1,
+        )  # fmt: skip
+
+    def _histogram(self, sums: Floats, count: int, n: float) -> tuple[float, Floats, Floats]:
+        """Log weight of a histogram, its edges (b + 1,), and the probability of each bin (b,)."""
+        if self.bins == "mass":
+            edges, _, rows, _, p, delta = equal_mass(sums, count, fine_borders())[:6]
+        else:
+            edges, full = np.linspace(0.0, 1.0, count + 1), sums[:, sums[1] > 0]
+            bins = np.searchsorted(edges[1:-1], np.round(full[3] / full[1], 12), "right")
+            rows, p, delta = (np.bincount(bins, full[k], count).astype(float) for k in (1, 3, 4))
+        events, rows = (each * n / sums[1].sum() for each in (np.clip(p - delta, 0.0, rows), rows))
+        middles, others = (edges[:-1] + edges[1:]) / 2.0, rows - events
+        if self.score == "bdeu":
+            a = 2.0 * np.clip(middles, 0.005, 0.995)  # limits of the authors' code
+            weight = betaln(events + a, others + 2.0 - a) - betaln(a, 2.0 - a)
+            return float(weight.sum()), edges, (events + a) / (rows + 2.0)
+        value = np.where(rows > 0.0, events / np.maximum(rows, 1e-300), middles)
+        fit = float((xlogy(events, value) + xlog1py(others, -value)).sum())
+        return fit - math.log(n) / 2.0 * len(rows), edges, value
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BBQFit(FittedRecalibrator):
+    """Step function p' with `values` above `edges`, an average of `histograms`."""
+
+    edges: Floats
+    values: Floats
+    histograms: int
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"histograms": self.histograms, "steps": len(self.values)}
+
+    def probabilities(self, chunk: Chunk) -> Floats:
+        step = np.searchsorted(self.edges, chunk.event("positive").p, "right") - 1
+        p = self.values[np.maximum(step, 0)]
         return np.column_stack([1.0 - p, p])
 
 
@@ -188,10 +278,6 @@ class LocalBiasFit(FittedRecalibrator):
             prediction_bandwidth=plan.kernel.prediction_bandwidth,
             bandwidths=dict(zip(continuous, plan.kernel.bandwidths, strict=True)), **common,
         )  # fmt: skip
-
-    @property
-    def covariates(self) -> tuple[str, ...]:
-        return self.method.covariates
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class FittedRecalibrator(ABC):
     @property
     def covariates(self) -> tuple[str, ...]:
         """Names of the covariates that a row's probabilities depend on."""
-        return ()
+        return getattr(self.method, "covariates", ())
 
     @property
     @abstractmethod

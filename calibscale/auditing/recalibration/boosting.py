@@ -1,0 +1,220 @@
+"""Recalibration of groups and their intersections: multicalibration boosting, and proportional."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
+from calibscale.data import Chunk, Floats, Ints
+from calibscale.data.covariates import Axis
+from calibscale.errors import require
+from calibscale.estimators.multicalibration import Multicalibration
+from calibscale.kernel_sums import DataProfile
+from calibscale.limits.excess import ratio
+from calibscale.statistics.segment_atoms import AtomState, SegmentAtoms
+
+_AXES = TypeAdapter(tuple[Axis, ...])
+
+
+@dataclass(frozen=True)
+class MCBoost(Recalibrator):
+    """Boosting until groups are calibrated in every bin of p' (Hébert-Johnson et al. 2018).
+
+    For two classes.  Groups are all rows, the levels of covariates with few values, quantile bins
+    of others, and their intersections; a category is a group and a bin of p'.  In a round, one
+    group after another, the mean of y − p' of each category where it exceeds `alpha` is added to
+    p', which then is clipped to [0, 1]; rounds end when nothing changes.  They are on the atoms of
+    `SegmentAtoms`, which one pass counts and whose rows have the same p'; so the bound holds for
+    the rows of the fit.  p' may be exactly 0 or 1, which costs an infinite log loss where wrong.
+
+    Parameters
+    ----------
+    covariates, categorical : sequence of str
+        Covariates that define groups; those with a group for each of up to 64 values.
+    depth : int or tuple of int
+        Largest number of covariates that groups intersect; or the numbers, of which 0 is all rows.
+    bins, score_bins, max_rounds : int
+        Numbers of quantile bins of a covariate with more than ten values, and of equal bins of p';
+        largest number of rounds.
+    alpha : float
+        Largest |mean of y − p'| that is left as it is.
+    min_share, min_rows : float
+        Groups have a larger share γ of the rows, categories at least so many rows.
+    z : float
+        Means within z standard errors √(p'(1 − p')/rows) are left as they are.  Published
+        algorithms have z = 0, and fit the noise of small categories.
+    """
+
+    covariates: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    depth: int | tuple[int, ...] = 2
+    bins: int = 5
+    score_bins: int = 10
+    alpha: float = 0.01
+    min_share: float = 0.01
+    min_rows: float = 30
+    z: float = 2.0
+    max_rounds: int = 1000
+    name: ClassVar[str] = "mc"
+    rho: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        for option in ("covariates", "categorical"):
+            names = getattr(self, option)
+            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        if not isinstance(self.depth, int):
+            object.__setattr__(self, "depth", tuple(self.depth))
+        count, depths = len(self.covariates), self.depths
+        names = set(self.covariates)
+        require(set(self.categorical) <= names and len(names) == count,
+                "covariates must be different names, and categorical some of them")  # fmt: skip
+        require(depths and 0 <= min(depths) <= max(depths) <= count, "depth must be at least 0, "
+                f"and at most {count}, the number of covariates", self.depth)  # fmt: skip
+        require(0 <= self.min_share < 1, "min_share must be in [0, 1)", self.min_share)
+        require(self.rho is None or 0 < self.rho <= 1, "rho must be in (0, 1]", self.rho)
+        lowest = {"bins": 2, "score_bins": 1, "alpha": 1e-9, "z": 0, "max_rounds": 1, "min_rows": 1}
+        for option, least in lowest.items():
+            require(getattr(self, option) >= least, f"{option} must be at least {least:g}")
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Numbers of covariates that groups intersect."""
+        if isinstance(self.depth, int):
+            return tuple(range(min(self.depth, len(self.covariates)) + 1))
+        return self.depth
+
+    def _fit(self, setup: DataProfile, read: Read) -> MCBoostFit:
+        own = Multicalibration(self.covariates, 2, self.categorical, self.bins, notion="positive")
+        atoms = own.bind(setup).atoms
+        result = read(atoms, covariates=self.covariates)
+        state = result.groups[None][atoms]
+        weight, p, delta = state.sums[[1, 3, 4]]
+        scaled = weight * (result.counts.used / weight.sum())
+        return MCBoostFit(
+            axes=tuple(replace(axis, position=i) for i, axis in enumerate(atoms.axes)),
+            bits=int(state.bits), updates=np.empty((0, 3)), groups=0, errors=np.zeros(2),
+            method=self, classes=setup.classes, counts=result.counts, passes=1,
+        ).boosted(state.keys, scaled, ratio(p - delta, weight))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PMCBoost(MCBoost):
+    """Multicalibration relative to the frequency of events (La Cava, Lett & Wan 2023).
+
+    As `MCBoost`, with |mean of y − p'| divided by max(mean of y, `rho`).
+    """
+
+    rho: float = 0.1  # type: ignore[misc]
+    name: ClassVar[str] = "pmc"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MCBoostFit(FittedRecalibrator):
+    """Updates of p' in cells of `bits` bits of the score.
+
+    `updates` (u, 3) are round, category and what is added to p'; `groups` is the number of groups
+    that are large enough, `errors` the largest |mean of y − p'| of their categories before and
+    after, divided by max(mean of y, rho) if proportional.
+    """
+
+    method: MCBoost
+    axes: tuple[Axis, ...]
+    bits: int
+    updates: Floats
+    groups: int
+    errors: Floats
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        counts = {"groups": self.groups, "updates": len(self.updates)}
+        return counts | {"error_before": float(self.errors[0]), "error": float(self.errors[1])}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return super().state | {"axes": _AXES.dump_python(self.axes, mode="json")}
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], **common: Any) -> Self:
+        updates = np.reshape(state["updates"], (-1, 3))
+        axes = _AXES.validate_python(state["axes"])
+        return super().restored({**state, "axes": axes, "updates": updates}, **common)
+
+    def _numbered(self, crossings: Ints) -> Iterator[tuple[int, int, Ints]]:
+        """First group of each set of covariates, their number, and group of each crossing."""
+        sizes, first = SegmentAtoms(self.axes, "positive").sizes, 0
+        parts = np.unravel_index(crossings, sizes) if sizes else ()
+        for depth in self.method.depths:
+            for axes in combinations(range(len(sizes)), depth):
+                group, count = np.zeros(len(crossings), np.int64), 1
+                for i in axes:  # groups of unknown values have no rows in the fit
+                    group, count = group * sizes[i] + parts[i], count * sizes[i]
+                yield first, count, group
+                first += count
+
+    def _start(self, keys: Ints) -> tuple[Ints, Floats]:
+        """Crossings, and p in the middle of the cells of the score, of atoms or rows."""
+        state = AtomState(keys, np.empty((6, 0)), np.array(self.bits))
+        t = ((state.cell >> (40 - self.bits)) + 0.5) / 2.0**self.bits
+        return state.crossing, t * t / (t * t + (1.0 - t) ** 2)
+
+    def _bins(self, p: Floats) -> Ints:
+        """Bin of each p: intervals closed on the right, whatever the rounding errors of sums."""
+        count = self.method.score_bins
+        return np.searchsorted(np.arange(1, count) / count, np.round(p, 9))
+
+    def boosted(self, keys: Ints, weight: Floats, frequency: Floats) -> Self:
+        """Fit to atoms; weights sum to the number of rows."""
+        crossings, p = self._start(keys)
+        method, bins, updates, errors = self.method, self.method.score_bins, [self.updates], [0.0]
+        for number in range(method.max_rounds + 1):  # the last one only measures the error
+            start, place, error, groups, before = p, self._bins(p), 0.0, 0, len(updates)
+            for first, count, group in self._numbered(crossings):
+                large = np.bincount(group, weight, count) > method.min_share * weight.sum()
+                groups += int(large.sum())
+                category, length = group * bins + place, count * bins
+                rows = np.bincount(category, weight, length)
+                used = np.flatnonzero(np.repeat(large, bins) & (rows >= method.min_rows))
+                y, then, now = (
+                    np.bincount(category, weight * each, length)[used] / rows[used]
+                    for each in (frequency, start, p)
+                )
+                unit = np.ones(len(y)) if method.rho is None else np.maximum(y, method.rho)
+                error = max(error, np.max(np.abs(y - then) / unit, initial=0.0))
+                noise = method.z * np.sqrt(np.clip(now * (1.0 - now), 0.0, None) / rows[used])
+                far = np.flatnonzero(np.abs(y - now) > np.maximum(method.alpha * unit, noise))
+                if len(far) and number < method.max_rounds:
+                    used, delta = used[far], (y - now)[far]
+                    updates.append(np.stack([0 * far + number, first * bins + used, delta], 1))
+                    p = p + np.bincount(used, delta, length)[category]
+            errors.append(error)
+            p = np.clip(p, 0.0, 1.0)
+            if len(updates) == before:
+                break
+        require(groups, f"no group has more than min_share={method.min_share:g} of the rows: lower "
+                "it, or use fewer covariates or bins")  # fmt: skip
+        notes: tuple[str, ...] = ()
+        if number == method.max_rounds and errors[-1] > method.alpha:
+            notes = (f"the error is {errors[-1]:.3g} after {number} rounds: raise max_rounds",)
+        if min(frequency.max(), 1.0 - frequency.min()) < 1e-9:
+            notes += ("all rows have the same label",)
+        ends, changes = np.array([errors[1], errors[-1]]), np.concatenate(updates)
+        return replace(self, updates=changes, groups=groups, errors=ends, notes=notes)
+
+    def probabilities(self, chunk: Chunk) -> Floats:
+        crossings, p = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
+        groups, bins = list(self._numbered(crossings)), self.method.score_bins
+        table = np.zeros(sum(groups[-1][:2]) * bins)
+        for updates in np.split(self.updates, np.flatnonzero(np.diff(self.updates[:, 0])) + 1):
+            table[:] = 0.0
+            table[updates[:, 1].astype(int)] = updates[:, 2]
+            place = self._bins(p)
+            for first, _, group in groups:
+                p = p + table[(first + group) * bins + place]
+            p = np.clip(p, 0.0, 1.0)
+        return np.column_stack([1.0 - p, p])
