@@ -248,7 +248,7 @@ class Multicalibration(ScalarEstimator):
     Use it where predictions must be right for every group; a large value means that they are not
     for some.  Noise biases it upwards, more so with more segments: its `floor` and its test have
     the maximum of drawn labels.  Rows of equal score (to 1e-12) are one step of a walk.  With more
-    than 2^20 pairs of a crossing and a score, scores are kept in cells, and `approximation` covers
+    than 2^19 pairs of a crossing and a score, scores are kept in cells, and `approximation` covers
     the effect.  Cost: one pass.
 
     Parameters

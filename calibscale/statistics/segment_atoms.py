@@ -15,7 +15,7 @@ from calibscale.errors import OptionError
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.statistics import Replicates, Statistic, weights_of
 
-MAX_ATOMS = 2**20
+MAX_ATOMS = 2**19
 _BITS = 40  # of the position of a score: scores that differ by less than 1e-12 are one
 _FINE, _COARSE = 16, 5  # bits of cells, if there are too many atoms: from the first to the last
 _DENSE = 15  # bits of the number of atoms in ledgers, of which a day has 1.5 MB
@@ -51,14 +51,14 @@ class SegmentAtoms(Statistic):
 
     Every segment, a crossing of some of the axes, is a sum of atoms.  The position of a score is
     √p/(√p + √(1 − p)): cells of equal width have about equal information on p near 0 and 1.
-    Scores are kept to 40 bits while there are at most 2^20 atoms; beyond that, in the most cells
+    Scores are kept to 40 bits while there are at most 2^19 atoms; beyond that, in the most cells
     of 2^16, 2^15, …, 2^5 with so few atoms.  The number of atoms does not fall when rows are added,
     so that the cells depend on the rows and not on the order of merges.
 
     Raises
     ------
     OptionError
-        If there are more than 2^20 atoms with 2^5 cells.
+        If there are more than 2^19 atoms with 2^5 cells.
     """
 
     axes: tuple[Axis, ...]
@@ -81,7 +81,7 @@ class SegmentAtoms(Statistic):
         return AtomState(np.empty(0, np.int64), np.zeros((6, 0)), np.array(_BITS))
 
     def nbytes(self, classes: int) -> int:
-        return 7 * 8 * 2**16  # of most states; `MAX_ATOMS` have 59 MB
+        return 7 * 8 * 2**16  # of most states; `MAX_ATOMS` have 29 MB
 
     def accumulate(self, state: AtomState, chunk: Chunk) -> AtomState:
         keys, values = self.located(chunk)
