@@ -48,7 +48,7 @@ class _NullChoice(click.Choice):
 )  # fmt: skip
 @click.option(
     "--bandwidths", type=click.IntRange(1, 100), default=1, metavar="N",
-    help="Test by the largest of the statistics of N bandwidths, around that of each estimator.",
+    help="Test by the statistics of N bandwidths together, around that of each estimator.",
 )  # fmt: skip
 @click.option(
     "--alpha", type=shared.SHARE, metavar="LEVEL",

@@ -14,7 +14,7 @@ from calibscale import engine
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference.multiple_testing import most_extreme
+from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import (
     CERTAIN,
     Null,
@@ -90,11 +90,12 @@ def calibration_test(
         Name of a covariate, numbers or texts, whose equal values are one cluster; a warning is
         logged if the null treats rows as independent.
     bandwidths : int
-        Number of bandwidths, from an eighth to four times that of each statistic, which must be
-        JKCE, KCE, KLCE or another kernel error.  If more than 1, the value of a test is the largest
-        −log₁₀ p of theirs, each by a gamma distribution with the moments of its replicates.  The
-        test keeps its level, with all rows (Schrab et al. 2023).  It finds errors that several of
-        them see as often as the best one, and those that one of five sees less often.
+        Number of bandwidths, from a fifth to 2.5 times that of each statistic, which must be JKCE,
+        KCE, KLCE or another kernel error.  If more than 1, the value of a test is a sum of squares
+        of what each sees beyond the wider ones, standardised by the replicates (as the test of
+        Chatterjee and Bhattacharya 2023).  The test keeps its level, with all rows.  It finds waves
+        and local errors about as often as the best bandwidth (seven see more than five), and
+        errors of one sign everywhere, for which wide bandwidths are best, less often.
 
     Raises
     ------
@@ -153,7 +154,7 @@ def calibration_test(
                 trial.centre()
         if bandwidths > 1:
             trials = [
-                strongest(trials[first : first + bandwidths], factors)
+                jointly(trials[first : first + bandwidths], factors)
                 for first in range(0, len(trials), bandwidths)
             ]
     certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
@@ -196,7 +197,7 @@ def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]
             "bandwidths= compares all replicates: it excludes stop_after and the nulls permute and "
             "hoeffding"
         )
-    return np.geomspace(0.125, 4.0, bandwidths).tolist() if bandwidths > 1 else [1.0]
+    return np.geomspace(0.2, 2.5, bandwidths).tolist() if bandwidths > 1 else [1.0]
 
 
 def _over(progress: engine.Progress, passes: int) -> engine.Progress:
@@ -340,20 +341,20 @@ def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> Mont
     return MonteCarloTest(estimator, estimate, weighted)
 
 
-def strongest(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> MonteCarloTest:
-    """Test by the largest of the statistics of several bandwidths, from all their replicates."""
+def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> MonteCarloTest:
+    """Test by the statistics of several bandwidths together, from all their replicates."""
     first = trials[0]
     if first.estimate.reason is not None:
         return first
     values = np.array([[trial.value, *trial.values] for trial in trials])
-    largest, which = most_extreme(values)
+    sums, which = combined(values)
     own = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
     estimate = replace(
-        trials[which].estimate, value=float(largest[0]), squared=False,
+        trials[which].estimate, value=float(sums[0]), squared=False,
         parameters={**trials[which].estimate.parameters, **own},
     )  # fmt: skip
     out = MonteCarloTest(trials[which].estimator, estimate)
-    out.add(largest[1:].tolist(), None)
+    out.add(sums[1:].tolist(), None)
     return out
 
 

@@ -96,7 +96,7 @@ def _null_note(tests: Sequence[Tested]) -> str:
     text = f"null: {drawn}, {formatting.plural(count, 'replicate')}, seed {first['seed']}"
     factors = (first["parameters"] or {}).get("bandwidth_factors")
     if factors:
-        text += f"; value: the largest −log10 p of {len(factors)} bandwidths"
+        text += f"; value: the statistics of {len(factors)} bandwidths combined"
     certain = first.get("certain_rows")
     return text + (
         f"; {certain:,} rows have a prediction of 0 or 1, so that their labels are the same in "
