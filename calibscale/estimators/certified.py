@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
 from calibscale.data import Chunk, Floats, Ints
+from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator
+from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
 from calibscale.results import Estimate
@@ -20,7 +22,11 @@ from calibscale.statistics import Statistic, weights_of
 
 GROUPS = 20
 BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
-MODELS = ("isotonic", "bins", "temperature")
+CENTRES = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28.5, 29.5)))
+MODELS = ("isotonic", "bins", "temperature", "ukkr")
+REGS = {f"ukkr {reg}": reg for reg in (0.1, 0.01, 0.001)}
+FITS = {"best": MODELS[:3], **{by: (by,) for by in MODELS}, "ukkr": (*REGS,)}
+MAX_PARTS = 64  # parts of the covariates' values
 SLOPES = tuple(2.5 ** (k / 12.0) for k in range(-12, 13) if k)  # 1/T of whole predictions
 RANGE = 0.25  # largest max − min of d of a row
 SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}  # of E[δ | p]
@@ -35,25 +41,36 @@ class GroupCellState(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupCells(Statistic):
-    """Sums over rows by cell of p and by group, a hash of the row number; J is 1, or K by class."""
+    """Sums over rows by cell of p and by group, a hash of the row number; J is 1, or K by class.
+
+    With `cuts`, the position of each covariate and the inner edges of its parts, the cells of each
+    combination of parts follow one another.
+    """
 
     notion: str
+    cuts: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     def zero(self, classes: int) -> GroupCellState:
         problems = classes if self.notion == "class_wise" else 1
-        return GroupCellState(np.zeros((4, GROUPS, problems, len(BORDERS) + 1)), np.zeros(()))
+        shape = (4, GROUPS, problems, _parts(self.cuts) * len(CENTRES))
+        return GroupCellState(np.zeros(shape), np.zeros(()))
 
     def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
         w = weights_of(chunk)
         state.weighted[...] += np.count_nonzero((w != 1.0) & (w > 0))
-        groups = _groups(chunk)
+        part = np.zeros(len(chunk), np.int64)
+        for position, edges in self.cuts:
+            assert chunk.covariates is not None
+            codes = np.searchsorted(np.array(edges), chunk.covariates[:, position])
+            part = part * (len(edges) + 1) + codes
         cells = state.sums.shape[-1]
+        first = _groups(chunk) * cells + part * len(CENTRES)
         for j in range(state.sums.shape[2]):
             if self.notion == "class_wise":
                 p, delta = chunk.q[:, j], chunk.delta[:, j]
             else:
                 p, _, delta, _ = chunk.event(self.notion)
-            places = groups * cells + np.searchsorted(BORDERS, p)
+            places = first + np.searchsorted(BORDERS, p)
             for total, values in zip(state.sums, (p**0, p, delta, delta * delta), strict=True):
                 counted = np.bincount(places, values * (w > 0), GROUPS * cells)
                 total[:, j] += counted.reshape(GROUPS, cells)
@@ -87,6 +104,11 @@ class GroupTemperatures(Statistic):
         return state
 
 
+def _parts(cuts: tuple[tuple[int, tuple[float, ...]], ...]) -> int:
+    """Number of combinations of parts of the covariates."""
+    return math.prod(len(edges) + 1 for _, edges in cuts)
+
+
 def _groups(chunk: Chunk) -> Ints:
     """Group of each row (c,)."""
     u = random_draws.of_rows(chunk.rows, 0, random_draws.GROUPS)
@@ -110,14 +132,19 @@ class CertifiedL1(ScalarEstimator):
     notion : {"top_label", "positive", "class_wise", "canonical"}, optional
         Default: ``positive`` for two classes, else ``top_label``.  ``canonical`` is of the whole
         prediction, by the temperature of the smallest log loss in earlier groups.
-    by : {"best", "isotonic", "bins", "temperature"}
+    by : {"best", "isotonic", "bins", "temperature", "ukkr"}
         Model of E[δ | p]: isotonic regression, the means of the cells, shrunk for noise, a factor
-        of the log-odds of p, or in every group the one with the largest terms in earlier groups.
+        of the log-odds of p, kernel ridge regression (`UKKR`) with reg 0.1, 0.01 or 0.001, or in
+        every group the one with the largest terms in earlier groups (of ukkr: with covariates).
     side : {"both", "over", "under"}
         Parts of the error: ``over`` is of predictions that are too high, max(E[δ | p], 0) in the
         place of |E[δ | p]|, and ``under`` of those that are too low.
     level : float
         Confidence level.
+    covariates : tuple of str
+        Covariates x of the local error E|E[δ | p, x]|: the models are for each combination of their
+        categories, values (at most 10) or fifths, at most 64; the kernel of ``ukkr`` is a Gaussian
+        on p times (1 + 1{same combination})/2.  The bound is also one of the error given all of x.
 
     Examples
     --------
@@ -132,6 +159,8 @@ class CertifiedL1(ScalarEstimator):
     by: str = "best"
     side: str = "both"
     level: float = 0.95
+    covariates: tuple[str, ...] = ()
+    cuts: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), repr=False)  # once bound
     name: ClassVar[str] = "certified_l1"
     squared: ClassVar[bool] = False
     by_default: ClassVar[bool] = False
@@ -140,20 +169,46 @@ class CertifiedL1(ScalarEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = self.by in ("best", *MODELS) and self.side in SIDES
+        known = self.by in FITS and self.side in SIDES
         if not (known and 0 < self.level < 1):
             models, sides = ", ".join(("best", *MODELS)), ", ".join(SIDES)
             raise OptionError(f"by is one of {models}, side of {sides}, and level in (0, 1)")
+        names = (self.covariates,) if isinstance(self.covariates, str) else self.covariates
+        object.__setattr__(self, "covariates", tuple(names))
         by, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
-        require(not canonical or (by and self.side == "both"), "canonical: by temperature, no side")
+        fits = by and self.side == "both" and not names
+        require(not canonical or fits, "canonical: by temperature, no side and no covariates")
+
+    def bind(self, setup: DataProfile) -> Self:
+        bound, names = super().bind(setup), self.covariates
+        if not names or self.cuts:
+            return bound
+        columns, source = setup.columns(names), setup.source
+        rows = np.concatenate(
+            [np.asarray(b.covariates, np.float64) for b in source.sample(BANDWIDTH_ROWS)]
+        )
+        categorical = source.categorical(names)
+        axes = [
+            axis_of(c, name in categorical, rows[:, c.position], PARTS)
+            for name, c in columns.items()
+        ]
+        edges = (a.edges if a.levels is None else a.levels[:-1] for a in axes)
+        cuts = tuple((a.position, tuple(map(float, e))) for a, e in zip(axes, edges, strict=True))
+        if (parts := _parts(cuts)) > MAX_PARTS:
+            each = " × ".join(f"{len(axis)} of {axis.name}" for axis in axes)
+            raise OptionError(f"{parts} combinations ({each}) exceed {MAX_PARTS}: name fewer")
+        return replace(bound, cuts=cuts)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         canonical = self.judged == "canonical"
-        return (GroupTemperatures() if canonical else GroupCells(self.judged),)
+        return (GroupTemperatures() if canonical else GroupCells(self.judged, self.cuts),)
 
     def finalize(self, state: GroupCellState) -> Estimate:
         parameters = {"by": self.by, "side": self.side, "level": self.level}
+        if self.covariates:
+            parameters |= {"covariates": list(self.covariates), "parts": _parts(self.cuts)}
+        canonical = self.judged == "canonical"
         rows = state.sums[0, :, 0]  # of each group
         rows = rows if rows.ndim == 1 else rows.sum(axis=1)
         if not rows.sum() > 0:
@@ -162,15 +217,18 @@ class CertifiedL1(ScalarEstimator):
         price = math.log(1.0 / (1.0 - self.level))
         gain, stakes = -price, 0.0
         counted, total, squares = 0.0, 0.0, 0.0
-        totals = dict.fromkeys(MODELS if self.by == "best" else [self.by], 0.0)
+        fits = (*MODELS[:3], *REGS) if self.by == "best" and self.covariates else FITS[self.by]
+        totals = dict.fromkeys(fits, 0.0)
+        cells = state.sums[0].sum(axis=(0, 1))  # rows of each
+        phi = np.empty((0, 0)) if canonical else _features(cells, _parts(self.cuts))
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
-            if self.judged == "canonical":
+            if canonical:
                 best, at = past[1].argmin(), 4 if self.squared else 2
                 before, bound = past[at + 1, best], 4.0 * RANGE if self.squared else 2.0
                 first, second = sums[at : at + 2, best]
             else:
-                slope, offset, bound = self._leader(past, sums, totals)
+                slope, offset, bound = self._leader(past, sums, totals, phi)
                 if not slope.any():  # nothing is known to bet on
                     continue
                 _, before = _moments(past, slope, offset)
@@ -192,31 +250,16 @@ class CertifiedL1(ScalarEstimator):
         return result.with_note("weights other than 0 are ignored") if state.weighted else result
 
     def _leader(
-        self, past: Floats, sums: Floats, totals: dict[str, float]
+        self, past: Floats, sums: Floats, totals: dict[str, float], phi: Floats
     ) -> tuple[Floats, Floats, float]:
         """Terms of the model with the largest `totals` in earlier groups, which are updated."""
         leader = max(totals, key=lambda by: totals[by])
-        terms = {
-            by: self._terms(np.clip(self._residuals(past, by), *SIDES[self.side])) for by in totals
-        }
+        fits = {by: _residuals(past, by) for by in totals if by not in REGS}
+        fits |= _ridge(past, phi) if REGS.keys() <= totals.keys() else {}
+        terms = {by: self._terms(np.clip(r, *SIDES[self.side])) for by, r in fits.items()}
         for by, (slope, offset, _) in terms.items():
             totals[by] += _moments(sums, slope, offset)[0]
         return terms[leader]
-
-    def _residuals(self, past: Floats, by: str) -> Floats:
-        """Mean residual E[δ | cell] from earlier groups (J, cells)."""
-        n, p, delta, squares = past
-        mean = ratio(delta, n)
-        if by == "bins":  # shrunk for noise
-            return mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
-        forecast = ratio(p, n)
-        if by == "temperature":
-            scaled = (_scaled(*each) for each in zip(n, forecast, mean, strict=True))
-            return forecast - np.array([*scaled])
-        for j, at in enumerate(n > 0):
-            fit = isotonic_regression((forecast - mean)[j, at], weights=n[j, at])
-            mean[j, at] = forecast[j, at] - fit.x
-        return mean
 
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
         """Slope and offset of the terms slope·δ − offset by cell, and the bound of −Σ_j terms."""
@@ -244,6 +287,41 @@ class CertifiedL2(CertifiedL1):
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
         largest = float(np.abs(r).max())
         return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
+
+
+def _residuals(past: Floats, by: str) -> Floats:
+    """Mean residual E[δ | cell] from earlier groups (J, cells)."""
+    n, p, delta, squares = past.reshape(4, -1, len(CENTRES))  # a row for each problem and part
+    mean = ratio(delta, n)
+    forecast = ratio(p, n)
+    if by == "bins":  # shrunk for noise
+        mean = mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
+    elif by == "temperature":
+        scaled = (_scaled(*each) for each in zip(n, forecast, mean, strict=True))
+        mean = forecast - np.array([*scaled])
+    else:
+        for j, at in enumerate(n > 0):
+            fit = isotonic_regression((forecast - mean)[j, at], weights=n[j, at])
+            mean[j, at] = forecast[j, at] - fit.x
+    return mean.reshape(past.shape[1:])
+
+
+def _features(n: Floats, parts: int) -> Floats:
+    """Features of the kernel of `ukkr` at the centres of the cells of n rows (cells, m)."""
+    p = np.tile(CENTRES, parts)
+    bandwidth = math.sqrt(max(float(np.cov(p, fweights=n.astype(np.int64), ddof=0)), 1e-12))
+    values, vectors = np.linalg.eigh(np.exp(-0.5 * ((CENTRES[:, None] - CENTRES) / bandwidth) ** 2))
+    used = values > 1e-8 * values[-1]
+    shared = np.hstack([np.ones((parts, 1)), np.eye(parts)]) * math.sqrt(0.5)
+    return np.kron(shared if parts > 1 else [[1.0]], vectors[:, used] * np.sqrt(values[used]))
+
+
+def _ridge(past: Floats, phi: Floats) -> dict[str, Floats]:
+    """Mean residuals by (S + λnI)⁻¹Cᵀ with λ = reg·n^(−1/4), kernel ridge regression (J, cells)."""
+    n, _, delta, _ = past
+    S, C = (phi.T * n[:, None]) @ phi, (delta @ phi)[..., None]
+    ridge = n[0].sum() ** 0.75 * np.eye(phi.shape[1])
+    return {by: np.linalg.solve(S + reg * ridge, C)[..., 0] @ phi.T for by, reg in REGS.items()}
 
 
 def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:

@@ -93,7 +93,7 @@ class StepDown:
 
 
 def combined(values: Floats) -> tuple[Floats, int]:
-    """Σ max(u, 0)² of m statistics for the data and each replicate, and which u is the data's largest.
+    """Σ max(u, 0)² of m statistics for the data and each replicate, and the data's largest u.
 
     u is a standardised statistic less its regression on those after it, over its deviation: what a
     narrow kernel sees beyond the wider ones, without their noise.  The moments are those over the

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit, logit
 
 import calibscale as cs
+from calibscale.estimators import certified
 from calibscale.kernels import random_draws
 
 
@@ -21,11 +23,12 @@ def _hot(rng, n, temperature=1.3):
     return p, (rng.random(n) < truth).astype(int), truth
 
 
-def naive_bound(p, y, squared):
+def naive_bound(p, y, squared, cell=None):
     """Bound by a loop over groups, from shrunk means of earlier rows in each cell."""
     n, price = len(p), np.log(20)
     group = np.floor(random_draws.of_rows(np.arange(n), 0, random_draws.GROUPS) * 20)
-    cell, delta = np.ceil(np.clip(logit(p) / 0.25, -28.5, 28.5)), p - y
+    cell = np.ceil(np.clip(logit(p) / 0.25, -28.5, 28.5)) if cell is None else cell
+    delta = p - y
     gain, stakes = -price, 0.0
     first = group.min()
     used = np.sum(group > first)
@@ -59,7 +62,7 @@ def test_bound__equals_that_of_loops(rng):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("by", ["best", "isotonic", "bins", "temperature"])
+@pytest.mark.parametrize("by", ["best", "isotonic", "bins", "temperature", "ukkr"])
 def test_bound__covers_and_is_close_to_the_error(by):
     missed = np.zeros((2, 2))
     names = [f"certified_l1(by={by})", f"certified_l2(by={by})"]
@@ -173,6 +176,115 @@ def test_bound__by_temperature_is_close_to_the_squared_error():
     assert np.all(values < np.mean((p - truth) ** 2))
     assert np.all(values[:2] > 0.8 * np.mean((p - truth) ** 2))
     assert values[0] >= values[2]
+
+
+# ---------------------------------------------------------------- covariates
+
+
+def _local(rng, n, size=0.1):
+    """Predictions that are right on average at every p, but wrong in two of three groups."""
+    p, x, group = rng.uniform(0.15, 0.85, n), rng.normal(size=n), rng.integers(0, 3, n)
+    truth = p + size * (group - 1.0)
+    source = cs.from_arrays(
+        probabilities=p, labels=(rng.random(n) < truth).astype(int), binary=True,
+        covariates=np.c_[x, group], covariate_names=["x", "group"],
+    )  # fmt: skip
+    return source, p, group, truth
+
+
+def test_bound__of_local_error_by_bins_is_that_of_cells_of_p_and_group(rng):
+    source, p, group, _ = _local(rng, 6000, 0.15)
+    y = source.labels
+    # a group moves p to log-odds of its own: naive_bound has the same cells
+    cells = np.ceil(np.clip(logit(p) / 0.25, -28.5, 28.5)) * 3 + group
+    for name, squared in (("certified_l1", False), ("certified_l2", True)):
+        (bound,) = cs.evaluate(source, [f"{name}(by=bins, covariates=['group'])"], block_rows=900)
+        assert bound.value == pytest.approx(naive_bound(p, y, squared, cells), rel=1e-9)
+        assert bound.value > 0
+        assert bound.parameters["parts"] == 3
+
+
+def test_residuals__by_ukkr_are_kernel_ridge_regression(rng):
+    """Features of the cells give the solution (K + λN·diag(1/n))⁻¹ of the dual problem."""
+    parts, cells = 3, len(certified.CENTRES)
+    n = rng.poisson(4.0, parts * cells).astype(float)
+    delta = rng.normal(size=parts * cells) * n / 10
+    fits = certified._ridge(np.array([n, n, delta, n])[:, None], certified._features(n, parts))
+    p = np.tile(certified.CENTRES, parts)
+    bandwidth = np.sqrt(np.average((p - np.average(p, weights=n)) ** 2, weights=n))
+    part = np.repeat(np.arange(parts), cells)
+    K = np.exp(-0.5 * ((p[:, None] - p) / bandwidth) ** 2) * (1 + (part[:, None] == part)) / 2
+    full = n > 0
+    for reg, fit in zip((0.1, 0.01, 0.001), fits.values(), strict=True):
+        damping = reg * n.sum() ** 0.75 * np.diag(1 / n[full])
+        dual = np.linalg.solve(K[full][:, full] + damping, delta[full] / n[full])
+        assert fit[0] == pytest.approx(K[:, full] @ dual, abs=1e-6 * np.abs(dual).max())
+
+
+@pytest.mark.parametrize("by", ["best", "ukkr", "isotonic"])
+def test_bound__of_local_error_finds_errors_of_groups_that_cancel(rng, by):
+    source, p, _, truth = _local(rng, 60_000)
+    names = [f"certified_l{k}(by={by}, covariates=['x', 'group'])" for k in (1, 2)]
+    l1, l2, marginal = cs.evaluate(source, [*names, "certified_l1"])
+    assert 0.7 * np.mean(np.abs(p - truth)) < l1.value < np.mean(np.abs(p - truth))
+    assert 0.4 * np.mean((p - truth) ** 2) < l2.value < np.mean((p - truth) ** 2)
+    assert marginal.value < 0.01
+    assert l1.parameters["parts"] == 15  # fifths of x
+
+
+@pytest.mark.long
+def test_bound__of_local_error_covers():
+    names = [f"certified_l{k}(covariates=['group'])" for k in (1, 2)]
+    missed = np.zeros((2, 2))
+    for seed in range(60):
+        for k, size in enumerate((0.0, 0.12)):
+            source, p, _, truth = _local(np.random.default_rng(seed), 1500, size)
+            errors = np.mean(np.abs(p - truth)), np.mean((p - truth) ** 2)
+            missed[k] += [
+                e.value > error for e, error in zip(cs.evaluate(source, names), errors, strict=True)
+            ]
+    assert np.all(missed <= 8)  # P(Binomial(60, 0.05) > 8) < 0.5 %
+
+
+def test_bound__of_local_error_of_texts_batches_and_unfit_covariates(rng):
+    source, p, group, _ = _local(rng, 4000, 0.15)
+    names = ["certified_l1(covariates=['group'])"]
+    (numbers,) = cs.evaluate(source, names)
+    texts = pd.DataFrame({"group": np.array(["east", "north", "west"])[group.astype(int)]})
+    named = cs.from_arrays(probabilities=p, labels=source.labels, binary=True, covariates=texts)
+    assert cs.evaluate(named, names).estimates[0].value == numbers.value
+    running = cs.Accumulator(names, classes=2)
+    for rows in (slice(0, 2500), slice(2500, 4000)):
+        running.update(
+            probabilities=p[rows], labels=source.labels[rows],
+            covariates=pd.DataFrame({"group": group[rows]}),
+        )  # fmt: skip
+    assert running.compute().estimates[0].value == numbers.value
+    many = cs.from_arrays(
+        probabilities=p, labels=source.labels, binary=True,
+        covariates=rng.normal(size=(4000, 3)), covariate_names=["a", "b", "c"],
+    )  # fmt: skip
+    with pytest.raises(cs.OptionError, match=r"125 combinations \(5 of a × 5 of b × 5 of c\)"):
+        cs.evaluate(many, ["certified_l1(covariates=['a', 'b', 'c'])"])
+    with pytest.raises(cs.OptionError, match="no covariates"):
+        cs.CertifiedL2("canonical", covariates=("x",))
+
+
+def test_bound__of_local_error_of_adult_incomes(data_folder):
+    """Forecasts that are right on average at every p, but not at every age."""
+    data = np.load(data_folder / "adult_lr.npz")
+    p, y, age = data["p"], data["y"], data["x"][:, 0]
+    source = cs.from_arrays(
+        probabilities=p, labels=y, binary=True, covariates=age[:, None], covariate_names=["age"]
+    )
+    marginal, local = cs.evaluate(source, ["certified_l1", "certified_l1(covariates=['age'])"])
+    fifth = np.searchsorted(np.quantile(age, [0.2, 0.4, 0.6, 0.8]), age)
+    cell = fifth * 10 + np.minimum((p * 10).astype(int), 9)
+    half = np.arange(len(p)) % 2 == 0  # signs of cells from one half, errors from the other
+    sign = np.sign(np.bincount(cell[half], (p - y)[half], 50))[cell[~half]]
+    assert marginal.value == 0.0
+    assert 0.01 < local.value < np.mean(sign * (p - y)[~half]) + 0.01
+    assert local.details["estimate"] == pytest.approx(np.mean(sign * (p - y)[~half]), abs=0.01)
 
 
 # L1 errors of the top label and of whole predictions by probmetrics 1.3.0: ProperLpLoss(1) with

@@ -41,6 +41,7 @@ def test_recipe__comes_back_from_json(recipe):
         cs.CMMD(exponent=1.5), cs.OneHot(((0.5, 0.5),)),
         cs.KLCE(("number",), covariate_bandwidth=called),
         cs.KLCE(("kind", "settings"), covariate_bandwidth={"kind": 1.0, "settings": 2.0}),
+        cs.CertifiedL1("positive", covariates=("age",), cuts=((0, (30.0, 50.0)),)),
     ):  # fmt: skip
         assert decode(json.loads(json.dumps(encode(estimator)))) == estimator
 
