@@ -359,8 +359,11 @@ def _written_csv(rows: list[HistoryRow]) -> bytes:
 
 
 def _read_parquet(data: bytes) -> list[HistoryRow]:
+    import pyarrow as pa
+
     pq, schema = _parquet()
-    table = pq.read_table(io.BytesIO(data))
+    # threads that still hold a Python file may abort the process at its exit (Arrow issue 34314)
+    table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
     if table.schema.remove_metadata() != schema:
         raise ValueError(f"unexpected columns or types: {', '.join(table.column_names)}")
     return [HistoryRow(**{**row, "day": _day(row["day"])}) for row in table.to_pylist()]
@@ -370,9 +373,9 @@ def _written_parquet(rows: list[HistoryRow]) -> bytes:
     import pyarrow as pa
 
     pq, schema = _parquet()
-    out = io.BytesIO()
+    out = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=schema), out)
-    return out.getvalue()
+    return out.getvalue().to_pybytes()
 
 
 def _parquet() -> Any:
