@@ -219,8 +219,9 @@ class CertifiedL1(ScalarEstimator):
         counted, total, squares = 0.0, 0.0, 0.0
         fits = (*MODELS[:3], *REGS) if self.by == "best" and self.covariates else FITS[self.by]
         totals = dict.fromkeys(fits, 0.0)
-        cells = state.sums[0].sum(axis=(0, 1))  # rows of each
-        phi = np.empty((0, 0)) if canonical else _features(cells, _parts(self.cuts))
+        phi = np.empty((0, 0))
+        if REGS.keys() <= totals.keys():
+            phi = _features(state.sums[0].sum(axis=(0, 1)), _parts(self.cuts))
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
             if canonical:
@@ -255,7 +256,7 @@ class CertifiedL1(ScalarEstimator):
         """Terms of the model with the largest `totals` in earlier groups, which are updated."""
         leader = max(totals, key=lambda by: totals[by])
         fits = {by: _residuals(past, by) for by in totals if by not in REGS}
-        fits |= _ridge(past, phi) if REGS.keys() <= totals.keys() else {}
+        fits |= _ridge(past, phi) if phi.size else {}
         terms = {by: self._terms(np.clip(r, *SIDES[self.side])) for by, r in fits.items()}
         for by, (slope, offset, _) in terms.items():
             totals[by] += _moments(sums, slope, offset)[0]
