@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from calibscale.data import Floats, Ints
-from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve, isotonic
+from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve
 from calibscale.results import Estimate
 from calibscale.statistics.score_histogram import OccupiedCells
 
@@ -29,7 +30,9 @@ def _scores(cells: OccupiedCells, k: Ints, thresholds: Floats) -> Floats:
 
 def _fitted(cells: OccupiedCells, thresholds: Floats) -> Floats:
     """Mean elementary scores of the isotonic regression."""
-    return _scores(cells, np.searchsorted(isotonic(cells), thresholds, "right"), thresholds)
+    fit = isotonic_regression(cells.frequency, weights=cells.weight)
+    below = np.searchsorted(fit.x[fit.blocks[:-1]], thresholds, "right")
+    return _scores(cells, fit.blocks[below], thresholds)
 
 
 @dataclass(frozen=True)

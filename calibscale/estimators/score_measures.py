@@ -26,7 +26,7 @@ from calibscale.statistics.score_histogram import (
 )
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
-_MAX_STEPS = 1000  # steps of an isotonic curve in results
+_MAX_STEPS, _ROUNDING = 1000, 1e-12  # steps of an isotonic curve in results, and their least height
 _CELLS = 4096  # cells that events are drawn for
 _BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
@@ -286,7 +286,7 @@ def _band(cells: OccupiedCells) -> dict[str, list[float]]:
 
 def _steps(cells: OccupiedCells, fit: Floats) -> dict[str, list[float]]:
     """Steps of an isotonic curve; the shortest are left out where there are too many."""
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(fit)) + 1])
+    starts = np.append(0, np.flatnonzero(np.diff(fit) > _ROUNDING) + 1)
     ends = np.append(starts[1:], len(fit)) - 1
     weight = np.add.reduceat(cells.weight, starts)
     kept = np.sort(np.argsort(-weight, kind="stable")[:_MAX_STEPS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -10,15 +11,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.signal import fftconvolve
 
-from calibscale.data import Chunk, Floats
+from calibscale.data import Chunk, Floats, Ints
 from calibscale.estimators.base import ScalarEstimator
+from calibscale.kernels.row_sums import divide_rows
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Replicates, Statistic, weights_of
 from calibscale.statistics.bins import residual_draws
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
-_DRAWS = 199  # of labels for a noise floor
+_DRAWS, _TOGETHER = 199, 10  # of labels for a noise floor, and of them smoothed at once
 _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 
@@ -69,25 +71,20 @@ class GridSums(Statistic):
         sums = (np.count_nonzero(w), w.sum(), w @ w)
         for total, value in zip(state[:3], sums, strict=True):
             total += value
-        _divide(p, [(w * delta, state.residuals), (w, state.weights)])
+        _divide(p, (w * delta)[None], state.residuals[None])
+        _divide(p, w[None], state.weights[None])
         return state
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         (residuals,) = sums
         p, _, delta, _ = chunk.event(self.notion)
         drawn = replicates.scalars(self.notion, chunk.rows, p, delta) * weights_of(chunk)
-        _divide(p, list(zip(drawn, residuals, strict=True)))
+        _divide(p, drawn, residuals)
 
 
-def _divide(p: Floats, sums: list[tuple[Floats, Floats]]) -> None:
-    """Add strengths (c,) at predictions (c,) to the sums of all grids next to them."""
-    for size, part in _grids()[0].items():
-        left = np.clip((p * size).astype(np.int64), 0, size - 1)
-        right_share = p * size - left
-        for strengths, total in sums:
-            right = right_share * strengths
-            total[part] += np.bincount(left, strengths - right, size + 1)
-            total[part] += np.bincount(left + 1, right, size + 1)
+def _divide(p: Floats, strengths: Floats, sums: Floats) -> None:
+    """Add strengths (B, c) at predictions (c,) to the sums (B, L) of all grids next to them."""
+    divide_rows(p, strengths, np.array(list(_grids()[0])), sums)
 
 
 @dataclass(frozen=True)
@@ -125,14 +122,14 @@ class SmoothECE(ScalarEstimator):
 
     def value(self, *states: Any) -> float:
         (state,) = states
-        return _smooth(state)[0] if state.weight > 0 else float("nan")
+        return _smooth(state)[0][0] if state.weight > 0 else float("nan")
 
     def finalize(self, state: GridState) -> Estimate:
         if not state.weight > 0:
             return self.unknown()
-        value, bandwidth = _smooth(state)
-        details = {"bandwidth": bandwidth}
-        return Estimate(self.name, self.judged, value, details=details, n=int(state.n))
+        (value,), (k,) = _smooth(state)
+        details = {"bandwidth": k / _WIDTHS}
+        return Estimate(self.name, self.judged, float(value), details=details, n=int(state.n))
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
@@ -150,39 +147,47 @@ class SmoothECE(ScalarEstimator):
         p, w = p[kept], w[kept]
         draw = residual_draws(p, w, w / unit, w * unit * p * (1.0 - p))
         values = []
-        for drawn in draw(_DRAWS):
-            residuals = np.zeros_like(state.residuals)
-            _divide(p, [(drawn, residuals)])
-            values.append(_smooth(state._replace(residuals=residuals))[0])
+        for drawn in np.array_split(draw(_DRAWS), math.ceil(_DRAWS / _TOGETHER)):
+            residuals = np.zeros((len(drawn), _grids()[1]))
+            _divide(p, drawn, residuals)
+            values += _smooth(state, residuals)[0].tolist()
         return Floor.of(values, self.value(state))
 
 
-def _smooth(state: GridState) -> tuple[float, float]:
-    """Smooth ECE and its bandwidth: the smallest candidate that is at least the error there."""
-    low, high = 0, _WIDTHS  # in units of 1/1024
-    while high - low > 1:
+def _smooth(state: GridState, residuals: Floats | None = None) -> tuple[Floats, Ints]:
+    """Smooth ECE of the state's or other residuals (B, L), and 1024 times the bandwidths (B,).
+
+    The bandwidth is the smallest candidate that is at least the error there.
+    """
+    residuals = state.residuals[None] if residuals is None else residuals
+    low, high = np.zeros(len(residuals), int), np.full(len(residuals), _WIDTHS)
+
+    def errors(k: Ints) -> Floats:
+        out = np.full(len(k), np.inf)
+        for each in np.unique(k[k / _WIDTHS >= _EPS]):
+            out[k == each] = _errors(state, residuals[k == each], int(each))
+        return out
+
+    for _ in range(_WIDTHS.bit_length() - 1):
         middle = (low + high) // 2
-        if middle / _WIDTHS < _EPS or middle / _WIDTHS < _at(state, middle):
-            low = middle
-        else:
-            high = middle
-    return _at(state, high), high / _WIDTHS
+        narrow = middle / _WIDTHS < errors(middle)
+        low, high = np.where(narrow, middle, low), np.where(narrow, high, middle)
+    return errors(high), high
 
 
-def _at(state: GridState, k: int) -> float:
-    """Error with the bandwidth σ = k/1024."""
+def _errors(state: GridState, residuals: Floats, k: int) -> Floats:
+    """Errors of residuals (B, L) with the bandwidth σ = k/1024."""
     points = np.linspace(0.0, 1.0, max(round(10 * _WIDTHS / k), 200))
-    grid, smoothed = _smoothed(state, k)
-    residuals, density = (np.interp(points, grid, values) for values in smoothed)
+    grid, smoothed = _smoothed(np.vstack([residuals, state.weights]), k)
+    *smoothed, density = (np.interp(points, grid, values) for values in smoothed)
     floor = _FLOOR * len(points) * float(state.weight / state.n)  # per row, in units of weight
-    return float(np.abs(residuals).sum() / (density.sum() + floor))
+    return np.abs(smoothed).sum(axis=1) / (density.sum() + floor)
 
 
-def _smoothed(state: GridState, k: int) -> tuple[Floats, Floats]:
-    """Grid of the bandwidth σ = k/1024, and ΣwδK and ΣwK at its points (2, points)."""
+def _smoothed(sums: Floats, k: int) -> tuple[Floats, Floats]:
+    """Grid of the bandwidth σ = k/1024, and sums (B, L) smoothed at its points (B, points)."""
     sigma, size = k / _WIDTHS, _intervals(k)
-    part = _grids()[0][size]
-    sums = np.stack([state.residuals[part], state.weights[part]])
+    sums = sums[:, _grids()[0][size]]
     z = (np.arange(size + 1) / size - 0.5) / sigma
     kernel = np.exp(-0.5 * z * z) / (np.sqrt(2 * np.pi) * sigma)
     reflected = np.hstack([sums[:, :0:-1], sums, sums[:, -2::-1]])
@@ -197,9 +202,10 @@ def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floa
     Points too far from all rows for the precision of the sums are left out.
     """
     totals = (np.array(total) for total in (n, weights.sum(), weights @ weights))
-    state = GridState(*totals, *np.zeros((2, _grids()[1])))
-    _divide(p, [(residuals, state.residuals), (weights, state.weights)])
-    _, bandwidth = _smooth(state)
-    grid, (smoothed, density) = _smoothed(state, round(bandwidth * _WIDTHS))
+    sums = np.zeros((2, _grids()[1]))
+    _divide(p, np.stack([residuals, weights]), sums)
+    state = GridState(*totals, *sums)
+    k = int(_smooth(state)[1][0])
+    grid, (smoothed, density) = _smoothed(sums, k)
     seen = density > 1e-10 * density.max()  # which rounds to 1e-16 of it
-    return grid[seen], smoothed[seen] / density[seen], bandwidth
+    return grid[seen], smoothed[seen] / density[seen], k / _WIDTHS

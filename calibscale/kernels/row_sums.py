@@ -284,6 +284,29 @@ def fine_cells(p, out):
         out[i] = fine_cell(p[i])
 
 
+@kernel
+def divide_rows(p, strengths, sizes, sums):
+    """Strengths of rows, divided between the two points next to p of regular grids of [0, 1].
+
+    axes: p (rows,); strengths (B, rows); sizes (grids,), numbers of intervals; sums (B, points)
+    """
+    start = 0
+    for size in sizes:
+        for b in range(strengths.shape[0]):
+            left = np.zeros(size + 1)
+            right = np.zeros(size + 1)
+            for i in range(p.size):
+                place = p[i] * size
+                j = min(max(int(place), 0), size - 1)
+                share = (place - j) * strengths[b, i]
+                left[j] += strengths[b, i] - share
+                right[j + 1] += share
+            for j in range(size + 1):
+                sums[b, start + j] += left[j]
+                sums[b, start + j] += right[j]
+        start += size + 1
+
+
 @inlined()
 def _simplex_cell(q, thirds):
     """Cell of a point of the simplex, by the intervals (0, ⅓], (⅓, ⅔], (⅔, 1] of each class.

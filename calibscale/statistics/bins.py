@@ -384,8 +384,10 @@ def shared_residuals(draws: int, *columns: bytes) -> NDArray[Any]:
     """
     score, *others = map(np.frombuffer, columns)
     draw, rng = residual_draws(score, *others), np.random.default_rng(0)
-    kind = np.float32 if len(score) > 1000 else np.float64
-    return np.concatenate([draw(1, rng).astype(kind) for _ in range(draws)])
+    out = np.empty((draws, len(score)), np.float32 if len(score) > 1000 else np.float64)
+    for row in out:
+        row[...] = draw(1, rng)
+    return out
 
 
 def fine_borders() -> Floats:

@@ -12,17 +12,19 @@ from calibscale.data import Chunk, Floats
 from calibscale.kernels import row_sums
 from calibscale.limits.excess import ratio
 from calibscale.statistics import Statistic, weights_of
-from calibscale.statistics.bins import BinState, fine_borders
+from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
 from calibscale.statistics.score_sums import SquareState
 
 MAX_SCORES = row_sums.FINE_CELLS  # number of different scores that are kept apart
+_CELL_KEYS = np.arange(-float(row_sums.FINE_CELLS), 0.0)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class ScoreState(NamedTuple):
-    """Increasing keys (c,) and sums Σ1, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p) of each (6, c).
+    """Keys (c,) and sums Σ1, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p) of each (6, c).
 
-    Keys are the scores, or with more than `MAX_SCORES` of them the occupied cells of
-    `FineHistogram`, from −2^16 to −1.
+    Keys are scores, in any order, at most `MAX_SCORES` with repetitions; or, if more of them differ,
+    the cells of `FineHistogram`, from −2^16 to −1.
     """
 
     keys: Floats
@@ -32,6 +34,23 @@ class ScoreState(NamedTuple):
     def exact(self) -> bool:
         """Whether every score is kept."""
         return not len(self.keys) or self.keys[0] >= 0.0
+
+    def sorted(self) -> ScoreState:
+        """State with each score once, in increasing order."""
+        if not self.exact:
+            return self
+        keys, numbers = np.unique(self.keys, return_inverse=True)
+        return ScoreState(keys, np.array([np.bincount(numbers, row) for row in self.sums]))
+
+    def in_cells(self) -> ScoreState:
+        """State of the cells instead of the scores."""
+        if not self.exact:
+            return self
+        numbers = FineHistogram("").numbers(self.keys)
+        sums = np.empty((6, row_sums.FINE_CELLS))
+        for out, row in zip(sums, self.sums, strict=True):
+            out[...] = np.bincount(numbers, row, row_sums.FINE_CELLS)
+        return ScoreState(_CELL_KEYS, sums)
 
 
 @dataclass(frozen=True)
@@ -50,39 +69,37 @@ class ScoreHistogram(Statistic):
 
     def accumulate(self, state: ScoreState, chunk: Chunk) -> ScoreState:
         p, rest, delta, _ = chunk.event(self.notion)
-        w, one, spread = weights_of(chunk), np.ones(len(p)), p * np.maximum(rest, 0.0)
-        pairs = ((one, one), (w, one), (w, w), (w, p), (w, delta), (w * w, spread))
-        keys, numbers = np.unique(p if state.exact else _cells(p), return_inverse=True)
-        sums = np.array([np.bincount(numbers, a * b) for a, b in pairs])
-        return self.merge(state, ScoreState(keys, sums))
+        w, spread = weights_of(chunk), p * np.maximum(rest, 0.0)
+        if not state.exact:
+            cells = FineHistogram(self.notion)
+            cells.add(p, delta, chunk.weights, state.sums[:5])
+            state.sums[5] += np.bincount(cells.numbers(p), w * w * spread, cells.CELLS)
+            return state
+        sums = np.array([np.ones(len(p)), w, w * w, w * p, w * delta, w * w * spread])
+        return self.merge(state, ScoreState(p, sums))
 
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
-        if len(a.keys) == 0 and len(b.keys) <= MAX_SCORES:
-            return b
-        if not a.exact or not b.exact:
-            a, b = _in_cells(a), _in_cells(b)
-        keys = np.sort(np.append(a.keys, b.keys), kind="stable")  # fast, as there are two runs
-        keys = keys[np.diff(keys, prepend=-np.inf) > 0.0]
-        if len(keys) > MAX_SCORES:
-            return self.merge(_in_cells(a), _in_cells(b))
-        sums = np.zeros((6, len(keys)))
-        for part in (a, b):
-            sums[:, np.searchsorted(keys, part.keys)] += part.sums
-        return ScoreState(keys, sums)
+        if a.exact and b.exact and not _many(keys := np.append(a.keys, b.keys)):
+            both = ScoreState(keys, np.hstack([a.sums, b.sums]))
+            both = both if len(both.keys) <= MAX_SCORES else both.sorted()
+            return both if len(both.keys) <= MAX_SCORES else both.in_cells()
+        a = a.in_cells()
+        np.add(a.sums, b.in_cells().sums, out=a.sums)
+        return a
 
 
-def _cells(scores: Floats) -> Floats:
-    out = np.empty(len(scores), np.int64)
-    row_sums.fine_cells(scores, out)
-    return (out - row_sums.FINE_CELLS).astype(np.float64)
+def _many(scores: Floats) -> bool:
+    """Whether more than `MAX_SCORES` scores have different hashes; a quick test of many scores."""
+    if len(scores) <= MAX_SCORES:
+        return False
+    seen = np.zeros(2**20, bool)
+    seen[((scores + 0.0).view(np.uint64) * _ODD) >> np.uint64(44)] = True
+    return np.count_nonzero(seen) > MAX_SCORES
 
 
-def _in_cells(state: ScoreState) -> ScoreState:
-    if not state.exact or not len(state.keys):
-        return state
-    keys = _cells(state.keys)
-    starts = np.flatnonzero(np.diff(keys, prepend=-np.inf))
-    return ScoreState(keys[starts], np.add.reduceat(state.sums, starts, axis=1))
+def cells_of(histogram: BinState, variances: SquareState, *others: Any) -> ScoreState:
+    """State of the same rows from those of `FineHistogram` and `LabelVariances`, which add."""
+    return ScoreState(_CELL_KEYS, np.vstack([histogram.sums, variances.squares]))
 
 
 class OccupiedCells(NamedTuple):
@@ -124,14 +141,9 @@ class OccupiedCells(NamedTuple):
         return OccupiedCells(score / weight, weight, weight**2 / weight2, events, variance, width)
 
 
-def cells_of(histogram: BinState, variances: SquareState, *others: Any) -> ScoreState:
-    """State of the same rows from those of `FineHistogram` and `LabelVariances`, which add."""
-    keys = np.arange(-float(row_sums.FINE_CELLS), 0.0)
-    return ScoreState(keys, np.vstack([histogram.sums, variances.squares]))
-
-
 def scores_of(state: ScoreState) -> OccupiedCells:
     """Cells of a state; empty if it has no rows."""
+    state = state.sorted()
     full = state.sums[1] > 0
     _, weight, weight2, p, delta, variance = state.sums[:, full]
     score, width = state.keys[full], np.zeros_like(p)
