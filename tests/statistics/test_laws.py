@@ -220,6 +220,7 @@ CANONICAL = {
     "Nystrom": _sorted_sample,
     "PooledResiduals": lambda state: _sorted_rows(state, np.argsort(state.rows)),
     "RowPoints": lambda state: _sorted_rows(state, np.argsort(state.rows)),
+    "ScoreHistogram": lambda state: state.sorted(),
     "Subset": lambda state: _sorted_rows(state, np.argsort(state.rows[0]), axis=1),
 }
 
