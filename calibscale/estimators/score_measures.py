@@ -28,6 +28,7 @@ from calibscale.statistics.score_sums import LabelVariances, ScalarScores
 
 _MAX_STEPS, _ROUNDING = 1000, 1e-12  # steps of an isotonic curve in results, and their least height
 _CELLS = 4096  # cells that events are drawn for
+WALK_DRAWS = 16_383, 256, 24  # see `ScoreError`
 _BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
 _ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
@@ -84,10 +85,12 @@ class ScoreMeasure(ScalarEstimator):
 class ScoreError(ScoreMeasure):
     """Measure of which calibrated predictions have the smallest values.
 
-    `floor_draws` are the numbers of draws of events for a floor, and of cells that they are for.
+    `floor_draws` are the number of draws of events for a floor, the number of cells, made of
+    neighbours, that they are for, and a number of draws for all cells, which give the mean effect
+    of joining cells.
     """
 
-    floor_draws: ClassVar[tuple[int, int]] = (1999, _CELLS)
+    floor_draws: ClassVar[tuple[int, int, int]] = (1999, _CELLS, 0)
     testable: ClassVar[bool] = True
     draws_cells: ClassVar[bool] = True
     no_interval: ClassVar[str | None] = (
@@ -99,15 +102,27 @@ class ScoreError(ScoreMeasure):
         return self.needs[: 2 if self.fixed_cells else 1]
 
     def floor(self, *states: Any) -> Floor | None:
-        draws, most = self.floor_draws
-        cells = self._cells(*states).coarse(most)
+        cells, (draws, most, whole) = self._cells(*states), self.floor_draws
         if not len(cells.score):
             return None
-        columns = (cells.score, cells.weight, cells.effective, cells.variance)
-        drawn = shared_residuals(draws, *(column.tobytes() for column in columns))
-        events = cells.weight * cells.score
-        sizes = [self._size(cells._replace(events=events - residuals)) for residuals in drawn]
+        joined = cells.coarse(most)
+        parts = np.array_split(drawn_residuals(joined, draws), 16)
+        sizes = np.concatenate([self._sizes(joined, part) for part in parts])
+        if joined is not cells and whole:
+            drawn = drawn_residuals(cells, whole)
+            each = (one.coarse(most) for one in _with_residuals(cells, drawn))
+            sizes += self._sizes(cells, drawn).mean() - np.mean([self._size(one) for one in each])
+        mean = self._mean(cells)
+        sizes *= 1.0 if mean is None or not sizes.any() else mean / sizes.mean()
         return Floor.of(sizes, self._size(cells))
+
+    def _sizes(self, cells: OccupiedCells, residuals: Floats) -> Floats:
+        """Values for residuals Σwδ of the cells (B, c)."""
+        return np.array([self._size(one) for one in _with_residuals(cells, residuals)])
+
+    def _mean(self, cells: OccupiedCells) -> float | None:
+        """Mean over drawn labels, where it has a closed form."""
+        return None
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         rngs = (np.random.default_rng([seed, replicate]) for replicate in replicates)
@@ -118,13 +133,24 @@ class ScoreError(ScoreMeasure):
         """Value, computed from the cells alone."""
 
 
+def drawn_residuals(cells: OccupiedCells, draws: int) -> Floats:
+    """Residuals of cells (draws, c) for drawn labels, which all measures of the cells share."""
+    columns = (cells.score, cells.weight, cells.effective, cells.variance)
+    return shared_residuals(draws, *(column.tobytes() for column in columns))
+
+
+def _with_residuals(cells: OccupiedCells, residuals: Iterable[Floats]) -> Iterator[OccupiedCells]:
+    """Cells with the events that residuals Σwδ (c,) each leave."""
+    expected = cells.weight * cells.score
+    return (cells._replace(events=expected - one) for one in residuals)
+
+
 def _drawn_cells(
     cells: OccupiedCells, rngs: Iterable[np.random.Generator]
 ) -> Iterator[OccupiedCells]:
     """Cells with events that each generator draws from the scores."""
     draw = residual_draws(cells.score, cells.weight, cells.effective, cells.variance)
-    for rng in rngs:
-        yield cells._replace(events=cells.weight * cells.score - draw(1, rng)[0])
+    return _with_residuals(cells, (draw(1, rng)[0] for rng in rngs))
 
 
 def curve(**columns: Floats) -> dict[str, list[float]]:
@@ -137,6 +163,18 @@ def curve(**columns: Floats) -> dict[str, list[float]]:
 
 class _Cumulative(ScoreError):
     """Base class of sizes of the walk C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw over sorted scores."""
+
+    floor_draws: ClassVar[tuple[int, int, int]] = WALK_DRAWS
+
+    def _sizes(self, cells: OccupiedCells, residuals: Floats) -> Floats:
+        return self._of_walks(walk(cells, residuals))
+
+    def _size(self, cells: OccupiedCells) -> float:
+        return float(self._of_walks(walk(cells)))
+
+    @abstractmethod
+    def _of_walks(self, walks: Floats) -> Floats:
+        """Sizes of walks, along the last axis."""
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
         value, total = self._size(cells), float(cells.weight.sum())
@@ -156,10 +194,14 @@ class _Cumulative(ScoreError):
         return self._result(value, error, sigma=sigma, scaled=scaled, walk=drawn)
 
 
-def walk(cells: OccupiedCells) -> Floats:
-    """Cumulative differences after each cell (c + 1,), from 0 on."""
-    differences = cells.events - cells.weight * cells.score
-    return np.concatenate([[0.0], np.cumsum(differences)]) / cells.weight.sum()
+def walk(cells: OccupiedCells, residuals: Floats | None = None) -> Floats:
+    """Cumulative differences after each cell, from 0 on (c + 1,), or for residuals (B, c)."""
+    if residuals is None:
+        residuals = cells.weight * cells.score - cells.events
+    out = np.zeros((*residuals.shape[:-1], residuals.shape[-1] + 1))
+    np.cumsum(residuals, axis=-1, out=out[..., 1:])
+    out /= -cells.weight.sum()
+    return out
 
 
 @dataclass(frozen=True)
@@ -182,8 +224,8 @@ class ECCEMAD(_Cumulative):
 
     name: ClassVar[str] = "ecce_mad"
 
-    def _size(self, cells: OccupiedCells) -> float:
-        return float(np.abs(walk(cells)).max())
+    def _of_walks(self, walks: Floats) -> Floats:
+        return np.abs(walks).max(axis=-1)
 
 
 @dataclass(frozen=True)
@@ -203,8 +245,8 @@ class ECCERange(_Cumulative):
 
     name: ClassVar[str] = "ecce_range"
 
-    def _size(self, cells: OccupiedCells) -> float:
-        return float(np.ptp(walk(cells)))
+    def _of_walks(self, walks: Floats) -> Floats:
+        return np.ptp(walks, axis=-1)
 
 
 # ---------------------------------------------------------------- isotonic regression
@@ -250,6 +292,7 @@ class CORP(ScoreError):
     """
 
     name: ClassVar[str] = "corp"
+    floor_draws: ClassVar[tuple[int, int, int]] = (1999, _CELLS, 24)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.signal import fftconvolve
+from scipy.fft import irfft, rfft
 
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.score_measures import ScoreError, drawn_residuals
 from calibscale.kernels.row_sums import divide_rows
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Replicates, Statistic, weights_of
-from calibscale.statistics.bins import residual_draws
+from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, scores_of
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
-_DRAWS, _TOGETHER = 199, 10  # of labels for a noise floor, and of them smoothed at once
+_DRAWS, _TOGETHER = 999, 20  # of labels for a floor, and of them smoothed at once
 _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 
@@ -133,25 +134,39 @@ class SmoothECE(ScalarEstimator):
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
-        return self.needs
+        return (*self.needs, ScoreHistogram(self.judged))
 
-    def floor(self, *states: Any) -> Floor | None:
-        """Floor from labels drawn for the points of the finest grid, whose weights are rows."""
-        (state,) = states
-        if not state.weight > 0:
-            return None
-        part = _grids()[0][_intervals(1)]
-        p, w = np.linspace(0.0, 1.0, _intervals(1) + 1), state.weights[part]
-        unit = float(state.weight2 / state.weight)
-        kept = w > 0
-        p, w = p[kept], w[kept]
-        draw = residual_draws(p, w, w / unit, w * unit * p * (1.0 - p))
-        values = []
-        for drawn in np.array_split(draw(_DRAWS), math.ceil(_DRAWS / _TOGETHER)):
-            residuals = np.zeros((len(drawn), _grids()[1]))
-            _divide(p, drawn, residuals)
+    def with_floor(self, estimate: Estimate, states: Mapping[Statistic, Any]) -> Estimate:
+        sums, histogram = (states.get(s) for s in self.floor_needs)
+        if estimate.value is None or sums is None:
+            return estimate
+        return replace(estimate, floor=self.floor(sums, histogram))
+
+    def floor(self, *states: Any) -> Floor:
+        """Floor from labels drawn for scores, or without a histogram for points of the finest grid.
+
+        Rows that are divided between two points would be drawn as two.
+        """
+        state, histogram = states
+        cells = _points(state) if histogram is None else scores_of(histogram)
+        draws, most, _ = ScoreError.floor_draws  # of other measures, to share them
+        needed = (
+            _DRAWS if len(cells.score) <= most else _DRAWS // 2
+        )  # values of many rows vary less
+        cells, values = cells.coarse(most), []
+        for part in np.array_split(drawn_residuals(cells, draws)[:needed], needed // _TOGETHER):
+            residuals = np.zeros((len(part), _grids()[1]))
+            _divide(cells.score, part, residuals)
             values += _smooth(state, residuals)[0].tolist()
         return Floor.of(values, self.value(state))
+
+
+def _points(state: GridState) -> OccupiedCells:
+    """Points of the finest grid that have rows, whose weights they are."""
+    part = _grids()[0][_intervals(1)]
+    p, w = np.linspace(0.0, 1.0, _intervals(1) + 1), state.weights[part]
+    p, w, unit = p[w > 0], w[w > 0], float(state.weight2 / state.weight)
+    return OccupiedCells(p, w, w / unit, w * p, w * unit * p * (1.0 - p), np.zeros_like(p))
 
 
 def _smooth(state: GridState, residuals: Floats | None = None) -> tuple[Floats, Ints]:
@@ -160,12 +175,16 @@ def _smooth(state: GridState, residuals: Floats | None = None) -> tuple[Floats, 
     The bandwidth is the smallest candidate that is at least the error there.
     """
     residuals = state.residuals[None] if residuals is None else residuals
+    sums = np.vstack([residuals, state.weights])
     low, high = np.zeros(len(residuals), int), np.full(len(residuals), _WIDTHS)
+    transform = cache(partial(_transform, sums))
 
     def errors(k: Ints) -> Floats:
         out = np.full(len(k), np.inf)
-        for each in np.unique(k[k / _WIDTHS >= _EPS]):
-            out[k == each] = _errors(state, residuals[k == each], int(each))
+        for each in np.unique(k[k / _WIDTHS >= _EPS]).tolist():
+            here = np.append(k == each, True)
+            smoothed = _smoothed(transform(_intervals(each))[here], each)
+            out[k == each] = _errors(state, smoothed, each)
         return out
 
     for _ in range(_WIDTHS.bit_length() - 1):
@@ -175,25 +194,29 @@ def _smooth(state: GridState, residuals: Floats | None = None) -> tuple[Floats, 
     return errors(high), high
 
 
-def _errors(state: GridState, residuals: Floats, k: int) -> Floats:
-    """Errors of residuals (B, L) with the bandwidth σ = k/1024."""
+def _errors(state: GridState, smoothed: Floats, k: int) -> Floats:
+    """Errors of smoothed residuals, the last of which are weights, with the bandwidth k/1024."""
     points = np.linspace(0.0, 1.0, max(round(10 * _WIDTHS / k), 200))
-    grid, smoothed = _smoothed(np.vstack([residuals, state.weights]), k)
-    *smoothed, density = (np.interp(points, grid, values) for values in smoothed)
+    grid = np.linspace(0.0, 1.0, smoothed.shape[1])
+    *sizes, density = (np.interp(points, grid, values) for values in smoothed)
     floor = _FLOOR * len(points) * float(state.weight / state.n)  # per row, in units of weight
-    return np.abs(smoothed).sum(axis=1) / (density.sum() + floor)
+    return np.abs(sizes).sum(axis=1) / (density.sum() + floor)
 
 
-def _smoothed(sums: Floats, k: int) -> tuple[Floats, Floats]:
-    """Grid of the bandwidth σ = k/1024, and sums (B, L) smoothed at its points (B, points)."""
-    sigma, size = k / _WIDTHS, _intervals(k)
+def _transform(sums: Floats, size: int) -> Any:
+    """Fourier transform of sums (B, L) on the grid of a size, reflected at 0 and 1."""
     sums = sums[:, _grids()[0][size]]
+    return rfft(np.hstack([sums, sums[:, -2:0:-1]]))
+
+
+def _smoothed(transform: Any, k: int) -> Floats:
+    """Sums smoothed with the bandwidth k/1024 at the points of its grid (B, points)."""
+    sigma, size = k / _WIDTHS, _intervals(k)
     z = (np.arange(size + 1) / size - 0.5) / sigma
-    kernel = np.exp(-0.5 * z * z) / (np.sqrt(2 * np.pi) * sigma)
-    reflected = np.hstack([sums[:, :0:-1], sums, sums[:, -2::-1]])
-    middle = (size + 1) // 2
-    smoothed = fftconvolve(reflected, kernel[None], "valid")[:, middle : middle + size + 1]
-    return np.linspace(0.0, 1.0, size + 1), smoothed
+    kernel = np.zeros(2 * size)
+    kernel[np.arange(size + 1) - (size + 1) // 2] = np.exp(-0.5 * z * z)
+    kernel /= np.sqrt(2 * np.pi) * sigma
+    return irfft(transform * rfft(kernel), 2 * size)[:, : size + 1]
 
 
 def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floats, Floats, float]:
@@ -206,6 +229,7 @@ def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floa
     _divide(p, np.stack([residuals, weights]), sums)
     state = GridState(*totals, *sums)
     k = int(_smooth(state)[1][0])
-    grid, (smoothed, density) = _smoothed(sums, k)
+    smoothed, density = _smoothed(_transform(sums, _intervals(k)), k)
+    grid = np.linspace(0.0, 1.0, len(density))
     seen = density > 1e-10 * density.max()  # which rounds to 1e-16 of it
     return grid[seen], smoothed[seen] / density[seen], k / _WIDTHS

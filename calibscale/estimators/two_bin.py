@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, walk
+from calibscale.estimators.score_measures import WALK_DRAWS, ScoreError, ScoreMeasure, walk
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts
@@ -16,11 +16,11 @@ from calibscale.statistics.score_histogram import OccupiedCells
 from calibscale.statistics.score_sums import SquaredResiduals
 
 
-def _average(cells: OccupiedCells) -> float:
-    """Mean of the squared sums of both bins over thresholds in [0, 1]."""
-    reached = walk(cells)
+def _averages(cells: OccupiedCells, residuals: Floats | None = None) -> Floats:
+    """Mean of the squared sums of both bins over thresholds in [0, 1]; see `walk`."""
+    reached = walk(cells, residuals)
     gaps = np.diff(np.concatenate([[0.0], cells.score, [1.0]]))
-    return float(gaps @ (reached**2 + (reached[-1] - reached) ** 2))
+    return (reached**2 + (reached[..., -1:] - reached) ** 2) @ gaps
 
 
 def _error(cells: OccupiedCells) -> float:
@@ -57,13 +57,19 @@ class ATB(ScoreError):
     """
 
     name: ClassVar[str] = "atb"
-    floor_draws: ClassVar[tuple[int, int]] = (3999, 1024)  # the values have a long tail
+    floor_draws: ClassVar[tuple[int, int, int]] = WALK_DRAWS
 
     def _size(self, cells: OccupiedCells) -> float:
-        return _average(cells)
+        return float(_averages(cells))
+
+    def _sizes(self, cells: OccupiedCells, residuals: Floats) -> Floats:
+        return _averages(cells, residuals)
+
+    def _mean(self, cells: OccupiedCells) -> float:
+        return float(cells.variance.sum() / cells.weight.sum() ** 2)
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
-        return replace(self._result(_average(cells), _error(cells)), squared=True)
+        return replace(self._result(self._size(cells), _error(cells)), squared=True)
 
 
 @dataclass(frozen=True)
@@ -94,5 +100,5 @@ class ATBDebiased(ScoreMeasure):
         if not pairs > 1e-12 * total:
             return Estimate(self.name, self.judged, None, True, reason="there is only one row")
         own = float(others[0].squares.sum())
-        value = (total * _average(cells) - own) / pairs
+        value = (total * float(_averages(cells)) - own) / pairs
         return replace(self._result(value, _error(cells) * total / pairs), squared=True)

@@ -23,8 +23,8 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 class ScoreState(NamedTuple):
     """Keys (c,) and sums Σ1, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p) of each (6, c).
 
-    Keys are scores, in any order, at most `MAX_SCORES` with repetitions; or, if more of them differ,
-    the cells of `FineHistogram`, from −2^16 to −1.
+    Keys are scores in any order, at most `MAX_SCORES` with repetitions; or, if more of them differ,
+    all cells of `FineHistogram`, from −2^16 to −1.
     """
 
     keys: Floats
