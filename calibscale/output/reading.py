@@ -9,14 +9,10 @@ from pydantic import ValidationError
 
 from calibscale.errors import OptionError
 from calibscale.formatting import clean, printed, short
+from calibscale.output.documents import DOCUMENTS
 from calibscale.results.schemas import validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
-REPORTED = (
-    "audit", "bias", "check", "evaluation", "nightly", "power", "ranking", "recalibration",
-    "reliability",
-    "selection", "test",
-)  # fmt: skip
 _KINDS = {
     "model_type": "an object", "dict_type": "an object", "list_type": "a list",
     "string_type": "text", "float_type": "a number", "finite_number": "a number",
@@ -41,8 +37,8 @@ def read(value: Any, where: str = "the result") -> dict[str, Any]:
     if match is None:
         raise OptionError(f"{where}: {schema[:80]!r} is not a schema of calibscale")
     name, version = match[1], int(match[2])
-    if name not in REPORTED:
-        kinds = ", ".join(REPORTED)
+    if name not in DOCUMENTS:
+        kinds = ", ".join(DOCUMENTS)
         raise OptionError(f"{where}: no report can be made of {schema}; use one of: {kinds}")
     if version != 1:
         newer = "was written by a newer calibscale: upgrade this version, which reads"

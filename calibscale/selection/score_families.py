@@ -14,8 +14,8 @@ from calibscale.data.derived_sources import TEST
 from calibscale.estimators import smooth_ece
 from calibscale.selection.families import ROW_NOTIONS, Family, FamilyProfile, FoldPart, PlugIn
 from calibscale.statistics import Statistic
-from calibscale.statistics.bins import BinState, mass_bins
-from calibscale.statistics.score_histogram import ScoreCells, steps
+from calibscale.statistics.bins import mass_bins
+from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
 
 _DIGITS, _EXPONENTS = 36, 64  # binary digits of the distance to 0 or 1, and its powers of two
 _HALF = _EXPONENTS << _DIGITS  # cells below ½
@@ -138,8 +138,7 @@ class IsotonicCurve(ScoreFamily):
     setting = "steps"
 
     def _curve(self, sums: Floats) -> Curve:
-        cells = ScoreCells.of(BinState(sums))
-        knots, values, count = steps(cells.mean, cells.frequency, cells.weight)
+        knots, values, count = cell_steps(OccupiedCells.of(sums))
         knots, values = np.r_[0.0, knots, 1.0], np.r_[values[0], values, values[-1]]
         return Curve(knots, knots - values, count)
 
@@ -154,8 +153,7 @@ class CubeRootBins(ScoreFamily):
     def _curve(self, sums: Floats) -> Curve:
         table = mass_bins(sums, 0, self.edges, np.arange(sums.shape[1] + 1))  # positions of cells
         ends = np.column_stack([table.edges[:-1], table.edges[1:] - 1]).ravel()
-        mean = ScoreCells.of(BinState(sums)).mean
-        return Curve(mean[ends], np.repeat(table.gap, 2), len(table.gap))
+        return Curve(OccupiedCells.of(sums).score[ends], np.repeat(table.gap, 2), len(table.gap))
 
 
 class SweepBins(CubeRootBins):

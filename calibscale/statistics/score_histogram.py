@@ -116,6 +116,15 @@ class OccupiedCells(NamedTuple):
     variance: Floats
     width: Floats
 
+    @staticmethod
+    def of(sums: Floats) -> OccupiedCells:
+        """Cells of positive weight from the sums of a `ScoreState`, the last of which may lack."""
+        _, weight, weight2, p, delta, *variance = sums[:, sums[1] > 0]
+        # rounding may raise a mean above the next
+        score = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
+        events, none = np.clip(p - delta, 0.0, weight), np.zeros_like(p)
+        return OccupiedCells(score, weight, weight**2 / weight2, events, *variance or (none,), none)
+
     @property
     def frequency(self) -> Floats:
         return self.events / self.weight
@@ -144,36 +153,10 @@ class OccupiedCells(NamedTuple):
 def scores_of(state: ScoreState) -> OccupiedCells:
     """Cells of a state; empty if it has no rows."""
     state = state.sorted()
-    full = state.sums[1] > 0
-    _, weight, weight2, p, delta, variance = state.sums[:, full]
-    score, width = state.keys[full], np.zeros_like(p)
-    if not state.exact:
-        width = np.diff(fine_borders())[score.astype(int)]  # from the end
-        score = p / weight
-    events = np.clip(p - delta, 0.0, weight)
-    return OccupiedCells(score, weight, weight**2 / weight2, events, variance, width)
-
-
-class ScoreCells(NamedTuple):
-    """Cells of a histogram with positive weight, in increasing order of p; each (c,).
-
-    Σw and Σw², mean of p (non-decreasing), and frequency of y = 1.
-    """
-
-    weight: Floats
-    weight2: Floats
-    mean: Floats
-    frequency: Floats
-
-    @staticmethod
-    def of(state: BinState) -> ScoreCells:
-        """Cells of sums Σ1, Σw, Σw², Σwp and Σwδ."""
-        _, weight, weight2, p, delta = state.sums[:, state.sums[1] > 0]
-        # round, because the rounding errors of sums would add steps
-        frequency = np.clip(np.round((p - delta) / weight, 12), 0.0, 1.0)
-        # rounding may raise a mean above the next
-        mean = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
-        return ScoreCells(weight, weight2, mean, frequency)
+    keys, cells = state.keys[state.sums[1] > 0], OccupiedCells.of(state.sums)
+    if state.exact:
+        return cells._replace(score=keys)
+    return cells._replace(width=np.diff(fine_borders())[keys.astype(int)])  # from the end
 
 
 def steps(mean: Floats, frequency: Floats, weight: Floats) -> tuple[Floats, Floats, int]:
@@ -185,6 +168,12 @@ def steps(mean: Floats, frequency: Floats, weight: Floats) -> tuple[Floats, Floa
     starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
     knots = np.unique(np.concatenate([starts, ends]))
     return mean[knots], fitted.x[knots], len(starts)
+
+
+def cell_steps(cells: OccupiedCells) -> tuple[Floats, Floats, int]:
+    """Knots, values and number of `steps` of cells."""
+    # round, because the rounding errors of sums would add steps
+    return steps(cells.score, np.round(cells.frequency, 12), cells.weight)
 
 
 class SpreadState(NamedTuple):

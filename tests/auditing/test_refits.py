@@ -20,13 +20,13 @@ from calibscale.auditing.recalibration import (
     recalibrated,
     refits_of,
 )
-from calibscale.auditing.recalibration.nonparametric import ScoreCells
 from calibscale.auditing.recalibration.refits import _frequencies
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.output.text import print_result
+from calibscale.statistics.score_histogram import OccupiedCells
 from tests.support.local_settings import audit
 
 N, SEED, B = 400, 3, 6
@@ -108,10 +108,10 @@ def test_refits__are_fits_to_drawn_labels(data, method):
     assert spread.max() > 0.01
 
 
-def _cells(data, here) -> ScoreCells:
+def _cells(data, here) -> OccupiedCells:
     p = np.sort(data["p"][here])
     one = np.ones(len(p))
-    return ScoreCells(one, one, p, one)
+    return OccupiedCells(p, one, one, one, one, 0 * one)
 
 
 def _rows(p, data, covariates) -> NotionRows:
@@ -148,7 +148,8 @@ def test_refits__counts_of_weighted_cells_have_the_variance_of_their_rows():
     w = [rng.uniform(0.2, 3.0, size) for size in (1, 4, 60)]
     weight, weight2 = np.array([[v.sum(), v @ v] for v in w]).T
     p = np.array([0.3, 0.5, 0.05])
-    frequencies = np.array(list(_frequencies(ScoreCells(weight, weight2, p, p), p, 5_000, 1)))
+    cells = OccupiedCells(p, weight, weight**2 / weight2, p * weight, 0 * p, 0 * p)
+    frequencies = np.array(list(_frequencies(cells, p, 5_000, 1)))
     expected = weight2 * p * (1 - p) / weight**2
     np.testing.assert_allclose(
         frequencies.mean(axis=0), p, atol=5 * np.sqrt(expected / 5_000).max()

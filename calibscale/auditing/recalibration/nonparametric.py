@@ -24,7 +24,7 @@ from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import PassResult, Statistic
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
-from calibscale.statistics.score_histogram import ScoreCells, steps
+from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
 
 HISTOGRAM = FineHistogram("positive")
 
@@ -43,8 +43,8 @@ class Isotonic(Recalibrator):
 
     def _fit(self, setup: DataProfile, read: Read) -> IsotonicFit:
         result = read(HISTOGRAM)
-        cells = ScoreCells.of(result.groups[None][HISTOGRAM])
-        knots, values, count = steps(cells.mean, cells.frequency, cells.weight)
+        cells = OccupiedCells.of(result.groups[None][HISTOGRAM].sums)
+        knots, values, count = cell_steps(cells)
         notes: tuple[str, ...] = ()
         if count == 1:
             notes = (f"one step: every row becomes {values[0]:.6g}",)

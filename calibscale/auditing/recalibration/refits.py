@@ -34,7 +34,7 @@ from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import Replicates, States, Statistic, weights_of
-from calibscale.statistics.score_histogram import ScoreCells, steps
+from calibscale.statistics.score_histogram import OccupiedCells, steps
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated
@@ -107,7 +107,7 @@ def refits_of(
             return _temperatures(fitted, model, notion, n_replicates, seed)
         if not isinstance(fitted, parametric.PlattFit | IsotonicFit):
             return None
-        cells = ScoreCells.of(session.scan([HISTOGRAM]).groups[None][HISTOGRAM])
+        cells = OccupiedCells.of(session.scan([HISTOGRAM]).groups[None][HISTOGRAM].sums)
     if isinstance(fitted, parametric.PlattFit):
         return _logistics(fitted, cells, n_replicates, seed)
     return _isotonics(fitted, cells, n_replicates, seed)
@@ -135,10 +135,10 @@ class _OnCells(Refits):
         return super()._row(notion, rows, p, delta)
 
 
-def _frequencies(cells: ScoreCells, p: Floats, n_replicates: int, seed: int) -> Iterator[Floats]:
+def _frequencies(cells: OccupiedCells, p: Floats, n_replicates: int, seed: int) -> Iterator[Floats]:
     """Frequencies (c,) of events with probability p in the cells, one replicate after another."""
-    trials = np.maximum(1, np.rint(cells.weight**2 / cells.weight2)).astype(np.int64)
-    scale = np.sqrt(cells.weight2 * trials) / cells.weight  # 1 where weights are equal
+    trials = np.maximum(1, np.rint(cells.effective)).astype(np.int64)
+    scale = np.sqrt(trials / cells.effective)  # 1 where weights are equal
     for b in range(n_replicates):
         rng = np.random.Generator(np.random.Philox(key=np.array([seed, b], np.uint64)))
         yield p + scale * (rng.binomial(trials, p) / trials - p)
@@ -162,10 +162,10 @@ class _Logistics(_OnCells):
 
 
 def _logistics(
-    fit: parametric.PlattFit, cells: ScoreCells, n_replicates: int, seed: int
+    fit: parametric.PlattFit, cells: OccupiedCells, n_replicates: int, seed: int
 ) -> _Logistics:
     min_p = max(fit.method.clip, 2.0**-53)
-    p = np.clip(cells.mean, min_p, 1.0 - min_p)
+    p = np.clip(cells.score, min_p, 1.0 - min_p)
     eta = fit.slope * (np.log(p) - np.log1p(-p)) + fit.intercept
     design = np.stack([eta, np.ones_like(eta)])  # refits are relative to the fit, which is (1, 0)
     weighted = design * cells.weight
@@ -234,12 +234,12 @@ class _Isotonics(_OnCells):
         return out[0], out[1:]
 
 
-def _isotonics(fit: IsotonicFit, cells: ScoreCells, n_replicates: int, seed: int) -> _Isotonics:
+def _isotonics(fit: IsotonicFit, cells: OccupiedCells, n_replicates: int, seed: int) -> _Isotonics:
     centres, truth = _smoothed(fit, cells)
     knots, values = [centres], [truth]
-    p = np.interp(cells.mean, centres, truth)
+    p = np.interp(cells.score, centres, truth)
     for frequency in _frequencies(cells, p, n_replicates, seed):
-        at, value, _ = steps(cells.mean, frequency, cells.weight)
+        at, value, _ = steps(cells.score, frequency, cells.weight)
         knots.append(at)
         values.append(np.clip(value, 0.0, 1.0))  # scaled deviations may exceed the range
     cuts = np.cumsum([0, *map(len, knots)])
@@ -249,13 +249,13 @@ def _isotonics(fit: IsotonicFit, cells: ScoreCells, n_replicates: int, seed: int
     )  # fmt: skip
 
 
-def _smoothed(fit: IsotonicFit, cells: ScoreCells) -> tuple[Floats, Floats]:
+def _smoothed(fit: IsotonicFit, cells: OccupiedCells) -> tuple[Floats, Floats]:
     """Mean p of each step, and its value (k + ½)/(n + 1) for k events in n rows."""
-    value = np.interp(cells.mean, fit.knots, fit.values)
+    value = np.interp(cells.score, fit.knots, fit.values)
     starts = np.flatnonzero(np.diff(value, prepend=-1.0))
     weight, weight2, p = (
         np.add.reduceat(sums, starts)
-        for sums in (cells.weight, cells.weight2, cells.weight * cells.mean)
+        for sums in (cells.weight, cells.weight**2 / cells.effective, cells.weight * cells.score)
     )
     n = weight**2 / weight2
     return p / weight, np.maximum.accumulate((n * value[starts] + 0.5) / (n + 1.0))

@@ -330,7 +330,7 @@ def power(result: dict[str, Any]) -> doc.Article:
 # ---------------------------------------------------------------- documents by result
 
 
-_DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
+DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
     one.__name__: one
     for one in (
         *(audit, bias, check, evaluation, nightly, power),
@@ -345,9 +345,9 @@ def article_of(result: dict[str, Any]) -> doc.Article:
     An OptionError is raised if there is no report of such results.
     """
     name = result["schema"].removeprefix("calibscale.").partition("/")[0]
-    kinds = ", ".join(_DOCUMENTS)
-    require(name in _DOCUMENTS, f"no report can be made of {result['schema']}; use one of: {kinds}")
-    article, seconds = _DOCUMENTS[name](result), result.get("seconds")
+    kinds = ", ".join(DOCUMENTS)
+    require(name in DOCUMENTS, f"no report can be made of {result['schema']}; use one of: {kinds}")
+    article, seconds = DOCUMENTS[name](result), result.get("seconds")
     return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
 
 
