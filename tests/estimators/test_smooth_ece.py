@@ -134,3 +134,16 @@ def test_notion__is_checked():
     three = cs.from_arrays(probabilities=np.full((4, 3), 1 / 3), labels=[0, 1, 2, 0])
     with pytest.raises(cs.OptionError, match="notion 'positive' is for two classes"):
         cs.evaluate(three, [SmoothECE("positive")])
+
+
+def test_floor__has_the_values_of_all_labels():
+    p = np.array([0.05003, 0.2, 0.6])  # between points of the grid
+    labels = np.array(np.meshgrid(*[[0, 1]] * 3)).reshape(3, -1).T
+    values = np.array(
+        [cs.evaluate(_source(p, y), "smooth_ece")["smooth_ece"].value for y in labels]
+    )
+    chances = np.where(labels == 1, p, 1 - p).prod(axis=1)
+    floor = cs.evaluate(_source(p, labels[0]), "smooth_ece")["smooth_ece"].floor
+    assert np.isclose(values, floor.high, rtol=1e-9).any()
+    deviation = np.sqrt(chances @ (values - chances @ values) ** 2)
+    assert abs(floor.mean - chances @ values) <= 4 * deviation / np.sqrt(999)  # 999 draws

@@ -280,3 +280,11 @@ def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
 def test_distances_of_rows_equal_those_of_scipy(rows, width):
     points = np.random.default_rng(rows).dirichlet(np.full(width, 0.3), rows)
     assert np.array_equal(elementary.distances_within(points), pdist(points))
+
+
+def test_divide_rows__shares_rows_between_the_next_points(rng):
+    p, strengths, sizes = np.append(rng.random(40), [0.0, 1.0]), rng.normal(size=(3, 42)), [4, 7]
+    sums = np.ones((3, 5 + 8))
+    row_sums.divide_rows(p, strengths, np.array(sizes), sums)
+    hats = [np.maximum(1 - np.abs(p[:, None] * n - np.arange(n + 1)), 0.0) for n in sizes]
+    np.testing.assert_allclose(sums, 1.0 + strengths @ np.hstack(hats), rtol=1e-13, atol=1e-13)
