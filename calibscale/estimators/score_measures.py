@@ -90,7 +90,7 @@ class ScoreError(ScoreMeasure):
     of joining cells.
     """
 
-    floor_draws: ClassVar[tuple[int, int, int]] = (1999, _CELLS, 0)
+    floor_draws: ClassVar[tuple[int, int, int]] = (1999, _CELLS, 24)
     testable: ClassVar[bool] = True
     draws_cells: ClassVar[bool] = True
     no_interval: ClassVar[str | None] = (
@@ -292,7 +292,6 @@ class CORP(ScoreError):
     """
 
     name: ClassVar[str] = "corp"
-    floor_draws: ClassVar[tuple[int, int, int]] = (1999, _CELLS, 24)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

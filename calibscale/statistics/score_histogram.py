@@ -94,7 +94,7 @@ def _many(scores: Floats) -> bool:
         return False
     seen = np.zeros(2**20, bool)
     seen[((scores + 0.0).view(np.uint64) * _ODD) >> np.uint64(44)] = True
-    return np.count_nonzero(seen) > MAX_SCORES
+    return bool(np.count_nonzero(seen) > MAX_SCORES)
 
 
 def cells_of(histogram: BinState, variances: SquareState, *others: Any) -> ScoreState:
@@ -122,8 +122,9 @@ class OccupiedCells(NamedTuple):
         _, weight, weight2, p, delta, *variance = sums[:, sums[1] > 0]
         # rounding may raise a mean above the next
         score = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
-        events, none = np.clip(p - delta, 0.0, weight), np.zeros_like(p)
-        return OccupiedCells(score, weight, weight**2 / weight2, events, *variance or (none,), none)
+        events, zero = np.clip(p - delta, 0.0, weight), np.zeros_like(p)
+        spread = variance[0] if variance else zero
+        return OccupiedCells(score, weight, weight**2 / weight2, events, spread, zero)
 
     @property
     def frequency(self) -> Floats:
