@@ -21,7 +21,8 @@ from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram,
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
-_DRAWS, _TOGETHER = 999, 20  # of labels for a floor, and of them smoothed at once
+_DRAWS = 999, 499  # of labels for a floor, with few and many scores, whose values vary less
+_TOGETHER = 20  # draws smoothed at once
 _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 
@@ -97,12 +98,8 @@ class SmoothECE(ScalarEstimator):
     a consistent calibration measure: a large value means that predictions are far from those of a
     calibrated model.  Use it where the value of `ECE` depends on the bins.  Noise of labels biases
     it upwards; errors of opposite sign within σ cancel.  Kernel and integral are evaluated on the
-    grids of the package relplot (arXiv 2309.12236).  One pass, with 0.5 MB of memory at any n.
-
-    Parameters
-    ----------
-    notion : {"top_label", "positive"}, optional
-        Default: ``positive`` for two classes, else ``top_label``.
+    grids of the package relplot (arXiv 2309.12236).  One pass, with 0.5 MB of memory at any n, and
+    4 MB for the floor.  Parameters: see `ConfidenceGap`.
 
     Examples
     --------
@@ -149,14 +146,12 @@ class SmoothECE(ScalarEstimator):
         """
         state, histogram = states
         cells = _points(state) if histogram is None else scores_of(histogram)
-        draws, most, _ = ScoreError.floor_draws  # of other measures, to share them
-        needed = (
-            _DRAWS if len(cells.score) <= most else _DRAWS // 2
-        )  # values of many rows vary less
+        draws, most, _ = ScoreError.floor_draws  # those of other measures, to share them
+        needed = _DRAWS[len(cells.score) > most]
         cells, values = cells.coarse(most), []
         for part in np.array_split(drawn_residuals(cells, draws)[:needed], needed // _TOGETHER):
             residuals = np.zeros((len(part), _grids()[1]))
-            _divide(cells.score, part, residuals)
+            _divide(cells.score, part.astype(np.float64), residuals)
             values += _smooth(state, residuals)[0].tolist()
         return Floor.of(values, self.value(state))
 
