@@ -381,7 +381,8 @@ class Spiegelhalter(ScalarEstimator):
 
     Standard normal for a calibrated model and many rows: the deviation of the Brier score from its
     expectation.  Above 0 the score is worse than expected, as of overconfident predictions; errors
-    that cancel are missed.  `details` has the two-sided `p_value`.  Parameters: see `ConfidenceGap`.
+    that cancel are missed.  `details` has the two-sided `p_value`.  Parameters: see
+    `ConfidenceGap`.
 
     Examples
     --------
