@@ -21,8 +21,8 @@ from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram,
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
-_DRAWS = 999, 499  # of labels for a floor, with few and many scores, whose values vary less
-_TOGETHER = 20  # draws smoothed at once
+# draws of labels for a floor, and of them smoothed at once; values of many scores vary less
+_DRAWS = (1999, 100), (499, 20)  # few scores, many
 _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 
@@ -147,9 +147,9 @@ class SmoothECE(ScalarEstimator):
         state, histogram = states
         cells = _points(state) if histogram is None else scores_of(histogram)
         draws, most, _ = ScoreError.floor_draws  # those of other measures, to share them
-        needed = _DRAWS[len(cells.score) > most]
+        needed, together = _DRAWS[len(cells.score) > most]
         cells, values = cells.coarse(most), []
-        for part in np.array_split(drawn_residuals(cells, draws)[:needed], needed // _TOGETHER):
+        for part in np.array_split(drawn_residuals(cells, draws)[:needed], needed // together):
             residuals = np.zeros((len(part), _grids()[1]))
             _divide(cells.score, part.astype(np.float64), residuals)
             values += _smooth(state, residuals)[0].tolist()
@@ -191,11 +191,12 @@ def _smooth(state: GridState, residuals: Floats | None = None) -> tuple[Floats, 
 
 def _errors(state: GridState, smoothed: Floats, k: int) -> Floats:
     """Errors of smoothed residuals, the last of which are weights, with the bandwidth k/1024."""
-    points = np.linspace(0.0, 1.0, max(round(10 * _WIDTHS / k), 200))
-    grid = np.linspace(0.0, 1.0, smoothed.shape[1])
-    *sizes, density = (np.interp(points, grid, values) for values in smoothed)
-    floor = _FLOOR * len(points) * float(state.weight / state.n)  # per row, in units of weight
-    return np.abs(sizes).sum(axis=1) / (density.sum() + floor)
+    points, size = max(round(10 * _WIDTHS / k), 200), smoothed.shape[1] - 1
+    places = np.linspace(0.0, size, points)
+    left = np.minimum(places.astype(int), size - 1)
+    values = smoothed[:, left] + (smoothed[:, left + 1] - smoothed[:, left]) * (places - left)
+    floor = _FLOOR * points * float(state.weight / state.n)  # per row, in units of weight
+    return np.abs(values[:-1]).sum(axis=1) / (values[-1].sum() + floor)
 
 
 def _transform(sums: Floats, size: int) -> Any:
