@@ -1,0 +1,132 @@
+"""Cox slope and Spiegelhalter's z of a scalar prediction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import expit, logit, ndtr
+
+from calibscale.data import Floats
+from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.score_measures import ScoreMeasure
+from calibscale.results import Estimate
+from calibscale.statistics import Statistic
+from calibscale.statistics.score_histogram import OccupiedCells, SpreadSums
+
+_NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
+_ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
+
+
+@dataclass(frozen=True)
+class Spiegelhalter(ScalarEstimator):
+    """Spiegelhalter's z = Σw(event − p)(1 − 2p)/√(Σw²(1 − 2p)²p(1 − p)) (1986).
+
+    Standard normal for a calibrated model and many rows: the deviation of the Brier score from its
+    expectation.  Above 0 the score is worse than expected, as of overconfident predictions; errors
+    that cancel are missed.  `details` has the two-sided `p_value`.  Parameters: see
+    `ConfidenceGap`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["spiegelhalter"])["spiegelhalter"].value, 4)
+    6.0878
+    """
+
+    notion: str | None = None
+    name: ClassVar[str] = "spiegelhalter"
+    unbiased: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
+    smaller_is_better: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (SpreadSums(self.judged),)
+
+    def finalize(self, *states: Any) -> Estimate:
+        n, difference, variance = (float(total) for total in states[0])
+        if not n:
+            return self.unknown()
+        if not variance > 0.0:
+            reason = "all predictions are 0, 0.5 or 1, whose Brier score does not vary"
+            return Estimate(self.name, self.judged, None, reason=reason)
+        z = difference / math.sqrt(variance)
+        details = {"p_value": 2.0 * float(ndtr(-abs(z)))}
+        return Estimate(self.name, self.judged, z, details=details, n=int(n))
+
+
+@dataclass(frozen=True)
+class CoxSlope(ScoreMeasure):
+    """Slope b of the logistic recalibration logit P(event) = a + b·logit p (Cox 1958).
+
+    1 for a calibrated model; below 1 predictions are too extreme, above 1 too moderate.  `details`
+    has the intercept a, the standard errors of both, and `calibration_in_the_large`, the intercept
+    with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³ from them.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["cox_slope"])["cox_slope"].value, 4) + 0.0
+    0.0
+    """
+
+    name: ClassVar[str] = "cox_slope"
+    unbiased: ClassVar[bool] = True
+    smaller_is_better: ClassVar[bool] = False
+
+    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+        p = np.clip(cells.score, _NEAREST, 1.0 - _NEAREST)
+        x = np.column_stack([np.ones_like(p), logit(p)])
+        both = _logistic(x, cells.weight, cells.events)
+        offset = _logistic(x[:, :1], cells.weight, cells.events, x[:, 1])
+        if offset is None:
+            return self._undefined("all events have the same outcome")
+        if both is None:
+            equal = np.ptp(p) == 0.0
+            return self._undefined(
+                "all predictions are equal" if equal else "the score separates the outcomes"
+            )
+        mu = expit(x @ both)
+        spread = mu * (1.0 - mu)
+        inverse = np.linalg.inv((x.T * (cells.weight * spread)) @ x)
+        meat = (x.T * (cells.weight**2 / cells.effective * spread)) @ x
+        errors = np.sqrt(np.diag(inverse @ meat @ inverse))
+        # first-order effect of moving logits within their cells
+        moved = cells.width / (p * (1.0 - p))
+        residuals = cells.events * (1.0 - mu) + (cells.weight - cells.events) * mu
+        slopes = cells.weight * spread * abs(both[1])
+        change = np.array([moved @ slopes, moved @ (residuals + slopes * np.abs(x[:, 1]))])
+        return self._result(
+            float(both[1]), float(np.abs(inverse[1]) @ change), intercept=float(both[0]),
+            standard_error=float(errors[1]), intercept_standard_error=float(errors[0]),
+            calibration_in_the_large=float(offset[0]),
+        )  # fmt: skip
+
+    def _undefined(self, reason: str) -> Estimate:
+        return Estimate(self.name, self.judged, None, reason=reason)
+
+
+def _logistic(
+    x: Floats, weight: Floats, events: Floats, offset: Floats | float = 0.0
+) -> Floats | None:
+    """Coefficients of a logistic regression on x (c, m), by Newton's method; None if undefined."""
+    beta = np.zeros(x.shape[1])
+    if not 0.0 < events.sum() < weight.sum():
+        return None
+    for _ in range(_ITERATIONS):
+        mu = expit(x @ beta + offset)
+        gradient = x.T @ (events - weight * mu)
+        hessian = (x.T * (weight * mu * (1.0 - mu))) @ x
+        if not np.isfinite(hessian).all() or np.linalg.cond(hessian) > _SINGULAR:
+            return None
+        step = np.linalg.solve(hessian, gradient)
+        step *= min(1.0, _LONGEST / float(np.abs(step).max(initial=_LONGEST)))
+        beta = beta + step
+        if np.abs(step).max() <= 1e-12 * (1.0 + np.abs(beta).max()):
+            return beta
+    return None
