@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
@@ -150,9 +150,8 @@ class SmoothECE(ScalarEstimator):
         needed, together = _DRAWS[len(cells.score) > most]
         cells, values = cells.coarse(most), []
         for part in np.array_split(drawn_residuals(cells, draws)[:needed], needed // together):
-            residuals = np.zeros((len(part), _grids()[1]))
-            _divide(cells.score, part.astype(np.float64), residuals)
-            values += _smooth(state, residuals)[0].tolist()
+            drawn = partial(_on_grid, cells.score, part.astype(np.float64))
+            values += _smooth(state, drawn, len(part))[0].tolist()
         return Floor.of(values, self.value(state))
 
 
@@ -164,15 +163,28 @@ def _points(state: GridState) -> OccupiedCells:
     return OccupiedCells(p, w, w / unit, w * p, w * unit * p * (1.0 - p), np.zeros_like(p))
 
 
-def _smooth(state: GridState, residuals: Floats | None = None) -> tuple[Floats, Ints]:
-    """Smooth ECE of the state's or other residuals (B, L), and 1024 times the bandwidths (B,).
+def _on_grid(p: Floats, strengths: Floats, size: int) -> Floats:
+    """Strengths (B, c) at predictions (c,), divided among the points of one grid (B, size + 1)."""
+    sums = np.zeros((len(strengths), size + 1))
+    divide_rows(p, strengths, np.array([size]), sums)
+    return sums
 
-    The bandwidth is the smallest candidate that is at least the error there.
+
+def _smooth(
+    state: GridState, drawn: Callable[[int], Floats] | None = None, count: int = 1
+) -> tuple[Floats, Ints]:
+    """Smooth ECE of the state's or drawn residuals, and 1024 times the bandwidths (count,).
+
+    The bandwidth is the smallest candidate that is at least the error there.  `drawn` gives the
+    residuals on the grid of a size (count, size + 1).
     """
-    residuals = state.residuals[None] if residuals is None else residuals
-    sums = np.vstack([residuals, state.weights])
-    low, high = np.zeros(len(residuals), int), np.full(len(residuals), _WIDTHS)
-    transform = cache(partial(_transform, sums))
+    low, high = np.zeros(count, int), np.full(count, _WIDTHS)
+
+    @cache
+    def transform(size: int) -> Any:
+        part = _grids()[0][size]
+        residuals = state.residuals[None, part] if drawn is None else drawn(size)
+        return _transform(np.vstack([residuals, state.weights[part]]))
 
     def errors(k: Ints) -> Floats:
         out = np.full(len(k), np.inf)
@@ -199,9 +211,8 @@ def _errors(state: GridState, smoothed: Floats, k: int) -> Floats:
     return np.abs(values[:-1]).sum(axis=1) / (values[-1].sum() + floor)
 
 
-def _transform(sums: Floats, size: int) -> Any:
-    """Fourier transform of sums (B, L) on the grid of a size, reflected at 0 and 1."""
-    sums = sums[:, _grids()[0][size]]
+def _transform(sums: Floats) -> Any:
+    """Fourier transform of sums on a grid (B, points), reflected at 0 and 1."""
     return rfft(np.hstack([sums, sums[:, -2:0:-1]]))
 
 
@@ -225,7 +236,7 @@ def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floa
     _divide(p, np.stack([residuals, weights]), sums)
     state = GridState(*totals, *sums)
     k = int(_smooth(state)[1][0])
-    smoothed, density = _smoothed(_transform(sums, _intervals(k)), k)
+    smoothed, density = _smoothed(_transform(sums[:, _grids()[0][_intervals(k)]]), k)
     grid = np.linspace(0.0, 1.0, len(density))
     seen = density > 1e-10 * density.max()  # which rounds to 1e-16 of it
     return grid[seen], smoothed[seen] / density[seen], k / _WIDTHS
