@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class SegmentAtoms(Statistic):
 
     def accumulate(self, state: AtomState, chunk: Chunk) -> AtomState:
         keys, values = self.located(chunk)
-        return self.merge(state, _summed(keys, np.array(_BITS), values))
+        return self.merge(state, _summed(keys, _BITS, values))
 
     def located(self, chunk: Chunk) -> tuple[Ints, Iterator[Floats]]:
         """Key of each row, and its terms of the six sums, one sum after another."""
@@ -103,45 +103,39 @@ class SegmentAtoms(Statistic):
         return keys + (crossing << _BITS), (a * b for a, b in pairs)
 
     def merge(self, a: AtomState, b: AtomState) -> AtomState:
-        bits = np.minimum(a.bits, b.bits)
-        a, b = _coarse(a, bits), _coarse(b, bits)
-        state = _summed(np.append(a.keys, b.keys), bits, a.sums, b.sums)
-        while len(state.keys) > MAX_ATOMS:
-            if state.bits <= _COARSE:
-                raise OptionError(
-                    f"the segments of {', '.join(axis.name for axis in self.axes)} have more than "
-                    f"{MAX_ATOMS:,} atoms, even with {2**_COARSE} cells of the score: use fewer "
-                    "columns, or fewer bins"
-                )
-            state = _coarse(state, np.minimum(_FINE, state.bits - 1))
+        state = _summed(np.append(a.keys, b.keys), int(min(a.bits, b.bits)), a.sums, b.sums)
+        if len(state.keys) > MAX_ATOMS:
+            raise OptionError(
+                f"the segments of {', '.join(axis.name for axis in self.axes)} have more than "
+                f"{MAX_ATOMS:,} atoms, even with {2**_COARSE} cells of the score: use fewer "
+                "columns, or fewer bins"
+            )
         return state
 
 
-def _summed(keys: Ints, bits: Any, *parts: Iterable[Floats]) -> AtomState:
-    """State of keys in any order; each part has the six terms of some of them."""
+def _summed(keys: Ints, bits: int, *parts: Iterable[Floats], most: int | None = None) -> AtomState:
+    """State of keys in any order, in cells of so few bits that there are `most` atoms, if possible.
+
+    Each part has the six terms of some of the keys.
+    """
     order = np.argsort(keys, kind="stable")  # fast for two runs
     keys = keys[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    while True:
+        cells = keys >> (_BITS - bits)  # in the same order
+        starts = np.flatnonzero(np.diff(cells, prepend=-1))
+        if len(starts) <= (most or MAX_ATOMS) or bits <= _COARSE:
+            break
+        bits = min(_FINE, bits - 1)
     sums = np.zeros((6, len(starts)))
     for total, *columns in zip(sums, *parts, strict=True):  # one by one, to need less memory
         if len(keys):
             total += np.add.reduceat(np.concatenate(columns)[order], starts)
-    return AtomState(keys[starts], sums, np.asarray(bits))
-
-
-def _coarse(state: AtomState, bits: Any) -> AtomState:
-    """State in cells of fewer bits."""
-    if state.bits == bits:
-        return state
-    dropped = _BITS - int(bits)
-    return _summed(state.keys >> dropped << dropped, bits, state.sums)
+    return AtomState(cells[starts] << (_BITS - bits), sums, np.array(bits))
 
 
 def coarsened(state: AtomState, most: int) -> AtomState:
     """State with at most `most` atoms, or in the fewest cells."""
-    while len(state.keys) > most and state.bits > _COARSE:
-        state = _coarse(state, np.minimum(_FINE, state.bits - 1))
-    return state
+    return _summed(state.keys, int(state.bits), state.sums, most=most)
 
 
 @dataclass(frozen=True)
