@@ -214,7 +214,7 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
     listed += [described[key] for key in parameters if key not in known]
     text = _DOCUMENTATION.format(
         summary=_sections(kind)[0], parameters="\n".join(listed), kind=kind.__name__, name=name,
-        more='\n>>> x = ["north", "south"] * 50' * (name == "klce"),
+        more='\n>>> x = ["north", "south"] * 50' * (name in _LOCAL),
         argument=", covariates=x" * (name in _LOCAL), names='("x0",)' * (name in _LOCAL),
     )  # fmt: skip
     return indent(text, "    ").lstrip()
