@@ -25,7 +25,7 @@ from calibscale.data.array_layouts import BFLOAT16_SPACING, as_numpy, is_bfloat1
 from calibscale.data.named_values import encoded
 from calibscale.data.source import ArraySource, from_arrays
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.estimators import ESTIMATORS, build, hint, settings_of
+from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation import evaluate
 from calibscale.kernel_sums import RandomFourier
@@ -44,7 +44,6 @@ labels : sequence, optional
     these are fewer than K, integers from 0 are numbers of columns.
 sample_weight : (n,) array-like, optional
     Importance weights; see `calibscale.from_arrays`."""
-_LOCAL = ("klce", "multicalibration")  # need covariates
 _COVARIATES = """\
 covariates : (n, d) array-like or data frame, or (n,){}
     Numbers or texts.  Names are those of the columns of a data frame, else ``x0, x1, …``."""
@@ -115,7 +114,7 @@ def _metric(name: str) -> Callable[..., float]:
         rules = {option: given.pop(option, defaults[option]) for option in options}
         source = _source(y_true, y_prob, **rows)
         if "covariates" in settings:
-            if name in _LOCAL and rows["covariates"] is None:
+            if name in LOCAL and rows["covariates"] is None:
                 kce = "; without covariates it is kce" * (name == "klce")
                 raise OptionError(f"{name} needs covariates={kce}")
             given["covariates"] = source.covariate_names
@@ -209,13 +208,13 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
     described = {option: text for option, (_, text) in _OPTIONS.items()}
     described |= _described(RandomFourier, KLCE, *reversed(ESTIMATORS[form].__mro__))
     described["features"] = _described(RandomFourier)["n_features"].replace("n_", "", 1)
-    listed = [_ROWS] + [_COVARIATES.format(", optional" * (name not in _LOCAL))] * on_covariates
+    listed = [_ROWS] + [_COVARIATES.format(", optional" * (name not in LOCAL))] * on_covariates
     known = ("labels", "sample_weight", "covariates")
     listed += [described[key] for key in parameters if key not in known]
     text = _DOCUMENTATION.format(
         summary=_sections(kind)[0], parameters="\n".join(listed), kind=kind.__name__, name=name,
-        more='\n>>> x = ["north", "south"] * 50' * (name in _LOCAL),
-        argument=", covariates=x" * (name in _LOCAL), names='("x0",)' * (name in _LOCAL),
+        more='\n>>> x = ["north", "south"] * 50' * (name in LOCAL),
+        argument=", covariates=x" * (name in LOCAL), names='("x0",)' * (name in LOCAL),
     )  # fmt: skip
     return indent(text, "    ").lstrip()
 

@@ -10,7 +10,7 @@ import click
 
 from calibscale.cli import options as shared
 from calibscale.cli.sources import open_session, open_sources, source_options
-from calibscale.estimators import ESTIMATORS, SUMMARIES, build, parse, settings_of
+from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, parse, settings_of
 from calibscale.formatting import base, name_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimato
             # of all estimators, those of all classes keep their notion
             if key != "notion" or text in texts or known[key].default != "canonical":
                 settings.setdefault(key, values[option])
-        if "covariates" in known and not settings.get("covariates"):
+        if name in LOCAL and not settings.get("covariates"):
             other = " (without covariates, use kce)" * (name == "klce")
             raise click.UsageError(f"{name} needs --covariates A,B{other}")
         built.append(build(name, settings))

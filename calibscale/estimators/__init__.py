@@ -68,6 +68,7 @@ _ENTRIES = {
 # fmt: on
 SUMMARIES = {name: summary for name, (_, _, summary, _) in _ENTRIES.items()}
 BIASED = {name for name, (_, _, _, biased) in _ENTRIES.items() if biased}
+LOCAL = ("klce", "multicalibration")  # have no default covariates
 CLASSES = {kind: f"calibscale.estimators.{module}" for module, kind, _, _ in _ENTRIES.values()}
 CLASSES |= {"Estimator": "calibscale.estimators.base", "SKCE": "calibscale.estimators.skce"}
 

@@ -81,7 +81,8 @@ class ScoreHistogram(Statistic):
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
         if a.exact and b.exact and not _many(keys := np.append(a.keys, b.keys)):
             both = ScoreState(keys, np.hstack([a.sums, b.sums]))
-            both = both if len(both.keys) <= MAX_SCORES else both.sorted()
+            if (len(a.keys) and len(b.keys)) or len(keys) > MAX_SCORES:
+                both = both.sorted()
             return both if len(both.keys) <= MAX_SCORES else both.in_cells()
         a = a.in_cells()
         np.add(a.sums, b.in_cells().sums, out=a.sums)

@@ -36,7 +36,7 @@ FIXED = [  # every estimator of one pass, with bandwidths
     "kce(notion=top_label, prediction_bandwidth=0.2)",
     "kce(method=features, n_features=20, prediction_bandwidth=0.3)",
     "klce(covariates=['age'], method=features, n_features=20, prediction_bandwidth=0.3, "
-    "covariate_bandwidth=2)",
+    "covariate_bandwidth=2)", "multicalibration(covariates=['region'])",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, Setting, build, hint, parse, settings_of, shown
+from calibscale.estimators import ESTIMATORS, LOCAL, Setting, build, hint, parse, settings_of, shown
 from calibscale.estimators.base import Estimator
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
 
@@ -342,7 +342,7 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             what = f"{method!r} {_NO_PAIRS}" if pairs else f"unknown method {shown(method)}"
             problems.add((*where, "method"), f"{what}; use {' or '.join(methods)}")
     if not problems.under(*where):
-        if settings.get("covariates", True):
+        if settings.get("covariates") or name not in LOCAL:
             try:
                 built(name, settings)
             except OptionError as error:
