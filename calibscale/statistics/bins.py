@@ -386,11 +386,12 @@ def residual_draws(
 def shared_residuals(draws: int, *columns: bytes) -> NDArray[Any]:
     """Residuals of cells (draws, c), which all measures of the same cells share.
 
-    More than 4 million are rounded to float32: so many of cells have no ties with the estimate.
+    Those of many cells, or draws, are rounded to float32: they have no ties with the estimate.
     """
     cells, rng = np.array([np.frombuffer(column) for column in columns]), np.random.default_rng(0)
     c, many = cells.shape[1], draws > 100
-    out = np.empty((draws, c), np.float32 if draws * c > 4_000_000 else np.float64)
+    large = c > 1000 or draws * c > 4_000_000
+    out = np.empty((draws, c), np.float32 if large else np.float64)
     for low in range(0, c, 64 if many else c):
         part = slice(low, low + 64 if many else c)
         out[:, part] = residual_draws(*cells[:, part])(draws, rng, many)
