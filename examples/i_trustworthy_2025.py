@@ -454,7 +454,7 @@ def motivation(folder: Path, output: Path, realizations: int) -> None:
     few = [position[name] for name in ("HHAGE", "METRO", "NUMPEOPLE", "DIVISION", "BLACK")]
     without_race = [i for name, i in position.items() if name != "BLACK"]
     deviation = rows.z.std(axis=0)
-    found: list[list[Inference]] = [[], [], [], []]
+    inferences: list[list[Inference]] = [[], [], [], []]
     with click.progressbar(range(realizations), label="Figures 1 and 2", file=sys.stderr) as bar:
         for seed in bar:
             order = np.random.default_rng(seed).permutation(len(rows.y))
@@ -470,7 +470,7 @@ def motivation(folder: Path, output: Path, realizations: int) -> None:
             forest = RandomForestClassifier(40, min_samples_leaf=20, random_state=seed, n_jobs=-1)
             models_of = (LogisticRegression(), LogisticRegression(), LogisticRegression(), forest)
             for result, columns, model, estimate in zip(
-                found, (without_age, few, without_race, without_race),
+                inferences, (without_age, few, without_race, without_race),
                 models_of, (mean_age, mean_age, gap, gap), strict=True,
             ):  # fmt: skip
                 if estimate is gap and seed >= FORESTS:
@@ -483,11 +483,11 @@ def motivation(folder: Path, output: Path, realizations: int) -> None:
     parts = (("figure_1.png", "mean age of homeowners, years", slice(0, 2)),
              ("figure_2.png", "homeownership gap, not Black minus Black", slice(2, 4)))  # fmt: skip
     for path, quantity, part in parts:
-        count = len(found[part][0])
+        count = len(inferences[part][0])
         print(f"\nFigure {path[7]}: {quantity}; {count} halves of the survey (paper: 200)")
         print(f"{'':24}{'inferred':>10}{'bias':>20}{'accuracy':>9}{'Brier':>9}{'ECE':>9}")
         figure, (axes,) = figure_of(1, 4, size=(14, 3))
-        table = [np.array(each) for each in found[part]]
+        table = [np.array(each) for each in inferences[part]]
         for k, (name, each) in enumerate(zip(names[part], table, strict=True)):
             bias = each[:, 0] - each[:, 1]
             print(f"{name:24}{each[:, 0].mean():10.4f}{bias.mean():+10.4f} ± {bias.std():7.4f}"

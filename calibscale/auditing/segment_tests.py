@@ -88,7 +88,8 @@ def tested_segments(
         state = coarsened(state, _CLUSTER_ATOMS)
     if not state.sums[1].any():
         return SegmentErrors(names, estimator.depth, 0)
-    table, estimate = bound.table(state), bound.finalize(state)
+    table = bound.table(state)
+    estimate = bound.estimate_of(table)
     family, squares = StepDown(-table.scaled), np.zeros(len(table))
     tail = (1 - confidence_level) / (2 * len(table))
     if clustered:

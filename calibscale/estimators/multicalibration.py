@@ -19,7 +19,7 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
 from calibscale.results import EXACT, Approximation, Estimate, Floor
-from calibscale.results.audit_results import Segment, Where
+from calibscale.results.audit_results import Where, name_of
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
@@ -332,15 +332,20 @@ class Multicalibration(ScalarEstimator):
         sparse = DenseAtoms(self.atoms).sparse(state) if self.fixed_cells else state
         return SegmentTable(self.atoms, sparse, self.depth, self.min_rows)
 
-    def finalize(self, *states: Any) -> Estimate:
-        (state,) = states
-        parameters = {
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {
             "covariates": list(self.covariates), "categorical": list(self.categorical),
             "depth": self.depth, "bins": self.bins, "min_rows": self.min_rows,
         }  # fmt: skip
-        if not state.sums[0].any():
-            return self.unknown(parameters)
-        table = self.table(state)
+
+    def finalize(self, *states: Any) -> Estimate:
+        if not states[0].sums[0].any():
+            return self.unknown(self._parameters)
+        return self.estimate_of(self.table(states[0]))
+
+    def estimate_of(self, table: SegmentTable) -> Estimate:
+        """Estimate from the table of a state."""
         scaled, sigma, rows = table.scaled, table.sigma, table.sums.n
         error = float(np.max(ratio(table.error, sigma)) * sigma[0])
         prevalence = float(table.sums.event[0] / table.sums.weight[0])
@@ -348,14 +353,14 @@ class Multicalibration(ScalarEstimator):
         columns = {"bias": table.bias, "ecce": table.ecce, "scaled": scaled,
                    "squared": table.squared}  # fmt: skip
         return Estimate(
-            self.name, self.judged, value, parameters=parameters, n=int(rows[0]),
+            self.name, self.judged, value, parameters=self._parameters, n=int(rows[0]),
             approximation=Approximation("cells", error) if error > 0 else EXACT,
             details={
                 "segments_tested": len(table), "scaled": float(scaled.max()),
                 "sigma": float(sigma[0]), "relative": value / rarer if rarer > 0 else None,
                 "proportional": table.proportional(self.min_rows),
                 "segments": [
-                    {"segment": Segment.name_of(table.where[i]), "n": int(rows[i])}
+                    {"segment": name_of(table.where[i]), "n": int(rows[i])}
                     | {name: float(column[i]) for name, column in columns.items()}
                     for i in np.argsort(-scaled, kind="stable")[:_LISTED]
                 ],
@@ -363,12 +368,17 @@ class Multicalibration(ScalarEstimator):
         )  # fmt: skip
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
-        table = self.table(states[0])
+        return self._drawn(self.table(states[0]), seed, replicates)
+
+    @staticmethod
+    def _drawn(table: SegmentTable, seed: int, replicates: range) -> Iterator[float]:
+        """Value of each replicate of drawn labels."""
         for scaled in table.drawn(np.random.default_rng([seed, b]) for b in replicates):
             yield float(scaled.max() * table.sigma[0])
 
     def floor(self, *states: Any) -> Floor | None:
-        value = self.value(*states)
-        if math.isnan(value):
+        if not states[0].sums[0].any():
             return None
-        return Floor.of([*self.cell_values(states, 0, range(_DRAWS))], value)
+        table = self.table(states[0])
+        value = float(table.scaled.max() * table.sigma[0])
+        return Floor.of([*self._drawn(table, 0, range(_DRAWS))], value)

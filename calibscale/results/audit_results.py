@@ -49,6 +49,11 @@ class Where(Declared):
         return f"{self.above:.10g} < {name} ≤ {self.up_to:.10g}"
 
 
+def name_of(where: tuple[Where, ...]) -> str:
+    """Name of the rows that meet all conditions."""
+    return " & ".join(map(str, where)) or "all rows"
+
+
 @dataclass(frozen=True)
 class Group(Declared):
     """Bias of a group of rows.
@@ -101,7 +106,7 @@ class Group(Declared):
 
     @property
     def name(self) -> Annotated[Computed[str], key("group")]:
-        return " & ".join(map(str, self.where)) or "all rows"
+        return name_of(self.where)
 
     @property
     def direction(self) -> str:
@@ -152,13 +157,9 @@ class Segment(Declared):
     p_value: Share | None
     adjusted: Share | None
 
-    @staticmethod
-    def name_of(where: tuple[Where, ...]) -> str:
-        return " & ".join(map(str, where)) or "all rows"
-
     @property
     def name(self) -> Annotated[Computed[str], key("segment")]:
-        return self.name_of(self.where)
+        return name_of(self.where)
 
     @property
     def certain_bias(self) -> float:

@@ -53,7 +53,8 @@ for segment in errors.listed[:3]:
 # What a kernel on all columns misses
 # -----------------------------------
 # `KLCE` on all six columns compares rows that agree in all of them. There are 15,625 such
-# combinations, so that hardly two rows are compared, and the bias in one segment is not found.
+# combinations, so that hardly two rows are compared, and the test does not detect the bias in
+# one segment.
 
 print(f"KLCE on all columns: p = {audit.p_value}")
 
