@@ -22,8 +22,20 @@ if TYPE_CHECKING:
         load_recalibration,
         recalibrate,
     )
+    from calibscale.data.arrays import from_arrays
+    from calibscale.data.forecasts import Forecast
+    from calibscale.data.forecasts.mixtures import (
+        EnsembleForecast,
+        MixtureForecast,
+        NormalForecast,
+    )
+    from calibscale.data.forecasts.pieces import (
+        HistogramForecast,
+        OrdinalForecast,
+        QuantileForecast,
+    )
     from calibscale.data.frames import from_frame
-    from calibscale.data.source import ArraySource, from_arrays
+    from calibscale.data.source import ArraySource
     from calibscale.data.store import LogitStore
     from calibscale.data.table_files import from_file
     from calibscale.data.zarr_arrays import open_arrays

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from calibscale.data import input_hints
 from calibscale.data.array_layouts import BFLOAT16_SPACING, as_numpy, is_bfloat16
+from calibscale.data.arrays import from_arrays
 from calibscale.data.named_values import encoded
-from calibscale.data.source import ArraySource, from_arrays
+from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE

@@ -22,7 +22,7 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, build, estimator
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate
@@ -34,9 +34,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def default_estimators() -> tuple[Estimator, ...]:
-    """Default estimators; those with random features share one feature map."""
-    return tuple(build(name, {}) for name, kind in ESTIMATORS.items() if kind.by_default)
+def default_estimators(forecasts: bool = False) -> tuple[Estimator, ...]:
+    """Default estimators of classes or forecasts; those with features share one feature map."""
+    target = FORECASTS if forecasts else CLASSES
+    kinds = ((name, kind) for name, kind in ESTIMATORS.items() if kind.by_default)
+    return tuple(build(name, {}) for name, kind in kinds if target in kind.targets)
 
 
 class SessionOptions(TypedDict, total=False):
@@ -148,7 +150,7 @@ class Session:
             name = None if "scheduler" in settings else source.execution.name
             execution = replace(source.execution, name=name, **settings)
         else:
-            data = as_source(source)
+            data = as_source(source).with_target()
             rules, execution = data.rules(**allowed), engine.Execution(**settings)
         with execution.opened() as opened:
             profile = DataProfile(data, rules, opened.scheduler)
@@ -158,6 +160,7 @@ class Session:
 
     def on(self, source: ArraySource) -> Session:
         """Session of another source with the same options."""
+        source = source.with_target()
         rules = source.rules(self.rules.on_invalid, self.rules.tolerance)
         rules = replace(rules, cluster=self.rules.cluster)
         profile = DataProfile(source, rules, self.execution.scheduler)
@@ -301,6 +304,12 @@ def resolved(
 ) -> BoundEstimator | Estimate:
     """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
     try:
+        target = CLASSES if setup.source.forecast is None else FORECASTS
+        if target not in requested.targets:
+            raise OptionError(
+                f"{requested.name} is for predictions of {requested.targets[0]}, and these are "
+                f"{setup.source.kind}"
+            )
         return requested.bind(setup)
     except OptionError as error:
         if on_unsupported == "raise":

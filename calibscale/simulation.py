@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from calibscale.data import Block, Chunk, Event, Floats, Ints, Rules, chunks
-from calibscale.data.source import from_arrays
+from calibscale.data.arrays import from_arrays
 from calibscale.data.store import LogitStore
 from calibscale.engine import available_cpus
 from calibscale.errors import OptionError, StoreError, require

@@ -330,7 +330,7 @@ def warm_up() -> None:
     """Compile (or load from the cache) every kernel of the package, by calls on a few rows."""
     import numpy as np
 
-    from calibscale.data.source import from_arrays
+    from calibscale.data.arrays import from_arrays
     from calibscale.evaluation import evaluate
     from calibscale.inference import calibration_test
     from calibscale.inference.nulls import NULLS, ClusterSigns

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import input_hints
-from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.data.forecasts import Forecast
+from calibscale.data.invalid_rows import HIGHEST, LOWEST, REASONS, invalid_row
+from calibscale.errors import OptionError, require
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Floats, Ints
 
 NO_WEIGHTS: Floats = np.empty(0)
+_NO_LABELS: Ints = np.empty(0, np.int64)
 # Value used for log 0, so that 0·log 0 is 0 in kernels, not NaN: log 5e-324, which a process that
 # flushes subnormal numbers to 0 cannot compute.
 LOG_SMALLEST = -744.4400719213812
-_LOWEST, _HIGHEST = 1e-100, 1e100  # sums of squares neither vanish nor overflow
-DROP_REMEDY = (
-    "Fix the row, or pass on_invalid='drop' (--on-invalid drop) to skip and count such rows."
-)
-
-_REASONS = {
-    kernel_rows.NOT_FINITE: "not_finite",
-    kernel_rows.LABEL_RANGE: "label_out_of_range",
-    kernel_rows.NEGATIVE: "negative_probability",
-    kernel_rows.OFF_SIMPLEX: "off_simplex",
-    kernel_rows.BAD_WEIGHT: "bad_weight",
-    kernel_rows.NO_GROUP: "no_group",
-    kernel_rows.BAD_COVARIATE: "covariate_not_finite",
-    kernel_rows.NO_CLUSTER: "no_cluster",
-}
 
 
 def mixed(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -152,6 +139,11 @@ class Chunk:
         return np.where(small, 0.0, q) if small.any() else q
 
     @cached_property
+    def parameters(self) -> Floats:
+        """Predictions and outcomes of forecasts, from which nulls draw; else (c, 0)."""
+        return np.empty((len(self), 0))
+
+    @cached_property
     def delta(self) -> Floats:
         """δ = q − e_y (c, K), with `factors` as q."""
         delta = self.factors.copy()
@@ -186,6 +178,41 @@ class Chunk:
         return replace(self, **columns)
 
 
+@dataclass(frozen=True, eq=False)
+class ForecastChunk(Chunk):
+    """Rows of forecasts with outcomes (c,), without labels and scores of classes.
+
+    `q` is the mean embedding of each prediction and `delta` q − ψ(y), (c, 2D); see `Forecast`.
+    """
+
+    outcomes: Floats = field(default_factory=lambda: NO_WEIGHTS)
+    forecast: Forecast = field(kw_only=True)
+
+    @property
+    def classes(self) -> int:
+        return self.forecast.width
+
+    @cached_property
+    def q(self) -> Floats:
+        return self.forecast.embedded(self.values, self.outcomes)
+
+    @cached_property
+    def factors(self) -> Floats:
+        return self.q
+
+    @cached_property
+    def log_q(self) -> Floats:
+        return np.empty((len(self), 0))
+
+    @cached_property
+    def delta(self) -> Floats:
+        return self.q - self.forecast.of_outcomes(self.outcomes)
+
+    @cached_property
+    def parameters(self) -> Floats:
+        return np.column_stack([self.values, self.outcomes])
+
+
 @dataclass(frozen=True)
 class Rules:
     """Requirements on rows, and the treatment of rows that violate them.
@@ -206,6 +233,7 @@ class Rules:
     covariates: tuple[int, ...] = ()
     large_chunks: bool = False
     cluster: int | None = None
+    forecast: Forecast | None = None
 
     def __post_init__(self) -> None:
         if self.on_invalid not in ("raise", "drop"):
@@ -232,6 +260,39 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
 
 
 def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
+    chunk, status = (_scored if rules.forecast is None else _forecasts)(block, rules)
+    weights = NO_WEIGHTS
+    covariates = clusters = None
+    if block.weights is not None:
+        weights = block.weights.astype(np.float64)
+        bad = ~((weights == 0) | ((weights >= LOWEST) & (weights <= HIGHEST)))
+        status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_WEIGHT
+    if block.covariates is not None:
+        covariates = block.covariates.astype(np.float64)
+        if rules.group is not None:
+            bad = ~np.isfinite(covariates[:, rules.group])
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
+        if rules.covariates:
+            bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_COVARIATE
+        if rules.cluster is not None:
+            bad = np.isnan(covariates[:, rules.cluster])
+            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_CLUSTER
+            clusters = np.where(bad, -1.0, covariates[:, rules.cluster]).astype(np.int64)
+    chunk = replace(chunk, weights=weights, covariates=covariates, clusters=clusters)
+    weighted = weights != 0.0 if len(weights) else True
+    if not status.any() and np.all(weighted):
+        return chunk, RowCounts(used=len(chunk))
+    if rules.on_invalid == "raise" and (status > kernel_rows.UNLABELLED).any():
+        raise invalid_row(block, rules, status)
+    counts = np.bincount(status, minlength=2)
+    dropped = {REASONS[s]: int(counts[s]) for s in range(2, len(counts)) if counts[s]}
+    valid = (status == kernel_rows.OK) & weighted
+    return chunk.take(valid), RowCounts(int(valid.sum()), int(counts[1]), dropped)
+
+
+def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
+    """Rows of classes with their scores, and the status of each."""
     n = len(block.labels)
     x = _square(block.values, rules)
     labels = block.labels.astype(np.int64)
@@ -246,38 +307,22 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
         kernel_rows.score_probabilities(
             x, labels, rules.tolerance, top, confidence, rest, brier, nll, status
         )
-    weights = NO_WEIGHTS
-    covariates = clusters = None
-    if block.weights is not None:
-        weights = block.weights.astype(np.float64)
-        bad = ~((weights == 0) | ((weights >= _LOWEST) & (weights <= _HIGHEST)))
-        status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_WEIGHT
-    if block.covariates is not None:
-        covariates = block.covariates.astype(np.float64)
-        if rules.group is not None:
-            bad = ~np.isfinite(covariates[:, rules.group])
-            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
-        if rules.covariates:
-            bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
-            status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_COVARIATE
-        if rules.cluster is not None:
-            bad = np.isnan(covariates[:, rules.cluster])
-            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_CLUSTER
-            clusters = np.where(bad, -1.0, covariates[:, rules.cluster]).astype(np.int64)
     rows = np.arange(block.start, block.start + n)
-    chunk = Chunk(
-        rows, x, rules.kind, labels, top, confidence, rest, brier, nll, weights, covariates,
-        clusters=clusters,
+    return Chunk(
+        rows, x, rules.kind, labels, top, confidence, rest, brier, nll, NO_WEIGHTS
+    ), status  # fmt: skip
+
+
+def _forecasts(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
+    """Rows of forecasts, and the status of each."""
+    assert rules.forecast is not None
+    x, y = block.values.astype(np.float64, order="C"), block.labels.astype(np.float64)
+    rows, none, no_labels = np.arange(block.start, block.start + len(y)), NO_WEIGHTS, _NO_LABELS
+    chunk = ForecastChunk(
+        rows, x, rules.kind, no_labels, no_labels, none, none, none, none, none,
+        outcomes=y, forecast=rules.forecast,
     )  # fmt: skip
-    weighted = weights != 0.0 if len(weights) else True
-    if not status.any() and np.all(weighted):
-        return chunk, RowCounts(used=n)
-    if rules.on_invalid == "raise" and (status > kernel_rows.UNLABELLED).any():
-        raise _invalid_row(block, rules, status)
-    counts = np.bincount(status, minlength=2)
-    dropped = {_REASONS[s]: int(counts[s]) for s in range(2, len(counts)) if counts[s]}
-    valid = (status == kernel_rows.OK) & weighted
-    return chunk.take(valid), RowCounts(int(valid.sum()), int(counts[1]), dropped)
+    return chunk, rules.forecast.status(x, y)
 
 
 def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
@@ -291,61 +336,6 @@ def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
     column = values.reshape(-1).astype(np.float64)
     first = np.zeros_like(column) if rules.kind == "logits" else 1.0 - column
     return np.column_stack([first, column])
-
-
-def place_of(row: int, name: str, chunk_rows: int) -> str:
-    """Name of a row in messages, with its chunk if chunks have several rows."""
-    chunk = f" (chunk {row // chunk_rows} of {chunk_rows} rows)" if chunk_rows > 1 else ""
-    return f"row {row} of {name}{chunk}"
-
-
-def _invalid_row(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataError:
-    """Error that names the first invalid row, what is wrong with it, and the remedy."""
-    i = int(np.argmax(status > kernel_rows.UNLABELLED))
-    reason = int(status[i])
-    row = block.start + i
-    values = np.asarray(block.values[i], dtype=np.float64).reshape(-1)
-    if reason == kernel_rows.NOT_FINITE:
-        if np.isnan(values).all():
-            what = f"all its {rules.kind} are NaN (a missing chunk of a store reads like this)"
-        elif rules.kind == "logits" and np.isneginf(values).all():
-            what = "all its logits are −inf: at least one class must be possible"
-        else:
-            fine = np.isfinite(values) | (np.isneginf(values) & (rules.kind == "logits"))
-            k = int(np.argmin(fine))
-            what = f"its {rules.kind} contain {values[k]} (class {k})"
-    elif reason == kernel_rows.LABEL_RANGE:
-        what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known"
-        what += ", and a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"
-        what += input_hints.of_range(block.labels, rules.classes)
-    elif reason == kernel_rows.NEGATIVE:
-        what = f"it has the negative probability {values.min():.6g}"
-        if len(values) == 1 and values[0] > 1:
-            what = f"it has the probability {values[0]:.6g}, above 1"
-        what += input_hints.of_probabilities(values, len(values) == 1)
-    elif reason == kernel_rows.OFF_SIMPLEX:
-        what = (
-            f"its probabilities sum to {values.sum():.9g}, "
-            f"further from 1 than the tolerance {rules.tolerance:g}"
-        )
-        sums = block.values.sum(axis=1, dtype=np.float64)[status == kernel_rows.OFF_SIMPLEX]
-        what += input_hints.of_sums(sums) or input_hints.of_probabilities(values, False)
-    elif reason == kernel_rows.BAD_WEIGHT:
-        assert block.weights is not None
-        what = f"its weight is {block.weights[i]}, neither 0 nor in {_LOWEST:g}..{_HIGHEST:g}"
-        if np.isnan(block.weights[i]):
-            what += " (a missing chunk of a store reads like this)"
-    elif reason == kernel_rows.BAD_COVARIATE:
-        what = "a covariate is not finite"
-    elif reason == kernel_rows.NO_CLUSTER:
-        what = "its cluster is empty or not finite"
-    else:
-        what = "its group is not finite"
-    what += "."
-    if "; " not in what or 20 * np.count_nonzero(status == reason) <= len(status):
-        # not if many rows have the same fault and a hint says how to fix it
-        what += f" {DROP_REMEDY}"
-    return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {what}", row)
 
 
 # ---------------------------------------------------------------- Views by notion

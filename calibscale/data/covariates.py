@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale import engine
-from calibscale.data import DROP_REMEDY, Floats, Ints, mixed, place_of
+from calibscale.data import Floats, Ints, mixed
+from calibscale.data.invalid_rows import DROP_REMEDY, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.results.audit_results import Where

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calibscale import engine
 from calibscale.data.array_layouts import integer_labels
+from calibscale.data.arrays import from_arrays
 from calibscale.data.ingest.columns import (
     categories_of,
     coded,
@@ -25,7 +26,7 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.named_values import encoded
-from calibscale.data.source import KINDS, ArraySource, from_arrays
+from calibscale.data.source import KINDS, ArraySource
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError, require
 
 _FRAMES = (

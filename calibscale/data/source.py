@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
 from calibscale import errors
-from calibscale.data import Block, Rules, input_hints
-from calibscale.data.array_layouts import (
-    BFLOAT16_SPACING,
-    as_numpy,
-    in_memory,
-    integer_labels,
-    is_bfloat16,
-    label_codes,
-    rows_of,
-)
-from calibscale.data.named_values import encoded, is_named, named_columns
+from calibscale.data import Block, Rules
+from calibscale.data.forecasts import Forecast
 from calibscale.formatting import one_line
 from calibscale.kernels import random_draws
-
-_log = logging.getLogger(__name__)
 
 KINDS = ("logits", "probabilities")
 
 # attributes of arrays of dask and xarray, and of columns of frames, which belong to this process
 LAZY = ("dask", "variable", "frame")
 _BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes
+_SAMPLED = 1000  # outcomes from which the kernel on targets follows
 _TOLERANCE = 1e-4  # of row sums of probabilities in float32 or float64
 
 
@@ -81,10 +70,13 @@ class ArraySource:
     class_names: tuple[str, ...] | None = None
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     spacing: float = 0.0
+    forecast: Forecast | None = None
 
     @property
     def classes(self) -> int:
-        """K; a binary column stands for two classes."""
+        """K; a binary column stands for two classes, and forecasts have the width of embeddings."""
+        if self.forecast is not None:
+            return self.forecast.width
         return 2 if self.binary else int(self.values.shape[1])
 
     @property
@@ -128,10 +120,22 @@ class ArraySource:
         The default tolerance is 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷: numbers rounded to the
         spacing ε of 1 sum to 1 ± ε/2, and those computed in the same type have other errors.
         """
+        if self.forecast is not None:
+            forecast, chunk_rows = self.with_target().forecast, max(1, self.chunk_rows)
+            return Rules(
+                self.kind, self.classes, chunk_rows, on_invalid=on_invalid, forecast=forecast
+            )
         if tolerance is None:
             spacing = float(np.finfo(self.values.dtype).eps)
             tolerance = max(_TOLERANCE, spacing, self.spacing)
         return Rules(self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid)
+
+    def with_target(self) -> ArraySource:
+        """Source with the kernel on the targets of its forecasts, from a sample of outcomes."""
+        if self.forecast is None or self.forecast.bound:
+            return self
+        outcomes = [block.labels for block in self.sample(_SAMPLED)]
+        return replace(self, forecast=self.forecast.with_target(np.concatenate(outcomes)))
 
     @property
     def _columns(self) -> tuple[Any, ...]:
@@ -143,8 +147,11 @@ class ArraySource:
             "name": self.name,
             "kind": self.kind,
             "rows": self.rows,
-            "classes": self.classes,
-            "binary": self.binary,
+            **(
+                {"classes": self.classes, "binary": self.binary}
+                if self.forecast is None
+                else {"forecast": self.forecast.description}
+            ),
             "weighted": self.weights is not None,
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({"categories": dict(self.categories)} if self.categories else {}),
@@ -228,213 +235,3 @@ class ArraySource:
                 f"(chunk {chunk} of {self.chunk_rows} rows): {error}. The chunk is damaged or "
                 "unreachable; restore it or ingest its source again."
             ) from error
-
-
-class SourceNames(TypedDict, total=False):
-    """Names of a source, with the meaning in `from_arrays`."""
-
-    covariate_names: Sequence[str] | None
-    class_names: Sequence[Any] | None
-    label_names: Sequence[Any] | None
-    name: str
-
-
-def from_arrays(
-    *,
-    logits: Any = None,
-    probabilities: Any = None,
-    labels: Any,
-    ignore_index: int | None = None,
-    covariates: Any = None,
-    weights: Any = None,
-    binary: bool = False,
-    **named: Unpack[SourceNames],
-) -> ArraySource:
-    """Describe predictions in arrays; predictions are neither read nor copied here.
-
-    Parameters
-    ----------
-    logits, probabilities : (n, K) array-like
-        Exactly one of the two: NumPy array, memory map, ``zarr.Array``, ``dask.array`` or
-        ``xarray.DataArray``; or a tensor of any device.  One column, (n,) or (n, 1), is P(y = 1)
-        or its log-odds and needs ``binary=True``.  A logit of −∞ masks a class: its probability
-        is 0.  In memory also (n, K, …) with labels (n, …), such as those of pixels: each position
-        is a row.  With ``binary=True`` also (n, L) with labels (n, L) that are true or false: each
-        label of each row is a row, with the covariate ``label`` to group by.
-    labels : (n,) array-like of integers
-        0..K−1; −1 where the label is not yet known.  Arrays in memory may also be booleans or
-        floats with integer values, NaN meaning −1, or texts among `class_names`.
-    ignore_index : int, optional
-        Value of labels in memory that means −1, such as 255 or −100.
-    covariates : (n, d) array-like, or (n,) for one covariate, optional
-        Numbers, or in memory also texts or a data frame: results print the texts.
-    covariate_names : d names, optional
-        Default: the names of the columns of a data frame, else ``x0, x1, …``.
-    weights : (n,) array-like, optional
-        Importance weights, not counts.  Their scale does not matter, and rows of weight 0 are
-        ignored.  A row of weight 3 is one observation: TCE2Debiased, JKCE, KCE, KLCE,
-        CKCECentred, the default λ, intervals and p-values differ by design from those of three
-        equal rows.
-    binary : bool
-        Whether the predictions are one column.
-    class_names : K names, optional
-        Names of the classes in the order of the columns, such as ``model.classes_``.
-    label_names : L names, optional
-        Names of several labels of a row.  Default: 0, 1, …
-    name : str
-        Name of the source in errors and results.
-
-    Raises
-    ------
-    OptionError
-        If both or neither of `logits` and `probabilities` are given, or names do not match.
-    InvalidDataError
-        If lengths, shapes or types are impossible.
-
-    Notes
-    -----
-    A warning is logged if logits in memory look like probabilities, or if all labels are −1 or 1.
-    Intervals and tests of several labels together treat those of a row as independent.
-
-    Examples
-    --------
-    >>> import numpy as np, calibscale
-    >>> p = np.array([[0.9, 0.1], [0.2, 0.8]])
-    >>> calibscale.from_arrays(probabilities=p, labels=np.array([0, 1])).classes
-    2
-
-    Several labels of a row:
-
-    >>> source = calibscale.from_arrays(
-    ...     probabilities=p, labels=[[1, 0], [1, 1]], binary=True, label_names=["cat", "dog"]
-    ... )
-    >>> brier = calibscale.evaluate(source, "brier", group_by="label").groups
-    >>> {f"{label:g}": round(estimate.value, 2) for label, (estimate,) in brier.items()}
-    {'cat': 0.65, 'dog': 0.05}
-    """
-    if (logits is None) == (probabilities is None):
-        raise errors.OptionError("give exactly one of logits= and probabilities=")
-    if unknown := named.keys() - SourceNames.__annotations__:
-        raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
-    class_names, covariate_names = named.get("class_names"), named.get("covariate_names")
-    name = named.get("name", "arrays")
-    kind = "logits" if logits is not None else "probabilities"
-    values = probabilities if logits is None else logits
-    spacing = BFLOAT16_SPACING if is_bfloat16(values) else 0.0
-    values, labels = _column(values, kind), labels if _sliceable(labels) else as_numpy(labels)
-    categories: dict[str, tuple[str, ...]] = {}
-    if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
-        errors.require(
-            covariates is None, "several labels of a row have no covariates but their names"
-        )
-        covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
-        covariate_names = ["label"]
-    values, labels, weights, covariates = rows_of(
-        values, labels, weights if weights is None else _column(weights, "weights"), covariates,
-        binary=binary, ignore_index=ignore_index, name=name,
-    )  # fmt: skip
-    labels = integer_labels(_column(_numbered(labels, class_names), "labels"), name)
-    if covariates is not None and not categories:
-        if not (hasattr(covariates, "columns") or _sliceable(covariates)):
-            covariates = as_numpy(covariates, "covariates")
-        columns, covariate_names, categories = named_columns(covariates, covariate_names)
-        covariates = _column(columns, "covariates")
-    rows = _check(kind, values, labels, covariates, weights, binary, name)
-    d = 0 if covariates is None else int((*covariates.shape, 1)[1])
-    names = tuple(f"x{i}" for i in range(d)) if covariate_names is None else tuple(covariate_names)
-    if len(names) != d or len(set(names)) != d:
-        raise errors.OptionError(f"{d} covariates need {d} distinct names, not {list(names)}")
-    held = in_memory(values) or hasattr(values, "frame")
-    if kind == "logits" and held and input_hints.seem_probabilities(values):
-        _log.warning(input_hints.ARE_PROBABILITIES, name)
-    two = binary or int(values.shape[1]) == 2
-    if two and in_memory(labels) and input_hints.negatives_lost(labels):
-        _log.warning(input_hints.ARE_NEGATIVES, name)
-    source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
-    classes = None if class_names is None else tuple(map(str, class_names))
-    if classes is not None and len(set(classes)) != source.classes:
-        raise errors.OptionError(
-            f"{source.classes} classes need {source.classes} distinct names, not {list(classes)}"
-        )
-    return replace(source, class_names=classes, categories=categories, spacing=spacing)
-
-
-def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
-    """Convert labels that are texts to numbers, by the names of the classes."""
-    if class_names is None or not is_named(labels):
-        return labels
-    return encoded(np.asarray(labels), "labels", class_names)[0]
-
-
-def _column(array: Any, name: str) -> Any:
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise errors.InvalidDataError(
-            f"{name} have masked entries; remove those rows, or set their labels to −1"
-        )
-    if is_bfloat16(array) or not _sliceable(array):
-        array = as_numpy(array, name)  # lists, and tensors with a dtype of their framework
-    if np.dtype(array.dtype).kind not in "iufb":
-        hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
-        raise errors.InvalidDataError(
-            f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
-        )
-    return array
-
-
-def _sliceable(array: Any) -> bool:
-    """Whether an array can be sliced by rows without converting it first."""
-    try:
-        np.dtype(array.dtype)
-    except (AttributeError, TypeError):
-        return False
-    return hasattr(array, "shape") and hasattr(array, "__getitem__")
-
-
-def _check(
-    kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
-) -> int:
-    if any(s != s for s in values.shape):
-        raise errors.InvalidDataError(
-            f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"
-        )
-    shape = tuple(int(s) for s in values.shape)
-    if np.dtype(values.dtype).kind != "f":
-        raise errors.InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
-    if len(shape) not in (1, 2) or 0 in shape[1:]:
-        raise errors.InvalidDataError(
-            f"{name}: {kind} must be (rows, classes), not of shape {shape}"
-            + input_hints.of_images(shape)
-        )
-    single = len(shape) == 1 or shape[1] == 1
-    if single and not binary:
-        raise errors.BinaryError(f"{name}: {kind} of shape {shape} are one column", declared=False)
-    if binary and not single:
-        what = f"{name}: binary is declared, but {kind} have shape {shape}"
-        raise errors.BinaryError(what, declared=True)
-    if np.dtype(labels.dtype).kind not in "iu":
-        raise errors.InvalidDataError(
-            f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
-            + (
-                input_hints.of_shape(labels.shape, labels)
-                or "; convert them with numpy.asarray(labels, int)"
-            )
-        )
-    for what, column, dims in (
-        ("labels", labels, (1,)),
-        ("covariates", covariates, (1, 2)),
-        ("weights", weights, (1,)),
-    ):
-        if column is None:
-            continue
-        if len(column.shape) not in dims:
-            raise errors.InvalidDataError(
-                f"{name}: {what} must be ({shape[0]}{', d' if 2 in dims else ','}), not of shape "
-                f"{column.shape}" + input_hints.of_shape(column.shape, column) * (what == "labels")
-            )
-        if int(column.shape[0]) != shape[0]:
-            raise errors.InvalidDataError(
-                f"{name}: {shape[0]} rows of {kind}, but {int(column.shape[0])} of {what}"
-            )
-    if shape[0] == 0:
-        raise errors.NoRowsError(f"{name}: there are no rows")
-    return shape[0]

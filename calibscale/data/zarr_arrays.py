@@ -20,7 +20,8 @@ from numcodecs import blosc
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
 
 from calibscale.atomic_files import aside_of, remove_leftovers
-from calibscale.data.source import ArraySource, from_arrays
+from calibscale.data.arrays import from_arrays
+from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux

@@ -12,7 +12,15 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 
 from calibscale.data import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import NO_ROWS, BoundEstimator, Estimator, PairWork, no_replicates
+from calibscale.estimators.base import (
+    CLASSES,
+    FORECASTS,
+    NO_ROWS,
+    BoundEstimator,
+    Estimator,
+    PairWork,
+    no_replicates,
+)
 from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, RandomFourier
 from calibscale.kernel_sums.landmarks import solve
 from calibscale.kernel_sums.pair_sums import Pairs
@@ -31,6 +39,7 @@ class MomentError(Estimator):
 
     features: FeatureMap = field(default_factory=RandomFourier)
     testable: ClassVar[bool] = True
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from calibscale.data import Floats, problems
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic
+from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator, Quadratic
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
@@ -68,6 +68,7 @@ class SKCE(Estimator):
     name: ClassVar[str] = "skce"
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
     unbiased: ClassVar[bool] = True
     centred_null: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = False

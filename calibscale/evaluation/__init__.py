@@ -120,7 +120,8 @@ def evaluate(
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
         interval, floor = session_intervals(session, interval, floor)
-        chosen = listed(default_estimators() if estimators is None else estimators)
+        forecasts = session.source.forecast is not None
+        chosen = listed(default_estimators(forecasts) if estimators is None else estimators)
         run = session.run(chosen, on_unsupported, group_by)
         result = run.scan(needed_statistics(run, interval, floor))
         names = labels(chosen)

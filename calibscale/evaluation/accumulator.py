@@ -13,8 +13,9 @@ import numpy as np
 from calibscale import engine
 from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
+from calibscale.data.arrays import from_arrays
 from calibscale.data.named_values import named_columns
-from calibscale.data.source import ArraySource, from_arrays
+from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import BoundEstimator, Estimator

@@ -117,7 +117,8 @@ def calibration_test(
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
         clusters = session.rules.cluster is not None
-        drawn_from = null_of(null or ("wild_cluster" if clusters else "labels"), seed)
+        name, forecast = null or ("wild_cluster" if clusters else "labels"), session.rules.forecast
+        drawn_from = null_of(name, seed, forecast)
         _check(estimators, drawn_from, n_replicates, stop_after)
         factors = _factors(bandwidths, drawn_from, stop_after)
         if not knows_clusters(drawn_from, clusters):

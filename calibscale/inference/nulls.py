@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
+from calibscale.data.forecasts import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernel_sums import NotionRows
@@ -105,9 +106,7 @@ class Null:
         """δ* of a scalar notion (B, c), from predictions and residuals (c,)."""
         raise NotImplementedError(self.name)
 
-    def vectors(
-        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
-    ) -> Iterator[Floats]:
+    def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
         """δ* (c, K), replicate by replicate."""
         raise NotImplementedError(self.name)
 
@@ -116,8 +115,7 @@ class Null:
         if rows.delta.shape[1] == 1:
             p, delta = rows.points[:, 0], rows.delta[:, 0]
             return self.scalars(notion, rows.rows, p, delta, first, last).T[:, :, None]
-        vectors = self.vectors(rows.rows, rows.points, rows.delta, first, last)
-        return np.stack(list(vectors), axis=1)
+        return np.stack(list(self.vectors(rows, first, last)), axis=1)
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of each replicate, with its predictions and residuals."""
@@ -138,13 +136,32 @@ class DrawnLabels(Null):
         kernel_draws.events(np.uint64(self.seed), rows, p, first, out)
         return out
 
-    def vectors(
-        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
-    ) -> Iterator[Floats]:
-        for drawn in self.labels(rows, q, first, last):
-            residuals = q.copy()
+    def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
+        for drawn in self.labels(rows.units, rows.q, first, last):
+            residuals = rows.q.copy()
             residuals[np.arange(len(rows)), drawn] -= 1.0
             yield residuals
+
+
+@dataclass(frozen=True)
+class DrawnOutcomes(Null):
+    """Outcomes drawn from the predictive distributions of a source of forecasts."""
+
+    forecast: Forecast | None = None
+    name: ClassVar[str] = "labels"
+
+    def unsupported(self, estimator: BoundEstimator) -> str | None:
+        return None
+
+    def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
+        assert self.forecast is not None
+        values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
+        u = np.empty((2, len(rows)))
+        for j in range(first // 2, (last + 1) // 2):
+            kernel_draws.uniform_pairs(np.uint64(self.seed), rows.units, j, u)
+            for b in range(max(first, 2 * j), min(last, 2 * j + 2)):
+                drawn = self.forecast.drawn(values, y, u[b % 2])
+                yield rows.q - self.forecast.of_outcomes(drawn)
 
 
 @dataclass(frozen=True)
@@ -163,11 +180,9 @@ class RandomSigns(Null):
     ) -> Floats:
         return self._signs(rows, first, last) * delta
 
-    def vectors(
-        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
-    ) -> Iterator[Floats]:
-        for sign in self._signs(rows, first, last):
-            yield delta * sign[:, None]
+    def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
+        for sign in self._signs(rows.units, first, last):
+            yield rows.delta * sign[:, None]
 
 
 @dataclass(frozen=True)
@@ -205,11 +220,9 @@ class ResampledResiduals(Null):
         pool = self.pools[notion]
         return pool.delta[:, 0][self._positions(pool, rows, first, last)]
 
-    def vectors(
-        self, rows: Ints, q: Floats, delta: Floats, first: int, last: int
-    ) -> Iterator[Floats]:
+    def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
         pool = self.pools["canonical"]
-        for positions in self._positions(pool, rows, first, last):
+        for positions in self._positions(pool, rows.units, first, last):
             yield pool.delta[positions]
 
 
@@ -252,8 +265,8 @@ NULLS: dict[str, type[Null]] = {
 }
 
 
-def null_of(null: str | Null, seed: int) -> Null:
-    """Null of the given name and seed; a `Null` is returned as it is.
+def null_of(null: str | Null, seed: int, forecast: Forecast | None = None) -> Null:
+    """Null of the given name and seed, for predictions of a kind; a `Null` is returned as it is.
 
     An OptionError is raised if the name is unknown, or the seed is out of range.
     """
@@ -261,6 +274,8 @@ def null_of(null: str | Null, seed: int) -> Null:
         return null
     require(null in NULLS, f"null must be one of {', '.join(NULLS)}", null)
     require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
+    if forecast is not None and null == DrawnLabels.name:
+        return DrawnOutcomes(seed, forecast)
     return NULLS[null](seed)
 
 

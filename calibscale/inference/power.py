@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri
 
 from calibscale.data import Chunk, Floats, RowCounts, chunks
-from calibscale.data.source import ArraySource, from_arrays
+from calibscale.data.arrays import from_arrays
+from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference import calibration_test

@@ -150,7 +150,8 @@ class NotionRows(NamedTuple):
     """Rows of one notion, as pair sums take them.
 
     Predictions q, or the scalar p (c, e); δ (c, e); labels and weights (c,); covariates, all
-    columns of the source or none (c, d); and row numbers, or hashes of clusters if any (c,).
+    columns of the source or none (c, d); row numbers, or hashes of clusters if any (c,); and
+    `Chunk.parameters`.
     """
 
     points: Floats
@@ -159,9 +160,18 @@ class NotionRows(NamedTuple):
     weights: Floats
     covariates: Floats
     rows: Ints
+    parameters: Floats
 
     def __len__(self) -> int:
         return len(self.points)
+
+    @property
+    def q(self) -> Floats:
+        return self.points
+
+    @property
+    def units(self) -> Ints:
+        return self.rows
 
     def take(self, index: Any) -> NotionRows:
         """Rows selected by `index`."""
@@ -174,9 +184,11 @@ class NotionRows(NamedTuple):
             chunk = hold_out.rest(chunk)
         (view,) = views(chunk, notion)
         covariates = chunk.covariates if chunk.covariates is not None else np.empty((len(chunk), 0))
+        labels = chunk.labels if len(chunk.labels) else np.zeros(len(chunk), np.int64)
         return NotionRows(
-            view.points, view.delta, chunk.labels, view.weights, covariates, chunk.units
-        )
+            view.points, view.delta, labels, view.weights, covariates, chunk.units,
+            chunk.parameters,
+        )  # fmt: skip
 
     @staticmethod
     def join(parts: list[NotionRows]) -> NotionRows:
@@ -365,7 +377,10 @@ class DataProfile:
         return [
             chunk
             for block in self.source.sample(count)
-            for chunk, _ in chunks(block._replace(labels=np.zeros_like(block.labels)), rules)
+            for chunk, _ in chunks(
+                block if rules.forecast else block._replace(labels=np.zeros_like(block.labels)),
+                rules,
+            )
         ]
 
     def sample(self, notion: str) -> NotionRows:

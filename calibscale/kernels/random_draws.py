@@ -134,6 +134,16 @@ def events(seed, rows, p, first, out):
                 out[b, i] = p[i] - 1.0 if v < p[i] else p[i]
 
 
+@kernel
+def uniform_pairs(seed, rows, index, out):
+    """Pair of uniforms of the replicates 2·index and 2·index + 1 for each row number.
+
+    axes: rows (c,); out (2, c)
+    """
+    for i in range(rows.size):
+        out[0, i], out[1, i] = uniforms(seed, REPLICATES, rows[i], index)
+
+
 @inlined()
 def _class(u, cumulative):
     """Class whose share of [0, total) contains u·total; never a class of probability 0."""

@@ -155,13 +155,9 @@ class Replicates(Statistic):
         """Rows of each replicate, of a null that changes predictions."""
         return enumerate(self.null.moved(notion, rows, self.first, self.last))
 
-    def vectors(self, chunk: Chunk) -> Iterator[tuple[int, Floats]]:
+    def vectors(self, rows: Chunk | NotionRows) -> Iterator[tuple[int, Floats]]:
         """δ* (c, K) of each replicate."""
-        return self.vectors_of(chunk.units, chunk.q, chunk.delta)
-
-    def vectors_of(self, rows: Ints, q: Floats, delta: Floats) -> Iterator[tuple[int, Floats]]:
-        """δ* (c, K) of each replicate, from predictions and residuals."""
-        return enumerate(self.null.vectors(rows, q, delta, self.first, self.last))
+        return enumerate(self.null.vectors(rows, self.first, self.last))
 
 
 def redraws(statistic: Statistic) -> bool:

@@ -349,7 +349,7 @@ class LocalFeatures(PairStatistic):
                 here = codes == code
                 out[:, code, 0] += drawn[:, here] @ phi[here]
             return
-        for b, vectors in replicates.vectors_of(rows.rows, rows.points, rows.delta):
+        for b, vectors in replicates.vectors(rows):
             strengths = vectors * w[:, None]
             squares[b] += np.vdot(strengths, strengths)
             for code in np.unique(codes):

@@ -199,10 +199,11 @@ class Fingerprint(Statistic):
 
     def accumulate(self, state: FingerprintState, chunk: Chunk) -> FingerprintState:
         hashes = mixed(chunk.rows.astype(np.uint64))
-        columns = [chunk.labels, weights_of(chunk)]
+        labels = chunk.parameters[:, -1] if chunk.parameters.size else chunk.labels
+        columns = [labels, weights_of(chunk)]
         columns += [] if chunk.clusters is None else [chunk.clusters]
         if self.predictions:
-            columns = [*chunk.values.T, chunk.labels]
+            columns = [*chunk.values.T, labels]
             columns += [chunk.weights] if len(chunk.weights) else []
             columns += [] if chunk.covariates is None else [*chunk.covariates.T]
         for column in columns:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import calibscale as cs
 from calibscale.cli import cli
-from calibscale.data.source import from_arrays
+from calibscale.data.arrays import from_arrays
 from calibscale.monitoring.night import night
 
 DAYS, ROWS, CLASSES = 10, 400, 4

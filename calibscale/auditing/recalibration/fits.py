@@ -24,9 +24,12 @@ from calibscale.auditing.recalibration.recalibrator import (
     Recalibrator,
     recalibrated,
 )
-from calibscale.data import DROP_REMEDY, Block, Floats, RowCounts, Rules, chunks
+from calibscale.data import Block, Floats, RowCounts, Rules, chunks
+from calibscale.data.array_layouts import as_numpy
+from calibscale.data.arrays import from_arrays
 from calibscale.data.derived_sources import DerivedSource
-from calibscale.data.source import ArraySource, as_numpy, from_arrays
+from calibscale.data.invalid_rows import DROP_REMEDY
+from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore, as_source
 from calibscale.engine import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require

@@ -210,8 +210,7 @@ class Refits(Null):
                 yield self._row(notion, rows, p, d)
 
     def _row(self, notion: str, rows: NotionRows, p: Floats, delta: Floats) -> NotionRows:
-        labels, weights, covariates, numbers = rows[2:]
-        return NotionRows(p[:, None], delta[:, None], labels, weights, covariates, numbers)
+        return rows._replace(points=p[:, None], delta=delta[:, None])
 
 
 # ---------------------------------------------------------------- Recalibrated sources

@@ -1,0 +1,295 @@
+"""Sources of arrays: logits or probabilities of classes, and predictive distributions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+
+from calibscale import errors
+from calibscale.data import input_hints
+from calibscale.data.array_layouts import (
+    BFLOAT16_SPACING,
+    as_numpy,
+    in_memory,
+    integer_labels,
+    is_bfloat16,
+    label_codes,
+    rows_of,
+)
+from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.named_values import encoded, is_named, named_columns
+from calibscale.data.source import ArraySource
+
+_log = logging.getLogger(__name__)
+
+
+class SourceNames(TypedDict, total=False):
+    """Names of a source, with the meaning in `from_arrays`."""
+
+    covariate_names: Sequence[str] | None
+    class_names: Sequence[Any] | None
+    label_names: Sequence[Any] | None
+    name: str
+
+
+def from_arrays(
+    *,
+    logits: Any = None,
+    probabilities: Any = None,
+    predictions: Any = None,
+    forecast: str | Forecast | None = None,
+    labels: Any,
+    ignore_index: int | None = None,
+    covariates: Any = None,
+    weights: Any = None,
+    binary: bool = False,
+    **named: Unpack[SourceNames],
+) -> ArraySource:
+    """Describe predictions in arrays; predictions are neither read nor copied here.
+
+    Parameters
+    ----------
+    logits, probabilities : (n, K) array-like
+        Exactly one of the two: NumPy array, memory map, ``zarr.Array``, ``dask.array`` or
+        ``xarray.DataArray``; or a tensor of any device.  One column, (n,) or (n, 1), is P(y = 1)
+        or its log-odds and needs ``binary=True``.  A logit of −∞ masks a class: its probability
+        is 0.  In memory also (n, K, …) with labels (n, …), such as those of pixels: each position
+        is a row.  With ``binary=True`` also (n, L) with labels (n, L) that are true or false: each
+        label of each row is a row, with the covariate ``label`` to group by.
+    predictions : (n, P) array-like, or tuple of its parts, optional
+        In place of logits and probabilities: predictive distributions of the kind `forecast`.
+    forecast : str or Forecast, optional
+        Kind of the predictions: ``normal``, ``mixture``, ``ensemble``, `QuantileForecast`,
+        `HistogramForecast` or `OrdinalForecast`.  Labels are then the observed numbers (n,), NaN
+        where the outcome is not yet known.
+    labels : (n,) array-like of integers
+        0..K−1; −1 where the label is not yet known.  Arrays in memory may also be booleans or
+        floats with integer values, NaN meaning −1, or texts among `class_names`.
+    ignore_index : int, optional
+        Value of labels in memory that means −1, such as 255 or −100.
+    covariates : (n, d) array-like, or (n,) for one covariate, optional
+        Numbers, or in memory also texts or a data frame: results print the texts.
+    covariate_names : d names, optional
+        Default: the names of the columns of a data frame, else ``x0, x1, …``.
+    weights : (n,) array-like, optional
+        Importance weights, not counts.  Their scale does not matter, and rows of weight 0 are
+        ignored.  A row of weight 3 is one observation: TCE2Debiased, JKCE, KCE, KLCE,
+        CKCECentred, the default λ, intervals and p-values differ by design from those of three
+        equal rows.
+    binary : bool
+        Whether the predictions are one column.
+    class_names : K names, optional
+        Names of the classes in the order of the columns, such as ``model.classes_``.
+    label_names : L names, optional
+        Names of several labels of a row.  Default: 0, 1, …
+    name : str
+        Name of the source in errors and results.
+
+    Raises
+    ------
+    OptionError
+        If both or neither of `logits` and `probabilities` are given, or names do not match.
+    InvalidDataError
+        If lengths, shapes or types are impossible.
+
+    Notes
+    -----
+    A warning is logged if logits in memory look like probabilities, or if all labels are −1 or 1.
+    Intervals and tests of several labels together treat those of a row as independent.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8]])
+    >>> calibscale.from_arrays(probabilities=p, labels=np.array([0, 1])).classes
+    2
+
+    Several labels of a row:
+
+    >>> source = calibscale.from_arrays(
+    ...     probabilities=p, labels=[[1, 0], [1, 1]], binary=True, label_names=["cat", "dog"]
+    ... )
+    >>> brier = calibscale.evaluate(source, "brier", group_by="label").groups
+    >>> {f"{label:g}": round(estimate.value, 2) for label, (estimate,) in brier.items()}
+    {'cat': 0.65, 'dog': 0.05}
+    """
+    if unknown := named.keys() - SourceNames.__annotations__:
+        raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
+    if predictions is not None or forecast is not None:
+        if not logits is probabilities is ignore_index is None or binary:
+            raise errors.OptionError("predictions= of a forecast= have no logits, … of classes")
+        if predictions is None or forecast is None:
+            raise errors.OptionError("give predictions= together with their kind, forecast=")
+        return _of_forecasts(forecast_of(forecast), predictions, labels, covariates, weights, named)
+    if (logits is None) == (probabilities is None):
+        raise errors.OptionError("give exactly one of logits= and probabilities=")
+    class_names, covariate_names = named.get("class_names"), named.get("covariate_names")
+    name = named.get("name", "arrays")
+    kind = "logits" if logits is not None else "probabilities"
+    values = probabilities if logits is None else logits
+    spacing = BFLOAT16_SPACING if is_bfloat16(values) else 0.0
+    values, labels = _column(values, kind), labels if _sliceable(labels) else as_numpy(labels)
+    categories: dict[str, tuple[str, ...]] = {}
+    if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
+        errors.require(
+            covariates is None, "several labels of a row have no covariates but their names"
+        )
+        covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
+        covariate_names = ["label"]
+    values, labels, weights, covariates = rows_of(
+        values, labels, weights if weights is None else _column(weights, "weights"), covariates,
+        binary=binary, ignore_index=ignore_index, name=name,
+    )  # fmt: skip
+    labels = integer_labels(_column(_numbered(labels, class_names), "labels"), name)
+    if covariates is not None and not categories:
+        covariates, covariate_names, categories = _covariates(covariates, covariate_names)
+    rows = _check(kind, values, labels, covariates, weights, binary, name)
+    names = _names(covariates, covariate_names)
+    held = in_memory(values) or hasattr(values, "frame")
+    if kind == "logits" and held and input_hints.seem_probabilities(values):
+        _log.warning(input_hints.ARE_PROBABILITIES, name)
+    two = binary or int(values.shape[1]) == 2
+    if two and in_memory(labels) and input_hints.negatives_lost(labels):
+        _log.warning(input_hints.ARE_NEGATIVES, name)
+    source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
+    classes = None if class_names is None else tuple(map(str, class_names))
+    if classes is not None and len(set(classes)) != source.classes:
+        raise errors.OptionError(
+            f"{source.classes} classes need {source.classes} distinct names, not {list(classes)}"
+        )
+    return replace(source, class_names=classes, categories=categories, spacing=spacing)
+
+
+def _of_forecasts(
+    forecast: Forecast, predictions: Any, labels: Any, covariates: Any, weights: Any,
+    named: SourceNames,
+) -> ArraySource:  # fmt: skip
+    """Source of predictive distributions."""
+    names, name = named.get("covariate_names"), named.get("name", "arrays")
+    values = _column(forecast.stacked(predictions), "predictions")
+    labels = _column(labels, "labels")
+    weights = weights if weights is None else _column(weights, "weights")
+    categories: dict[str, tuple[str, ...]] = {}
+    if covariates is not None:
+        covariates, names, categories = _covariates(covariates, names)
+    shape = tuple(values.shape)
+    if len(shape) != 2 or 0 in shape[1:]:
+        raise errors.InvalidDataError(
+            f"{name}: predictions of kind {forecast.name} must be (rows, columns), not of shape "
+            f"{shape}"
+        )
+    forecast.check_columns(int(shape[1]), name)
+    _check_lengths("predictions", shape[0], labels, covariates, weights, name)
+    return ArraySource(
+        forecast.name, values, labels, covariates, _names(covariates, names), weights,
+        rows=int(shape[0]), name=name, categories=categories, forecast=forecast,
+    )  # fmt: skip
+
+
+def _covariates(covariates: Any, names: Sequence[str] | None) -> tuple[Any, Any, dict[str, Any]]:
+    """Covariates as numbers, their names, and the names of categories."""
+    if not (hasattr(covariates, "columns") or _sliceable(covariates)):
+        covariates = as_numpy(covariates, "covariates")
+    columns, names, categories = named_columns(covariates, names)
+    return _column(columns, "covariates"), names, categories
+
+
+def _names(covariates: Any, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the covariates, distinct and as many as there are."""
+    d = 0 if covariates is None else int((*covariates.shape, 1)[1])
+    given = tuple(f"x{i}" for i in range(d)) if names is None else tuple(names)
+    if len(given) != d or len(set(given)) != d:
+        raise errors.OptionError(f"{d} covariates need {d} distinct names, not {list(given)}")
+    return given
+
+
+def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
+    """Convert labels that are texts to numbers, by the names of the classes."""
+    if class_names is None or not is_named(labels):
+        return labels
+    return encoded(np.asarray(labels), "labels", class_names)[0]
+
+
+def _column(array: Any, name: str) -> Any:
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise errors.InvalidDataError(
+            f"{name} have masked entries; remove those rows, or set their labels to −1"
+        )
+    if is_bfloat16(array) or not _sliceable(array):
+        array = as_numpy(array, name)  # lists, and tensors with a dtype of their framework
+    if np.dtype(array.dtype).kind not in "iufb":
+        hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
+        raise errors.InvalidDataError(
+            f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
+        )
+    return array
+
+
+def _sliceable(array: Any) -> bool:
+    """Whether an array can be sliced by rows without converting it first."""
+    try:
+        np.dtype(array.dtype)
+    except (AttributeError, TypeError):
+        return False
+    return hasattr(array, "shape") and hasattr(array, "__getitem__")
+
+
+def _check(
+    kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
+) -> int:
+    if any(s != s for s in values.shape):
+        raise errors.InvalidDataError(
+            f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"
+        )
+    shape = tuple(int(s) for s in values.shape)
+    if np.dtype(values.dtype).kind != "f":
+        raise errors.InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
+    if len(shape) not in (1, 2) or 0 in shape[1:]:
+        raise errors.InvalidDataError(
+            f"{name}: {kind} must be (rows, classes), not of shape {shape}"
+            + input_hints.of_images(shape)
+        )
+    single = len(shape) == 1 or shape[1] == 1
+    if single and not binary:
+        raise errors.BinaryError(f"{name}: {kind} of shape {shape} are one column", declared=False)
+    if binary and not single:
+        what = f"{name}: binary is declared, but {kind} have shape {shape}"
+        raise errors.BinaryError(what, declared=True)
+    if np.dtype(labels.dtype).kind not in "iu":
+        raise errors.InvalidDataError(
+            f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
+            + (
+                input_hints.of_shape(labels.shape, labels)
+                or "; convert them with numpy.asarray(labels, int)"
+            )
+        )
+    _check_lengths(kind, shape[0], labels, covariates, weights, name)
+    return shape[0]
+
+
+def _check_lengths(
+    kind: str, rows: int, labels: Any, covariates: Any, weights: Any, name: str
+) -> None:
+    """Check that columns have a row for each prediction."""
+    for what, column, dims in (
+        ("labels", labels, (1,)),
+        ("covariates", covariates, (1, 2)),
+        ("weights", weights, (1,)),
+    ):
+        if column is None:
+            continue
+        if len(column.shape) not in dims:
+            raise errors.InvalidDataError(
+                f"{name}: {what} must be ({rows}{', d' if 2 in dims else ','}), not of shape "
+                f"{column.shape}" + input_hints.of_shape(column.shape, column) * (what == "labels")
+            )
+        if int(column.shape[0]) != rows:
+            raise errors.InvalidDataError(
+                f"{name}: {rows} rows of {kind}, but {int(column.shape[0])} of {what}"
+            )
+    if rows == 0:
+        raise errors.NoRowsError(f"{name}: there are no rows")

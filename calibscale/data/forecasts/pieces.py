@@ -1,0 +1,295 @@
+"""Quantiles, histograms, and probabilities of ordered classes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibscale.data.forecasts import CROSSING, Forecast
+from calibscale.errors import OptionError, require
+from calibscale.kernels import row_sums, waves
+from calibscale.results import Floats, Ints
+
+
+class _PiecewiseUniform(Forecast):
+    """Base class of distributions that are uniform between consecutive edges."""
+
+    @abstractmethod
+    def pieces(self, values: Floats) -> tuple[Floats, Floats]:
+        """Probabilities (c, B) of the pieces between edges (c, B + 1)."""
+
+    def embedded(self, values: Floats, y: Floats) -> Floats:
+        shares, edges = self.pieces(values)
+        out = np.empty((len(values), self.width))
+        shares = np.ascontiguousarray(shares)
+        waves.uniform_waves(shares, self.angles(edges), self._lattice[1], out)
+        return out
+
+    def _steps(self, values: Floats) -> tuple[Floats, Floats, Floats]:
+        """Edges, and the distribution function below and at them, (c, B + 1)."""
+        shares, edges = self.pieces(values)
+        F = np.zeros(edges.shape)
+        np.cumsum(shares, axis=1, out=F[:, 1:])
+        F /= F[:, -1:]
+        return edges, F, shares
+
+    def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        edges, F, _ = self._steps(values)
+        i = np.arange(len(y))
+        ends = []
+        for k in ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1)):
+            # between edges k − 1 and k; equal edges are an atom
+            a, b = np.clip(k - 1, 0, None), np.minimum(k, edges.shape[1] - 1)
+            gap = edges[i, b] - edges[i, a]
+            share = np.divide(y - edges[i, a], gap, out=np.zeros(len(y)), where=gap > 0)
+            ends.append(F[i, a] + np.clip(share, 0.0, 1.0) * (F[i, b] - F[i, a]))
+        low, high = ends
+        return np.where(edges[:, 0] > y, 0.0, low), np.where(edges[:, -1] <= y, 1.0, high)
+
+    def quantile(self, values: Floats, level: Any) -> Floats:
+        edges, F, _ = self._steps(values)
+        u = np.broadcast_to(level, len(values))
+        k = np.clip((u[:, None] > F).sum(axis=1), 1, edges.shape[1] - 1)
+        i = np.arange(len(values))
+        mass = F[i, k] - F[i, k - 1]
+        share = np.divide(u - F[i, k - 1], mass, out=np.zeros(len(u)), where=mass > 0)
+        return edges[i, k - 1] + np.clip(share, 0.0, 1.0) * (edges[i, k] - edges[i, k - 1])
+
+    def mean(self, values: Floats) -> Floats:
+        shares, edges = self.pieces(values)
+        return (shares * 0.5 * (edges[:, 1:] + edges[:, :-1])).sum(axis=1) / shares.sum(axis=1)
+
+    def crps(self, values: Floats, y: Floats) -> Floats:
+        edges, F, _ = self._steps(values)
+        a, b, low, high = edges[:, :-1], edges[:, 1:], F[:, :-1], F[:, 1:]
+        cut = np.clip(y[:, None], a, b)
+        width = b - a
+        share = np.divide(cut - a, width, out=np.zeros_like(width), where=width > 0)
+        at = low + share * (high - low)
+        left = (cut - a) * (low * low + low * at + at * at)
+        p, r = 1.0 - at, 1.0 - high
+        right = (b - cut) * (p * p + p * r + r * r)
+        beyond = np.maximum(edges[:, 0] - y, 0.0) + np.maximum(y - edges[:, -1], 0.0)
+        return (left + right).sum(axis=1) / 3.0 + beyond
+
+    def log_score(self, values: Floats, y: Floats) -> Floats:
+        edges, F, _ = self._steps(values)
+        k = np.clip((edges <= y[:, None]).sum(axis=1), 1, edges.shape[1] - 1)
+        i = np.arange(len(y))
+        inside = (edges[:, 0] <= y) & (y <= edges[:, -1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            density = (F[i, k] - F[i, k - 1]) / (edges[i, k] - edges[i, k - 1])
+            return np.where(inside, -np.log(density), np.inf)
+
+
+def _increasing(numbers: Sequence[float], what: str, low: float, high: float) -> tuple[float, ...]:
+    """Numbers as a tuple; an OptionError unless they increase strictly within (low, high)."""
+    values = tuple(map(float, np.ravel(numbers)))
+    if len(values) < 2 or not all(np.diff([low, *values, high]) > 0):
+        raise OptionError(f"{what} must be at least two increasing numbers in ({low:g}, {high:g})")
+    return values
+
+
+@dataclass(frozen=True)
+class QuantileForecast(_PiecewiseUniform):
+    """Quantiles at the same levels for all rows; predictions are (n, L).
+
+    The distribution is uniform between neighbouring quantiles, and beyond the outer ones, with the
+    density of the piece next to it.
+
+    Parameters
+    ----------
+    levels : L numbers
+        Increasing levels in (0, 1).
+    bandwidth, centre, frequencies
+        Kernel on targets, see `Forecast`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> source = cs.from_arrays(
+    ...     predictions=[[1.0, 2.0, 3.0]] * 4, forecast=cs.QuantileForecast((0.25, 0.5, 0.75)),
+    ...     labels=[0.5, 1.5, 2.5, 3.5],
+    ... )
+    >>> cs.evaluate(source, "pinball_loss")["pinball_loss"].value
+    0.375
+    """
+
+    levels: tuple[float, ...] = ()
+    name: ClassVar[str] = "quantiles"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "levels", _increasing(self.levels, "levels", 0.0, 1.0))
+
+    @property
+    def columns(self) -> int | None:  # type: ignore[override]
+        return len(self.levels)
+
+    def check_values(self, values: Floats, status: Ints) -> None:
+        status[(np.diff(values, axis=1) < 0).any(axis=1)] = CROSSING
+
+    def explained(self, reason: int, values: Floats, y: float) -> str:
+        if reason == CROSSING:
+            k = int(np.argmax(np.diff(values) < 0))
+            return (
+                f"its quantiles cross: {values[k]:g} at level {self.levels[k]:g}, {values[k + 1]:g}"
+                f" at {self.levels[k + 1]:g} (numpy.sort(predictions, axis=1) puts them in order)"
+            )
+        return super().explained(reason, values, y)
+
+    def pieces(self, values: Floats) -> tuple[Floats, Floats]:
+        t = np.array(self.levels)
+        shares = np.diff([0.0, *t, 1.0])
+        first = values[:, 0] - (values[:, 1] - values[:, 0]) * (shares[0] / shares[1])
+        last = values[:, -1] + (values[:, -1] - values[:, -2]) * (shares[-1] / shares[-2])
+        edges = np.column_stack([first, values, last])
+        return np.broadcast_to(shares, (len(values), len(shares))), edges
+
+
+@dataclass(frozen=True)
+class HistogramForecast(_PiecewiseUniform):
+    """Probabilities of bins with the same edges for all rows; predictions are (n, B).
+
+    The distribution is uniform within each bin.
+
+    Parameters
+    ----------
+    edges : B + 1 numbers
+        Increasing edges of the bins.
+    bandwidth, centre, frequencies
+        Kernel on targets, see `Forecast`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> source = cs.from_arrays(
+    ...     predictions=[[0.5, 0.5]] * 2, forecast=cs.HistogramForecast((0.0, 1.0, 2.0)),
+    ...     labels=[0.5, 1.5],
+    ... )
+    >>> round(cs.evaluate(source, "crps")["crps"].value, 4)
+    0.2292
+    """
+
+    edges: tuple[float, ...] = ()
+    name: ClassVar[str] = "histogram"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "edges", _increasing(self.edges, "edges", -np.inf, np.inf))
+
+    @property
+    def columns(self) -> int | None:  # type: ignore[override]
+        return len(self.edges) - 1
+
+    def check_values(self, values: Floats, status: Ints) -> None:
+        status[~(np.abs(values.sum(axis=1) - 1.0) <= 1e-4)] = row_sums.OFF_SIMPLEX
+        status[(values < 0).any(axis=1)] = row_sums.NEGATIVE
+
+    def explained(self, reason: int, values: Floats, y: float) -> str:
+        if reason == row_sums.OFF_SIMPLEX:
+            return f"its probabilities sum to {values.sum():.9g}, not to 1"
+        if reason == row_sums.NEGATIVE:
+            return f"it has the negative probability {values.min():g}"
+        return super().explained(reason, values, y)
+
+    def pieces(self, values: Floats) -> tuple[Floats, Floats]:
+        return values, np.broadcast_to(np.array(self.edges), (len(values), len(self.edges)))
+
+
+@dataclass(frozen=True)
+class OrdinalForecast(Forecast):
+    """Probabilities of K ordered classes 0..K−1; predictions are (n, K).
+
+    ψ(y) are the K − 1 indicators of y ≤ k, so that q are the cumulative probabilities, |δ|² is the
+    ranked probability score, and the kernel on targets has no bandwidth.
+
+    Parameters
+    ----------
+    classes : int
+        Number K of classes, at least 3; two classes are those of `from_arrays(probabilities=…)`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> source = cs.from_arrays(
+    ...     predictions=[[0.5, 0.3, 0.2]], forecast=cs.OrdinalForecast(classes=3), labels=[2]
+    ... )
+    >>> round(cs.evaluate(source, "crps")["crps"].value, 2)
+    0.89
+    """
+
+    classes: int = 3
+    bandwidth: float | None = field(default=None, init=False)
+    centre: float | None = field(default=None, init=False)
+    frequencies: int = field(default=1, init=False)
+    name: ClassVar[str] = "ordinal"
+    targets: ClassVar[str] = "ordered classes"
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 3, "ordered classes must be at least 3", self.classes)
+
+    @property
+    def columns(self) -> int | None:  # type: ignore[override]
+        return self.classes
+
+    @property
+    def width(self) -> int:
+        """K: the last column of embeddings is 0, as it would be 1 for all."""
+        return self.classes
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return {"classes": self.classes}
+
+    bound = True
+
+    def of_outcomes(self, y: Floats) -> Floats:
+        classes = np.arange(self.classes)
+        return ((y[:, None] <= classes) & (classes < self.classes - 1)).astype(np.float64)
+
+    def embedded(self, values: Floats, y: Floats) -> Floats:
+        sums = values.cumsum(axis=1)
+        sums /= sums[:, -1:]
+        sums[:, -1] = 0.0
+        return sums
+
+    def status(self, values: Floats, y: Floats) -> Ints:
+        out = super().status(values, y)
+        ok = out == row_sums.OK
+        out[ok & (y == -1)] = row_sums.UNLABELLED
+        out[ok & ~((y >= -1) & (y < self.classes) & (y == np.floor(y)))] = row_sums.LABEL_RANGE
+        return out
+
+    check_values = HistogramForecast.check_values
+
+    def explained(self, reason: int, values: Floats, y: float) -> str:
+        if reason == row_sums.LABEL_RANGE:
+            return f"its label is {y:g}, outside 0..{self.classes - 1} (−1: not yet known)"
+        return HistogramForecast.explained(self, reason, values, y)  # type: ignore[arg-type]
+
+    def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        F = np.column_stack([np.zeros(len(y)), self.embedded(values, y)])
+        F[:, -1] = 1.0
+        i, k = np.arange(len(y)), y.astype(np.int64)
+        return F[i, k], F[i, k + 1]
+
+    def quantile(self, values: Floats, level: Any) -> Floats:
+        u = np.broadcast_to(level, len(values))
+        return (self.embedded(values, u)[:, :-1] < u[:, None]).sum(axis=1).astype(np.float64)
+
+    def mean(self, values: Floats) -> Floats:
+        return values @ np.arange(self.classes) / values.sum(axis=1)
+
+    def crps(self, values: Floats, y: Floats) -> Floats:
+        delta = self.embedded(values, y) - self.of_outcomes(y)
+        return np.einsum("ij,ij->i", delta, delta)
+
+    def log_score(self, values: Floats, y: Floats) -> Floats:
+        with np.errstate(divide="ignore"):
+            p = values[np.arange(len(y)), y.astype(np.int64)] / values.sum(axis=1)
+            return -np.log(p)

@@ -1,0 +1,83 @@
+"""Means of the waves cos ωy and sin ωy over distributions, at equally spaced frequencies ω.
+
+Row i of `out` (c, 2D) is [r_d C(ω_d)], then [r_d S(ω_d)], with C and S the means of cos and sin,
+ω_d = d + ½ in units of the step of the frequencies, and r_d one of the `roots` (D,).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibscale.kernels import inlined, kernel
+from calibscale.kernels.elementary import exp, sincos
+
+_NARROW = 1e-6  # half a width below which sin x / x is 1
+
+
+@inlined("contract")
+def _powers(angle, cosines, sines):
+    """Cosines and sines of (d + ½)·angle: from those of d < k follow those of k ≤ d < 2k."""
+    D = cosines.size
+    s, c = sincos(0.5 * angle)
+    cosines[0], sines[0] = c, s
+    known = 1
+    while known < D:
+        s, c = sincos(known * angle)
+        for d in range(min(known, D - known)):
+            cosines[known + d] = cosines[d] * c - sines[d] * s
+            sines[known + d] = cosines[d] * s + sines[d] * c
+        known *= 2
+
+
+@kernel
+def normal_waves(weights, means, scales, roots, out):
+    """Waves of mixtures of m normal distributions; of points if the scales are 0.
+
+    axes: weights, means, scales (c, m); roots (D,); out (c, 2D)
+    """
+    D = roots.size
+    cosines, sines, damping = np.empty(D), np.empty(D), np.ones(D)
+    for i in range(means.shape[0]):
+        row = out[i]
+        row[:] = 0.0
+        for j in range(means.shape[1]):
+            _powers(means[i, j], cosines, sines)
+            w, half = weights[i, j], -0.5 * scales[i, j] ** 2
+            if half < 0.0:
+                for d in range(D):
+                    damping[d] = exp(half * (d + 0.5) ** 2)
+                for d in range(D):
+                    cosines[d] *= damping[d]
+                    sines[d] *= damping[d]
+            for d in range(D):
+                row[d] += w * cosines[d]
+                row[D + d] += w * sines[d]
+        for d in range(D):
+            row[d] *= roots[d]
+            row[D + d] *= roots[d]
+
+
+@kernel
+def uniform_waves(shares, edges, roots, out):
+    """Waves of distributions that are uniform between consecutive edges.
+
+    axes: shares (c, B); edges (c, B + 1); roots (D,); out (c, 2D)
+    """
+    D = roots.size
+    cosines, sines, unused, halves = np.empty(D), np.empty(D), np.empty(D), np.empty(D)
+    for i in range(edges.shape[0]):
+        row = out[i]
+        row[:] = 0.0
+        for b in range(shares.shape[1]):
+            low, high = edges[i, b], edges[i, b + 1]
+            half = 0.5 * (high - low)
+            _powers(0.5 * (low + high), cosines, sines)
+            _powers(half, unused, halves)
+            for d in range(D):
+                x = half * (d + 0.5)
+                w = shares[i, b] * (halves[d] / x if x > _NARROW else 1.0)
+                row[d] += w * cosines[d]
+                row[D + d] += w * sines[d]
+        for d in range(D):
+            row[d] *= roots[d]
+            row[D + d] *= roots[d]
