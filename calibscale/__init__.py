@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     )
     from calibscale.data.arrays import from_arrays
     from calibscale.data.forecasts import Forecast
-    from calibscale.data.forecasts.mixtures import (
-        EnsembleForecast,
-        MixtureForecast,
-        NormalForecast,
-    )
+    from calibscale.data.forecasts.mixtures import EnsembleForecast, MixtureForecast, NormalForecast
     from calibscale.data.forecasts.pieces import (
         HistogramForecast,
         OrdinalForecast,

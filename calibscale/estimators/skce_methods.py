@@ -101,13 +101,15 @@ class BoundSKCE(BoundEstimator):
     """SKCE or JKCE of data: `settings` with the notion, the categorical covariates and the method.
 
     `product` is the kernel k·l with its bandwidths; `statistic` the one that the method needs, None
-    for pairs; `notes` are those on the covariates, and the reason for the method.
+    for pairs; `notes` are those on the covariates, and the reason for the method; `closed_form`:
+    see `PairSum`.
     """
 
     settings: Any
     product: ProductKernel
     statistic: PairStatistic | None = field(default=None, repr=False, compare=False)
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    closed_form: bool = True
     testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -126,8 +128,9 @@ class BoundSKCE(BoundEstimator):
             raise no_replicates(self.name, self.settings.method)
         if self.settings.method == "nystrom":
             return replace(self.settings, method="features").bind(setup)
-        # replicates are in float64, and ties would be missed
-        return replace(self, settings=replace(self.settings, precision="float64"))
+        # replicates are in float64 and sums of waves, and ties would be missed
+        settings = replace(self.settings, precision="float64")
+        return replace(self, settings=settings, closed_form=False)
 
     def open_ended(self) -> BoundSKCE:
         if not isinstance(self.statistic, Modes | LocalFeatures):
@@ -230,8 +233,9 @@ class BoundSKCE(BoundEstimator):
         settings = self.settings
         block = settings.block if settings.method == "blocks" else None
         return PairSum(
-            self.product, self.judged, settings.precision, not self.sum_scaled, block=block
-        )
+            self.product, self.judged, settings.precision, not self.sum_scaled, block=block,
+            closed_form=self.closed_form,
+        )  # fmt: skip
 
     def pair_work(self, rows: int, classes: int) -> PairWork | None:
         if self.pair_sum is None:

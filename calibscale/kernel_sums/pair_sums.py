@@ -137,8 +137,11 @@ class Pairs:
         """State of a pair sum over all rows; computed once."""
         if spec not in self._sums:
             multiple = spec.block or 1
-            with self.panels(spec.tiled, spec.notion, spec.precision, multiple) as panels:
-                task = pair_tasks.PairSumTask(panels, spec=spec)
+            forecasts = self.rules.forecast is not None
+            kernel = spec.kernel if forecasts else spec.tiled
+            kind = pair_tasks.ForecastSumTask if forecasts else pair_tasks.PairSumTask
+            with self.panels(kernel, spec.notion, spec.precision, multiple) as panels:
+                task = kind(panels, spec=spec)
                 checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))
                 state = self.execution.fold(task, checkpoint)
                 self._sums[spec] = state.with_linear_part()

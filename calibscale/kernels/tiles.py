@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibscale.kernels import inlined, kernel
-from calibscale.kernels.elementary import registers
+from calibscale.kernels.elementary import exp, registers
 from calibscale.kernels.tile_strips import (
     BLAS_CLASSES,
     aligned,
@@ -219,6 +219,26 @@ def pair_sums(P, Q, form, tiles, kernel_sums, out):
             total = _canonical_tile(P, Q, form, i0, i1, j0, j1)
         out[t, 0] = 0.5 * (total - _own(P, i0, i1)) if diagonal else total
         out[t, 1] = 0.0
+
+
+@inlined("contract")
+def _overlap(t, variance):
+    """Mean of the Gaussian exp(−(t + x)²/2) over x of mean 0 and a variance."""
+    return exp(-0.5 * t * t / (1.0 + variance)) / np.sqrt(1.0 + variance)
+
+
+@kernel
+def normal_products(mean, variance, y, means, variances, ys, targets, shared):
+    """⟨δ, δ'⟩ and ⟨q, q'⟩ of normal forecasts, for the kernel exp(−(y − y')²/2) on targets.
+
+    axes: mean, variance, y (c,); means, variances, ys (c',); targets, shared (c, c')
+    """
+    for i in range(mean.size):
+        for j in range(means.size):
+            both = _overlap(mean[i] - means[j], variance[i] + variances[j])
+            shared[i, j] = both
+            own = _overlap(mean[i] - ys[j], variance[i]) + _overlap(means[j] - y[i], variances[j])
+            targets[i, j] = _overlap(y[i] - ys[j], 0.0) - own + both
 
 
 @inlined("contract", "reassoc", "nsz")
