@@ -299,6 +299,20 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
     return [estimator(each) for each in (estimators if several else [estimators])]  # type: ignore[union-attr]
 
 
+def unsuitable(what: str, source: ArraySource) -> OptionError:
+    """Error of what is for other predictions than those of a source."""
+    target = "forecasts" if source.forecast is None else "classes"
+    return OptionError(f"{what} is for predictions of {target}, and these are {source.kind}")
+
+
+def classes_only(what: str, source: ArraySource) -> None:
+    """Raise an OptionError if the predictions of a source are forecasts."""
+    if source.forecast is not None:
+        raise OptionError(
+            f"{unsuitable(what, source)}; use forecast_events(source, level=0.5) for two"
+        )
+
+
 def resolved(
     requested: Estimator, setup: DataProfile, on_unsupported: str
 ) -> BoundEstimator | Estimate:
@@ -306,10 +320,7 @@ def resolved(
     try:
         target = CLASSES if setup.source.forecast is None else FORECASTS
         if target not in requested.targets:
-            raise OptionError(
-                f"{requested.name} is for predictions of {requested.targets[0]}, and these are "
-                f"{setup.source.kind}"
-            )
+            raise unsuitable(requested.name, setup.source)
         return requested.bind(setup)
     except OptionError as error:
         if on_unsupported == "raise":

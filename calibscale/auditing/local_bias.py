@@ -19,7 +19,7 @@ from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.bandwidths import local_kernel
 from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.results.bias_results import BiasMap
-from calibscale.session import Session, SessionOptions, verb
+from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics import PassResult, Statistic
 
 METHODS = ("auto", "spectral", "direct")
@@ -90,6 +90,7 @@ def local_bias(
     started = time.perf_counter()
     with Session.open(source, **options) as session:
         data, profile = session.source, session.profile
+        classes_only("local_bias", data)
         local = local_settings(covariates, data)
         names, notion = local.covariates, str(local.notion)
         _check(notion, data.classes, method, at, points, series_tolerance, min_rows)

@@ -96,6 +96,7 @@ class Chunk:
     covariates: Floats | None = None
     fold: int | None = None
     clusters: Ints | None = None
+    forecast: Forecast | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -185,8 +186,8 @@ class ForecastChunk(Chunk):
     `q` is the mean embedding of each prediction and `delta` q − ψ(y), (c, 2D); see `Forecast`.
     """
 
-    outcomes: Floats = field(default_factory=lambda: NO_WEIGHTS)
     forecast: Forecast = field(kw_only=True)
+    outcomes: Floats = field(kw_only=True)
 
     @property
     def classes(self) -> int:
@@ -200,9 +201,9 @@ class ForecastChunk(Chunk):
     def factors(self) -> Floats:
         return self.q
 
-    @cached_property
+    @property
     def log_q(self) -> Floats:
-        return np.empty((len(self), 0))
+        return self.q  # not used
 
     @cached_property
     def delta(self) -> Floats:

@@ -13,7 +13,7 @@ from calibscale.data import Block, Chunk, Ints
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.kernels import random_draws
+from calibscale.kernels import random_draws, row_sums
 
 TEST = -1
 
@@ -316,3 +316,90 @@ def predicted(predictions: ArraySource, columns: ArraySource) -> ArraySource:
     own = ("kind", "values", "binary", "name")
     changes = {name: getattr(predictions, name) for name in own}
     return _Predicted.of(columns, predictions=predictions, **changes)
+
+
+# ---------------------------------------------------------------- events of forecasts
+
+
+@dataclass(frozen=True, eq=False)
+class _Events(DerivedSource):
+    """Events of forecasts as two classes, with the probabilities predicted for them."""
+
+    at_level: float | None = field(kw_only=True)
+    threshold: float | None = field(kw_only=True)
+
+    @property
+    def classes(self) -> int:
+        return 2
+
+    def describe(self) -> dict[str, Any]:
+        event = {"level": self.at_level, "threshold": self.threshold}
+        return {**self.before.describe(), "classes": 2, "binary": True, "event": event}
+
+    def _changed(self, block: Block) -> Block:
+        forecast = self.before.forecast
+        assert forecast is not None
+        values, y = block.values.astype(np.float64), block.labels.astype(np.float64)
+        status = forecast.status(values, y)
+        known = status == row_sums.OK
+        if self.threshold is not None:
+            p, happened = forecast.probability(values, self.threshold), y <= self.threshold
+        else:
+            assert self.at_level is not None
+            p, rows = np.full(len(y), self.at_level), block.start + np.flatnonzero(known)
+            happened = np.zeros(len(y), bool)
+            happened[known] = forecast.pit(values[known], y[known], rows) <= self.at_level
+        p[status > row_sums.UNLABELLED] = np.nan  # an invalid row
+        labels = np.where(known, happened, -1).astype(np.int64)
+        return block._replace(values=np.clip(p, 0.0, 1.0), labels=labels)
+
+
+def forecast_events(
+    source: Any, *, level: float | None = None, threshold: float | None = None
+) -> ArraySource:
+    """Describe an event of each forecast as two classes, for measures, audits and maps of these.
+
+    Exactly one of `level` and `threshold` is given.
+
+    Parameters
+    ----------
+    source : path, URL, LogitStore or ArraySource
+        Predictive distributions.
+    level : float, optional
+        The event is that the outcome is at most the quantile of this level, so that its predicted
+        probability is `level` in every row; values with a probability are split at random by row.
+    threshold : float, optional
+        The event is that the outcome is at most this number; its probability is that predicted.
+
+    Raises
+    ------
+    OptionError
+        If the predictions are those of classes, or not one of `level` and `threshold` is given.
+
+    Examples
+    --------
+    Outcomes are below the median too often where x is positive, too rarely where it is not:
+
+    >>> import numpy as np, calibscale as cs
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=2000)
+    >>> source = cs.from_arrays(
+    ...     predictions=(np.zeros(2000), np.ones(2000)), forecast="normal",
+    ...     labels=rng.normal(size=2000) - 0.5 * np.sign(x), covariates=x, covariate_names=["x"],
+    ... )
+    >>> bias = cs.local_bias(cs.forecast_events(source, level=0.5), ["x"], at=([0.5] * 2, [-1, 1]))
+    >>> bias.bias.round(1).tolist()
+    [-0.1, 0.1]
+    """
+    data = as_source(source)
+    require(data.forecast is not None, f"{data.name} has no forecasts but {data.kind} of classes")
+    require((level is None) != (threshold is None), "give exactly one of level= and threshold=")
+    require(level is None or 0 < level < 1, "level must be in (0, 1)", level)
+    return _Events.of(
+        data,
+        kind="probabilities",
+        binary=True,
+        forecast=None,
+        at_level=level,
+        threshold=threshold,
+    )

@@ -104,6 +104,8 @@ class SKCE(Estimator):
 
     def bind(self, setup: DataProfile) -> BoundSKCE:
         notion = self.notion_for(setup.classes)
+        if notion != "canonical" and setup.source.forecast is not None:
+            raise OptionError(f"notion {notion!r} is for predictions of classes")
         problems(notion, setup.classes)
         levelled = setup.source.categorical(self.covariates, self.categorical)
         named = replace(self, notion=notion, categorical=levelled)
@@ -111,7 +113,8 @@ class SKCE(Estimator):
         if self.bandwidth_share is not None:
             kernel = most_powerful(setup, notion, kernel, HoldOut(self.bandwidth_share, self.seed))
         method, statistic, reason = choose_method(named, setup, kernel)
-        return BoundSKCE(replace(named, method=method), kernel, statistic, (*notes, reason))
+        settings, chosen = replace(named, method=method), named.method == "auto"
+        return BoundSKCE(settings, kernel, statistic, (*notes, reason), chosen=chosen)
 
     def with_parts(self, **parts: Any) -> BoundSKCE:
         return BoundSKCE(self, **parts)
@@ -368,10 +371,14 @@ class JKCE(MomentError):
 
     def bind(self, setup: DataProfile) -> BoundEstimator:
         problems(self.notion, setup.classes)
+        if self.notion != "canonical" and setup.source.forecast is not None:
+            raise OptionError(f"notion {self.notion!r} is for predictions of classes")
         features = self.features.resolve(setup, notion=self.notion)
         bound = replace(self, features=features)
         if self.method == "features":
             return bound
+        if setup.source.forecast is not None and self.precision != "float64":
+            raise OptionError("precision='float32' is for predictions of classes")
         assert isinstance(features, RandomFourier)
         assert features.bandwidth is not None
         return BoundSKCE(bound, ProductKernel(self.kernel, features.bandwidth))

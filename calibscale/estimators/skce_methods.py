@@ -22,6 +22,7 @@ from calibscale.statistics.nystrom_map import nystrom_statistic
 
 _FEW_ROWS = 3000  # all pairs take milliseconds
 _SOME_ROWS = 50_000  # all pairs take seconds
+_FEATURE_ROWS = 400_000  # frequencies times rows of a test of forecasts, at least 32
 TOO_FEW = "an unbiased estimate needs two rows with labels and positive weights"
 _COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cover 90 % only
 
@@ -34,6 +35,8 @@ def choose_method(
     ``auto`` is the first method that is exact and fast.
     """
     notion, method = settings.notion, settings.method
+    if setup.source.forecast is not None and settings.precision != "float64":
+        raise OptionError("precision='float32' is for predictions of classes")
 
     def spectral() -> Modes:
         return spectral_statistic(setup, notion, kernel, settings.covariates, settings.tolerance)
@@ -102,7 +105,7 @@ class BoundSKCE(BoundEstimator):
 
     `product` is the kernel k·l with its bandwidths; `statistic` the one that the method needs, None
     for pairs; `notes` are those on the covariates, and the reason for the method; `closed_form`:
-    see `PairSum`.
+    see `PairSum`; `chosen`: whether the method was chosen by the data.
     """
 
     settings: Any
@@ -110,6 +113,7 @@ class BoundSKCE(BoundEstimator):
     statistic: PairStatistic | None = field(default=None, repr=False, compare=False)
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
     closed_form: bool = True
+    chosen: bool = False
     testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -126,6 +130,9 @@ class BoundSKCE(BoundEstimator):
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
+        if setup.source.forecast is not None and self.chosen:  # replicates take the time
+            count = min(self.settings.n_features, max(_FEATURE_ROWS // setup.rows, 32))
+            return replace(self.settings, method="features", n_features=count).bind(setup)
         if self.settings.method == "nystrom":
             return replace(self.settings, method="features").bind(setup)
         # replicates are in float64 and sums of waves, and ties would be missed

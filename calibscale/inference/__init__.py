@@ -27,7 +27,7 @@ from calibscale.inference.nulls import (
 )
 from calibscale.results import Estimate
 from calibscale.results.inference_results import CalibrationTests, TestResult
-from calibscale.session import Run, Session, SessionOptions, listed, verb
+from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
 from calibscale.statistics import States, Statistic
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
@@ -59,7 +59,7 @@ def calibration_test(
         See `evaluate`.
     statistics : Estimator or several, optional
         Calibration errors to test: ECE, MCE, TCE2, TCE2Debiased, TCE2Kumar, CWCE2, SimplexECE,
-        CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE.  Default: JKCE.
+        CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE.  Default: JKCE; of forecasts KCE.
     null : {"labels", "wild", "wild_cluster", "residual", "permute", "hoeffding"} or Null, optional
         Null distribution.  ``labels``, the default: exact (see above).  ``wild_cluster``, the
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically
@@ -113,12 +113,14 @@ def calibration_test(
     0.01
     """
     started = time.perf_counter()
-    estimators = listed("jkce" if statistics is None else statistics)
     with Session.open(source, **options) as session:
+        default = "jkce" if session.source.forecast is None else "kce"
+        estimators = listed(default if statistics is None else statistics)
         session = session.by_cluster(cluster)
         clusters = session.rules.cluster is not None
-        name, forecast = null or ("wild_cluster" if clusters else "labels"), session.rules.forecast
-        drawn_from = null_of(name, seed, forecast)
+        drawn_from = null_of(null or ("wild_cluster" if clusters else "labels"), seed)
+        if not drawn_from.draws:
+            classes_only(f"null={drawn_from.name!r}", session.source)
         _check(estimators, drawn_from, n_replicates, stop_after)
         factors = _factors(bandwidths, drawn_from, stop_after)
         if not knows_clusters(drawn_from, clusters):

@@ -295,7 +295,9 @@ def _drawn_residuals(rows: NotionRows, seed: int) -> Floats:
 
 
 def _event_sums(rows: NotionRows) -> Floats:
-    """Sums of `EventSums` of a scalar prediction or of the top label."""
+    """Sums of `EventSums` of a scalar prediction or of the top label; 0 for forecasts."""
+    if rows.forecast is not None:
+        return np.zeros((7, 2))
     top = rows.points.argmax(axis=1)[:, None]
     p, delta = (np.take_along_axis(x, top, 1)[:, 0] for x in (rows.points, rows.delta))
     w, happened = rows.weights, p - delta > 0.5

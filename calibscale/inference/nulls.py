@@ -124,7 +124,7 @@ class Null:
 
 @dataclass(frozen=True)
 class DrawnLabels(Null):
-    """Labels drawn from the predictions, y* ~ Cat(q): the exact null distribution."""
+    """Labels or outcomes drawn from the predictions, y* ~ Cat(q): the exact null distribution."""
 
     name: ClassVar[str] = "labels"
     of_labels: ClassVar[bool] = True
@@ -137,31 +137,24 @@ class DrawnLabels(Null):
         return out
 
     def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
+        if rows.forecast is not None:
+            yield from self._of_forecasts(rows, rows.forecast, first, last)
+            return
         for drawn in self.labels(rows.units, rows.q, first, last):
             residuals = rows.q.copy()
             residuals[np.arange(len(rows)), drawn] -= 1.0
             yield residuals
 
-
-@dataclass(frozen=True)
-class DrawnOutcomes(Null):
-    """Outcomes drawn from the predictive distributions of a source of forecasts."""
-
-    forecast: Forecast | None = None
-    name: ClassVar[str] = "labels"
-
-    def unsupported(self, estimator: BoundEstimator) -> str | None:
-        return None
-
-    def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
-        assert self.forecast is not None
+    def _of_forecasts(
+        self, rows: Chunk | NotionRows, forecast: Forecast, first: int, last: int
+    ) -> Iterator[Floats]:
+        """Residuals of outcomes drawn from predictive distributions."""
         values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
         u = np.empty((2, len(rows)))
         for j in range(first // 2, (last + 1) // 2):
             kernel_draws.uniform_pairs(np.uint64(self.seed), rows.units, j, u)
             for b in range(max(first, 2 * j), min(last, 2 * j + 2)):
-                drawn = self.forecast.drawn(values, y, u[b % 2])
-                yield rows.q - self.forecast.of_outcomes(drawn)
+                yield rows.q - forecast.of_outcomes(forecast.drawn(values, y, u[b % 2]))
 
 
 @dataclass(frozen=True)
@@ -265,8 +258,8 @@ NULLS: dict[str, type[Null]] = {
 }
 
 
-def null_of(null: str | Null, seed: int, forecast: Forecast | None = None) -> Null:
-    """Null of the given name and seed, for predictions of a kind; a `Null` is returned as it is.
+def null_of(null: str | Null, seed: int) -> Null:
+    """Null of the given name and seed; a `Null` is returned as it is.
 
     An OptionError is raised if the name is unknown, or the seed is out of range.
     """
@@ -274,8 +267,6 @@ def null_of(null: str | Null, seed: int, forecast: Forecast | None = None) -> Nu
         return null
     require(null in NULLS, f"null must be one of {', '.join(NULLS)}", null)
     require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
-    if forecast is not None and null == DrawnLabels.name:
-        return DrawnOutcomes(seed, forecast)
     return NULLS[null](seed)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_ndtr, ndtri
+from scipy.special import expit, log_ndtr, logit, ndtri
 
 from calibscale.data import Chunk, Floats, RowCounts, chunks
 from calibscale.data.arrays import from_arrays
@@ -159,8 +159,9 @@ class _Pool:
             unlabelled = block._replace(labels=np.zeros_like(block.labels))
             for chunk, counts in chunks(unlabelled, rules):
                 self.counts += counts
-                q.append(chunk.q)
-                biased.append(biased_probabilities(bias, chunk, position))
+                q.append(chunk.q if chunk.forecast is None else chunk.values)
+                if chunk.forecast is None:
+                    biased.append(biased_probabilities(bias, chunk, position))
                 x.append(
                     np.empty((len(chunk), 0)) if chunk.covariates is None else chunk.covariates
                 )
@@ -168,7 +169,11 @@ class _Pool:
         self.q, self.covariates = np.concatenate(q), np.concatenate(x) if x else None
         w = np.concatenate(weights)
         require(w.any(), "there are no rows to draw from")
-        self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
+        self.forecast, self.bias, self.position = rules.forecast, bias, position
+        if self.forecast is None:
+            self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
+        elif self.forecast.name == "ensemble":
+            raise OptionError("power draws outcomes, and ensembles have no distribution of them")
         if bias.where is not None:
             assert self.covariates is not None
             if not w[self.covariates[:, position] == bias.where[1]].any():
@@ -180,12 +185,25 @@ class _Pool:
     def draw(self, rows: int, rng: np.random.Generator) -> ArraySource:
         """Draw a data set."""
         chosen = rng.choice(len(self.q), rows, p=None if self.uniform else self.shares)
+        covariates = None if self.covariates is None else self.covariates[chosen]
+        if self.forecast is not None:
+            u = rng.random(rows)
+            biased = expit(self.bias.temperature * logit(u) - logit(0.5 + self.bias.shift))
+            if self.bias.where is not None:
+                assert covariates is not None
+                biased = np.where(covariates[:, self.position] == self.bias.where[1], biased, u)
+            values = self.q[chosen]
+            return from_arrays(
+                predictions=values, forecast=self.forecast, covariates=covariates,
+                labels=self.forecast.drawn(values, values[:, 0], biased),
+                covariate_names=self.names,
+            )  # fmt: skip
         u = rng.random(rows) * self.cumulative[chosen, -1]
         labels = (self.cumulative[chosen] <= u[:, None]).sum(axis=1)
         return from_arrays(
             probabilities=self.q[chosen],
             labels=np.minimum(labels, self.q.shape[1] - 1),
-            covariates=None if self.covariates is None else self.covariates[chosen],
+            covariates=covariates,
             covariate_names=self.names,
         )
 

@@ -287,6 +287,8 @@ class SquaredNorm:
     def _rarer(self) -> tuple[float, float]:
         """Effective number of rows with the rarer outcome: expected, and observed."""
         w, w2, p, rest = self.events[:4]
+        if not w2.any():  # forecasts
+            return np.inf, np.inf
         counts = (w.sum() / w2.sum()) * np.array([[rest.sum(), w[0]], [p.sum(), w[1]]])
         expected, seen = counts[counts[:, 1].argmin()]
         return float(expected), float(seen)

@@ -13,6 +13,7 @@ from scipy.special import ndtri
 from calibscale.data import Chunk, Floats, Ints, Rules, chunks, views
 from calibscale.data.covariates import ColumnSummary, summarise
 from calibscale.data.derived_sources import HoldOut
+from calibscale.data.forecasts import Forecast
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.kernels import elementary, random_draws
@@ -151,7 +152,7 @@ class NotionRows(NamedTuple):
 
     Predictions q, or the scalar p (c, e); δ (c, e); labels and weights (c,); covariates, all
     columns of the source or none (c, d); row numbers, or hashes of clusters if any (c,); and
-    `Chunk.parameters`.
+    the parameters and the kind of forecasts, else (c, 0) and None.
     """
 
     points: Floats
@@ -161,6 +162,7 @@ class NotionRows(NamedTuple):
     covariates: Floats
     rows: Ints
     parameters: Floats
+    forecast: Forecast | None = None
 
     def __len__(self) -> int:
         return len(self.points)
@@ -175,7 +177,8 @@ class NotionRows(NamedTuple):
 
     def take(self, index: Any) -> NotionRows:
         """Rows selected by `index`."""
-        return NotionRows(*(array[index] for array in self))
+        columns: Any = [array[index] for array in self[:-1]]
+        return NotionRows(*columns, self.forecast)  # type: ignore[call-arg]
 
     @staticmethod
     def of(chunk: Chunk, notion: str, hold_out: HoldOut | None = None) -> NotionRows:
@@ -187,13 +190,14 @@ class NotionRows(NamedTuple):
         labels = chunk.labels if len(chunk.labels) else np.zeros(len(chunk), np.int64)
         return NotionRows(
             view.points, view.delta, labels, view.weights, covariates, chunk.units,
-            chunk.parameters,
+            chunk.parameters, chunk.forecast,
         )  # fmt: skip
 
     @staticmethod
     def join(parts: list[NotionRows]) -> NotionRows:
         """Concatenation of several."""
-        return NotionRows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        columns: Any = [np.concatenate(c) for c in zip(*(p[:-1] for p in parts), strict=True)]
+        return NotionRows(*columns, parts[0].forecast)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ class LaidOutRows(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in (*self.rows, *self.panel[:-1]))
+        return sum(a.nbytes for a in (*self.rows[:-1], *self.panel[:-1]))
 
 
 @dataclass(frozen=True, eq=False)

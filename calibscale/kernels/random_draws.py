@@ -108,6 +108,7 @@ REPLICATES = 12
 PERMUTATIONS = 13
 GROUPS = 14
 NOISE = 15
+PIT = 16
 
 
 # ---------------------------------------------------------------- Labels drawn from predictions

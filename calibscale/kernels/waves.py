@@ -11,6 +11,7 @@ import numpy as np
 from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp, sincos
 
+_LOWEST = -300.0  # exponent: smaller factors would have subnormal squares, which are slow
 _NARROW = 1e-6  # half a width below which sin x / x is 1
 
 
@@ -22,7 +23,7 @@ def _powers(angle, cosines, sines):
     cosines[0], sines[0] = c, s
     known = 1
     while known < D:
-        s, c = sincos(known * angle)
+        s, c = 2.0 * s * c, (c - s) * (c + s)  # of known·angle
         for d in range(min(known, D - known)):
             cosines[known + d] = cosines[d] * c - sines[d] * s
             sines[known + d] = cosines[d] * s + sines[d] * c
@@ -45,7 +46,7 @@ def normal_waves(weights, means, scales, roots, out):
             w, half = weights[i, j], -0.5 * scales[i, j] ** 2
             if half < 0.0:
                 for d in range(D):
-                    damping[d] = exp(half * (d + 0.5) ** 2)
+                    damping[d] = exp(max(half * (d + 0.5) ** 2, _LOWEST))
                 for d in range(D):
                     cosines[d] *= damping[d]
                     sines[d] *= damping[d]

@@ -155,6 +155,9 @@ _WHERE = Object("BiasedRows", covariate=str, value=Finite)
 class Miscalibration(Declared):
     """Miscalibration: a change of the predictions from which labels are drawn.
 
+    Outcomes of forecasts are the quantiles at the level u', logit u' = T logit u − logit(½ + shift)
+    with u uniform: `shift` is added to the probability of falling below the median.
+
     Parameters
     ----------
     shift : float

@@ -42,7 +42,7 @@ from calibscale.selection.ridge import KKR, UKKR
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
 from calibscale.selection.score_families import CubeRootBins, IsotonicCurve, SmoothCurve, SweepBins
 from calibscale.selection.simple_families import Bins, DebiasedBins, Temperature
-from calibscale.session import Session, SessionOptions, verb
+from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics import MAX_GROUPS, Statistic
 
 __all__ = ["Bins", "Gaussian", "KernelFeatures", "Laplacian", "Temperature", "select"]
@@ -128,7 +128,7 @@ class KernelFeatures:
 @verb
 def select(
     source: Any,
-    notion: str = "top_label",
+    notion: str | None = None,
     estimators: Iterable[str | Family] | None = None,
     *,
     folds: Any = 5,
@@ -149,8 +149,9 @@ def select(
     ----------
     source, **options
         See `evaluate`.
-    notion : {"top_label", "canonical", "class_wise", "positive"}
+    notion : {"top_label", "canonical", "class_wise", "positive"}, optional
         ``class_wise`` uses one hyper-parameter for all classes and sums risks and estimates.
+        Default: ``top_label``; of forecasts ``canonical``, with ``kkr`` and ``ukkr`` only.
     estimators : iterable of str or Family, optional
         Names (``bins``, ``bins_debiased``, ``bins_cube_root``, ``bins_sweep``, ``isotonic``,
         ``smooth_ece``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``, ``temperature``) or families with
@@ -199,10 +200,18 @@ def select(
     settings = features if isinstance(features, KernelFeatures) else KernelFeatures()
     with Session.open(source, **options) as session, engine.one_thread():
         data = session.source
+        notion = notion or ("top_label" if data.forecast is None else "canonical")
         problems(notion, data.classes)
+        if notion != "canonical":
+            classes_only(f"notion {notion!r}", data)
         split = _split(folds, test_fraction, seed, nested, data.rows)
         require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
+        if estimators is None and data.forecast is not None:
+            estimators = [name for name, family in FAMILIES.items() if family.of_forecasts]
         chosen = _families(estimators, notion)
+        for family in chosen:
+            if not family.of_forecasts:
+                classes_only(family.name, data)
         passes = 2 if data.rows <= subset_rows else 3
         choices = 1 + split.folds * nested
         stages = engine.Stages(session.execution.progress, 1 + choices * (passes + 1))

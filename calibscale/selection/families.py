@@ -320,6 +320,7 @@ class Family(ABC):
     name: ClassVar[str]
     needs: ClassVar[tuple[Statistic, ...]] = ()
     needs_features: ClassVar[bool] = False
+    of_forecasts: ClassVar[bool] = False  # whether predictions may be mean embeddings
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:

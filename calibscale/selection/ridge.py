@@ -105,6 +105,7 @@ class Ridge(GridFamily):
 
     features: PointFeatures | None = None
     hyperparameter: ClassVar[str] = "reg"
+    of_forecasts: ClassVar[bool] = True
     fitted: ClassVar[type[_FittedRidge]]
 
     def resolve(self, profile: FamilyProfile) -> Self:

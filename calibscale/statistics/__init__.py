@@ -123,9 +123,9 @@ class Replicates(Statistic):
     def __len__(self) -> int:
         return self.last - self.first
 
-    @property
-    def of_labels(self) -> bool:
-        return self.null.of_labels
+    def draws_labels(self, chunk: Chunk) -> bool:
+        """Whether residuals are those of labels drawn from the predictions of a chunk."""
+        return self.null.of_labels and chunk.forecast is None
 
     @property
     def moves(self) -> bool:

@@ -110,7 +110,7 @@ class BinCounts(_Counts):
         (out,) = sums
         if self.notion != "class_wise":
             super().draw(sums, chunk, replicates)
-        elif replicates.of_labels:
+        elif replicates.draws_labels(chunk):
             observed = np.zeros((*out.shape[1:], 5))
             self._bin_classes(observed, chunk, chunk.delta)
             out += observed[..., 4]
@@ -204,7 +204,7 @@ class SimplexCells(Statistic):
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
         q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(out.shape[1])
-        if replicates.of_labels:
+        if replicates.draws_labels(chunk):
             observed = np.zeros(out.shape[1:])
             kernel_bins.simplex_cells(q, thirds, chunk.delta, chunk.weights, weight, observed)
             out += observed

@@ -38,7 +38,11 @@ class ClusterSums(Statistic):
         return 32 * MAX_CLUSTERS
 
     def accumulate(self, state: ClusterState, chunk: Chunk) -> ClusterState:
-        delta = chunk.event(default_notion(chunk.classes)).delta
+        if chunk.forecast is None:
+            delta = chunk.event(default_notion(chunk.classes)).delta
+        else:
+            below, at_most = chunk.forecast.cdf(chunk.values, chunk.parameters[:, -1])
+            delta = 0.5 * (below + at_most) - 0.5
         sums = np.column_stack([np.ones(len(chunk)), delta, delta * delta])
         return self.merge(state, ClusterState(chunk.units, sums))
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaincc, gammainccinv
 
-from calibscale.data import NO_WEIGHTS, Chunk, Floats, ForecastChunk, Ints
+from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints
 from calibscale.kernels import random_draws
 from calibscale.results import Floor
 from calibscale.statistics import Statistic, weights_of
@@ -44,7 +44,7 @@ class LabelNoise(Statistic):
         return 8 * (_ROWS + 1) * (classes + 2)
 
     def accumulate(self, state: LabelNoiseState, chunk: Chunk) -> LabelNoiseState:
-        if isinstance(chunk, ForecastChunk):
+        if chunk.forecast is not None:
             return state  # there are no floors of forecasts
         w = weights_of(chunk)
         variance = w * w * np.maximum(1.0 - np.einsum("ij,ij->i", chunk.q, chunk.q), 0.0)

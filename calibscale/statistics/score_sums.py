@@ -74,7 +74,7 @@ class Moments(Statistic):
         phi, w = self.features(chunk), weights_of(chunk)
         squares = w * w * np.einsum("ij,ij->i", phi, phi)
         phi = phi * w[:, None]
-        if replicates.of_labels:
+        if replicates.draws_labels(chunk):
             C += chunk.delta.T @ phi
             drawn = replicates.labels(chunk)
             kernel_draws.move_features(drawn, chunk.labels, phi, C)
@@ -342,6 +342,8 @@ class EventSums(Statistic):
         return EventState(np.zeros((7, 2)))
 
     def accumulate(self, state: EventState, chunk: Chunk) -> EventState:
+        if chunk.forecast is not None:
+            return state  # there are no events
         p, rest, _, event = chunk.event(self.notion)
         w, missed = weights_of(chunk), 1.0 - event
         a, b = w * p, w * rest

@@ -9,7 +9,7 @@ import numpy as np
 import calibscale as cs
 from calibscale.data import Rules
 from calibscale.inference.nulls import NULLS, Pool
-from calibscale.kernel_sums import DataProfile, frequencies
+from calibscale.kernel_sums import DataProfile, NotionRows, frequencies
 from tests.support import naive
 
 ROWS = 130
@@ -241,7 +241,9 @@ def drawn_residuals(kind, data, notion, count=B):
     if notion in ("top_label", "positive"):
         drawn = null.scalars(notion, rows, points[:, 0].copy(), delta[:, 0].copy(), 0, count)
         return [d[:, None] for d in drawn]
-    return list(null.vectors(rows, data.q, delta, 0, count))
+    none = np.empty((len(rows), 0))
+    chunk = NotionRows(data.q, delta, rows * 0, np.ones(len(rows)), none, rows, none)
+    return list(null.vectors(chunk, 0, count))
 
 
 def notion_of(estimator):

@@ -39,7 +39,7 @@ from calibscale.evaluation import evaluate, reliability
 from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.evaluation_results import Reliability
 from calibscale.results.schemas import validated
-from calibscale.session import Session, SessionOptions, verb
+from calibscale.session import Session, SessionOptions, classes_only, verb
 
 _log = logging.getLogger(__name__)
 
@@ -284,6 +284,7 @@ def recalibrate(
         raise OptionError("covariates= is for a method by its name")
     with Session.open(source, **options) as session:
         data = session.source
+        classes_only("recalibrate", data)
         if isinstance(method, nonparametric.LocalBias | boosting.MCBoost):
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)

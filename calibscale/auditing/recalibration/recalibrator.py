@@ -210,7 +210,7 @@ class Refits(Null):
                 yield self._row(notion, rows, p, d)
 
     def _row(self, notion: str, rows: NotionRows, p: Floats, delta: Floats) -> NotionRows:
-        return rows._replace(points=p[:, None], delta=delta[:, None])
+        return NotionRows(p[:, None], delta[:, None], *rows[2:])
 
 
 # ---------------------------------------------------------------- Recalibrated sources

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar, Self
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.kernels import row_sums, waves
+from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.results import Floats, Ints
 
 # reasons for which a row is invalid, beside those of `row_sums`
@@ -43,8 +43,8 @@ class Forecast(ABC):
     centre : float, optional
         Origin of the waves, near the outcomes.  Default: their median.
     frequencies : int
-        Number D of frequencies.  With 32, ⟨ψ(y), ψ(y')⟩ equals ℓ to 4e-7 where |y − y'| is below
-        33 bandwidths; with 64, to 4e-9 below 60.
+        Number D of frequencies, at least 2.  With 16, ⟨ψ(y), ψ(y')⟩ equals ℓ to 1e-5 where
+        |y − y'| is below 17 bandwidths; with 32, to 4e-7 below 33; with 64, to 4e-9 below 60.
 
     Examples
     --------
@@ -53,9 +53,9 @@ class Forecast(ABC):
     True
     """
 
-    bandwidth: float | None = None
-    centre: float | None = None
-    frequencies: int = 32
+    bandwidth: float | None = field(default=None, kw_only=True)
+    centre: float | None = field(default=None, kw_only=True)
+    frequencies: int = field(default=16, kw_only=True)
     name: ClassVar[str]
     columns: ClassVar[int | None] = None  # of predictions; None if it depends on the settings
     targets: ClassVar[str] = "numbers"
@@ -63,7 +63,7 @@ class Forecast(ABC):
     def __post_init__(self) -> None:
         if self.bandwidth is not None and not 0 < self.bandwidth < np.inf:
             raise OptionError(f"bandwidth must be positive and finite, not {self.bandwidth}")
-        require(1 <= self.frequencies <= 4096, "frequencies must be in 1..4096", self.frequencies)
+        require(2 <= self.frequencies <= 4096, "frequencies must be in 2..4096", self.frequencies)
 
     # ---------------------------------------------------------------- layout
 
@@ -171,6 +171,15 @@ class Forecast(ABC):
     @abstractmethod
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         """P(Z < y) and P(Z ≤ y) (c,)."""
+
+    def pit(self, values: Floats, y: Floats, rows: Ints) -> Floats:
+        """Probability integral transform: P(Z < y) + v P(Z = y), v uniform by row number (c,)."""
+        below, at_most = self.cdf(values, y)
+        return below + random_draws.of_rows(rows, 0, random_draws.PIT) * (at_most - below)
+
+    def probability(self, values: Floats, threshold: float) -> Floats:
+        """Predicted probability of an outcome of at most the threshold (c,)."""
+        return self.cdf(values, np.full(len(values), threshold))[1]
 
     @abstractmethod
     def quantile(self, values: Floats, level: Any) -> Floats:

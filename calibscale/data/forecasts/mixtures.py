@@ -215,6 +215,9 @@ class EnsembleForecast(Forecast):
         pool = values.shape[1] + 1.0
         return below / pool, (below + equal + 1.0) / pool
 
+    def probability(self, values: Floats, threshold: float) -> Floats:
+        return (values <= threshold).mean(axis=1)
+
     def quantile(self, values: Floats, level: Any) -> Floats:
         ordered = np.sort(values, axis=1)
         place = np.broadcast_to(level, len(values)) * (values.shape[1] - 1)

@@ -275,8 +275,8 @@ class OrdinalForecast(Forecast):
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         F = np.column_stack([np.zeros(len(y)), self.embedded(values, y)])
         F[:, -1] = 1.0
-        i, k = np.arange(len(y)), y.astype(np.int64)
-        return F[i, k], F[i, k + 1]
+        i, k = np.arange(len(y)), np.clip(np.floor(y).astype(np.int64), -1, self.classes - 1)
+        return np.where(k < 0, 0.0, F[i, k]), F[i, k + 1]
 
     def quantile(self, values: Floats, level: Any) -> Floats:
         u = np.broadcast_to(level, len(values))
