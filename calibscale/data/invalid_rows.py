@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from calibscale.data import forecasts, input_hints
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import row_sums as kernel_rows
-
-if TYPE_CHECKING:
-    from calibscale.data import Block, Rules
 
 LOWEST, HIGHEST = 1e-100, 1e100  # of weights: sums of squares neither vanish nor overflow
 DROP_REMEDY = (
@@ -38,8 +35,8 @@ def place_of(row: int, name: str, chunk_rows: int) -> str:
     return f"row {row} of {name}{chunk}"
 
 
-def invalid_row(block: Block, rules: Rules, status: NDArray[Any]) -> InvalidDataError:
-    """Error that names the first invalid row, what is wrong with it, and the remedy."""
+def invalid_row(block: Any, rules: Any, status: NDArray[Any]) -> InvalidDataError:
+    """Error that names the first invalid row of a block, what is wrong, and the remedy."""
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
     reason = int(status[i])
     row = block.start + i

@@ -16,7 +16,7 @@ from calibscale.limits import Limits
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 
-CLASSES, FORECASTS = "classes", "forecasts"  # kinds of predictions
+CLASSES, FORECASTS = BOTH = "classes", "forecasts"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
 
 

@@ -11,10 +11,11 @@ import numpy as np
 from calibscale.data import Floats, problems
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator, Quadratic
+from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
+    check_forecasts,
     check_settings,
     choose_method,
     largest_term,
@@ -68,7 +69,7 @@ class SKCE(Estimator):
     name: ClassVar[str] = "skce"
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
+    targets: ClassVar[tuple[str, ...]] = BOTH
     unbiased: ClassVar[bool] = True
     centred_null: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = False
@@ -104,8 +105,7 @@ class SKCE(Estimator):
 
     def bind(self, setup: DataProfile) -> BoundSKCE:
         notion = self.notion_for(setup.classes)
-        if notion != "canonical" and setup.source.forecast is not None:
-            raise OptionError(f"notion {notion!r} is for predictions of classes")
+        check_forecasts(self, setup)
         problems(notion, setup.classes)
         levelled = setup.source.categorical(self.covariates, self.categorical)
         named = replace(self, notion=notion, categorical=levelled)
@@ -371,14 +371,11 @@ class JKCE(MomentError):
 
     def bind(self, setup: DataProfile) -> BoundEstimator:
         problems(self.notion, setup.classes)
-        if self.notion != "canonical" and setup.source.forecast is not None:
-            raise OptionError(f"notion {self.notion!r} is for predictions of classes")
+        check_forecasts(self, setup)
         features = self.features.resolve(setup, notion=self.notion)
         bound = replace(self, features=features)
         if self.method == "features":
             return bound
-        if setup.source.forecast is not None and self.precision != "float64":
-            raise OptionError("precision='float32' is for predictions of classes")
         assert isinstance(features, RandomFourier)
         assert features.bandwidth is not None
         return BoundSKCE(bound, ProductKernel(self.kernel, features.bandwidth))

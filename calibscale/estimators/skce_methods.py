@@ -35,8 +35,6 @@ def choose_method(
     ``auto`` is the first method that is exact and fast.
     """
     notion, method = settings.notion, settings.method
-    if setup.source.forecast is not None and settings.precision != "float64":
-        raise OptionError("precision='float32' is for predictions of classes")
 
     def spectral() -> Modes:
         return spectral_statistic(setup, notion, kernel, settings.covariates, settings.tolerance)
@@ -87,6 +85,14 @@ def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
         )
     if not 0 <= settings.seed < 2**64:
         raise OptionError(f"seed must be in 0..2^64−1, not {settings.seed}")
+
+
+def check_forecasts(settings: Any, setup: DataProfile) -> None:
+    """Raise an OptionError if the data are forecasts, and settings those of classes alone."""
+    notion, precision = settings.notion_for(setup.classes), settings.precision
+    if setup.source.forecast is not None and (notion, precision) != ("canonical", "float64"):
+        what = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
+        raise OptionError(f"{what} is for predictions of classes")
 
 
 def largest_term(notion: str | None, kernel: str) -> float:

@@ -17,6 +17,7 @@ from calibscale.data import Floats, Ints, Rules, chunks, width
 from calibscale.data.source import ArraySource
 from calibscale.engine.merge_tree import Checkpoint, digest
 from calibscale.kernel_sums import NotionRows, ProductKernel, pair_tasks
+from calibscale.kernel_sums.forecast_sums import ForecastSumTask
 from calibscale.kernel_sums.tile_layout import Panels, TileLayout, forget, panel_cuts
 from calibscale.kernels import random_draws
 
@@ -139,7 +140,7 @@ class Pairs:
             multiple = spec.block or 1
             forecasts = self.rules.forecast is not None
             kernel = spec.kernel if forecasts else spec.tiled
-            kind = pair_tasks.ForecastSumTask if forecasts else pair_tasks.PairSumTask
+            kind = ForecastSumTask if forecasts else pair_tasks.PairSumTask
             with self.panels(kernel, spec.notion, spec.precision, multiple) as panels:
                 task = kind(panels, spec=spec)
                 checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.data import Floats
 from calibscale.engine.merge_tree import RunParts, in_one_part
-from calibscale.kernel_sums import NotionRows, ProductKernel, radial
+from calibscale.kernel_sums import NotionRows, ProductKernel
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout, rows_from
 from calibscale.kernels import tiles
 
@@ -105,7 +105,6 @@ class PairState(NamedTuple):
 # ---------------------------------------------------------------- Tasks
 
 
-_STRIP = 64  # rows of forecasts whose pairs with a panel are summed together
 _PROBES = 8  # maximum number of units of which a small sub-tile is also summed in float64
 _PROBE_SIDE = 64
 _FEW = 1024  # rows up to which all pairs are faster than sub-tiles beside the diagonal
@@ -282,72 +281,6 @@ class PairSumTask(_PanelPairTask):
 
     def unpack(self, arrays: dict[str, Any]) -> PairState:
         return PairState(*(np.array(value) for value in arrays["sums"]), arrays["linear"])  # type: ignore[call-arg]
-
-
-@dataclass(frozen=True, eq=False)
-class ForecastSumTask(PairSumTask):
-    """Sums of a `PairSum` whose residuals are any vectors, or those of normal forecasts."""
-
-    @property
-    def _normal(self) -> bool:
-        return self.spec.closed_form and self.panels.rules.forecast.name == "normal"
-
-    def _standard(self, rows: NotionRows) -> Floats:
-        """Means, variances and outcomes of normal forecasts in bandwidths of targets, (3, c)."""
-        forecast = self.panels.rules.forecast
-        mean, scale, y = (rows.parameters.T - [[forecast.centre], [0.0], [forecast.centre]]) / (
-            forecast.bandwidth
-        )
-        return np.stack([mean, scale * scale, y])
-
-    def _diagonal(self, rows: NotionRows) -> tuple[Floats, Floats]:
-        if not self._normal:
-            return super()._diagonal(rows)
-        mean, variance, y = self._standard(rows)
-        own = 1.0 / np.sqrt(1.0 + 2.0 * variance)
-        reach = 1.0 + variance
-        squares = 1.0 - 2.0 * np.exp(-0.5 * (mean - y) ** 2 / reach) / np.sqrt(reach) + own
-        return squares, 1.0 + own if self.spec.kernel.linear else np.ones(len(rows))
-
-    def _sums(self, P: LaidOutRows, Q: LaidOutRows, layout: TileLayout, same: bool) -> Floats:
-        starts = range(0, len(P.rows), _STRIP)
-        out = np.zeros((len(starts), 2))
-        A, B = (self._standard(each.rows) if self._normal else None for each in (P, Q))
-
-        def add(part: slice) -> None:
-            for t, start in enumerate(starts[part], part.start):
-                strip = slice(start, min(start + _STRIP, len(P.rows)))
-                first = start + 1 if same else 0  # pairs i < j
-                i, j = P.rows.take(strip), Q.rows.take(slice(first, None))
-                if A is None or B is None:
-                    targets, shared = i.delta @ j.delta.T, i.points @ j.points.T
-                    own = [np.einsum("ij,ij->i", each.points, each.points) for each in (i, j)]
-                else:
-                    a, b = A[:, strip], B[:, first:]
-                    targets, shared = np.empty((2, len(i), len(j)))
-                    tiles.normal_products(*a, *b, targets, shared)
-                    own = [1.0 / np.sqrt(1.0 + 2.0 * each[1]) for each in (a, b)]
-                values = self._kernel_values(i, j, np.add.outer(*own) - 2.0 * shared, shared)
-                if same:
-                    values = np.triu(values)
-                out[t] = i.weights @ (targets * values) @ j.weights, 0.0
-                if self.spec.kernel_sums:
-                    out[t, 1] = i.weights @ values @ j.weights
-
-        self.run_parts(add, len(starts))
-        return out
-
-    def _kernel_values(self, i: NotionRows, j: NotionRows, squares: Floats, shared: Floats) -> Any:
-        """κ between rows (s, c), from squared distances and inner products of predictions."""
-        kernel = self.spec.kernel
-        distances = np.sqrt(np.maximum(squares, 0.0))
-        values = kernel.of_predictions(distances, lambda: shared)
-        if kernel.columns:
-            x, z = kernel.continuous(i.covariates), kernel.continuous(j.covariates)
-            values *= radial(kernel.covariate, np.linalg.norm(x[:, None] - z, axis=2))
-        if kernel.categorical:
-            values *= kernel.codes(i.covariates)[:, None] == kernel.codes(j.covariates)
-        return values
 
 
 @dataclass(frozen=True, eq=False)

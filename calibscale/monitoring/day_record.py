@@ -50,10 +50,15 @@ def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Rea
         covariates differ from those of the ledger.
     """
     requested: Iterable[Estimator] = ()
+    source = session.source
     if ledger is None:
-        requested = [e.mergeable(session.source.classes) for e in job.built_estimators()]
+        requested = job.built_estimators()
+        if source.forecast is None:
+            requested = [e.mergeable(source.classes) for e in requested]
     else:
-        _check_same(session.source, ledger.recipe)
+        _check_same(source, ledger.recipe)
+        if source.forecast is not None:  # with the kernel on targets of the first day
+            session = session.on(replace(source, forecast=ledger.recipe.forecast))
     run = session.run(requested)
     recipe = _new_recipe(job, run) if ledger is None else _with_tests(job, ledger.recipe)
     groups = () if recipe.group_by is None else (recipe.group_by,)
@@ -71,7 +76,10 @@ def _new_recipe(job: Job, run: Run) -> Recipe:
     column = None if job.group_by is None else run.source.covariate(job.group_by)
     notions: tuple[str, ...] = ()
     process: Callable[[str], BettingEProcess] = partial(BettingEProcess, column=column)
-    if job.alarms is not None:
+    if job.alarms is not None and run.source.forecast is not None:
+        if job.alarms.notions or job.alarms.tolerance is not None:
+            raise OptionError("alarms of forecasts are by tests= alone, not notions= or tolerance=")
+    elif job.alarms is not None:
         default = "positive" if run.source.classes == 2 else "top_label"
         notions = job.alarms.notions or (default,)
         if job.alarms.tolerance is not None:
@@ -85,6 +93,7 @@ def _new_recipe(job: Job, run: Run) -> Recipe:
         seed=job.seed,
         parted=parted(estimators, run.source.classes, job.cluster is not None),
         cluster=job.cluster,
+        forecast=run.source.forecast,
     )
     return replace(_with_tests(job, recipe), keep=job.test is not None and job.test.keep)
 
@@ -100,6 +109,12 @@ def _with_tests(job: Job, recipe: Recipe) -> Recipe:
 
 
 def _check_same(source: ArraySource, recipe: Recipe) -> None:
+    kinds = [f and f.name for f in (source.forecast, recipe.forecast)]
+    if kinds[0] != kinds[1]:
+        raise InvalidDataError(
+            f"{source.name}: predictions of kind {kinds[0] or source.kind}, but the ledger has "
+            f"{kinds[1] or 'classes'}"
+        )
     if source.classes != recipe.classes:
         raise InvalidDataError(
             f"{source.name}: {source.classes} classes, but the ledger has {recipe.classes}"

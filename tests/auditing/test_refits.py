@@ -116,7 +116,8 @@ def _cells(data, here) -> OccupiedCells:
 
 def _rows(p, data, covariates) -> NotionRows:
     y = data["y"]
-    return NotionRows(p[:, None], (p - y)[:, None], y, np.ones(N), covariates, np.arange(N))
+    none = np.empty((N, 0))
+    return NotionRows(p[:, None], (p - y)[:, None], y, np.ones(N), covariates, np.arange(N), none)
 
 
 def test_refits__of_many_classes_are_temperatures_of_drawn_labels():
@@ -131,7 +132,9 @@ def test_refits__of_many_classes_are_temperatures_of_drawn_labels():
     held = HALF.holds(np.arange(N))
     block = recalibrated(source, fitted, null).read(0, N, covariates=True)
     p = q.max(axis=1)
-    rows = NotionRows(p[:, None], p[:, None], labels, weights, block.covariates, np.arange(N))
+    rows = NotionRows(
+        p[:, None], p[:, None], labels, weights, block.covariates, np.arange(N), np.empty((N, 0))
+    )
     drawn = DrawnLabels(SEED).labels(np.flatnonzero(~held), q[~held], 0, B)
     for drawn_labels, replicate in zip(drawn, null.moved("top_label", rows, 0, B), strict=True):
         refit_labels = np.where(held, -1, 0)

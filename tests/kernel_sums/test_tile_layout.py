@@ -98,7 +98,7 @@ def test_strips__are_whole_lanes(shares):
         labels = np.searchsorted(np.cumsum(shares)[:-1], np.arange(n) / n, side="right")
         q = np.full((n, classes), 1 / classes)
         delta, none = q - np.eye(classes)[labels], np.zeros((n, 0))
-        rows = NotionRows(q, delta, labels, np.ones(n), none, np.arange(n))
+        rows = NotionRows(q, delta, labels, np.ones(n), none, np.arange(n), none)
         panel, place = layout.panel(rows)
         np.testing.assert_array_equal(panel.labels[place], labels)
         strips = layout.strips(panel)

@@ -21,10 +21,6 @@ REASONS = {
     CROSSING: "quantiles_cross",
     OUTCOME: "outcome_outside",
 }
-_KINDS = {
-    "normal": "mixtures", "mixture": "mixtures", "ensemble": "mixtures",
-    "quantiles": "pieces", "histogram": "pieces", "ordinal": "pieces",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -202,14 +198,24 @@ class Forecast(ABC):
         raise OptionError(f"predictions of kind {self.name} have no density")
 
 
+def kinds_of_forecasts() -> list[type[Forecast]]:
+    """Class of each kind of forecasts."""
+    modules = [
+        import_module(f"calibscale.data.forecasts.{name}") for name in ("mixtures", "pieces")
+    ]
+    return [
+        value for module in modules for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Forecast) and hasattr(value, "name")
+    ]  # fmt: skip
+
+
 def forecast_of(kind: str | Forecast, **settings: Any) -> Forecast:
     """Forecast of a kind given by name and settings; a `Forecast` is returned as it is."""
     if isinstance(kind, Forecast):
         return kind
-    require(kind in _KINDS, f"forecast must be one of {', '.join(_KINDS)}", kind)
-    module = import_module(f"calibscale.data.forecasts.{_KINDS[kind]}")
-    (chosen,) = (c for c in vars(module).values() if getattr(c, "name", None) == kind)
+    kinds = {each.name: each for each in kinds_of_forecasts()}
+    require(kind in kinds, f"forecast must be one of {', '.join(kinds)}", kind)
     try:
-        return chosen(**settings)
+        return kinds[kind](**settings)
     except TypeError as error:
         raise OptionError(f"forecast {kind!r}: {error}") from None

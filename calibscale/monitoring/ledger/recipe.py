@@ -14,6 +14,7 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut
+from calibscale.data.forecasts import Forecast, kinds_of_forecasts
 from calibscale.errors import OptionError, require
 from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
@@ -133,7 +134,7 @@ def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
 def _kinds() -> dict[str, Any]:
     """Class by name of everything that a ledger can store."""
     others = (RandomFourier, OneHot, ProductKernel, HoldOut, Factor, FourierSeries, Axis)
-    kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *others)
+    kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *kinds_of_forecasts(), *others)
     return {kind.__name__: kind for kind in kinds}
 
 
@@ -232,6 +233,8 @@ class Recipe:
         Statistics whose states are also kept for parts of a day's rows.
     cluster : str, optional
         Covariate whose values are clusters of dependent rows.
+    forecast : Forecast, optional
+        Kind of the predictions of other targets than classes, with the kernel on targets.
     """
 
     classes: int
@@ -245,10 +248,14 @@ class Recipe:
     seed: int = 0
     parted: tuple[Statistic, ...] = ()
     cluster: str | None = None
+    forecast: Forecast | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object of the recipe."""
-        return {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+        settings = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+        if self.forecast is None:  # as in ledgers of classes before there were forecasts
+            del settings["forecast"]
+        return settings
 
     @staticmethod
     def from_dict(value: dict[str, Any]) -> Recipe:
