@@ -20,7 +20,7 @@ from calibscale.data.array_layouts import (
     label_codes,
     rows_of,
 )
-from calibscale.data.choices import ChoiceOptions, ChoiceColumns, of_choices
+from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.named_values import encoded, is_named, named_columns
 from calibscale.data.source import ArraySource
