@@ -105,8 +105,8 @@ with path.open("w") as file:
 # %%
 # ``calibscale ingest questions.jsonl questions.zarr --covariates choices`` makes a store of it, and
 # `from_file` reads it. Choices that a question does not have are classes of probability 0. The
-# number of choices is a covariate: more of them are harder, and the confidence should know it. ``aurc``
-# is the mean error rate if the least confident answers are withheld.
+# number of choices is a covariate: more of them are harder, and the confidence should know it.
+# ``aurc`` is the mean error rate if the least confident answers are withheld.
 
 questions = calibscale.from_file(path, logits="logits", covariates="choices")
 print(calibscale.evaluate(questions, ["accuracy", "ece", "kce", "aurc"], group_by="choices"))
