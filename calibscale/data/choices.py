@@ -40,7 +40,7 @@ class ChoiceColumns(NamedTuple):
 def of_choices(
     columns: ChoiceColumns, options: ChoiceOptions, spacing: float, name: str
 ) -> ChoiceColumns:
-    """ChoiceColumns with a row of equal length for each question, or a row for each choice.
+    """Columns with a row of equal length for each question, or with a row for each choice.
 
     `spacing` is that of an `ArraySource`.
 
@@ -61,12 +61,18 @@ def of_choices(
     kind = columns.kind
     arrays: list[Any] = [None if array is None else as_numpy(array) for array in columns[1:5]]
     values, labels, weights, covariates = arrays
-    if values.dtype.kind != "f":
-        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
-    rows = len(labels) if offsets is not None else len(values)
+    if values.dtype.kind != "f" or values.ndim != (1 if offsets is not None else 2):
+        raise InvalidDataError(
+            f"{name}: {kind} must be floating point (rows, choices), or with offsets= (choices,), "
+            f"not {values.dtype} of shape {values.shape}"
+        )
+    rows = labels.size if offsets is not None else len(values)
     for what, column in (("labels", labels), ("weights", weights), ("covariates", covariates)):
-        if (column is not None and len(column) != rows) or (what == "labels" and column.ndim != 1):
-            raise InvalidDataError(f"{name}: {rows} rows of {kind}, but {what} of {column.shape}")
+        if column is not None and (
+            column.shape[:1] != (rows,) or (what == "labels" and column.ndim > 1)
+        ):
+            shape = column.shape
+            raise InvalidDataError(f"{name}: {rows} rows of {kind}, but {what} of shape {shape}")
     absent = -np.inf if kind == "logits" else 0.0
     if offsets is not None:
         exists = _exists(values, as_numpy(offsets), rows, name)
@@ -86,9 +92,7 @@ def of_choices(
         tolerance = sum_tolerance(values, spacing)
         values, labels = _with_rest(values, labels, as_numpy(top_k), tolerance, name)
     if offsets is mask is None:
-        exists = np.ones(np.shape(values), bool)
-    if len(exists.shape) != 2:
-        raise InvalidDataError(f"{name}: {kind} must be (rows, choices), not {exists.shape}")
+        exists = np.ones(values.shape, bool)
     outside = (labels < -1) | (labels >= exists.shape[1])
     outside |= ~exists[np.arange(rows), np.where(outside, 0, labels)] & (labels >= 0)
     if (wrong := outside | ~exists.any(axis=1)).any():
@@ -118,11 +122,10 @@ def of_choices(
 
 def _exists(values: NDArray[Any], offsets: NDArray[Any], rows: int, name: str) -> NDArray[Any]:
     """Whether each row has a choice at each position (n, K), from the offsets of flat values."""
-    if values.ndim != 1 or offsets.shape != (rows + 1,) or offsets.dtype.kind not in "iu":
+    if offsets.shape != (rows + 1,) or offsets.dtype.kind not in "iu":
         raise InvalidDataError(
-            f"{name}: offsets of {rows} rows are {rows + 1} integers, and their choices one "
-            f"dimension, not offsets {offsets.dtype} of shape {offsets.shape} and choices of shape "
-            f"{values.shape}"
+            f"{name}: offsets of {rows} rows are {rows + 1} integers, not {offsets.dtype} of shape "
+            f"{offsets.shape}"
         )
     counts = np.diff(offsets.astype(np.int64))
     if (counts < 1).any():
@@ -140,7 +143,7 @@ def _with_rest(
     values: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], tolerance: float, name: str
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Probabilities of k classes and of the rest (n, k + 1), and positions of labels (n,)."""
-    if values.ndim != 2 or classes.shape != values.shape or classes.dtype.kind not in "iu":
+    if classes.shape != values.shape or classes.dtype.kind not in "iu":
         raise InvalidDataError(
             f"{name}: top_k must be the integer classes of probabilities (n, k), not "
             f"{classes.dtype} of shape {classes.shape} with probabilities of shape {values.shape}"

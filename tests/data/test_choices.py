@@ -137,12 +137,17 @@ TOPS = dict(probabilities=P, top_k=TOP, labels=Y)
     ("given", "says"),
     [
         (FLATS | dict(offsets=OFFSETS[:-1]), "4 rows are 5 integers"),
-        (FLATS | dict(probabilities=P), "one dimension"),
+        (
+            FLATS | dict(probabilities=P),
+            r"with offsets= \(choices,\), not float64 of shape \(4, 3\)",
+        ),
+        (FLATS | dict(probabilities=FLAT.astype(int)), "must be floating point .* not int64"),
+        (FLATS | dict(labels=0), r"1 rows .* labels of shape \(\)"),
         (FLATS | dict(offsets=[0, 2, 2, 4, 8]), "^row 1 .* 0 choices"),
         (FLATS | dict(offsets=[0, 2, 4, 6, 7]), "number of choices, 8"),
         (FLATS | dict(labels=[0, 0, 2, 0]), "^row 2 .*label is 2.* choices are 0, 1;"),
         (FLATS | dict(labels=[0, -2, 2, 0]), "^row 1 .*label is -2"),
-        (FLATS | dict(weights=np.ones(2)), "4 rows .* weights of"),
+        (FLATS | dict(weights=np.ones(2)), "4 rows .* weights of shape"),
         (FLATS | dict(probabilities=zarr.array(FLAT)), "calibscale ingest"),
         (MASKED, "^row 2 .*label is 0.* choices are 1, 2;"),
         (MASKED | dict(mask=PRESENT.astype(int)), "mask must be booleans"),
@@ -152,7 +157,10 @@ TOPS = dict(probabilities=P, top_k=TOP, labels=Y)
         (TOPS | dict(probabilities=OVER), "^row 3 .* sum to more than 1"),
         (TOPS | dict(top_k=TOP[:, :2]), r"of shape \(4, 2\)"),
         (dict(probabilities=P, per_choice=True, labels=Y[:3]), "4 rows .*, but labels"),
-        (dict(probabilities=P[0], per_choice=True, labels=Y[:3]), r"must be \(rows, choices\)"),
+        (
+            dict(probabilities=P[0], per_choice=True, labels=Y[:3]),
+            r"floating point \(rows, choices\)",
+        ),
     ],
 )
 def test_choices__that_do_not_fit_are_named(given, says):
