@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from calibscale.data.array_layouts import (
     label_codes,
     rows_of,
 )
+from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.named_values import encoded, is_named, named_columns
 from calibscale.data.source import ArraySource
@@ -27,8 +28,8 @@ from calibscale.data.source import ArraySource
 _log = logging.getLogger(__name__)
 
 
-class SourceNames(TypedDict, total=False):
-    """Names of a source, with the meaning in `from_arrays`."""
+class SourceOptions(ChoiceOptions, total=False):
+    """Choices and names of a source, with the meaning in `from_arrays`."""
 
     covariate_names: Sequence[str] | None
     class_names: Sequence[Any] | None
@@ -47,7 +48,7 @@ def from_arrays(
     covariates: Any = None,
     weights: Any = None,
     binary: bool = False,
-    **named: Unpack[SourceNames],
+    **named: Unpack[SourceOptions],
 ) -> ArraySource:
     """Describe predictions in arrays; predictions are neither read nor copied here.
 
@@ -59,7 +60,8 @@ def from_arrays(
         or its log-odds and needs ``binary=True``.  A logit of −∞ masks a class: its probability
         is 0.  In memory also (n, K, …) with labels (n, …), such as those of pixels: each position
         is a row.  With ``binary=True`` also (n, L) with labels (n, L) that are true or false: each
-        label of each row is a row, with the covariate ``label`` to group by.
+        label of each row is a row, with the covariate ``label`` to group by.  With `offsets`,
+        `mask` or `top_k`: the choices of questions.
     predictions : (n, P) array-like, or tuple of its parts, optional
         In place of logits and probabilities: predictive distributions of the kind `forecast`.
     forecast : str or Forecast, optional
@@ -86,6 +88,20 @@ def from_arrays(
         Names of the classes in the order of the columns, such as ``model.classes_``.
     label_names : L names, optional
         Names of several labels of a row.  Default: 0, 1, …
+    offsets : (n + 1,) array-like of integers, optional
+        Questions with different numbers of choices: predictions are flat, question i has those of
+        ``offsets[i]:offsets[i + 1]``, and its label is a position among them.  Questions are padded
+        with choices of probability 0.
+    mask : (n, K) array-like of booleans, optional
+        The same for padded predictions (n, K): whether a choice exists.
+    top_k : (n, k) array-like of integers, optional
+        Classes of the k largest probabilities (n, k), among any number of classes to which `labels`
+        refer.  Classes of the source are these k, by position, and the rest with the remaining
+        probability.
+    per_choice : bool, optional
+        Whether each choice of each question is a row, P(the choice is right), with the covariates
+        ``question`` (for ``cluster="question"``) and ``choice``, its position.  Logits become
+        softmax probabilities of their question; sums of probabilities are not checked.
     name : str
         Name of the source in errors and results.
 
@@ -116,11 +132,19 @@ def from_arrays(
     >>> brier = calibscale.evaluate(source, "brier", group_by="label").groups
     >>> {f"{label:g}": round(estimate.value, 2) for label, (estimate,) in brier.items()}
     {'cat': 0.65, 'dog': 0.05}
+
+    A question with two choices and one with three:
+
+    >>> q, offsets = np.array([0.9, 0.1, 0.2, 0.5, 0.3]), [0, 2, 5]
+    >>> calibscale.from_arrays(probabilities=q, offsets=offsets, labels=[0, 2]).values
+    array([[0.9, 0.1, 0. ],
+           [0.2, 0.5, 0.3]])
     """
-    if unknown := named.keys() - SourceNames.__annotations__:
+    if unknown := named.keys() - SourceOptions.__optional_keys__:
         raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
     if predictions is not None or forecast is not None:
-        if not logits is probabilities is ignore_index is None or binary:
+        choices = named.keys() & ChoiceOptions.__optional_keys__
+        if not logits is probabilities is ignore_index is None or binary or choices:
             raise errors.OptionError("predictions= of a forecast= have no logits, … of classes")
         if predictions is None or forecast is None:
             raise errors.OptionError("give predictions= together with their kind, forecast=")
@@ -147,6 +171,13 @@ def from_arrays(
     labels = integer_labels(_column(_numbered(labels, class_names), "labels"), name)
     if covariates is not None and not categories:
         covariates, covariate_names, categories = _covariates(covariates, covariate_names)
+    if any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__):
+        errors.require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
+        columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
+        values, labels, weights, covariates, covariate_names = of_choices(
+            columns, named, spacing, name
+        )[1:]
+        binary = bool(named.get("per_choice"))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     names = _names(covariates, covariate_names)
     held = in_memory(values) or hasattr(values, "frame")
@@ -166,7 +197,7 @@ def from_arrays(
 
 def _of_forecasts(
     forecast: Forecast, predictions: Any, labels: Any, covariates: Any, weights: Any,
-    named: SourceNames,
+    named: SourceOptions,
 ) -> ArraySource:  # fmt: skip
     """Source of predictive distributions."""
     names, name = named.get("covariate_names"), named.get("name", "arrays")

@@ -23,6 +23,11 @@ _SAMPLED = 1000  # outcomes from which the kernel on targets follows
 _TOLERANCE = 1e-4  # of row sums of probabilities in float32 or float64
 
 
+def sum_tolerance(values: Any, spacing: float) -> float:
+    """Default tolerance of row sums of probabilities; see `ArraySource.rules`."""
+    return max(_TOLERANCE, float(np.finfo(values.dtype).eps), spacing)
+
+
 class Level(float):
     """Value of a categorical covariate: a number that prints as its name."""
 
@@ -126,8 +131,7 @@ class ArraySource:
                 self.kind, self.classes, chunk_rows, on_invalid=on_invalid, forecast=forecast
             )
         if tolerance is None:
-            spacing = float(np.finfo(self.values.dtype).eps)
-            tolerance = max(_TOLERANCE, spacing, self.spacing)
+            tolerance = sum_tolerance(self.values, self.spacing)
         return Rules(self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid)
 
     def with_target(self) -> ArraySource:

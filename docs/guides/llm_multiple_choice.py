@@ -4,7 +4,7 @@ LLM multiple choice
 
 A language model answers a multiple-choice question with the log-probabilities of the letters A to
 D. This page asks whether its confidence is right, for which subjects it is not, and whether its
-wording "I am 90 % sure" can be trusted.
+wording "I am 90 % sure" can be trusted; its last part has questions with 2 to 5 choices.
 """
 
 # %%
@@ -73,3 +73,63 @@ print(
         interval="jackknife",
     )
 )
+
+# %%
+# Questions with 2 to 5 choices
+# -----------------------------
+# A file with a JSON object a line, as many evaluations write: here a classifier reads handwritten
+# digits, and is asked which of 2 to 5 digits it sees.
+
+import json
+import tempfile
+from pathlib import Path
+
+from sklearn.datasets import load_digits
+from sklearn.naive_bayes import GaussianNB
+
+images, digits = load_digits(return_X_y=True)
+reader = GaussianNB(var_smoothing=0.01).fit(images[:800], digits[:800])
+scores = reader.predict_joint_log_proba(images[800:])
+path = Path(tempfile.mkdtemp()) / "questions.jsonl"
+with path.open("w") as file:
+    for score, digit in zip(scores, digits[800:], strict=True):
+        others = rng.permutation(np.delete(np.arange(10), digit))[: rng.integers(1, 5)]
+        choices = rng.permutation([digit, *others])
+        question = {
+            "logprobs": score[choices].tolist(),
+            "choices": [f"a {choice}" for choice in choices],
+            "label": f"a {digit}",
+        }
+        file.write(json.dumps(question) + "\n")
+
+# %%
+# ``calibscale ingest questions.jsonl questions.zarr --covariates choices`` makes a store of it, and
+# `from_file` reads it. Choices that a question does not have are classes of probability 0. The
+# number of choices is a covariate: more of them are harder, and the confidence should know it.
+# ``aurc`` is the mean error rate if the least confident answers are withheld.
+
+questions = calibscale.from_file(path, logits="logits", covariates="choices")
+print(calibscale.evaluate(questions, ["accuracy", "ece", "kce", "aurc"], group_by="choices"))
+
+# %%
+# Each choice as a row
+# --------------------
+# The same predictions in memory are flat scores with offsets, where each choice may also be a row:
+# is P(this choice is right) true? Choices of a question depend on each other, so that intervals and
+# tests take ``cluster="question"``.
+
+lines = [json.loads(line) for line in path.read_text().splitlines()]
+right = [line["choices"].index(line["label"]) for line in lines]
+choices = calibscale.from_arrays(
+    logits=np.concatenate([line["logprobs"] for line in lines]),
+    offsets=np.cumsum([0, *(len(line["choices"]) for line in lines)]),
+    labels=right,
+    per_choice=True,
+)
+print(calibscale.evaluate(choices, ["ece", "brier"], cluster="question", interval="jackknife"))
+
+# %%
+# Is a position preferred? ``group_by="choice"`` has the confidence minus the frequency of each one.
+
+positions = calibscale.evaluate(choices, "confidence_gap", group_by="choice")
+{f"{position:g}": round(gap.value, 3) for position, (gap,) in positions.groups.items()}

@@ -1,4 +1,4 @@
-"""Sample logs of lm-evaluation-harness, written by version 0.4.12 for a task of 2 to 5 choices."""
+"""Questions of 2 to 5 choices: logs that lm-evaluation-harness 0.4.12 wrote, and JSON Lines."""
 
 from __future__ import annotations
 
@@ -71,10 +71,94 @@ def test_target__is_a_number_or_a_text(tmp_path, sample, label):
     ("change", "message"),
     [
         ({"target": "7"}, "line 3.*target '7' is none of its"),
-        ({"filtered_resps": ["some text"]}, "line 3.*not a sample of a multiple-choice task"),
-        ({"arguments": {}}, "line 3.*not a sample of a multiple-choice task"),
+        ({"filtered_resps": ["some text"]}, "line 3.*not a multiple-choice question"),
+        ({"arguments": {}}, "line 3.*not a multiple-choice question"),
     ],
 )
 def test_samples__of_other_tasks_are_named(tmp_path, change, message):
     with pytest.raises(cs.InvalidDataError, match=message):
         _ingested(tmp_path, [*SAMPLES[:2], SAMPLES[2] | change])
+
+
+# ---------------------------------------------------------------- JSON Lines
+
+
+def _questions(rng, n=250):
+    """Scores, texts of choices, and labels of questions, the 12th with an unknown one."""
+    counts = rng.integers(2, 6, n)
+    counts[0] = 4
+    scores = [rng.dirichlet(np.ones(k)) for k in counts]
+    labels = rng.integers(0, counts).tolist()
+    labels[11] = None
+    return scores, [[f"{j} of {i}" for j in range(k)] for i, k in enumerate(counts)], labels
+
+
+LAYOUTS = {
+    "texts": lambda p, t, y: {"probabilities": p, "choices": t, "label": y if y is None else t[y]},
+    "numbers": lambda p, t, y: {"logprobs": np.log(p).tolist(), "label": y},
+    "named": lambda p, t, y: {"model": {"p": p}, "answer": y if y is None else t[y], "choices": t},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("through", ["ingest", "from_file"])
+def test_json_lines__of_questions_are_padded(tmp_path, rng, layout, through):
+    scores, texts, labels = _questions(rng)
+    lines = [
+        LAYOUTS[layout](p.tolist(), t, y) | {"subject": "art" if len(t) < 4 else "law"}
+        for p, t, y in zip(scores, texts, labels, strict=True)
+    ]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    names = {"probabilities": "model.p", "labels": "answer"} if layout == "named" else {}
+    if through == "ingest":
+        ingest([path], tmp_path / "s.zarr", keys=names | {"covariates": "choices,subject"})
+        source = cs.LogitStore.open(tmp_path / "s.zarr").source
+    else:
+        source = cs.from_file(path, **names, covariates=["choices", "subject"])
+    counts = np.array([len(p) for p in scores])
+    known = [-1 if y is None else y for y in labels]
+    expected = cs.from_arrays(
+        probabilities=np.concatenate(scores), offsets=np.r_[0, np.cumsum(counts)], labels=known
+    )
+    assert source.kind == ("logits" if layout == "numbers" else "probabilities")
+    q = np.exp(source.values[:]) if layout == "numbers" else source.values[:]
+    np.testing.assert_allclose(q, expected.values, rtol=1e-14)
+    assert source.labels[:].tolist() == known
+    assert source.covariates[:].tolist() == [[k, float(k > 3)] for k in counts]
+    assert source.categories["subject"] == ("art", "law")
+    brier = [cs.evaluate(each, "brier")["brier"].value for each in (source, expected)]
+    assert brier[0] == pytest.approx(brier[1], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label": "x"}, "line 121: .*'x' is not one of its choices"),
+        ({"label": "a", "choices": ["a", "a", "b"]}, "line 121: .*'a' is not one of its choices"),
+        ({"label": 3}, "line 121: .*label is 3, but there are 3 choices, from 0"),
+        ({"label": -2}, "line 121: the label is -2"),
+        ({"choices": ["a", "b"]}, "line 121: .*3 probabilities, but 2 choices"),
+        ({"probabilities": 0.5}, "line 121: .*'probabilities' must be a list of numbers"),
+        ({"probabilities": [0.5, "x", 0.5]}, "line 121: .*'probabilities' is"),
+        ({"choices": None}, "line 121: 'labels' is 'a', not double"),
+    ],
+)
+def test_json_lines__of_impossible_questions_are_named(tmp_path, change, message):
+    good = {"probabilities": [0.5, 0.3, 0.2], "choices": ["a", "b", "c"], "label": "a"}
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*[good] * 120, good | change])))
+    with pytest.raises(cs.InvalidDataError, match=message):
+        ingest([path], tmp_path / "s.zarr")
+
+
+def test_json_lines__of_equal_lengths_need_choices_to_differ_later(tmp_path):
+    line = {"probabilities": [0.5, 0.5], "labels": 0}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "\n".join(map(json.dumps, [*[line] * 120, line | {"probabilities": [0.5, 0.3, 0.2]}]))
+    )
+    with pytest.raises(
+        cs.InvalidDataError, match=r"line 121: .*2 numbers; .* need a list `choices`"
+    ):
+        ingest([path], tmp_path / "s.zarr")

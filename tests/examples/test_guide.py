@@ -105,6 +105,8 @@ def prepared(tmp_path_factory) -> Path:
     _frame().to_parquet(folder / "predictions.parquet")
     log = Path(__file__).parents[1] / "support" / "samples_local_choice.jsonl"
     shutil.copy(log, folder / "samples_arc_easy_2026-11-20.jsonl")
+    (questions,) = (block.text for block in blocks("json") if block.page == "files")
+    (folder / "questions.jsonl").write_text(f"{questions}\n" * 20)
     return folder
 
 

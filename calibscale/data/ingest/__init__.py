@@ -114,6 +114,11 @@ def ingest(
     safetensors, arrow, feather) at other URLs, are copied to the folder of temporary files; others
     are read from their URL in parts.
 
+    Lines of JSON are questions with any number of choices if they have lists `choices` of texts,
+    names ``logprobs`` (in place of ``logits``) or ``label``, or scores of different lengths among
+    the first 100 lines.  A label is the position of the right choice, or its text.  The column
+    ``choices`` is their number; questions with fewer have further choices of probability 0.
+
     An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
     boolean covariates become numbers, and the store keeps their sorted names.  A warning is logged
     if `evaluate` would refuse one of the first rows, if logits look like probabilities, or if all

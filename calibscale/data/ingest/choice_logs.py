@@ -1,50 +1,111 @@
-"""Sample logs of multiple-choice tasks, with any number of choices a question."""
+"""Questions with any number of choices: JSON Lines, and logs of lm-evaluation-harness."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from io import TextIOWrapper
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import Reader
-from calibscale.data.ingest.text_readers import JsonLinesFile
+from calibscale.data.ingest.text_readers import FIRST_ROWS, JsonLinesFile, json_objects
+from calibscale.data.source import KINDS
 from calibscale.errors import InvalidDataError
 
-_ABSENT = -10_000.0  # logit of a choice that a question does not have: its probability is 0
+_ABSENT = {"logits": -float("inf"), "probabilities": 0.0}  # of choices that a question lacks
+_OTHER_NAMES = {"logits": "logprobs", "labels": "label"}
 
 
-def json_lines(file: InputFile) -> Reader:
-    """Reader of JSON Lines; of sample logs of lm-evaluation-harness if the first line is of one."""
-    with TextIOWrapper(file.open(), encoding="utf-8-sig", errors="replace") as lines:
-        first = next((line for line in lines if line.strip()), "")
-    return ChoiceLogFile(file) if '"filtered_resps": [' in first else JsonLinesFile(file)
+def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader:
+    """Reader of JSON Lines; of questions if the first lines are such.
+
+    These have a list of `choices`, scores of different lengths, or the names ``logprobs`` or
+    ``label``.  `keys` are those of `ingest`.
+    """
+    first = [row for _, row in islice(json_objects(file), FIRST_ROWS)]
+    if first and isinstance(first[0].get("filtered_resps"), list):
+        return ChoiceLogFile(file)
+    fields = _fields({name for row in first for name in row}, keys or {})
+    if [role == "labels" for role, *_ in fields] != [False, True]:
+        return JsonLinesFile(file)
+    scores = [row.get(fields[0][1]) for row in first]
+    if all(isinstance(each, list) for each in scores):
+        lengths = {len(each or ()) for each in scores}
+        several = len(lengths) > 1 and min(lengths) > 1
+        renamed = any(name != field for _, field, name in fields)
+        if several or renamed or isinstance(first[0].get("choices"), list):
+            return ChoicesFile(file, *fields)
+    return JsonLinesFile(file)
 
 
-class ChoiceLogFile(JsonLinesFile):
-    """Reader of ``samples_*.jsonl`` of lm-evaluation-harness (``--log_samples``).
+def _fields(present: set[str], keys: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Role, member, and name as a column, of the predictions and of the labels."""
+    kinds = [kind for kind in KINDS if kind in keys] or KINDS
+    names = {role: keys.get(role, role) for role in (*kinds, "labels")}
+    members = {
+        role: name if name in present else _OTHER_NAMES.get(name, name)
+        for role, name in names.items()
+    }
+    return [(role, member, names[role]) for role, member in members.items() if member in present]
 
-    Columns are ``logits``, the log-likelihoods of the choices, ``labels``, the number of the right
-    one, ``choices``, their number, and members of the document, such as ``doc.subject``.  Questions
-    with fewer choices than others have logits of −10,000, which are probabilities of 0.
+
+class ChoicesFile(JsonLinesFile):
+    """Reader of questions: lists of scores, and labels that are numbers or texts among `choices`.
+
+    The column ``choices`` is their number.  Choices that a question does not have, but others
+    have, are choices of probability 0.
     """
 
-    def __init__(self, file: InputFile) -> None:
-        self._file, self._width = file, 0
+    def __init__(
+        self, file: InputFile, scores: tuple[str, str, str], labels: tuple[str, str, str]
+    ) -> None:
+        self._file, self._scores, self._labels, self._width = file, scores, labels, 0
         self._width = max((row["choices"] for _, row in self._objects()), default=0)
         super().__init__(file)
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for line, row in super()._objects():
             try:
-                yield line, self._choice(row)
+                yield line, self._question(row)
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                 reason = error if isinstance(error, ValueError) else f"{type(error).__name__}"
                 raise InvalidDataError(
-                    f"{self._file}, line {line}: not a sample of a multiple-choice task ({reason})"
+                    f"{self._file}, line {line}: not a multiple-choice question ({reason})"
                 ) from error
 
-    def _choice(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _question(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Columns of a question."""
+        (_, scores, scores_name), (_, labels, labels_name) = self._scores, self._labels
+        values, label, choices = row.pop(scores, None), row.pop(labels, None), row.get("choices")
+        if not (isinstance(values, list) and values):
+            raise ValueError(f"{scores!r} must be a list of numbers")
+        if isinstance(choices, list):
+            if len(choices) != len(values):
+                raise ValueError(f"{len(values)} {scores}, but {len(choices)} choices")
+            if isinstance(label, str):
+                if choices.count(label) != 1:
+                    raise ValueError(f"{label[:60]!r} is not one of its choices")
+                label = choices.index(label)
+        if isinstance(label, int | float) and label >= len(values):
+            raise ValueError(f"the label is {label}, but there are {len(values)} choices, from 0")
+        row |= {scores_name: self._padded(values), labels_name: label, "choices": len(values)}
+        return row
+
+    def _padded(self, values: list[Any]) -> list[Any]:
+        return values + [_ABSENT[self._scores[0]]] * (self._width - len(values))
+
+
+class ChoiceLogFile(ChoicesFile):
+    """Reader of ``samples_*.jsonl`` of lm-evaluation-harness (``--log_samples``).
+
+    Columns are ``logits``, the log-likelihoods of the choices, ``labels``, the number of the right
+    one, ``choices``, their number, and members of the document, such as ``doc.subject``.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        super().__init__(file, ("logits", "", ""), ("labels", "", ""))
+
+    def _question(self, row: dict[str, Any]) -> dict[str, Any]:
         """Columns of a sample."""
         logits = [float(response[0]) for response in row["filtered_resps"]]
         count, target = len(logits), str(row["target"]).strip()
@@ -61,5 +122,4 @@ class ChoiceLogFile(JsonLinesFile):
             name: value for name, value in row.items()
             if name.startswith("doc.") and isinstance(value, str | int | float)
         }  # fmt: skip
-        padding = [_ABSENT] * (self._width - count)
-        return {"logits": logits + padding, "labels": label, "choices": count, **document}
+        return {"logits": self._padded(logits), "labels": label, "choices": count, **document}

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import input_hints
+from calibscale.data.ingest.choice_logs import json_lines
 from calibscale.data.ingest.formats import READERS
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import (
@@ -87,7 +88,13 @@ def layouts_of(
                 "own (--labels y.npy); ingest other files separately"
             )
         return [layout]
-    return [layout_of(str(f), partial(READERS[f.suffix], f), keys, binary) for f in files]
+    readers = [
+        cache(partial(json_lines, f, keys))  # once, as it reads all lines for their largest length
+        if READERS[f.suffix] is json_lines
+        else partial(READERS[f.suffix], f)
+        for f in files
+    ]
+    return [layout_of(str(f), r, keys, binary) for f, r in zip(files, readers, strict=True)]
 
 
 def check_files(files: Sequence[InputFile]) -> None:

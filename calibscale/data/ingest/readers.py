@@ -269,6 +269,7 @@ class TableReader(ABC):
             i = int(np.argmax(wrong))
             place = f"line {lines[i]}" if lines else f"row {start + i}"
             fault = f"must have {shape[0]} numbers" if shape else "is empty"
+            fault += "; different numbers of choices need a list `choices`" * bool(shape and lines)
             raise InvalidDataError(f"{self._path}, {place}: {name!r} {fault}", start + i)
         if column.null_count and str(column.type) not in TEXTS:
             column = column.cast("double", safe=False)

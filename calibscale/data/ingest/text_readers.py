@@ -18,7 +18,7 @@ from calibscale.data.ingest.readers import BATCH_BYTES, TEXT, InputColumn, Input
 from calibscale.errors import InvalidDataError
 
 _CELL_BYTES = 96  # memory of a cell before conversion: a short string in a list
-_FIRST_ROWS = 100  # rows that decide about the types of columns
+FIRST_ROWS = 100  # rows that decide about the types of columns
 
 
 class CsvFile:
@@ -33,7 +33,7 @@ class CsvFile:
         self._delimiter = "\t" if file.suffix.startswith(".tsv") else ","
         with self._rows() as rows:
             self.names: Sequence[str] = [name.strip() for name in next(rows, (0, []))[1]]
-            self._first = [row for _, row in islice(rows, _FIRST_ROWS)]
+            self._first = [row for _, row in islice(rows, FIRST_ROWS)]
 
     @contextmanager
     def _rows(self) -> Iterator[Iterator[tuple[int, list[str]]]]:
@@ -104,6 +104,24 @@ def _decimal(text: str) -> float:
     return float(text)
 
 
+def json_objects(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and object of each line; members of inner objects are ``outer.inner``."""
+    with TextIOWrapper(file.open(), encoding="utf-8-sig") as lines:
+        for line, text in enumerate(lines, 1):
+            if not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                what = f"{file}, line {line}: not a JSON object ({error})"
+                raise InvalidDataError(what) from error
+            if not isinstance(row, dict):
+                raise InvalidDataError(f"{file}, line {line}: not a JSON object")
+            for name in [name for name, value in row.items() if isinstance(value, dict)]:
+                row |= {f"{name}.{key}": value for key, value in row.pop(name).items()}
+            yield line, row
+
+
 class JsonLinesFile(TableReader):
     """Reader of JSON objects, one a line; members of inner objects are columns ``outer.inner``.
 
@@ -115,7 +133,7 @@ class JsonLinesFile(TableReader):
         import pyarrow as pa
 
         self._file = file
-        first = [row for _, row in islice(self._objects(), _FIRST_ROWS)]
+        first = [row for _, row in islice(self._objects(), FIRST_ROWS)]
         kinds = {}
         for name in dict.fromkeys(chain(*first)):
             try:
@@ -133,20 +151,7 @@ class JsonLinesFile(TableReader):
         super().__init__(file, pa.schema(kinds), None if first else 0)
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        with TextIOWrapper(self._file.open(), encoding="utf-8-sig") as file:
-            for line, text in enumerate(file, 1):
-                if not text.strip():
-                    continue
-                try:
-                    row = json.loads(text)
-                except (ValueError, RecursionError) as error:
-                    what = f"{self._file}, line {line}: not a JSON object ({error})"
-                    raise InvalidDataError(what) from error
-                if not isinstance(row, dict):
-                    raise InvalidDataError(f"{self._file}, line {line}: not a JSON object")
-                for name in [name for name, value in row.items() if isinstance(value, dict)]:
-                    row |= {f"{name}.{key}": value for key, value in row.pop(name).items()}
-                yield line, row
+        return json_objects(self._file)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         """Record batches for `column`, which describes lists."""

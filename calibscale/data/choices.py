@@ -1,0 +1,179 @@
+"""Choices whose number varies, and the most likely of many classes, as rows of equal length."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.data.array_layouts import as_numpy
+from calibscale.data.invalid_rows import place_of
+from calibscale.data.source import sum_tolerance
+from calibscale.errors import InvalidDataError, require
+
+_log = logging.getLogger(__name__)
+
+
+class ChoiceOptions(TypedDict, total=False):
+    """Choices of the rows, with the meaning in `from_arrays`."""
+
+    offsets: Any
+    mask: Any
+    top_k: Any
+    per_choice: bool
+
+
+class ChoiceColumns(NamedTuple):
+    """ChoiceColumns of a source; `names` are those of the covariates."""
+
+    kind: str
+    values: Any
+    labels: Any
+    weights: Any
+    covariates: Any
+    names: Sequence[str] | None
+
+
+def of_choices(
+    columns: ChoiceColumns, options: ChoiceOptions, spacing: float, name: str
+) -> ChoiceColumns:
+    """Columns with a row of equal length for each question, or with a row for each choice.
+
+    `spacing` is that of an `ArraySource`.
+
+    Raises
+    ------
+    OptionError, InvalidDataError
+        If options exclude each other, shapes do not fit, or a label is none of its row's choices.
+    """
+    offsets, mask, top_k = (options.get(option) for option in ("offsets", "mask", "top_k"))
+    given = sum(option is not None for option in (offsets, mask, top_k))
+    require(given <= 1, "give only one of offsets=, mask= and top_k=")
+    for array in columns[1:5]:
+        if getattr(array, "chunks", None) is not None or isinstance(array, np.memmap):
+            raise InvalidDataError(
+                f"{name}: choices must be arrays in memory; ingest others, such as JSON Lines "
+                "(calibscale ingest), or append padded rows to a LogitStore in batches"
+            )
+    kind = columns.kind
+    arrays: list[Any] = [None if array is None else as_numpy(array) for array in columns[1:5]]
+    values, labels, weights, covariates = arrays
+    if values.dtype.kind != "f" or values.ndim != (1 if offsets is not None else 2):
+        raise InvalidDataError(
+            f"{name}: {kind} must be floating point (rows, choices), or with offsets= (choices,), "
+            f"not {values.dtype} of shape {values.shape}"
+        )
+    rows = labels.size if offsets is not None else len(values)
+    for what, column in (("labels", labels), ("weights", weights), ("covariates", covariates)):
+        if column is not None and (
+            column.shape[:1] != (rows,) or (what == "labels" and column.ndim > 1)
+        ):
+            shape = column.shape
+            raise InvalidDataError(f"{name}: {rows} rows of {kind}, but {what} of shape {shape}")
+    absent = -np.inf if kind == "logits" else 0.0
+    if offsets is not None:
+        exists = _exists(values, as_numpy(offsets), rows, name)
+        padded = np.full(exists.shape, absent, values.dtype)
+        padded[exists] = values
+        values = padded
+    elif mask is not None:
+        exists = as_numpy(mask)
+        if exists.dtype.kind != "b" or exists.shape != values.shape:
+            raise InvalidDataError(
+                f"{name}: mask must be booleans of shape {values.shape}, true where a choice "
+                f"exists, not {exists.dtype} of shape {exists.shape}"
+            )
+        values = np.where(exists, values, values.dtype.type(absent))
+    elif top_k is not None:
+        require(kind == "probabilities", "top_k= needs probabilities=, exp of log-probabilities")
+        tolerance = sum_tolerance(values, spacing)
+        values, labels = _with_rest(values, labels, as_numpy(top_k), tolerance, name)
+    if offsets is mask is None:
+        exists = np.ones(values.shape, bool)
+    outside = (labels < -1) | (labels >= exists.shape[1])
+    outside |= ~exists[np.arange(rows), np.where(outside, 0, labels)] & (labels >= 0)
+    if (wrong := outside | ~exists.any(axis=1)).any():
+        i = int(np.argmax(wrong))
+        choices = ", ".join(map(str, np.flatnonzero(exists[i])[:20])) or "none"
+        raise InvalidDataError(
+            f"{place_of(i, name, 1)}: its label is {labels[i]}, and its choices are {choices}; the "
+            "label is the position of the right choice (−1: not yet known). Fix or remove the row.",
+            i,
+        )
+    if not options.get("per_choice"):
+        return ChoiceColumns(kind, values, labels, weights, covariates, columns.names)
+    if top_k is not None:
+        exists[:, -1] = False  # the rest is no choice
+    if kind == "logits":
+        values = _log_odds(values)
+    question, choice = np.nonzero(exists)
+    known = labels[question] >= 0
+    own = np.empty((rows, 0)) if covariates is None else covariates.reshape(rows, -1)
+    names = columns.names or [f"x{j}" for j in range(own.shape[1])]
+    return ChoiceColumns(
+        kind, values[exists], np.where(known, labels[question] == choice, -1),
+        None if weights is None else weights[question],
+        np.column_stack([own[question], question, choice]), [*names, "question", "choice"],
+    )  # fmt: skip
+
+
+def _exists(values: NDArray[Any], offsets: NDArray[Any], rows: int, name: str) -> NDArray[Any]:
+    """Whether each row has a choice at each position (n, K), from the offsets of flat values."""
+    if offsets.shape != (rows + 1,) or offsets.dtype.kind not in "iu":
+        raise InvalidDataError(
+            f"{name}: offsets of {rows} rows are {rows + 1} integers, not {offsets.dtype} of shape "
+            f"{offsets.shape}"
+        )
+    counts = np.diff(offsets.astype(np.int64))
+    if (counts < 1).any():
+        i = int(np.argmax(counts < 1))
+        raise InvalidDataError(f"{place_of(i, name, 1)}: it has {counts[i]} choices, not ≥ 1", i)
+    if offsets[0] != 0 or offsets[-1] != len(values):
+        raise InvalidDataError(
+            f"{name}: offsets must go from 0 to the number of choices, {len(values)}, not from "
+            f"{offsets[0]} to {offsets[-1]}"
+        )
+    return np.arange(counts.max()) < counts[:, None]
+
+
+def _with_rest(
+    values: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], tolerance: float, name: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Probabilities of k classes and of the rest (n, k + 1), and positions of labels (n,)."""
+    if classes.shape != values.shape or classes.dtype.kind not in "iu":
+        raise InvalidDataError(
+            f"{name}: top_k must be the integer classes of probabilities (n, k), not "
+            f"{classes.dtype} of shape {classes.shape} with probabilities of shape {values.shape}"
+        )
+    rest = 1.0 - values.sum(axis=1, dtype=np.float64)
+    order = np.sort(classes, axis=1)
+    for wrong, what in (
+        (order[:, 0] < 0, "it has a negative class in top_k"),
+        ((order[:, 1:] == order[:, :-1]).any(axis=1), "it has a class twice in top_k"),
+        (rest < -tolerance, f"its top-k probabilities sum to more than 1 + {tolerance:g}"),
+    ):
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise InvalidDataError(f"{place_of(i, name, 1)}: {what}. Fix or remove the row.", i)
+    if larger := np.count_nonzero(rest > values.max(axis=1)):
+        _log.warning(
+            "%s: in %d of %d rows the rest is more probable than any of the k classes; it is then "
+            "the top label", name, larger, len(rest),
+        )  # fmt: skip
+    hit = classes == labels[:, None]
+    position = np.where(hit.any(axis=1), hit.argmax(axis=1), values.shape[1])
+    with_rest = np.column_stack([values, np.maximum(rest, 0.0)]).astype(values.dtype)
+    return with_rest, np.where(labels < 0, labels, position)
+
+
+def _log_odds(z: NDArray[Any]) -> NDArray[Any]:
+    """Logarithm of q/(1 − q) of each choice, q = softmax z, to all digits (n, K)."""
+    top = np.arange(z.shape[1]) == z.argmax(axis=1)[:, None]
+    with np.errstate(invalid="ignore"):  # rows without a finite logit become NaN
+        z = z - z.max(axis=1, keepdims=True).astype(np.float64)
+    e = np.where(top, 0.0, np.exp(z))
+    others = e.sum(axis=1, keepdims=True) + np.where(top, 0.0, 1.0 - e)
+    return z - np.log(np.maximum(others, np.finfo(float).tiny))
