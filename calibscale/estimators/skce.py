@@ -8,15 +8,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats, problems
+from calibscale.data import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic
+from calibscale.estimators.base import BOTH, BoundEstimator, Estimator, Quadratic
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
-    check_forecasts,
     check_settings,
+    checked_notion,
     choose_method,
     largest_term,
     too_few,
@@ -98,23 +98,19 @@ class SKCE(Estimator):
         """SKCE on covariates of these names; an SKCE is returned as it is."""
         return covariates if isinstance(covariates, SKCE) else cls(covariates)  # type: ignore[arg-type]
 
-    # ---------------------------------------------------------------- settings from the data
-
     def notion_for(self, classes: int) -> str:
         return self.notion or ("positive" if classes == 2 else "canonical")
 
     def bind(self, setup: DataProfile) -> BoundSKCE:
-        notion = self.notion_for(setup.classes)
-        check_forecasts(self, setup)
-        problems(notion, setup.classes)
+        notion = checked_notion(self, setup)
         levelled = setup.source.categorical(self.covariates, self.categorical)
         named = replace(self, notion=notion, categorical=levelled)
         kernel, notes = local_kernel(setup, notion, named)
         if self.bandwidth_share is not None:
             kernel = most_powerful(setup, notion, kernel, HoldOut(self.bandwidth_share, self.seed))
         method, statistic, reason = choose_method(named, setup, kernel)
-        settings, chosen = replace(named, method=method), named.method == "auto"
-        return BoundSKCE(settings, kernel, statistic, (*notes, reason), chosen=chosen)
+        named, chosen = replace(named, method=method), named.method == "auto"
+        return BoundSKCE(named, kernel, statistic, (*notes, reason), chosen=chosen)
 
     def with_parts(self, **parts: Any) -> BoundSKCE:
         return BoundSKCE(self, **parts)
@@ -147,9 +143,8 @@ class SKCE(Estimator):
                 "defaults"
             )
         notion = self.notion_for(setups[0].classes)
-        bandwidth = self.prediction_bandwidth
-        if bandwidth is None:
-            bandwidth = pooled_distance([setup.sample(notion).points for setup in setups])
+        samples = (setup.sample(notion).points for setup in setups)
+        bandwidth = self.prediction_bandwidth or pooled_distance([*samples])
         named = replace(self, notion=notion, prediction_bandwidth=bandwidth)
         kernels = [local_kernel(setup, notion, named)[0] for setup in setups]
         names = [name for name in self.covariates if name not in self.categorical]
@@ -370,8 +365,7 @@ class JKCE(MomentError):
             )
 
     def bind(self, setup: DataProfile) -> BoundEstimator:
-        problems(self.notion, setup.classes)
-        check_forecasts(self, setup)
+        checked_notion(self, setup)
         features = self.features.resolve(setup, notion=self.notion)
         bound = replace(self, features=features)
         if self.method == "features":

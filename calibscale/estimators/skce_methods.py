@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import stdtrit
 
+from calibscale.data import problems
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
 from calibscale.kernel_sums import DataProfile, ProductKernel
@@ -87,12 +88,14 @@ def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
         raise OptionError(f"seed must be in 0..2^64−1, not {settings.seed}")
 
 
-def check_forecasts(settings: Any, setup: DataProfile) -> None:
-    """Raise an OptionError if the data are forecasts, and settings those of classes alone."""
+def checked_notion(settings: Any, setup: DataProfile) -> str:
+    """Notion of settings for the data; an OptionError if settings do not suit the data."""
     notion, precision = settings.notion_for(setup.classes), settings.precision
+    problems(notion, setup.classes)
     if setup.source.forecast is not None and (notion, precision) != ("canonical", "float64"):
         what = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
         raise OptionError(f"{what} is for predictions of classes")
+    return notion
 
 
 def largest_term(notion: str | None, kernel: str) -> float:
