@@ -31,7 +31,7 @@ from calibscale.estimators.multicalibration import axes_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.results.audit_results import Audit, Scores
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
-from calibscale.session import Session, SessionOptions, classes_only, verb
+from calibscale.session import Session, SessionOptions, verb
 
 _MAX_REGIONS = 8
 
@@ -142,7 +142,6 @@ def audit(
     requested = Segments.on(covariates)
     with Session.open(source, **options) as session:
         data = session.source
-        classes_only("audit", data)
         local = replace(local_settings(requested.local, data), seed=seed)
         names, notion = local.covariates, str(local.notion)
         _check(names, notion, data.classes, confidence_level, bins, min_rows)

@@ -90,7 +90,6 @@ def local_bias(
     started = time.perf_counter()
     with Session.open(source, **options) as session:
         data, profile = session.source, session.profile
-        classes_only("local_bias", data)
         local = local_settings(covariates, data)
         names, notion = local.covariates, str(local.notion)
         _check(notion, data.classes, method, at, points, series_tolerance, min_rows)
@@ -135,6 +134,7 @@ def local_bias(
 
 def local_settings(covariates: str | Sequence[str] | SKCE, source: ArraySource) -> SKCE:
     """KLCE on covariates, with the default notion and the categorical covariates of a source."""
+    classes_only("local bias", source)
     local = KLCE.on(covariates)
     return replace(
         local,
