@@ -87,6 +87,8 @@ def test_per_choice__each_choice_is_a_row_of_its_question(questions, kind):
     assert masked.values.tolist() == [0.5, 0.5, 0.2, 0.3, 0.5]
     assert masked.covariates[:, 1].tolist() == [0, 2, 0, 1, 2]
     assert masked.labels.tolist() == [0, 1, 1, 0, 0]
+    plain = from_arrays(probabilities=[[0.5, 0.5], [0.2, 0.8]], labels=[1, -1], per_choice=True)
+    assert plain.labels.tolist() == [0, 1, -1, -1]
     tests = calibration_test(
         masked, ["ece"], cluster="question", null="wild_cluster", n_replicates=9
     )
