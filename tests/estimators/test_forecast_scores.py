@@ -365,8 +365,8 @@ def test_kuiper__has_its_level(kind):
         low, high = forecast.cdf(x, y)
         state = _state(low + np.random.default_rng([seed, 1]).random(200) * (high - low))
         value = estimator.finalize(state).value
-        replicates = [*estimator.cell_values([state], seed, range(199))]
-        found += 1 + np.sum(np.array(replicates) >= value) <= 10
+        replicates = [*estimator.cell_values([state], seed, range(39))]
+        found += 1 + np.sum(np.array(replicates) >= value) <= 2
     assert 0.044 <= found / sets <= 0.056
 
 
