@@ -17,10 +17,10 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.limits import Limits, clopper_pearson
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
-from calibscale.statistics.forecast_sums import (
+from calibscale.statistics.forecast_totals import (
     CELLS,
     ForecastState,
-    ForecastSums,
+    ForecastTotals,
     PITCells,
     PITCurve,
     PITState,
@@ -42,7 +42,7 @@ class _ForecastScore(Estimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (ForecastSums(self),)
+        return (ForecastTotals(self),)
 
     @abstractmethod
     def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:

@@ -9,7 +9,7 @@ from scipy.integrate import quad
 
 import calibscale as cs
 from calibscale.estimators.forecast_scores import PITKuiper, QuantileECE
-from calibscale.statistics.forecast_sums import CELLS, PITState
+from calibscale.statistics.forecast_totals import CELLS, PITState
 from tests.support.logit_arrays import CLOSE
 
 N = 400

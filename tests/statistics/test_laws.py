@@ -110,7 +110,7 @@ EXAMPLES = {
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
     "FineHistogram": lambda cls: cls("top_label"),
     "Fingerprint": lambda cls: cls(),
-    "ForecastSums": lambda cls: cls(PinballLoss((0.2, 0.7))),
+    "ForecastTotals": lambda cls: cls(PinballLoss((0.2, 0.7))),
     "FoldResiduals": lambda cls: cls("class_wise"),
     "GroupSums": lambda cls: cls(
         (Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive"
@@ -225,7 +225,7 @@ def _sorted_lists(state):
     return state._replace(points=points, masses=masses)
 
 
-OF_FORECASTS = ("ForecastSums", "PITCells", "PITValues")
+OF_FORECASTS = ("ForecastTotals", "PITCells", "PITValues")
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,

@@ -92,7 +92,7 @@ def _audit_command(column: str) -> str:
 def _first_value(results: list[dict[str, Any]]) -> str:
     """Sentence about the most common calibration error among the results."""
     by_name = {e["estimator"]: e for e in results if e["value"] is not None}
-    for name in ("ece", "tce2_debiased", *by_name):
+    for name in ("ece", "tce2_debiased", "quantile_ece", *by_name):
         if name in by_name:
             estimate = by_name[name]
             text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"

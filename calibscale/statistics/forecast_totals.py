@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.kernels import random_draws
 from calibscale.statistics import Statistic, weighted_sum, weights_of
 
 CELLS = 2**16  # cells of PIT values, and the largest number of rows whose values are kept
@@ -24,7 +23,7 @@ class ForecastState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ForecastSums(Statistic):
+class ForecastTotals(Statistic):
     """Sums of the columns that ``score.rows(forecast, values, outcomes)`` has for rows."""
 
     score: Any
@@ -132,10 +131,7 @@ def _cells_of(rng: np.random.Generator, rows: int) -> Floats:
 
 @dataclass(frozen=True)
 class PITCells(Statistic):
-    """Weights of rows by PIT value in 2^16 cells of equal width, of states that are added.
-
-    The value of a row is F(y−) + v(F(y) − F(y−)) with v uniform by row number.
-    """
+    """Weights of rows by PIT value in 2^16 cells of equal width, of states that are added."""
 
     def zero(self, classes: int) -> PITState:
         return PITState._make([*map(np.zeros, [()] * 3), np.empty(0), np.zeros(CELLS)])
@@ -169,7 +165,6 @@ class PITValues(Statistic):
 
 def _pit(chunk: Any) -> PITState:
     """State of a chunk of forecasts."""
-    low, high = chunk.forecast.cdf(chunk.values, chunk.outcomes)
-    v, w = random_draws.of_rows(chunk.rows, 0, random_draws.PIT), weights_of(chunk)
+    w, values = weights_of(chunk), chunk.forecast.pit(chunk.values, chunk.outcomes, chunk.rows)
     totals = (np.array(total, np.float64) for total in (len(w), w.sum(), w @ w))
-    return PITState._make([*totals, np.clip(low + v * (high - low), 0.0, 1.0), w])
+    return PITState._make([*totals, np.clip(values, 0.0, 1.0), w])
