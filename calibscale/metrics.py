@@ -27,11 +27,12 @@ from calibscale.data.named_values import encoded
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, settings_of
+from calibscale.estimators.base import CLASSES
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation import evaluate
 from calibscale.kernel_sums import RandomFourier
 
-__all__ = sorted([*ESTIMATORS, "skce"])
+__all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])
 
 _ROWS = """\
 y_true : (n,) array-like

@@ -333,7 +333,7 @@ EDGES = (
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
 @click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
 @shared.json_option
-@click.option("--bins", type=click.IntRange(1), default=15, help="Number of bins.")
+@click.option("--bins", type=click.IntRange(1), help="Number of bins.  [default: 15]")
 @click.option(
     "--edges", default="equal-width", metavar="NAME|NUMBERS",
     help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",

@@ -57,6 +57,14 @@ _ENTRIES = {
     "multicalibration": ("multicalibration", "Multicalibration", "largest calibration error of all intersections of groups", True),
     "brier_decomposition": ("scores", "BrierDecomposition", "the part of the Brier score that recalibration would remove", True),
     "nll_decomposition": ("scores", "NLLDecomposition", "the part of the log loss that recalibration would remove", True),
+    "crps": ("forecast_scores", "CRPS", "mean continuous ranked probability score; good if small, not calibration alone", False),
+    "log_score": ("forecast_scores", "LogScore", "mean −log density of the outcomes; good if small, not calibration alone", False),
+    "pinball_loss": ("forecast_scores", "PinballLoss", "mean loss of quantiles; good if small, not calibration alone", False),
+    "coverage": ("forecast_scores", "Coverage", "share of outcomes in prediction intervals: should be their level", False),
+    "pit_kuiper": ("forecast_scores", "PITKuiper", "distance of PIT values from uniform: largest excess of outcomes between two quantiles", True),
+    "pit_ks": ("forecast_scores", "PITKS", "distance of PIT values from uniform: largest excess of outcomes below a quantile", True),
+    "pit_cvm": ("forecast_scores", "PITCvM", "distance of PIT values from uniform, squared, averaged over quantiles", True),
+    "quantile_ece": ("forecast_scores", "QuantileECE", "distance of levels from the shares of outcomes below their quantiles, on average", True),
     "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),
     "ckce_centred": ("ckce", "CKCECentred", "conditional kernel error without bias: around 0 if calibrated, ranks models", False),
     "cmmd": ("ckce", "CMMD", "conditional maximum mean discrepancy, squared", True),
@@ -120,6 +128,11 @@ _TYPES: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "float": ("a number", _is_number, float),
     "str": ("a string", lambda value: type(value) is str, str),
     "tuple[str, ...]": ("a list of names", _are_names, tuple),
+    "Sequence[float]": (
+        "a list of numbers",
+        lambda value: isinstance(value, list | tuple) and all(map(_is_number, value)),
+        lambda value: tuple(map(float, value)),
+    ),
     "str | Sequence[float]": (
         "a name, or a list of numbers",
         lambda value: type(value) is str

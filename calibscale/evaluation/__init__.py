@@ -18,6 +18,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
+from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.inference.intervals import (
     estimate_of,
     has_limits,
@@ -269,7 +270,7 @@ class _Diagram(TCE2Debiased):
 def reliability(
     source: Any,
     *,
-    bins: int = 15,
+    bins: int | None = None,
     edges: str | Iterable[float] = "equal-width",
     notion: str | None = None,
     class_index: int | str | None = None,
@@ -283,12 +284,16 @@ def reliability(
     range of the observed frequency if the model is calibrated (`consistency`).  On average, at most
     1 − `confidence_level` of the bins of a calibrated model lies outside their `consistency`.
 
+    Of forecasts, the bins are levels: `frequency` is the share of outcomes below the quantile, and
+    `Reliability.overall.pit` the histogram of PIT values, or of ranks in ensembles; see
+    `QuantileECE`.
+
     Parameters
     ----------
     source, **options
         See `evaluate`.
     bins, edges
-        See `ECE`.
+        See `ECE`, default 15; of forecasts `bins` is that of `QuantileECE`.
     notion : {"top_label", "positive", "class_wise"}, optional
         ``positive`` is class 1 of a binary source.  Default: ``positive`` for two classes, else
         ``top_label``.
@@ -321,9 +326,14 @@ def reliability(
     check_level(confidence_level)
     edges = edges if isinstance(edges, str) else tuple(edges)
     with Session.open(source, **options) as session:
-        notion = notion or default_notion(session.source.classes)
-        classes = _classes(session.source, notion, class_index, group_by)
-        diagrams = [_Diagram(bins, edges, notion, k if k is None else int(k)) for k in classes]
+        classes: list[Any] = [None]
+        diagrams: list[Estimator] = [QuantileECE(bins=bins)]
+        if session.source.forecast is None:
+            notion = notion or default_notion(session.source.classes)
+            classes, bins = _classes(session.source, notion, class_index, group_by), bins or 15
+            diagrams = [_Diagram(bins, edges, notion, k if k is None else int(k)) for k in classes]
+        elif notion or class_index is not None or edges != "equal-width":
+            raise OptionError("forecasts have no notion=, class_index= and edges=")
         result = evaluate(session, diagrams, group_by=group_by)
     run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
     curves = [curve_of_estimate(e, confidence_level) for e in result.estimates]
@@ -333,13 +343,13 @@ def reliability(
         overall = ReliabilityCurve(result.n, (), None, None, "each class has a curve of its own")
         groups, group_by = dict(zip(classes, curves, strict=True)), "class"
     return Reliability(
-        notion=notion,
+        notion=notion or "pit",
         class_index=None if len(classes) > 1 or classes[0] is None else int(classes[0]),
         level=confidence_level,
         overall=overall,
         group_by=group_by,
         groups=groups,
-        **{**run, "parameters": {**diagrams[0].parameters, **result.parameters}},
+        **{**run, "parameters": {**result.estimates[0].parameters, **result.parameters}},
     )
 
 
@@ -384,6 +394,8 @@ def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
     estimates = tuple(estimates)
     level = next((e.interval.level for e in estimates if e.interval is not None), 0.95)
     for e in estimates:
+        if "pit" in e.details:
+            return Diagram(e.notion, level, curve_of_estimate(e, level))
         if e.notion in SCALAR_NOTIONS and e.value is not None and "bins" in e.details:
             same = [o for o in estimates if (o.notion, o.parameters) == (e.notion, e.parameters)]
             none = Estimate("", e.notion, None)
@@ -397,7 +409,21 @@ def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
 
 def curve_of_estimate(estimate: Estimate, confidence_level: float) -> ReliabilityCurve:
     """Bins of an estimate with their intervals."""
-    table = estimate.details.get("bins", [])
+    return ReliabilityCurve(
+        n=estimate.n,
+        bins=_with_ranges(estimate.details.get("bins", []), confidence_level),
+        ece=estimate.value,
+        tce2_debiased=estimate.details.get("tce2_debiased"),
+        reason=estimate.reason,
+        floor=estimate.floor,
+        pit=_with_ranges(estimate.details.get("pit", []), confidence_level),
+    )
+
+
+def _with_ranges(
+    table: list[dict[str, Any]], confidence_level: float
+) -> tuple[ReliabilityBin, ...]:
+    """Bins of a table with their confidence and consistency intervals."""
     filled = [row for row in table if row["frequency"] is not None]
     p, f, n, rows = (
         np.array([row[key] for row in filled], np.float64)
@@ -417,11 +443,4 @@ def curve_of_estimate(estimate: Estimate, confidence_level: float) -> Reliabilit
                 "consistency": Range(*map(float, expected)),
             }
         bins.append(ReliabilityBin(**row))
-    return ReliabilityCurve(
-        n=estimate.n,
-        bins=tuple(bins),
-        ece=estimate.value,
-        tce2_debiased=estimate.details.get("tce2_debiased"),
-        reason=estimate.reason,
-        floor=estimate.floor,
-    )
+    return tuple(bins)

@@ -20,6 +20,8 @@ _RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 NOTIONS = {
+    "pit": "quantiles",
+    "forecast": "forecast",
     "top_label": "top label",
     "class_wise": "class by class",
     "canonical": "all classes",
@@ -94,7 +96,8 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str:
 
 def ece(diagram: dict[str, Any]) -> str:
     """ECE of a reliability diagram with its noise floor."""
-    text, floor = f"ECE {number(diagram['ece'], 3)}", diagram.get("floor")
+    name = "quantile ECE" if diagram.get("notion") == "pit" else "ECE"
+    text, floor = f"{name} {number(diagram['ece'], 3)}", diagram.get("floor")
     if not floor:
         return text
     within = "within noise" if diagram["ece"] <= floor["high"] else "noise"
@@ -202,7 +205,8 @@ def notion(name: str | None) -> str:
 def label(estimate: dict[str, Any]) -> str:
     """Name of an estimator, with its notion if ambiguous."""
     name = str(estimate["estimator"])
-    if estimate.get("notion") in (None, "top_label") or name in ("accuracy", "brier", "nll"):
+    alone = estimate.get("notion") in (None, "top_label", "forecast", "pit")
+    if alone or name in ("accuracy", "brier", "nll"):
         return name
     return f"{name}, {notion(estimate['notion'])}"
 

@@ -109,6 +109,9 @@ class ReliabilityCurve(Declared):
         Squared error of these bins without bias, see `TCE2Debiased`.
     floor : Floor or None
         Noise floor of `ece`.
+    pit : tuple of ReliabilityBin
+        PIT histogram of forecasts, whose `bins` are levels: `frequency` is the share of all rows
+        within, `mean_p` that of calibrated forecasts, and `ece` the quantile calibration error.
     """
 
     n: Count
@@ -117,6 +120,7 @@ class ReliabilityCurve(Declared):
     tce2_debiased: float | None
     reason: Omitted[str | None] = None
     floor: Later[Omitted[Floor | None]] = None
+    pit: Later[Omitted[tuple[ReliabilityBin, ...]]] = ()
 
     @property
     def filled(self) -> tuple[ReliabilityBin, ...]:
@@ -338,7 +342,7 @@ class Reliability(Outcome, SourceRows):
         if self.class_index is not None:
             names = self.source.get("class_names")
             return f"class {one_line(names[self.class_index]) if names else self.class_index}"
-        names = {"top_label": "top label", "class_wise": "each class"}
+        names = {"top_label": "top label", "class_wise": "each class", "pit": "quantiles"}
         return names.get(self.notion, "positive class")
 
     @property
@@ -351,7 +355,7 @@ class Reliability(Outcome, SourceRows):
         if not filled:
             return str(self.overall.reason)
         expected = filled * (1.0 - self.level)
-        bins = f"{filled} bin{'s' * (filled != 1)}"
+        bins = f"{filled} {'level' if self.notion == 'pit' else 'bin'}{'s' * (filled != 1)}"
         return f"{outside} of {bins} outside the band (at most {expected:.2g} expected by chance)"
 
 

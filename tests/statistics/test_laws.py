@@ -7,7 +7,7 @@ import inspect
 import pickle
 import pkgutil
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 import calibscale
 from calibscale.auditing.smoother import Points, Strengths
-from calibscale.data import NO_WEIGHTS, Block, Chunk, Rules, chunks, views
+from calibscale.data import NO_WEIGHTS, Block, Chunk, ForecastChunk, Rules, chunks, views
 from calibscale.data.covariates import Axis
+from calibscale.data.forecasts.mixtures import NormalForecast
+from calibscale.estimators.forecast_scores import PinballLoss
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
@@ -108,6 +110,7 @@ EXAMPLES = {
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
     "FineHistogram": lambda cls: cls("top_label"),
     "Fingerprint": lambda cls: cls(),
+    "ForecastTotals": lambda cls: cls(PinballLoss((0.2, 0.7))),
     "FoldResiduals": lambda cls: cls("class_wise"),
     "GroupSums": lambda cls: cls(
         (Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive"
@@ -134,6 +137,8 @@ EXAMPLES = {
     "PointSums": lambda cls: cls(
         Strengths("positive"), PREDICTIONS, (), Points(np.array(EDGES), np.empty((8, 0)))
     ),
+    "PITCells": lambda cls: cls(),
+    "PITValues": lambda cls: cls(),
     "PooledResiduals": lambda cls: cls("positive"),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
     "RowPoints": lambda cls: cls("positive", (0,)),
@@ -191,6 +196,12 @@ def test_examples__cover_every_statistic_of_the_package():
 
 
 def _state(statistic, chunk):
+    if type(statistic).__name__ in OF_FORECASTS:
+        mean, log_scale = chunk.values.T.astype(np.float64)
+        columns = {f.name: getattr(chunk, f.name) for f in fields(Chunk)}
+        columns |= {"values": np.column_stack([mean, np.exp(log_scale)])}
+        outcomes = chunk.covariates[:, 0]
+        chunk = ForecastChunk(**columns, outcomes=outcomes, forecast=NormalForecast())
     return statistic.accumulate(statistic.zero(K), chunk)
 
 
@@ -214,10 +225,12 @@ def _sorted_lists(state):
     return state._replace(points=points, masses=masses)
 
 
+OF_FORECASTS = ("ForecastTotals", "PITCells", "PITValues")
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,
     "Nystrom": _sorted_sample,
+    "PITValues": lambda state: (*state[:3], *state.curve()),
     "PooledResiduals": lambda state: _sorted_rows(state, np.argsort(state.rows)),
     "RowPoints": lambda state: _sorted_rows(state, np.argsort(state.rows)),
     "ScoreHistogram": lambda state: state.sorted(),

@@ -40,7 +40,7 @@ class NormalForecast(Forecast):
     ...     labels=mean + rng.normal(size=1000),
     ... )
     >>> round(cs.evaluate(source, "crps")["crps"].value, 2)
-    0.55
+    0.58
     """
 
     name: ClassVar[str] = "normal"
@@ -95,7 +95,7 @@ class MixtureForecast(Forecast):
     ...     predictions=(weights, means, scales), forecast="mixture", labels=[0.2]
     ... )
     >>> round(cs.evaluate(source, "log_score")["log_score"].value, 3)
-    2.082
+    2.015
     """
 
     name: ClassVar[str] = "mixture"

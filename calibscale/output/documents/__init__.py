@@ -22,8 +22,10 @@ from calibscale.output.documents.estimates import (
     group_blocks,
     interval_name,
     noise,
+    pit_table,
     reliability_figure,
     score_figures,
+    unit,
 )
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
@@ -90,7 +92,7 @@ def _audit_command(column: str) -> str:
 def _first_value(results: list[dict[str, Any]]) -> str:
     """Sentence about the most common calibration error among the results."""
     by_name = {e["estimator"]: e for e in results if e["value"] is not None}
-    for name in ("ece", "tce2_debiased", *by_name):
+    for name in ("ece", "tce2_debiased", "quantile_ece", *by_name):
         if name in by_name:
             estimate = by_name[name]
             text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
@@ -108,7 +110,7 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     filled = [b for curve in curves for b in curve["bins"] if b["frequency"] is not None]
     outside = sum(bool(b["outside"]) for b in filled)
     level = result["level"]
-    verdict = f"{outside} of {formatting.plural(len(filled), 'bin')} outside the band"
+    verdict = f"{outside} of {formatting.plural(len(filled), unit(result))} outside the band"
     if level is not None:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not by_class and result["ece"] is not None:
@@ -141,9 +143,12 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     return doc.Article(
         f"Reliability of {doc.source_name(result)}", f"{doc.size_of(result)}, {notion}", verdict,
         sections=doc.only(
-            doc.section("reliability", "Reliability", doc.figures(plots)),
+            doc.section("reliability", "Reliability", doc.figures(plots), pit_table(result)),
             doc.section("groups", "Groups", listed),
-            *doc.closing(result, ["calibrated", "interval", "band"], ["ece", "tce2_debiased"]),
+            *doc.closing(
+                result, ["calibrated", "interval", "band"],
+                ["quantile_ece"] if result["notion"] == "pit" else ["ece", "tce2_debiased"],
+            ),
         ),
     )  # fmt: skip
 

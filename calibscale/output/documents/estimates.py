@@ -362,8 +362,8 @@ def reliability_figure(
     names = outcome(diagram["notion"]), prediction(diagram)
     outside = [b for b in filled if b["outside"]]
     ece = "" if diagram["ece"] is None else f", {formatting.ece(diagram)}"
-    summary = f"{len(outside)} of {formatting.plural(len(filled), 'bin')} outside the band"
-    high = sum(b["mean_p"] > b["frequency"] for b in outside)
+    summary = f"{len(outside)} of {formatting.plural(len(filled), unit(diagram))} outside the band"
+    high = sum((b["mean_p"] > b["frequency"]) != bool(diagram.get("pit")) for b in outside)
     sides = [
         text
         for count, text in (
@@ -373,10 +373,42 @@ def reliability_figure(
         if count
     ]
     direction = f" ({' and '.join(sides)})" if sides else ""
+    return Figure(
+        partial(plot_reliability, diagram, reference),
+        RELIABILITY_HEIGHT,
+        f"Reliability diagram {where}: {summary}",
+        f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}.",
+        bin_table(f"Data of the plot: {unit(diagram)}s {where}", bins, names, level,
+                  "PIT" if diagram.get("pit") else "bin"),
+        f"{where[:1].upper()}{where[1:]}",
+        in_text,
+    )  # fmt: skip
+
+
+def unit(diagram: dict[str, Any]) -> str:
+    """Name of what a reliability diagram has a point for."""
+    return "level" if diagram["notion"] == "pit" else "bin"
+
+
+def pit_table(diagram: dict[str, Any]) -> Table | None:
+    """PIT histogram of forecasts; None for other predictions."""
+    if not (bins := diagram.get("pit")):
+        return None
+    names = "within", "calibrated"
+    return bin_table("PIT histogram", bins, names, interval_name(diagram["level"]), "PIT")
+
+
+def bin_table(
+    caption: str, bins: Sequence[dict[str, Any]], names: tuple[str, str], level: str, what: str
+) -> Table:
+    """Table of bins; `names` are those of the observed and the predicted quantity.
+
+    Bins of PIT values have no numbers of rows, which are all rows.
+    """
     rows = [
         (
             f"{formatting.given(b['lower'], 3)} – {formatting.given(b['upper'], 3)}",
-            formatting.count(b["count"]),
+            *[formatting.count(b["count"])] * (what == "bin"),
             formatting.number(b["mean_p"]),
             formatting.number(b["frequency"]),
             formatting.span(*(b["interval"] or (None, None))),
@@ -385,16 +417,8 @@ def reliability_figure(
         )
         for b in bins
     ]
-    head = ("bin", "rows", names[1], names[0], level, "band", text_column("state"))
-    return Figure(
-        partial(plot_reliability, diagram, reference),
-        RELIABILITY_HEIGHT,
-        f"Reliability diagram {where}: {summary}",
-        f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}.",
-        table(f"Data of the plot: bins {where}", head, rows),
-        f"{where[:1].upper()}{where[1:]}",
-        in_text,
-    )
+    head = [what, *["rows"] * (what == "bin"), names[1], names[0], level, "band"]
+    return table(caption, [*head, text_column("state")], rows)
 
 
 # ---------------------------------------------------------------- curves of the score

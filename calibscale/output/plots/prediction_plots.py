@@ -10,6 +10,7 @@ import numpy as np
 
 from calibscale.errors import OptionError
 from calibscale.formatting import base, ece, number, short
+from calibscale.output.plots.histograms import draw_counts, draw_pit, pit_shares
 from calibscale.output.plots.style import (
     COLOURS,
     DASHED,
@@ -31,13 +32,15 @@ _ZOOM = 0.4  # if all values are below this, the axes end below 1
 
 def outcome(notion: str | None) -> str:
     """Name of the observed quantity of a reliability diagram."""
+    if notion == "pit":
+        return "outcomes below"
     return "accuracy" if notion in (None, "top_label") else "observed frequency"
 
 
 def prediction(diagram: dict[str, Any]) -> str:
     """Name of the predicted quantity of a reliability diagram."""
-    if diagram["notion"] in (None, "top_label"):
-        return "confidence"
+    if diagram["notion"] in (None, "top_label", "pit"):
+        return "quantile level" if diagram["notion"] == "pit" else "confidence"
     k = 1 if diagram.get("class") is None else diagram["class"]
     names = (diagram.get("source") or {}).get("class_names")
     return f"predicted P(y = {names[k] if names else k})"
@@ -47,6 +50,8 @@ def plot_reliability(
     result: Any, reference: Any = None, ax: Any = None, names: Sequence[str] | None = None
 ) -> Any:
     """Draw the observed frequency against the prediction, and the number of rows of each bin.
+
+    Of forecasts, draw the share of outcomes below each quantile, and the PIT histogram.
 
     A point is the frequency of a bin at its mean prediction, with its confidence interval.  The
     stem is the gap to the diagonal; both are red if the point lies outside the shaded band that
@@ -87,7 +92,7 @@ def plot_reliability(
     bins = diagram["bins"]
     filled = _filled(diagram)
     level = "interval" if diagram["level"] is None else f"{100 * diagram['level']:g} % interval"
-    ax, end = _square(ax, filled)
+    ax, end = _square(ax, filled, pit := diagram.get("pit"))
     for empty, run in groupby(bins, key=lambda b: b["frequency"] is None or not b["consistency"]):
         if not empty:
             _band(ax, list(run), end)
@@ -97,7 +102,7 @@ def plot_reliability(
                 color=COLOURS["other"], linewidth=2.5, alpha=0.45, label="all rows")  # fmt: skip
     ax.plot([b["mean_p"] for b in filled], [b["frequency"] for b in filled],
             color=COLOURS["accent"], linewidth=0.8)  # fmt: skip
-    what = f"{outcome(diagram['notion'])} with its {level}"
+    what = level if pit else f"{outcome(diagram['notion'])} with its {level}"
     for role, outside, name in (("accent", False, what), ("alert", True, "outside the band")):
         _points(ax, [b for b in filled if bool(b["outside"]) is outside], role, name,
                 small=len(filled) > 25)  # fmt: skip
@@ -105,7 +110,10 @@ def plot_reliability(
         write(ax, 0.5 * end, 0.25 * end, "no rows", "muted", ha="center")
     if diagram.get("floor"):
         write(ax, 0.0, end, ece(diagram).replace(", ", "\n"), "muted", va="top")
-    _counts(_below(ax, diagram), bins, end)
+    if pit:
+        draw_pit(_below(ax, diagram), pit)
+    else:
+        draw_counts(_below(ax, diagram), bins, end)
     return ax
 
 
@@ -113,7 +121,12 @@ def _filled(diagram: dict[str, Any]) -> list[dict[str, Any]]:
     return [b for b in diagram["bins"] if b["frequency"] is not None and b["mean_p"] is not None]
 
 
-def _square(ax: Any, filled: Sequence[dict[str, Any]]) -> tuple[Any, float]:
+def _square(ax: Any, filled: Sequence[dict[str, Any]], pit: Any) -> tuple[Any, float]:
+    """Axes of a diagram; with PIT values, above the room for their histogram."""
+    if pit:
+        ax = axes(ax, RELIABILITY_HEIGHT)
+        ax.set_axis_off()
+        return diagonal(ax.inset_axes((0.0, 0.4, 1.0, 0.6)), 1.0)
     return diagonal(ax, max((v for b in filled for v in _values(b)), default=1.0))
 
 
@@ -133,8 +146,10 @@ def _below(ax: Any, diagram: dict[str, Any]) -> Any:
     framed(ax, "", outcome(diagram["notion"]), base=False)
     ax.grid(axis="x", color=COLOURS["line"], linewidth=0.7)
     ax.tick_params(labelbottom=False)
-    counts = axes(ax.inset_axes((0.0, -0.26, 1.0, 0.18), sharex=ax))
-    framed(counts, prediction(diagram), "rows")
+    pit = diagram.get("pit")
+    box = (0.0, -0.65, 1.0, 0.5) if pit else (0.0, -0.26, 1.0, 0.18)
+    counts = axes(ax.inset_axes(box, sharex=ax))
+    framed(counts, prediction(diagram), "outcomes by PIT value, 1 if calibrated" if pit else "rows")
     return counts
 
 
@@ -145,7 +160,8 @@ def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any) -> An
         names = [base((one.get("source") or {}).get("name") or "predictions") for one in diagrams]
     if len(names) != len(diagrams) or not diagrams:
         raise OptionError(f"{len(diagrams)} results need as many names, not {len(names)}")
-    ax, _ = _square(ax, [b for one in diagrams for b in _filled(one)])
+    pit = diagrams[0].get("pit")
+    ax, _ = _square(ax, [b for one in diagrams for b in _filled(one)], pit)
     counts = _below(ax, diagrams[0])
     for k, (diagram, name) in enumerate(zip(diagrams, names, strict=True)):
         role, dashes = LINES[k % len(LINES)]
@@ -157,10 +173,14 @@ def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any) -> An
         error = "" if diagram["ece"] is None else f", ECE {number(diagram['ece'], 3)}"
         ax.plot(x, [b["frequency"] for b in bins], "os^D"[k // len(LINES) % 4], linestyle=dashes,
                 color=COLOURS[role], markersize=5, mew=0, label=f"{name}{error}")  # fmt: skip
-        counts.plot(x, [b["count"] for b in bins], linestyle=dashes, color=COLOURS[role])
+        if pit:
+            edges, heights = pit_shares(diagram["pit"], "frequency")
+            counts.stairs(heights, edges, linestyle=dashes, color=COLOURS[role], baseline=None)
+        else:
+            counts.plot(x, [b["count"] for b in bins], linestyle=dashes, color=COLOURS[role])
+            counts.yaxis.set_major_formatter(short_count)
     counts.set_ylim(bottom=0)
     counts.locator_params(axis="y", nbins=3)
-    counts.yaxis.set_major_formatter(short_count)
     legend = ax.legend(loc="best", fontsize=0.9 * TEXT, frameon=False, labelcolor=COLOURS["ink"])
     for text in legend.get_texts():
         text.set_parse_math(False)
@@ -220,25 +240,6 @@ def _band(ax: Any, run: list[dict[str, Any]], end: float) -> None:
 def _moved(b: dict[str, Any], x: float) -> tuple[float, float, float]:
     low, high = (min(max(edge + x - b["mean_p"], 0.0), 1.0) for edge in b["consistency"])
     return x, low, high
-
-
-def _counts(ax: Any, bins: list[dict[str, Any]], end: float) -> None:
-    """Draw the number of rows of each bin, on a logarithmic scale if the ratio exceeds 100."""
-    counts = np.array([b["count"] for b in bins if b["count"] > 0] or [1])
-    left = np.array([min(max(b["lower"], 0.0), end) for b in bins if b["count"] > 0] or [0.0])
-    right = np.array([min(b["upper"], end) for b in bins if b["count"] > 0] or [0.0])
-    width = np.maximum(right - left, 0.0)
-    if counts.max() > 100 * counts.min():
-        ax.set_yscale("log")
-        ax.set_ylim(0.5, 2 * counts.max())
-        ax.minorticks_off()
-        ax.locator_params(axis="y", numticks=4)
-    else:
-        ax.set_ylim(0, 1.05 * counts.max())
-        ax.locator_params(axis="y", nbins=3, integer=True)
-    ax.bar(left + 0.03 * width, counts, 0.94 * width, align="edge", color=COLOURS["rows"],
-           label="rows of each bin")  # fmt: skip
-    ax.yaxis.set_major_formatter(short_count)
 
 
 # ---------------------------------------------------------------- local bias

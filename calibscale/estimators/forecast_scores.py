@@ -1,0 +1,429 @@
+"""Scores of forecasts, and measures of their probability integral transforms."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from calibscale.data import Floats
+from calibscale.data.forecasts import Forecast
+from calibscale.errors import OptionError, require
+from calibscale.estimators.base import FORECASTS, Estimator
+from calibscale.kernel_sums import DataProfile
+from calibscale.limits import Limits, clopper_pearson
+from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.statistics import Statistic
+from calibscale.statistics.forecast_totals import (
+    CELLS,
+    ForecastState,
+    ForecastTotals,
+    PITCells,
+    PITCurve,
+    PITState,
+    PITValues,
+    uniform_order,
+)  # fmt: skip
+
+_DRAWS, _ROWS, _PARTS = 125, 1000, 16  # draws of a floor at a time, their rows, and times
+_BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles
+
+
+class _ForecastScore(Estimator):
+    """Base class of means over rows of a score, the first of `columns` numbers of each row."""
+
+    unbiased: ClassVar[bool] = True
+    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    notion = "forecast"
+    columns: int = 1
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (ForecastTotals(self),)
+
+    @abstractmethod
+    def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
+        """Columns of the rows, each (c,)."""
+
+    def finalize(self, state: ForecastState) -> Estimate:
+        if not state.weight > 0:
+            return self.unknown()
+        return self._estimate(state.totals / state.weight, int(state.n))
+
+    def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
+        return Estimate(self.name, self.judged, float(means[0]), n=n, **about)
+
+
+@dataclass(frozen=True)
+class CRPS(_ForecastScore):
+    """Continuous ranked probability score, the mean of ∫(F(t) − 1{y ≤ t})² dt over rows.
+
+    A proper score ≥ 0 in the units of the target [Gneiting & Raftery 2007, eq. 20]; a large value
+    means miscalibrated or uninformative forecasts.  Of ensembles it is the fair one, that of the
+    distribution the members are draws of; of ordered classes the ranked probability score.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.5, -2.5])
+    >>> round(cs.evaluate(data, "crps")["crps"].value, 4)
+    1.1356
+    """
+
+    name: ClassVar[str] = "crps"
+
+    def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
+        return [forecast.crps(values, y)]
+
+
+@dataclass(frozen=True)
+class LogScore(_ForecastScore):
+    """Logarithmic score, the mean of −log f(y) with the density f, or the probability of a class.
+
+    A proper score in nats that depends on the units of the target.  It is infinite if the density
+    is 0 at an outcome, as that of quantiles is far beyond the outer ones; ensembles have none.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.5, -2.5])
+    >>> round(cs.evaluate(data, "log_score")["log_score"].value, 4)
+    2.5439
+    """
+
+    name: ClassVar[str] = "log_score"
+    columns = 2
+
+    def bind(self, setup: DataProfile) -> Self:
+        if type(setup.source.forecast).log_score is Forecast.log_score:  # type: ignore[union-attr]
+            raise OptionError(f"predictions of kind {setup.source.kind} have no density")
+        return self
+
+    def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
+        score = forecast.log_score(values, y)
+        return [score, np.isposinf(score)]
+
+    def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
+        estimate, share = super()._estimate(means, n), f"{100 * means[1]:.2g} %"
+        note = f"the density is 0 at the outcomes of {share} of the rows"
+        return estimate.with_note(note) if means[1] > 0 else estimate
+
+
+@dataclass(frozen=True)
+class _AtLevels(Estimator):
+    """Base class of measures at levels."""
+
+    levels: Sequence[float] | None = None
+    by_default: ClassVar[bool] = False
+    steps: ClassVar[int]  # the default levels are k/steps
+
+    def __post_init__(self) -> None:
+        increase = self.levels is None or all(np.diff([0.0, *self.levels, 1.0]) > 0)
+        require(increase and self.levels != (), "levels must increase within (0, 1)", self.levels)
+
+    def bind(self, setup: DataProfile) -> Self:
+        own = getattr(setup.source.forecast, "levels", np.arange(1, self.steps) / self.steps)
+        chosen = own if self.levels is None else self.levels
+        return replace(self, levels=tuple(map(float, chosen)))
+
+
+@dataclass(frozen=True)
+class PinballLoss(_AtLevels, _ForecastScore):
+    """Pinball loss (y − q)(τ − 1{y < q}) of the quantiles q at levels τ, its mean over both.
+
+    A proper score of quantiles ≥ 0 in the units of the target [Koenker & Bassett 1978]; `details`
+    has the mean of each level.  Quantiles of mixtures are found by bisection, which takes longer.
+
+    Parameters
+    ----------
+    levels : sequence of float, optional
+        Increasing levels in (0, 1).  Default: those of forecasts of quantiles, else 0.1 … 0.9.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.5, -2.5])
+    >>> cs.evaluate(data, cs.PinballLoss((0.5,)))["pinball_loss"].value
+    0.75
+    """
+
+    name: ClassVar[str] = "pinball_loss"
+    steps: ClassVar[int] = 10
+
+    @property
+    def columns(self) -> int:  # type: ignore[override]
+        return len(self.levels or ())
+
+    def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
+        quantiles = ((level, forecast.quantile(values, level)) for level in self.levels or ())
+        return [(y - q) * (level - (y < q)) for level, q in quantiles]
+
+    def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
+        levels = {"levels": list(self.levels or ())}
+        details = {**levels, "losses": means.tolist()}
+        return super()._estimate(means.mean(keepdims=True), n, details=details, parameters=levels)
+
+
+@dataclass(frozen=True)
+class Coverage(_ForecastScore):
+    """Share of outcomes in the central prediction interval [q((1 − level)/2), q((1 + level)/2)].
+
+    It should be near `level`, but for distributions with steps, and for small ensembles, whose
+    interval is between order statistics.  `details` has the `mean_width`.  The confidence interval
+    is that of Clopper and Pearson with (Σw)²/Σw² rows.
+
+    Parameters
+    ----------
+    level : float
+        Nominal coverage, in (0, 1).
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.5, -2.5])
+    >>> coverage = cs.evaluate(data, "coverage(level=0.9)")["coverage"]
+    >>> coverage.value, round(coverage.details["mean_width"], 3)
+    (0.5, 3.29)
+    """
+
+    level: float = 0.9
+    name: ClassVar[str] = "coverage"
+    smaller_is_better: ClassVar[bool] = False
+    columns = 2
+
+    def __post_init__(self) -> None:
+        require(0 < self.level < 1, "level must be in (0, 1)", self.level)
+
+    def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
+        low, high = (forecast.quantile(values, 0.5 + half * self.level) for half in (-0.5, 0.5))
+        return [(low <= y) & (y <= high), high - low]
+
+    def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
+        level = {"level": self.level}
+        details = {**level, "mean_width": float(means[1])}
+        return super()._estimate(means, n, details=details, parameters=level)
+
+    def limits(self, confidence_level: float, *states: Any) -> Limits | None:
+        (state,) = states
+        rows, tail = float(state.weight**2 / state.weight2), (1.0 - confidence_level) / 2.0
+        inside = rows * float(state.totals[0] / state.weight)
+        return Limits(*clopper_pearson(inside, rows, tail), "clopper_pearson")
+
+
+# ---------------------------------------------------------------- probability integral transforms
+
+
+@dataclass(frozen=True)
+class _PITError(Estimator):
+    """Base class of distances of PIT values from uniform."""
+
+    fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added
+    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    testable: ClassVar[bool] = True
+    draws_cells: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
+    no_interval: ClassVar[str | None] = (
+        "the value of a calibrated model is at the end of the range, and has no normal limit"
+    )
+    notion = "pit"
+    squared: ClassVar[bool] = False
+    shift: ClassVar[tuple[float, float]] = (0.0, 0.0)  # the law of value·(√n + a + b/√n) has no n
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (PITCells() if self.fixed_cells else PITValues(),)
+
+    def mergeable(self, classes: int) -> Self:
+        return replace(self, fixed_cells=True)
+
+    def finalize(self, state: PITState) -> Estimate:
+        if not state.weight > 0:
+            return self.unknown()
+        curve = state.curve()
+        near = EXACT if state.exact else Approximation("cells", self._error(curve))
+        about, value = self._about(state, curve), float(self._sizes(curve))
+        return Estimate(
+            self.name, self.judged, value, self.squared, near, n=int(state.n), **about
+        )  # fmt: skip
+
+    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
+        for replicate in replicates:
+            yield float(self._sizes(states[0].drawn(np.random.default_rng([seed, replicate]))))
+
+    @property
+    def floor_needs(self) -> tuple[Statistic, ...]:
+        return self.needs
+
+    def floor(self, *states: Any) -> Floor | None:
+        (state,), rng = states, np.random.default_rng(0)
+        shape, even = (_DRAWS, min(state.rows, _ROWS)), np.ones(min(state.rows, _ROWS))
+        curves = (PITCurve.of(even, uniform_order(rng, shape)) for _ in range(_PARTS))
+        sizes = np.concatenate([self._sizes(one) for one in curves])
+        (a, b), roots = self.shift, np.sqrt([shape[1], state.rows])
+        drawn, own = (roots + a + b / roots) ** (1 + self.squared)
+        return Floor.of(sizes * (drawn / own), float(self._sizes(state.curve())))
+
+    def _about(self, state: PITState, curve: PITCurve) -> dict[str, Any]:
+        """Details and parameters of the estimate."""
+        return {}
+
+    @abstractmethod
+    def _sizes(self, curve: PITCurve) -> Floats:
+        """Values of curves (…)."""
+
+    @abstractmethod
+    def _error(self, curve: PITCurve) -> float:
+        """Bound of the difference between the values of cells and of rows."""
+
+
+@dataclass(frozen=True)
+class PITKuiper(_PITError):
+    """Kuiper's distance max (F(u) − u) + max (u − F(u)) of the PIT values from uniform.
+
+    The largest excess or lack of outcomes between two quantiles [Kuiper 1960], between 0 and 1.  It
+    sees wrong spread as well as shifts, and misses errors that cancel between rows, which `CKCE`
+    and `KLCE` find.
+
+    The PIT value of a row is F(y−) + v(F(y) − F(y−)), v uniform by row number (seed 0), so that
+    those of calibrated forecasts are exactly uniform for every kind; ensembles have the rank of the
+    outcome among m + 1.  Up to 65,536 rows are exact; beyond, `approximation` bounds the effect of
+    as many cells.  Tests and floors draw uniform numbers.  With weights these are weighted as the
+    rows are in a test of up to 65,536 rows, else they are (Σw)²/Σw² numbers of equal weight.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.0, 1.0])
+    >>> round(cs.evaluate(data, "pit_kuiper")["pit_kuiper"].value, 4)
+    0.6587
+    """
+
+    name: ClassVar[str] = "pit_kuiper"
+    by_default: ClassVar[bool] = True
+    shift: ClassVar[tuple[float, float]] = (0.155, 0.24)  # Stephens (1970)
+
+    def _sizes(self, curve: PITCurve) -> Floats:
+        after, before = curve.gaps
+        return after.max(axis=-1) - before.min(axis=-1)
+
+    def _error(self, curve: PITCurve) -> float:
+        return 2.0 / CELLS
+
+
+@dataclass(frozen=True)
+class PITKS(_PITError):
+    """Kolmogorov–Smirnov distance max |F(u) − u| of the PIT values from uniform.
+
+    An error between 0 and 1; it sees shifts best.  Otherwise see `PITKuiper`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.0, 1.0])
+    >>> round(cs.evaluate(data, "pit_ks")["pit_ks"].value, 4)
+    0.5
+    """
+
+    name: ClassVar[str] = "pit_ks"
+    shift: ClassVar[tuple[float, float]] = (0.12, 0.11)  # Stephens (1970)
+
+    def _sizes(self, curve: PITCurve) -> Floats:
+        after, before = curve.gaps
+        return np.maximum(after.max(axis=-1), -before.min(axis=-1))
+
+    def _error(self, curve: PITCurve) -> float:
+        return 1.0 / CELLS
+
+
+@dataclass(frozen=True)
+class PITCvM(_PITError):
+    """Cramér–von Mises distance ∫(F(u) − u)² du of the PIT values from uniform.
+
+    A squared error, the usual statistic divided by n.  Otherwise see `PITKuiper`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.0, 1.0])
+    >>> round(cs.evaluate(data, "pit_cvm")["pit_cvm"].value, 4)
+    0.0563
+    """
+
+    name: ClassVar[str] = "pit_cvm"
+    squared: ClassVar[bool] = True
+
+    def _sizes(self, curve: PITCurve) -> Floats:
+        after, before = curve.gaps
+        a, b = after[..., :-1], before[..., 1:]  # linear between points
+        return np.einsum("...i,...i->...", np.diff(curve.x), a * a + a * b + b * b) / 3.0
+
+    def _error(self, curve: PITCurve) -> float:
+        weights, gaps = np.diff(curve.at), np.abs(curve.gaps[0])
+        return float(weights @ (2.0 * np.maximum(gaps[:-1], gaps[1:]) + weights)) / CELLS
+
+
+@dataclass(frozen=True)
+class QuantileECE(_AtLevels, _PITError):
+    """Quantile calibration error: mean over levels of |share of PIT values ≤ level − level|.
+
+    The mean distance of the quantile reliability diagram from the diagonal, at most 1/2 [Kuleshov,
+    Fenner & Ermon 2018, with absolute values].  `details` has the diagram and the PIT histogram, in
+    which `frequency` is a share of all rows, and `mean_p` that of calibrated forecasts.  Otherwise
+    see `PITKuiper`.
+
+    Parameters
+    ----------
+    levels : sequence of float, optional
+        Increasing levels in (0, 1).  Default: those of forecasts of quantiles, else 0.05 … 0.95.
+    bins : int, optional
+        Bins of the histogram.  Default: the m + 1 ranks of ensembles of m ≤ 100; of forecasts of
+        quantiles those between the levels; else 20.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[[0.0, 1.0]] * 2, forecast="normal", labels=[0.0, 1.0])
+    >>> round(cs.evaluate(data, "quantile_ece")["quantile_ece"].value, 4)
+    0.1895
+    """
+
+    bins: int | None = None
+    name: ClassVar[str] = "quantile_ece"
+    by_default: ClassVar[bool] = True
+    steps: ClassVar[int] = 20
+
+    def bind(self, setup: DataProfile) -> Self:
+        source, bins = setup.source, self.bins
+        if bins is None and not hasattr(source.forecast, "levels"):
+            ranks = source.values.shape[1] + 1 if source.kind == "ensemble" else _BINS
+            bins = ranks if ranks <= _MOST_RANKS else _BINS
+        require(bins is None or 1 <= bins <= CELLS, f"bins must be in 1..{CELLS:,}", bins)
+        return replace(super().bind(setup), bins=bins)
+
+    def _sizes(self, curve: PITCurve) -> Floats:
+        levels = tuple(self.levels or ())
+        return np.abs(curve.shares(levels) - levels).mean(axis=-1)
+
+    def _error(self, curve: PITCurve) -> float:
+        return float(np.diff(curve.at)[(np.array(self.levels) * CELLS).astype(np.int64)].mean())
+
+    def _about(self, state: PITState, curve: PITCurve) -> dict[str, Any]:
+        levels = np.array(self.levels)
+        edges = np.linspace(0.0, 1.0, self.bins + 1) if self.bins else np.hstack([0.0, levels, 1.0])
+        reached = np.append(curve.shares(edges[:-1]), 1.0)
+        reached[0] = 0.0  # the first bin has the value 0
+        every = {"count": int(state.n), "weight": float(state.weight),
+                 "effective_count": float(state.weight**2 / state.weight2)}  # fmt: skip
+        names = ("lower", "upper", "mean_p", "frequency")
+        columns = {
+            "bins": (0.0 * levels, levels, levels, curve.shares(levels)),
+            "pit": (edges[:-1], edges[1:], np.diff(edges), np.diff(reached)),
+        }
+        details = {
+            key: [dict(zip(names, row, strict=True)) | every for row in np.transpose(some).tolist()]
+            for key, some in columns.items()
+        }
+        return {"details": details, "parameters": {"levels": levels.tolist(), "bins": self.bins}}

@@ -1,0 +1,50 @@
+"""Histograms below reliability diagrams: rows by prediction, and PIT values of forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibscale.output.plots.style import COLOURS, short_count
+
+
+def draw_counts(ax: Any, bins: list[dict[str, Any]], end: float) -> None:
+    """Draw the number of rows of each bin, on a logarithmic scale if the ratio exceeds 100."""
+    counts = np.array([b["count"] for b in bins if b["count"] > 0] or [1])
+    left = np.array([min(max(b["lower"], 0.0), end) for b in bins if b["count"] > 0] or [0.0])
+    right = np.array([min(b["upper"], end) for b in bins if b["count"] > 0] or [0.0])
+    width = np.maximum(right - left, 0.0)
+    if counts.max() > 100 * counts.min():
+        ax.set_yscale("log")
+        ax.set_ylim(0.5, 2 * counts.max())
+        ax.minorticks_off()
+        ax.locator_params(axis="y", numticks=4)
+    else:
+        ax.set_ylim(0, 1.05 * counts.max())
+        ax.locator_params(axis="y", nbins=3, integer=True)
+    ax.bar(left + 0.03 * width, counts, 0.94 * width, align="edge", color=COLOURS["rows"],
+           label="rows of each bin")  # fmt: skip
+    ax.yaxis.set_major_formatter(short_count)
+
+
+def pit_shares(bins: Sequence[dict[str, Any]], *names: str) -> tuple[Any, ...]:
+    """Edges of PIT bins, and their shares of the rows relative to those if calibrated."""
+    edges = np.array([*(b["lower"] for b in bins), 1.0])
+    shares = (np.array([b[name] for b in bins]).T / np.diff(edges) for name in names)
+    return edges, *shares
+
+
+def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
+    """Draw the histogram of PIT values, with the range of each bar if calibrated."""
+    edges, heights, (low, high) = pit_shares(bins, "frequency", "consistency")
+    outside, left, width = np.array([b["outside"] for b in bins], bool), edges[:-1], np.diff(edges)
+    for role, some in (("rows", ~outside), ("alert", outside)):
+        ax.bar(left[some] + 0.03 * width[some], heights[some], 0.94 * width[some], align="edge",
+               color=COLOURS[role], alpha=1.0 - 0.5 * (role == "alert"))  # fmt: skip
+    ax.stairs(high, edges, baseline=low, fill=True, color=COLOURS["band"], alpha=0.5)
+    for ends in (low, high):
+        ax.stairs(ends, edges, baseline=None, color=COLOURS["accent"], linewidth=0.8)
+    ax.set_ylim(0, 1.05 * max(heights.max(), high.max()))
+    ax.locator_params(axis="y", nbins=4)

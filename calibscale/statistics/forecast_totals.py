@@ -1,0 +1,170 @@
+"""Sums of scores of forecasts, and the distribution of their probability integral transforms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from calibscale.data import Floats
+from calibscale.statistics import Statistic, weighted_sum, weights_of
+
+CELLS = 2**16  # cells of PIT values, and the largest number of rows whose values are kept
+
+
+class ForecastState(NamedTuple):
+    """Σ1, Σw, Σw², and Σw·s of each column s of a score (J,)."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    totals: Floats
+
+
+@dataclass(frozen=True)
+class ForecastTotals(Statistic):
+    """Sums of the columns that ``score.rows(forecast, values, outcomes)`` has for rows."""
+
+    score: Any
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1)
+
+    def zero(self, classes: int) -> ForecastState:
+        return ForecastState._make([*map(np.zeros, [()] * 3), np.zeros(self.score.columns)])
+
+    def accumulate(self, state: ForecastState, chunk: Any) -> ForecastState:
+        columns = self.score.rows(chunk.forecast, chunk.values, chunk.outcomes)
+        w, totals = weights_of(chunk), [weighted_sum(one, chunk.weights) for one in columns]
+        for total, value in zip(state, (len(w), w.sum(), w @ w, totals), strict=True):
+            total += value
+        return state
+
+
+class PITCurve(NamedTuple):
+    """Distribution function at points x from 0 to 1, linear from `at` one to `below` the next.
+
+    Fields are (…, c), and may have fewer axes than x.
+    """
+
+    x: Floats
+    below: Floats
+    at: Floats
+
+    @classmethod
+    def of(cls, weights: Floats, values: Floats | None = None) -> PITCurve:
+        """Curve of sorted values (…, n), or of values that are uniform within cells."""
+        reached = np.append(0.0, np.cumsum(weights))
+        reached /= reached[-1]
+        if values is None:
+            return cls(np.linspace(0.0, 1.0, len(reached)), reached, reached)
+        zeros = np.zeros((*values.shape[:-1], 1))
+        x = np.concatenate([zeros, values, zeros + 1.0], axis=-1)
+        return cls(x, np.append(0.0, reached), np.append(reached, 1.0))
+
+    @property
+    def gaps(self) -> tuple[Floats, Floats]:
+        """Distribution function minus x, after and before each point."""
+        return self.at - self.x, self.below - self.x
+
+    def shares(self, levels: Any) -> Floats:
+        """Share of the values up to each level in [0, 1) (…, L)."""
+        most = self.x.shape[-1] - 2
+        k = np.stack([(self.x <= t).sum(axis=-1) - 1 for t in levels], axis=-1).clip(0, most)
+        low, high = (np.take_along_axis(self.x, k + step, -1) for step in (0, 1))
+        between = (np.array(levels) - low) / (high - low)
+        return self.at[k] + (self.below[k + 1] - self.at[k]) * between
+
+
+class PITState(NamedTuple):
+    """Σ1, Σw, Σw², and PIT values and weights of rows (c,), or no values and Σw of all cells."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    values: Floats
+    weights: Floats
+
+    @property
+    def exact(self) -> bool:
+        """Whether every value is kept."""
+        return len(self.values) == len(self.weights)
+
+    @property
+    def rows(self) -> int:
+        """Effective number of rows (Σw)²/Σw², rounded."""
+        return max(round(float(self.weight**2 / self.weight2)), 1)
+
+    def in_cells(self) -> PITState:
+        """State of the cells instead of the values."""
+        if not self.exact:
+            return self
+        numbers = np.minimum((self.values * CELLS).astype(np.int64), CELLS - 1)
+        cells = np.bincount(numbers, self.weights, CELLS).astype(np.float64, copy=False)
+        return self._replace(values=np.empty(0), weights=cells)
+
+    def curve(self) -> PITCurve:
+        if not self.exact:
+            return PITCurve.of(self.weights)
+        order = np.lexsort((self.weights, self.values))
+        return PITCurve.of(self.weights[order], self.values[order])
+
+    def drawn(self, rng: np.random.Generator) -> PITCurve:
+        """Curve of uniform values in the place of the rows' own; in cells, of `rows` rows."""
+        if not self.exact:
+            return PITCurve.of(_cells_of(rng, self.rows))
+        weights = rng.permutation(np.sort(self.weights))
+        return PITCurve.of(weights, uniform_order(rng, (len(weights),)))
+
+
+def uniform_order(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Uniform numbers, sorted along the last axis, from exponential spacings."""
+    sums = np.cumsum(rng.standard_exponential((*shape[:-1], shape[-1] + 1)), axis=-1)
+    return sums[..., :-1] / sums[..., -1:]
+
+
+def _cells_of(rng: np.random.Generator, rows: int) -> Floats:
+    """Number of rows in each cell (2^16,), drawn row by row if that is faster."""
+    if rows > 2 * CELLS * 16:
+        return rng.multinomial(rows, np.full(CELLS, 1.0 / CELLS)).astype(np.float64)
+    return np.bincount(rng.integers(0, CELLS, rows, np.uint16), minlength=CELLS).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class PITCells(Statistic):
+    """Weights of rows by PIT value in 2^16 cells of equal width, of states that are added."""
+
+    def zero(self, classes: int) -> PITState:
+        return PITState._make([*map(np.zeros, [()] * 3), np.empty(0), np.zeros(CELLS)])
+
+    def accumulate(self, state: PITState, chunk: Any) -> PITState:
+        return self.merge(state, _pit(chunk).in_cells())
+
+
+@dataclass(frozen=True)
+class PITValues(Statistic):
+    """Weights of rows by PIT value: exact while there are at most 2^16 rows, else `PITCells`.
+
+    Without weights states are bitwise equal for any cut and order of the rows.
+    """
+
+    def zero(self, classes: int) -> PITState:
+        return PITCells().zero(classes)._replace(weights=np.empty(0))
+
+    def nbytes(self, classes: int) -> int:
+        return 16 * CELLS
+
+    def accumulate(self, state: PITState, chunk: Any) -> PITState:
+        return self.merge(state, _pit(chunk))
+
+    def merge(self, a: PITState, b: PITState) -> PITState:
+        if not a.exact or not b.exact or len(a.values) + len(b.values) > CELLS:
+            return super().merge(a.in_cells(), b.in_cells())
+        totals = (np.add(x, y)[...] for x, y in zip(a[:3], b[:3], strict=True))
+        return PITState._make([*totals, *map(np.append, a[3:], b[3:])])
+
+
+def _pit(chunk: Any) -> PITState:
+    """State of a chunk of forecasts."""
+    w, values = weights_of(chunk), chunk.forecast.pit(chunk.values, chunk.outcomes, chunk.rows)
+    totals = (np.array(total, np.float64) for total in (len(w), w.sum(), w @ w))
+    return PITState._make([*totals, np.clip(values, 0.0, 1.0), w])
