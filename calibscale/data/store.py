@@ -395,17 +395,17 @@ class LogitStore(StoreGroup):
     def info(self) -> dict[str, Any]:
         """JSON object that ``calibscale info`` shows."""
         values = self._array(self.kind)
+        described: dict[str, Any] = {"classes": self.classes, "binary": self.binary}
+        if "forecast" in self._meta:
+            settings = {k: v for k, v in self._meta["forecast"].items() if v is not None}
+            described = {"forecast": settings, "columns": self.columns}
         return {
             "store": str(self.url),
             "format": int(self._meta["format"]),
             "kind": self.kind,
             "rows": self.rows,
             **({} if self.finished else {"unfinished": self._remedy()}),
-            **(
-                {"classes": self.classes, "binary": self.binary}
-                if self.forecast is None
-                else {"forecast": self.forecast.description, "columns": self.columns}
-            ),
+            **described,
             "dtype": str(values.dtype),
             "chunk_rows": int(values.chunks[0]),
             "shard_rows": None if values.shards is None else int(values.shards[0]),

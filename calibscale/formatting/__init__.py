@@ -232,7 +232,8 @@ def notion(name: str | None) -> str:
 def label(estimate: dict[str, Any]) -> str:
     """Name of an estimator, with its notion if ambiguous."""
     name = str(estimate["estimator"])
-    if estimate.get("notion") in (None, "top_label") or name in ("accuracy", "brier", "nll"):
+    alone = estimate.get("notion") in (None, "top_label", "forecast", "pit")
+    if alone or name in ("accuracy", "brier", "nll"):
         return name
     return f"{name}, {notion(estimate['notion'])}"
 
