@@ -274,6 +274,11 @@ class Run(Session):
     def columns(self) -> dict[str, ColumnSummary]:
         return self.profile.columns(self.covariates)
 
+    def judged(self, result: R) -> R:
+        """Estimate or test, whose notion is the forecast where there are no classes."""
+        whole = self.source.forecast is not None and result.notion == "canonical"  # type: ignore[attr-defined]
+        return replace(result, notion="forecast") if whole else result  # type: ignore[type-var]
+
     def scan(self, statistics: Iterable[Statistic], **options: Any) -> PassResult:
         """Run one pass over the rows that the estimators use, by group."""
         own = {"group_by": self.group_by, "covariates": self.covariates}
@@ -313,15 +318,20 @@ def classes_only(what: str, source: ArraySource) -> None:
         )
 
 
+def bound(requested: Estimator, setup: DataProfile) -> BoundEstimator:
+    """Estimator bound to the data; an OptionError if it does not judge such predictions."""
+    target = CLASSES if setup.source.forecast is None else FORECASTS
+    if target not in requested.targets:
+        raise unsuitable(requested.name, setup.source)
+    return requested.bind(setup)
+
+
 def resolved(
     requested: Estimator, setup: DataProfile, on_unsupported: str
 ) -> BoundEstimator | Estimate:
     """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
     try:
-        target = CLASSES if setup.source.forecast is None else FORECASTS
-        if target not in requested.targets:
-            raise unsuitable(requested.name, setup.source)
-        return requested.bind(setup)
+        return bound(requested, setup)
     except OptionError as error:
         if on_unsupported == "raise":
             raise

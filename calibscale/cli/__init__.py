@@ -24,7 +24,7 @@ from calibscale.cli.bias_commands import audit, bias, recalibrate
 from calibscale.cli.choice_commands import rank, select
 from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, plan, reliability
 from calibscale.cli.night_commands import ledger, nightly, report
-from calibscale.cli.sources import ROLES, role_options, storage_option
+from calibscale.cli.sources import ROLES, forecast_option, role_options, storage_option
 from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
 from calibscale.formatting import printable
@@ -223,6 +223,7 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
 @cli.command(short_help="Copy FILEs of predictions into a STORE.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... STORE")
 @role_options
+@forecast_option
 @click.option(
     "--class-names", metavar="A,B,...",
     help="Names of the classes in the order of their columns, comma-separated; labels may be these "

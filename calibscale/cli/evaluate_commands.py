@@ -10,8 +10,8 @@ import click
 
 from calibscale.cli import options as shared
 from calibscale.cli.sources import open_session, open_sources, source_options
-from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, parse, settings_of
-from calibscale.formatting import base, name_of
+from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, settings_of
+from calibscale.formatting import base, name_of, parse
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
@@ -81,15 +81,22 @@ def on_unsupported(names: tuple[str, ...]) -> str:
     return "raise" if names and "all" not in names else "report"
 
 
-def estimators(texts: tuple[str, ...], options: dict[str, Any]) -> list[Estimator]:
-    """Estimators by their text (by default those of `DEFAULT`), with the shared settings.
+def estimators(
+    texts: tuple[str, ...], options: dict[str, Any], forecasts: bool = False
+) -> list[Estimator]:
+    """Estimators by their text, with the shared settings.
+
+    By default those of `DEFAULT`, or all default estimators of forecasts.
 
     Options of settings are removed, except the seed.
     """
+    texts = ("all",) if forecasts and not texts else texts
     values = {option: options.pop(option) for option in {*_SHARED.values()}}
     options["seed"] = values["seed"]
     values["covariates"] = shared.columns(values["covariates"])
-    every = [name for name, kind in ESTIMATORS.items() if kind.by_default] if "all" in texts else ()
+    target = "forecasts" if forecasts else "classes"
+    kinds = ESTIMATORS.items() if "all" in texts else ()
+    every = [name for name, kind in kinds if kind.by_default and target in kind.targets]
     chosen = dict.fromkeys(e for text in texts for e in (every if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:
@@ -203,9 +210,9 @@ def evaluate(
         intervals = resampling(
             method, confidence_level=confidence_level, groups=groups, seed=options["seed"]
         )
-    chosen, floor = estimators(names, options), options.pop("floor")
-    cluster = options.pop("cluster")
+    floor, cluster = options.pop("floor"), options.pop("cluster")
     with open_session(store, options, "evaluating", quiet=quiet) as session:
+        chosen = estimators(names, options, session.source.forecast is not None)
         result = run(
             session.by_cluster(cluster), group_by, chosen, interval=intervals,
             on_unsupported=on_unsupported(names), floor=floor, checkpoint=checkpoint,
@@ -311,7 +318,8 @@ def plan(
     shared.check_outputs({"--json": json_path})
     from calibscale.planning import plan as run
 
-    chosen, (source,) = estimators(names, options), open_sources((store,), options)
+    (source,) = open_sources((store,), options)
+    chosen = estimators(names, options, source.forecast is not None)
     del options["seed"]
     result = run(source, chosen, on_unsupported=on_unsupported(names), **options)
     if json_path != "-":

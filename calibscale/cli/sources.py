@@ -40,6 +40,12 @@ storage_option = click.option(
     "for s3://; VALUE is JSON, or else text.  Credentials are better set in the environment, "
     "such as AWS_ACCESS_KEY_ID.",
 )  # fmt: skip
+forecast_option = click.option(
+    "--forecast", metavar="KIND[(SETTING=VALUE,...)]",
+    help="Kind of predictive distributions: normal (mean, standard deviation), ensemble (members), "
+    "mixture (weights, means, standard deviations), quantiles(levels=[0.1,0.5,0.9]), "
+    "histogram(edges=[0,1,2]) or ordinal(classes=5).  Labels are then the observed numbers.",
+)  # fmt: skip
 _ARRAYS = (
     click.option(
         "--logits", metavar="PATH",
@@ -51,6 +57,12 @@ _ARRAYS = (
         help="Path of a zarr array of predicted probabilities, (n, K), or columns of a table "
         "(instead of --logits).",
     ),
+    click.option(
+        "--predictions", metavar="PATH",
+        help="Path of a zarr array, or columns of a table, of predictive distributions (with "
+        "--forecast, instead of --logits).",
+    ),
+    forecast_option,
     click.option(
         "--labels", metavar="PATH",
         help="Path of a zarr array of labels, (n,), or column of a table: 0..K-1, or -1 for a "
@@ -75,7 +87,8 @@ _ARRAYS = (
     binary_option,
 )  # fmt: skip
 _SOURCE_NAMES = (
-    *("logits", "probabilities", "labels", "covariate_array", "covariate_names", "weights"),
+    *("logits", "probabilities", "predictions", "forecast", "labels"),
+    *("covariate_array", "covariate_names", "weights"),
     *("binary", "class_names", "storage_options"),
 )
 
@@ -133,7 +146,8 @@ def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
     from calibscale.data.table_files import from_file
     from calibscale.data.zarr_arrays import located, open_arrays
 
-    paths = {name: options[name] for name in ("logits", "probabilities", "weights")}
+    kinds = ("logits", "probabilities", "predictions")
+    paths = {name: options[name] for name in (*kinds, "weights")}
     storage = options["storage_options"]
     if store is not None and is_table(store):
         for name in ("binary", "covariate_names", "covariate_array"):
@@ -144,21 +158,23 @@ def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
         return from_file(
             store, **columns, labels=options["labels"], covariates=_covariates() or None,
             class_names=split(options["class_names"]) or None, storage_options=storage,
+            forecast=options["forecast"],
         )  # fmt: skip
     _refuse(options, "class_names", "tables")
     paths["covariates"] = options["covariate_array"]
     named = {name: path for name, path in paths.items() if path is not None}
     if store is not None and not named and options["labels"] is None:
-        for name in ("binary", "covariate_names"):
+        for name in ("binary", "covariate_names", "forecast"):
             _refuse(options, name, "arrays; the store declares it itself")
         return as_source(located(store, storage, strict=False))
-    if options["labels"] is None or not ("logits" in named or "probabilities" in named):
+    if options["labels"] is None or named.keys().isdisjoint(kinds):
         raise click.UsageError("pass STORE, or --labels and one of --logits and --probabilities")
     return open_arrays(
         store=store,
         labels=options["labels"],
         covariate_names=split(options["covariate_names"]) or None,
         binary=options["binary"],
+        forecast=options["forecast"],
         storage_options=storage,
         **named,
     )
@@ -185,6 +201,7 @@ _COLUMNS = "  NAME is an array, a column, comma-separated columns, or the prefix
 ROLES = {
     "logits": f"Logits, (n, K).{_COLUMNS}  [default: logits]",
     "probabilities": "Predicted probabilities, (n, K), instead of --logits.",
+    "predictions": "Parameters of predictive distributions, with --forecast, instead of --logits.",
     "labels": "Labels: 0..K-1, -1 for a missing label, or names of classes.  [default: labels]",
     "covariates": "Covariates, numbers or texts.  [default: covariates]",
     "covariate_names": "Array of the names of covariates.  [default: covariate_names]",

@@ -30,7 +30,7 @@ class _NullChoice(click.Choice):
 @click.option(
     "--statistic", "-s", "names", multiple=True, **ESTIMATOR,
     help="Estimator to test (repeatable), such as ece; see `calibscale estimators`.  [default: "
-    "klce with --covariates, else jkce]",
+    "klce with --covariates, else jkce, of forecasts kce]",
 )  # fmt: skip
 @click.option(
     "--null", type=_NullChoice(),
@@ -92,12 +92,13 @@ def test(
                 raise click.UsageError(f"--{flag} cannot be used with --null {null} (no draws)")
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
-    statistics = names or (("klce",) if options["covariates"] else ("jkce",))
-    tested = estimators(statistics, options)
-    if drawn_from.draws:
-        centred = drawn_from.centred and any(each.centred_null for each in tested)
-        shared.check_level(alpha, n_replicates, 0 if centred else 1)
     with open_session(store, options, "testing", quiet=quiet) as session:
+        default = "jkce" if session.source.forecast is None else "kce"
+        statistics = names or ("klce" if options["covariates"] else default,)
+        tested = estimators(statistics, options)
+        if drawn_from.draws:
+            centred = drawn_from.centred and any(each.centred_null for each in tested)
+            shared.check_level(alpha, n_replicates, 0 if centred else 1)
         result = run(
             session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after,
             bandwidths=bandwidths, **options,

@@ -21,7 +21,7 @@ from calibscale.data.array_layouts import (
     rows_of,
 )
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
-from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.named_values import encoded, is_named, named_columns
 from calibscale.data.source import ArraySource
 
@@ -146,8 +146,8 @@ def from_arrays(
         choices = named.keys() & ChoiceOptions.__optional_keys__
         if not logits is probabilities is ignore_index is None or binary or choices:
             raise errors.OptionError("predictions= of a forecast= have no logits, … of classes")
-        if predictions is None or forecast is None:
-            raise errors.OptionError("give predictions= together with their kind, forecast=")
+        role_of(forecast, predictions=predictions)
+        assert forecast is not None
         return _of_forecasts(forecast_of(forecast), predictions, labels, covariates, weights, named)
     if (logits is None) == (probabilities is None):
         raise errors.OptionError("give exactly one of logits= and probabilities=")
@@ -202,7 +202,7 @@ def _of_forecasts(
     """Source of predictive distributions."""
     names, name = named.get("covariate_names"), named.get("name", "arrays")
     values = _column(forecast.stacked(predictions), "predictions")
-    labels = _column(labels, "labels")
+    labels = _column(labels, "outcomes")
     weights = weights if weights is None else _column(weights, "weights")
     categories: dict[str, tuple[str, ...]] = {}
     if covariates is not None:
@@ -316,7 +316,9 @@ def _check_lengths(
         if len(column.shape) not in dims:
             raise errors.InvalidDataError(
                 f"{name}: {what} must be ({rows}{', d' if 2 in dims else ','}), not of shape "
-                f"{column.shape}" + input_hints.of_shape(column.shape, column) * (what == "labels")
+                f"{column.shape}"
+                + input_hints.of_shape(column.shape, column)
+                * (what == "labels" and kind != "predictions")
             )
         if int(column.shape[0]) != rows:
             raise errors.InvalidDataError(

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale import engine
 from calibscale.data.array_layouts import integer_labels
-from calibscale.data.arrays import from_arrays
+from calibscale.data.arrays import SourceNames, from_arrays
+from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.ingest.columns import (
     categories_of,
     coded,
@@ -26,7 +27,7 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.named_values import encoded
-from calibscale.data.source import KINDS, ArraySource
+from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError, require
 
 _FRAMES = (
@@ -191,8 +192,8 @@ class _Frame(TableReader):
     def named(self, role: str, given: str | Sequence[str], others: set[str]) -> tuple[str, ...]:
         """Columns of a role: one, a list, or for predictions those with a prefix."""
         names = (given,) if isinstance(given, str) else tuple(map(str, given))
-        if role in KINDS and isinstance(given, str) and given not in self.names:
-            names = numbered_columns(str(self._path), self.names, given)
+        if role in PREDICTIONS and isinstance(given, str) and given not in self.names:
+            names = numbered_columns(str(self._path), self.names, given, role in KINDS)
             names = names or prefixed_columns(self.names, given, others) or (given,)
         for name in names:
             if self.names.count(name) != 1:
@@ -262,11 +263,12 @@ def from_frame(
     *,
     probabilities: str | Sequence[str] | None = None,
     logits: str | Sequence[str] | None = None,
+    predictions: str | Sequence[str] | None = None,
+    forecast: str | Forecast | None = None,
     labels: str,
     covariates: str | Sequence[str] | None = None,
     weights: str | None = None,
-    class_names: Sequence[str] | None = None,
-    name: str = "frame",
+    **named: Unpack[SourceNames],
 ) -> ArraySource:
     """Describe predictions in columns of a data frame, which are read in blocks of rows.
 
@@ -281,9 +283,14 @@ def from_frame(
         Exactly one of the two: a prefix, such as ``p_`` of the columns ``p_cat, p_dog`` or ``p_0,
         p_1``; a list of columns; one column of lists of K numbers; or one column of numbers,
         P(y = 1) or its log-odds.
+    predictions : str or list of str, optional
+        In place of them: columns of predictive distributions of the kind `forecast`, in the order
+        that `from_arrays` states, or a prefix as above.
+    forecast : str or Forecast, optional
+        Kind of the `predictions`, such as ``normal`` or ``quantiles(levels=[0.1, 0.5, 0.9])``.
     labels : str
         Column of integers 0..K−1 or booleans, or of texts or categories among the names of the
-        classes; −1 or null where the label is not yet known.
+        classes; −1 or null where the label is not yet known.  Of forecasts a column of numbers.
     covariates : str or list of str, optional
         Columns of numbers, booleans, texts or categories, or one column of lists of numbers.
         Results print the values of texts.
@@ -323,10 +330,12 @@ def from_frame(
     >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
     (('cat', 'dog'), 0.667)
     """
-    if (logits is None) == (probabilities is None):
+    rest: dict[str, Any] = {**named}
+    class_names, name = rest.pop("class_names", None), rest.pop("name", "frame")
+    kind = role_of(forecast, logits=logits, probabilities=probabilities, predictions=predictions)
+    if kind is None:
         raise OptionError("give exactly one of logits= and probabilities=")
-    kind = "probabilities" if logits is None else "logits"
-    predictions = logits or probabilities or ()
+    predictions = logits or probabilities or predictions or ()
     reader = _Frame(frame, name)
     requested = {"labels": labels, "covariates": covariates, "weights": weights}
     given = {role: names for role, names in requested.items() if names is not None}
@@ -334,7 +343,8 @@ def from_frame(
     others = set(chain(*roles.values()))
     roles = {kind: reader.named(kind, predictions, others)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
-    binary = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
+    single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
+    binary = single and forecast is None
     layout = layout_of(name, lambda: reader, prefix, binary, roles)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
@@ -349,7 +359,7 @@ def from_frame(
     categories = categories_of([layout])
     codes = {each: numbers_of(names) for each, names in categories.items()}
     classes = {labels: numbers_of(() if class_names is None else class_names)}
-    dtypes = {kind: layout.dtype, "labels": np.dtype(np.int64)}
+    dtypes = {kind: layout.dtype} | ({"labels": np.dtype(np.int64)} if forecast is None else {})
     columns: dict[str, Any] = {}
     for role, names in roles.items():
         inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
@@ -358,7 +368,7 @@ def from_frame(
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)
     source = from_arrays(
         **columns, covariate_names=layout.covariates or None, binary=binary,
-        class_names=class_names, name=name,
+        class_names=class_names, name=name, forecast=forecast, **rest,
     )  # fmt: skip
     reader.only(used, layout.step)
     return replace(source, categories=categories)

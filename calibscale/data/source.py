@@ -15,6 +15,7 @@ from calibscale.formatting import one_line
 from calibscale.kernels import random_draws
 
 KINDS = ("logits", "probabilities")
+PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns
 
 # attributes of arrays of dask and xarray, and of columns of frames, which belong to this process
 LAZY = ("dask", "variable", "frame")

@@ -17,7 +17,6 @@ from calibscale.data import input_hints
 from calibscale.data.array_layouts import as_numpy, rows_of
 from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
-    FORMAT,
     StoreColumns,
     StoreGroup,
     describe_columns,
@@ -80,9 +79,10 @@ class Writer:
         ----------
         values : (r, K), or (r,) if binary
             Logits or probabilities, according to the kind of the store; or (r, K, …) with labels
-            (r, …), see `from_arrays`.
+            (r, …), see `from_arrays`.  In a store of forecasts (r, P), or a tuple of its parts.
         labels : (r,) integers
-            −1 where the label is not yet known.
+            −1 where the label is not yet known.  In a store of forecasts the observed numbers,
+            NaN where the outcome is not yet known.
         covariates : (r, d), or (r,) if there is one covariate
             Required if the store has covariates, else refused.
         weights : (r,)
@@ -96,11 +96,16 @@ class Writer:
             If a shape or type does not match the store; no row is added then.
         """
         self._check_open()
+        forecast = self._store.forecast
+        values = values if forecast is None else forecast.stacked(values)
         values, labels = as_numpy(values, self._store.kind), as_numpy(labels)
-        values, labels, covariates, weights = rows_of(
-            values, labels, covariates, weights, binary=self._store.binary,
-            ignore_index=ignore_index, name=self._store.url,
-        )  # fmt: skip
+        if forecast is None:
+            values, labels, covariates, weights = rows_of(
+                values, labels, covariates, weights, binary=self._store.binary,
+                ignore_index=ignore_index, name=self._store.url,
+            )  # fmt: skip
+        elif ignore_index is not None:
+            raise OptionError("outcomes have no ignore_index=: pass NaN where they are not known")
         part = fitting(self._store, self._dtype, values, labels, covariates, weights)
         self._parts.append(part)
         self._buffered += len(part["labels"])
@@ -200,7 +205,7 @@ def fitting(
     store: StoreGroup, dtype: Any, values: Any, labels: Any, covariates: Any, weights: Any
 ) -> dict[str, np.ndarray]:
     """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
-    width = 1 if store.binary else store.classes
+    width, forecast = store.columns, store.forecast
     values = as_numpy(values, store.kind)
     values = values.reshape(-1, 1) if store.binary and values.ndim == 1 else values
     labels = as_numpy(labels)
@@ -209,13 +214,17 @@ def fitting(
             f"{store.kind} must be (rows, {width}) numbers, not {values.dtype} {values.shape}"
             + input_hints.of_images(values.shape)
         )
-    if labels.shape != values.shape[:1] or labels.dtype.kind not in "iu":
+    types, whole = ("iu", "integers") if forecast is None else ("iufb", "numbers")
+    if labels.shape != values.shape[:1] or labels.dtype.kind not in types:
         raise InvalidDataError(
-            f"labels must be {len(values)} integers, not {labels.dtype} {labels.shape}"
+            f"labels must be {len(values)} {whole}, not {labels.dtype} {labels.shape}"
             + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
         )
-    outside = (labels < -1) | (labels >= store.classes)
-    if outside.any():
+    if forecast is not None:
+        labels = labels.astype(np.float64)
+        if (wrong := forecast.refused(labels)) is not None:
+            raise InvalidDataError(f"row {wrong[0]} of those appended: {wrong[1]}", wrong[0])
+    elif (outside := (labels < -1) | (labels >= store.classes)).any():
         i = int(np.argmax(outside))
         raise InvalidDataError(
             f"row {i} of those appended has the label {labels[i]}, outside "
@@ -255,7 +264,7 @@ def fitting(
 
 
 class LogitStore(StoreGroup):
-    """Predictions and labels of one classifier on disk, as a zarr v3 group.
+    """Predictions and labels of one model on disk, as a zarr v3 group.
 
     The attribute ``rows`` is the commit: rows beyond it, left by a crash, are ignored, and the
     next writer removes them.  A new store is unfinished until its first `Writer` commits or
@@ -303,9 +312,15 @@ class LogitStore(StoreGroup):
         classes : int
             K, at least 2.
         kind : {"logits", "probabilities"}
+            Of predictions of classes.
+        forecast : str or Forecast
+            In place of `classes`: kind of predictive distributions, see `from_arrays`.
+        columns : int
+            Number P of columns of forecasts: m of ensembles, 3m of mixtures; others have their own.
         binary : bool
             Whether to store one column, P(y = 1) or its log-odds; K is then 2.
         dtype : float16, float32 or float64
+            Default: float32, or float64 for forecasts, so that ties with outcomes are kept.
         covariate_names : sequence of str
             Names of the covariate columns.
         categories : {covariate: names}, optional
@@ -328,7 +343,6 @@ class LogitStore(StoreGroup):
             raise OptionError(f"dtype, provenance, notes and names: {error}") from error
         described, dtype = describe_columns(**columns)
         meta = {
-            "format": FORMAT,
             **described,
             "provenance": provenance or {},
             "notes": notes or {},
@@ -375,19 +389,23 @@ class LogitStore(StoreGroup):
             binary=self.binary,
             rows=self.rows,
             name=str(self.url),  # without its options
+            forecast=self.forecast,
         )
 
     def info(self) -> dict[str, Any]:
         """JSON object that ``calibscale info`` shows."""
         values = self._array(self.kind)
+        described: dict[str, Any] = {"classes": self.classes, "binary": self.binary}
+        if "forecast" in self._meta:
+            settings = {k: v for k, v in self._meta["forecast"].items() if v is not None}
+            described = {"forecast": settings, "columns": self.columns}
         return {
             "store": str(self.url),
             "format": int(self._meta["format"]),
             "kind": self.kind,
             "rows": self.rows,
             **({} if self.finished else {"unfinished": self._remedy()}),
-            "classes": self.classes,
-            "binary": self.binary,
+            **described,
             "dtype": str(values.dtype),
             "chunk_rows": int(values.chunks[0]),
             "shard_rows": None if values.shards is None else int(values.shards[0]),
@@ -395,7 +413,7 @@ class LogitStore(StoreGroup):
             "covariates": list(self.covariate_names),
             "categories": {name: list(names) for name, names in self.categories.items()},
             "weights": self.has_weights,
-            "class_names": self._meta["class_names"],
+            **{name: self._meta[name] for name in ("class_names",) if name in self._meta},
             "provenance": self.provenance,
         }
 

@@ -5,29 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Required, Self, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.data import zarr_arrays
+from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.source import KINDS, ArraySource
-from calibscale.errors import OptionError, StoreError, require
+from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 
-FORMAT = 1
+FORMAT = 2  # of stores of forecasts; those of classes have format 1
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
 LARGE = 2**30  # bytes of predictions above which chunks share files
 SHARD_CHUNKS = 4
-_NO_LABEL = -2  # fill value of labels: marks rows of a missing chunk
+_NO_LABEL, _NO_OUTCOME = -2, np.inf  # fill values of labels: mark rows of a missing chunk
 
 
 class StoreColumns(TypedDict, total=False):
     """Columns of a store, as described in `LogitStore.create`."""
 
-    classes: Required[int]
+    classes: int
     kind: str
     binary: bool
+    forecast: str | Forecast
+    columns: int
     dtype: Any
     covariate_names: Sequence[str]
     categories: Mapping[str, Sequence[str]] | None
@@ -36,46 +39,74 @@ class StoreColumns(TypedDict, total=False):
 
 
 def describe_columns(
-    classes: int, kind: str = "logits", binary: bool = False, dtype: Any = np.float32,
-    covariate_names: Sequence[str] = (), categories: Mapping[str, Sequence[str]] | None = None,
-    weights: bool = False, class_names: Sequence[str] | None = None,
+    dtype: Any = None, covariate_names: Sequence[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None, weights: bool = False,
+    class_names: Sequence[str] | None = None, forecast: str | Forecast | None = None,
+    **predictions: Any,
 ) -> tuple[dict[str, Any], np.dtype]:  # fmt: skip
     """Check the columns of a new store; return their attributes and the type of predictions."""
+    types = (np.float16, np.float32, np.float64)[forecast is not None :]
     try:
-        dtype = np.dtype(dtype)
+        dtype = np.dtype(dtype or types[1])
         levels = {name: list(names) for name, names in (categories or {}).items()}
         json.dumps([class_names, levels], allow_nan=False)
     except (TypeError, ValueError) as error:
         raise OptionError(f"dtype, provenance, notes and names: {error}") from error
     if isinstance(covariate_names, str) or isinstance(class_names, str):
         raise OptionError("names must be a list of strings, not one string")
-    require(kind in KINDS, f"kind must be one of {', '.join(KINDS)}", kind)
-    if dtype not in (np.float16, np.float32, np.float64):
-        raise OptionError(f"dtype must be float16, float32 or float64, not {dtype}")
-    if classes < 2 or (binary and classes != 2):
-        raise OptionError(f"{classes} classes are invalid{' with binary' * binary}")
-    if class_names is not None and len(class_names) != classes:
-        raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
+    if dtype not in types:
+        names = " or ".join(each.__name__ for each in types[-2:])
+        raise OptionError(f"dtype must be {'float16, ' * (len(types) > 2)}{names}, not {dtype}")
+    if forecast is None:
+        described = _of_classes(class_names, **predictions)
+    else:
+        require(class_names is None, "forecast= has no class_names")
+        described = _of_forecasts(forecast_of(forecast), **predictions)
     if unknown := sorted(set(levels) - set(covariate_names)):
         raise OptionError(f"categories: there is no covariate {unknown[0]!r}")
     if len(set(covariate_names)) != len(covariate_names):
         raise OptionError(f"covariate names repeat: {list(covariate_names)}")
     return {
-        "kind": kind,
-        "binary": binary,
-        "classes": classes,
-        "class_names": list(class_names) if class_names is not None else None,
+        **described,
         "covariate_names": list(covariate_names),
         "categories": levels,
         "weights": weights,
     }, dtype
 
 
+def _of_classes(
+    class_names: Sequence[str] | None, classes: int, kind: str = "logits", binary: bool = False
+) -> dict[str, Any]:
+    """Attributes of predictions of classes."""
+    require(kind in KINDS, f"kind must be one of {', '.join(KINDS)}", kind)
+    if classes < 2 or (binary and classes != 2):
+        raise OptionError(f"{classes} classes are invalid{' with binary' * binary}")
+    if class_names is not None and len(class_names) != classes:
+        raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
+    return {
+        "format": 1,
+        "kind": kind,
+        "binary": binary,
+        "classes": classes,
+        "class_names": list(class_names) if class_names is not None else None,
+    }
+
+
+def _of_forecasts(forecast: Forecast, columns: int | None = None, **others: Any) -> dict[str, Any]:
+    """Attributes of predictive distributions."""
+    require(not others, f"forecast= has no {', '.join(others)}=: give columns=, if anything")
+    columns = forecast.columns if columns is None else columns
+    require(columns, f"predictions of kind {forecast.name} need columns=, their number of columns")
+    assert columns is not None
+    forecast.check_columns(columns, "columns=")
+    settings = forecast.description
+    return {"format": FORMAT, "kind": forecast.name, "forecast": settings, "columns": columns}
+
+
 def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
     """Create the group and its empty arrays."""
-    kind, d = meta["kind"], len(meta["covariate_names"])
-    columns = 1 if meta["binary"] else meta["classes"]
-    empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta["binary"])
+    kind, d, columns = meta["kind"], len(meta["covariate_names"]), _columns(meta)
+    empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta.get("binary", False))
     chunk = empty.block_rows
     sharded = expected_rows * columns * dtype.itemsize > LARGE
     group = zarr.open_group(**zarr_arrays.for_zarr(address), mode="w-", zarr_format=3)
@@ -96,12 +127,20 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
         )
 
     add(kind, columns, dtype, np.nan)
-    add("labels", None, np.int32, _NO_LABEL)
+    if "forecast" in meta:
+        add("labels", None, np.float64, _NO_OUTCOME)
+    else:
+        add("labels", None, np.int32, _NO_LABEL)
     if d:
         add("covariates", d, np.float64, np.nan)
     if meta["weights"]:
         add("weights", None, np.float64, np.nan)
     group.attrs[KEY] = meta  # last: a group without it is not a store
+
+
+def _columns(meta: dict[str, Any]) -> int:
+    """Number of columns of predictions."""
+    return int(meta.get("columns") or (1 if meta["binary"] else meta["classes"]))
 
 
 def is_store(url: str | Path) -> bool:
@@ -122,12 +161,14 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
         )
     rows, classes = meta.get("rows"), meta.get("classes")
     names, labels = meta.get("covariate_names"), meta.get("class_names")
+    of_forecasts = "forecast" in meta
     valid = {
-        "format": written == FORMAT,
-        "kind": meta.get("kind") in KINDS,
+        "format": written == (FORMAT if of_forecasts else 1),
+        "kind": of_forecasts or meta.get("kind") in KINDS,
+        "forecast": not of_forecasts or _is_forecast(meta),
         "rows": type(rows) is int and rows >= 0,
-        "classes": type(classes) is int and classes >= 2,
-        "binary": isinstance(meta.get("binary"), bool),
+        "classes": of_forecasts or (type(classes) is int and classes >= 2),
+        "binary": of_forecasts or isinstance(meta.get("binary"), bool),
         "weights": isinstance(meta.get("weights"), bool),
         "covariate_names": _are_names(names),
         "class_names": labels is None or (_are_names(labels) and len(labels) == classes),
@@ -141,6 +182,16 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
             raise StoreError(
                 f"{url}: its attribute {key!r} is damaged: {meta.get(key, 'missing')!r}"
             )
+
+
+def _is_forecast(meta: dict[str, Any]) -> bool:
+    """Whether kind, settings and number of columns describe predictive distributions."""
+    try:
+        described = forecast_of(str(meta["kind"]), **meta["forecast"])
+        described.check_columns(meta["columns"], "columns")
+    except (CalibscaleError, TypeError, KeyError):
+        return False
+    return type(meta["columns"]) is int and meta["columns"] > 0
 
 
 def _are_names(value: Any) -> bool:
@@ -231,13 +282,24 @@ class StoreGroup:
 
     @property
     def kind(self) -> str:
-        """``logits`` or ``probabilities``."""
+        """``logits``, ``probabilities``, or the kind of the forecasts."""
         return str(self._meta["kind"])
 
     @property
+    def forecast(self) -> Forecast | None:
+        """Kind of the predictive distributions with its settings; None in a store of classes."""
+        settings = self._meta.get("forecast")
+        return None if settings is None else forecast_of(self.kind, **settings)
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of predictions."""
+        return _columns(self._meta)
+
+    @property
     def classes(self) -> int:
-        """K."""
-        return int(self._meta["classes"])
+        """K; 0 in a store of forecasts."""
+        return int(self._meta.get("classes", 0))
 
     @property
     def dtype(self) -> np.dtype:
@@ -247,11 +309,11 @@ class StoreGroup:
     @property
     def binary(self) -> bool:
         """Whether the predictions are one column."""
-        return bool(self._meta["binary"])
+        return bool(self._meta.get("binary", False))
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        names = self._meta["class_names"]
+        names = self._meta.get("class_names")
         return None if names is None else tuple(names)
 
     @property
@@ -328,7 +390,7 @@ class StoreGroup:
             if not isinstance(array, zarr.Array):
                 raise StoreError(f"{self.url}: {name} is not an array")
             zarr_arrays.refuse_objects(array, f"{self.url}/{name}")
-            widths = {self.kind: (1 if self.binary else self.classes,)}
+            widths = {self.kind: (self.columns,)}
             widths["covariates"] = (len(self.covariate_names),)
             if array.shape[1:] != widths.get(name, ()):
                 raise StoreError(f"{self.url}: {name} has shape {array.shape}, unlike the store's")

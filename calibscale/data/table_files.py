@@ -8,8 +8,10 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from calibscale.data.arrays import SourceNames
+from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.columns import check_files, layouts_of, prefixed_columns
@@ -18,7 +20,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import ArrowTable, ParquetTable, reading
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
-from calibscale.errors import MissingNameError, OptionError, require
+from calibscale.errors import MissingNameError, OptionError
 
 # columns of a role that is not named
 _USUAL = {
@@ -34,11 +36,13 @@ def from_file(
     *,
     probabilities: _Names | None = None,
     logits: _Names | None = None,
+    predictions: _Names | None = None,
+    forecast: str | Forecast | None = None,
     labels: str | None = None,
     covariates: _Names | None = None,
     weights: str | None = None,
-    class_names: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **named: Unpack[SourceNames],
 ) -> ArraySource:
     """Describe predictions in a table file, which is read in batches of rows.
 
@@ -55,6 +59,8 @@ def from_file(
         p_1``; a list of columns; one column of lists of K numbers; or one column of numbers,
         P(y = 1) or its log-odds.  Default: the columns with a usual name, such as
         ``probabilities``, ``p_…`` or ``logits``, if there are no others.
+    predictions, forecast
+        In place of them: columns of predictive distributions and their kind, see `from_frame`.
     labels : str, optional
         Column of integers 0..K−1 or booleans, or of texts among the names of the classes; −1 or
         empty where the label is not yet known.  Default: the only column with a usual name, such as
@@ -92,22 +98,24 @@ def from_file(
     files = input_files([path], storage_options)
     check_files(files)
     names = _names(files)
-    require(probabilities is None or logits is None, "give only one of logits= and probabilities=")
+    given = {"logits": logits, "probabilities": probabilities, "predictions": predictions}
+    kind = role_of(forecast, **given)
     labels = labels or _usual(path, names, ("labels",))[1]
-    kind, predictions = ("logits", logits) if logits else ("probabilities", probabilities)
-    if predictions is None:
-        kind, predictions = _usual(path, names, KINDS, labels)
-    given = {kind: predictions, "labels": labels, "covariates": covariates, "weights": weights}
+    if kind is None:
+        kind, columns = _usual(path, names, KINDS, labels)
+        given[kind] = columns
+    given |= {"labels": labels, "covariates": covariates, "weights": weights}
     roles: dict[str, Any] = {role: columns for role, columns in given.items() if columns}
+    of: dict[str, Any] = {"forecast": forecast, **named}
     if READERS[files[0].suffix] in (ParquetTable, ArrowTable):
-        return from_frame(_Tables(files), **roles, class_names=class_names, name=str(path))
+        return from_frame(_Tables(files), **roles, **of, name=str(path))
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
         keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
-        binary = layouts_of(files, keys, False)[0].columns == 1
+        binary = forecast is None and layouts_of(files, keys, False)[0].columns == 1
         place = f"{folder}/table.zarr"
         addresses = [file.address for file in files]
-        ingest(addresses, place, keys=keys, binary=binary, class_names=class_names)
+        ingest(addresses, place, keys=keys, binary=binary, **of)
         source = replace(LogitStore.open(place).source, name=str(path))
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)

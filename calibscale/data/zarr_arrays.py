@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -156,16 +156,17 @@ def open_arrays(
     store: str | Path | None = None,
     logits: str | Path | None = None,
     probabilities: str | Path | None = None,
+    predictions: str | Path | None = None,
     labels: str | Path,
     covariates: str | Path | None = None,
-    covariate_names: Sequence[str] | None = None,
     weights: str | Path | None = None,
-    binary: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    **described: Any,
 ) -> ArraySource:
     """Open zarr arrays (v2 or v3) by their paths or URLs, or by names inside `store`.
 
-    `storage_options` are those of `LogitStore.open`, for all URLs.
+    `storage_options` are those of `LogitStore.open`, for all URLs; `described` are parameters of
+    `from_arrays` that are no arrays: ``binary``, ``forecast``, ``covariate_names``, …
 
     Raises
     ------
@@ -195,12 +196,12 @@ def open_arrays(
     return from_arrays(
         logits=opened(logits),
         probabilities=opened(probabilities),
+        predictions=opened(predictions),
         labels=opened(labels),
         covariates=opened(covariates),
-        covariate_names=covariate_names,
         weights=opened(weights),
-        binary=binary,
-        name=str(store or logits or probabilities),
+        name=str(store or logits or probabilities or predictions),
+        **described,
     )
 
 

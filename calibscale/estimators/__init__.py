@@ -9,7 +9,6 @@ that take estimators accept this text.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.errors import OptionError
-from calibscale.formatting import name_of
+from calibscale.formatting import name_of, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -204,31 +203,6 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
 
 
 # ---------------------------------------------------------------- text
-
-
-def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and settings of an estimator from its text, such as ``ckce(ridge=0.03)``.
-
-    An OptionError is raised if the text is not a name, or a name with settings in parentheses.
-    """
-    usage = "write a name, or a name and its settings such as ece(bins=10)"
-    try:
-        call = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise OptionError(f"{text[:200]!r} is not an estimator: {usage}") from None
-    if isinstance(call, ast.Name):
-        return call.id, {}
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-        raise OptionError(f"{text[:200]!r} is not an estimator: {usage}")
-    return call.func.id, {k.arg or "**": _value(text.strip(), k.value) for k in call.keywords}
-
-
-def _value(text: str, node: ast.expr) -> Any:
-    """Value of a setting; a text without quotes, such as ``equal-mass``, is a string."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.get_source_segment(text, node)
 
 
 def estimator(requested: Any) -> Estimator:

@@ -165,7 +165,9 @@ def evaluation_of(
             identity = _identity(run, states[_FINGERPRINT])
             pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
         estimates[key] = tuple(
-            replace(_estimate(e, states, pairs, interval, classes, floor), estimator=name)
+            run.judged(
+                replace(_estimate(e, states, pairs, interval, classes, floor), estimator=name)
+            )
             for e, name in zip(run.chosen, names, strict=True)
         )
     overall, outcome = estimates.pop(None), run.outcome(result.counts, started)

@@ -14,6 +14,7 @@ from calibscale import engine
 from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.named_values import named_columns
 from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
@@ -24,7 +25,7 @@ from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Evaluation
-from calibscale.session import Run, default_estimators, listed
+from calibscale.session import Run, bound, default_estimators, listed
 from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
@@ -62,6 +63,8 @@ class Accumulator:
         See `evaluate`.  Estimators that need pairs of rows or several passes are refused.
     classes : int, or sequence of K names
         Number of classes K, or their names in the order of the columns.
+    forecast : str or Forecast
+        In place of `classes`: kind of predictive distributions, see `from_arrays`.
     covariate_names : d names, optional
         Names of the columns of covariates.  Default: those of the first batch.
     categories : {covariate: names}, optional
@@ -70,11 +73,11 @@ class Accumulator:
         Name of a covariate; all estimators are also computed for each of its values.
     interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
         Confidence intervals of the estimates; True: by the jackknife.
-    on_invalid, tolerance
-        See `evaluate`.
     first_row : int
         Number of the first row, on which intervals and certified bounds depend: another one in
         each process, such as ``rank * 10**9``.
+    **rules
+        on_invalid, tolerance: see `evaluate`.
 
     Raises
     ------
@@ -83,9 +86,10 @@ class Accumulator:
 
     Notes
     -----
-    If an estimator needs a bandwidth that is not given, the first 1,000 rows fix it, and a note of
-    the estimate says so.  Accumulators with bandwidths of different rows cannot be merged: set the
-    bandwidths, or start all from copies of one after its first rows and `reset`.
+    If an estimator needs a bandwidth that is not given, or `forecast` a kernel on targets, the
+    first 1,000 rows fix it, and a note of the estimate says so.  Accumulators with bandwidths of
+    different rows cannot be merged: set the bandwidths, or start all from copies of one after its
+    first rows and `reset`.
 
     Examples
     --------
@@ -109,23 +113,30 @@ class Accumulator:
 
     def __init__(
         self, estimators: Estimator | str | Iterable[Estimator | str] | None = None, *,
-        classes: int | Sequence[Any], covariate_names: Sequence[str] | None = None,
+        classes: int | Sequence[Any] | None = None, forecast: str | Forecast | None = None,
+        covariate_names: Sequence[str] | None = None,
         categories: Mapping[str, Sequence[str]] | None = None, group_by: str | None = None,
-        interval: Resampling | str | bool | None = None, on_invalid: str = "raise",
-        tolerance: float | None = None, first_row: int = 0,
+        interval: Resampling | str | bool | None = None, first_row: int = 0, **rules: Any,
     ) -> None:  # fmt: skip
+        one = (classes is None) != (forecast is None)
+        require(one, "give exactly one of classes= and forecast=")
+        self._forecast = None if forecast is None else forecast_of(forecast)
         self._report = estimators is None
-        self._requested = listed(default_estimators() if estimators is None else estimators)
-        if isinstance(classes, int | np.integer):
+        by_default = default_estimators(forecast is not None)
+        self._requested = listed(by_default if estimators is None else estimators)
+        if self._forecast is not None:
+            self._classes, self._class_names = self._forecast.width, None
+        elif isinstance(classes, int | np.integer):
             self._classes, self._class_names = int(classes), None
         else:
+            assert classes is not None
             self._classes, self._class_names = len(classes), tuple(map(str, classes))
         require(self._classes >= 2, "classes must be at least 2", self._classes)
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
         self._interval = requested(interval)
-        self._rules = (on_invalid, tolerance)
+        self._rules = {"on_invalid": "raise", "tolerance": None, **rules}
         self._imagined = self._bound(self._some_rows())  # refuses what no rows allow
         self.reset()
 
@@ -146,13 +157,14 @@ class Accumulator:
 
     def __repr__(self) -> str:
         names = ", ".join(labels_of(self._requested))
-        return f"Accumulator([{names}], classes={self._classes}, rows={self.rows})"
+        kind = f"classes={self._classes}" if self._forecast is None else f"{self._forecast!r}"
+        return f"Accumulator([{names}], {kind}, rows={self.rows})"
 
     # ---------------------------------------------------------------- rows
 
     def update(
-        self, *, probabilities: Any = None, logits: Any = None, labels: Any,
-        covariates: Any = None, weights: Any = None, ignore_index: int | None = None,
+        self, *, probabilities: Any = None, logits: Any = None, predictions: Any = None,
+        labels: Any, covariates: Any = None, weights: Any = None, ignore_index: int | None = None,
     ) -> None:  # fmt: skip
         """Add rows; a batch with an error adds none.
 
@@ -160,6 +172,8 @@ class Accumulator:
         ----------
         probabilities, logits : (r, K) array-like
             Exactly one of the two; of two classes also (r,), P(y = 1) or its log-odds.
+        predictions : (r, P) array-like, or tuple of its parts
+            In place of them with ``forecast=``; labels are then the observed numbers.
         labels, covariates, weights, ignore_index
             See `from_arrays`.
 
@@ -184,7 +198,8 @@ class Accumulator:
             batch = from_arrays(
                 probabilities=probabilities, logits=logits, labels=labels, weights=weights,
                 ignore_index=ignore_index, covariates=covariates, covariate_names=names,
-                class_names=self._class_names, binary=single and self._classes == 2,
+                class_names=self._class_names, predictions=predictions, forecast=self._forecast,
+                binary=single and self._classes == 2 and self._forecast is None,
                 name="accumulated rows",
             )  # fmt: skip
         except NoRowsError:
@@ -208,7 +223,7 @@ class Accumulator:
         OptionError
             If settings, columns or bandwidths differ, or with intervals if first rows do not.
         """
-        names = ("requested", "class_names", "classes", "group_by", "interval", "rules")
+        names = ("requested", "class_names", "classes", "forecast", "group_by", "interval", "rules")
         if any(getattr(self, f"_{n}") != getattr(other, f"_{n}") for n in (*names, "categories")):
             raise OptionError("accumulators with different settings cannot be merged")
         if not other.rows:
@@ -225,7 +240,8 @@ class Accumulator:
             vars(self).update(vars(other))
             other = own
         if self._scan is not None and other._scan is not None:
-            require(self._scan.statistics == other._scan.statistics, _OTHER_BANDWIDTHS)
+            mine, theirs = ((s.statistics, s.rules.forecast) for s in (self._scan, other._scan))
+            require(mine == theirs, _OTHER_BANDWIDTHS)
             for part in (other._total, other._recent):
                 self._total = self._scan.merge(self._total, part)
         for block in other._blocks:
@@ -255,8 +271,12 @@ class Accumulator:
         if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
             return evaluation
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
-        bound = zip(evaluation.estimates, run.chosen, self._imagined.chosen, strict=True)
-        estimates = tuple(e if a == b else e.with_note(note) for e, a, b in bound)
+        kernel = self._forecast is not None and not self._forecast.bound  # on targets
+        bound_to = zip(evaluation.estimates, run.chosen, self._imagined.chosen, strict=True)
+        estimates = tuple(
+            e if a == b and not (kernel and a.notion == "canonical") else e.with_note(note)
+            for e, a, b in bound_to
+        )
         return replace(evaluation, estimates=estimates)
 
     # ---------------------------------------------------------------- states
@@ -266,6 +286,7 @@ class Accumulator:
         columns = {
             "classes": batch.classes, "kind": batch.kind, "binary": batch.binary,
             "weighted": batch.weights is not None, "covariates": batch.covariate_names,
+            "columns": None if self._forecast is None else batch.values.shape[1],
         }  # fmt: skip
         for name, value in columns.items():
             if value != self._columns.get(name, value):
@@ -298,7 +319,8 @@ class Accumulator:
             for name in ("values", "labels", "weights", "covariates")
             for parts in [[getattr(block, name) for block in self._blocks]]
         }
-        run = self._bound(replace(self._source, **columns, rows=len(columns["labels"])))
+        first = replace(self._source, **columns, rows=len(columns["labels"])).with_target()
+        self._source, run = replace(self._source, forecast=first.forecast), self._bound(first)
         self._scan = self._task(run)
         self._run = replace(run, source=self._source, profile=self._imagined.profile)
         blocks, self._blocks = self._blocks, []
@@ -308,7 +330,7 @@ class Accumulator:
     def _task(self, run: Run) -> Scan:
         """Pass of the statistics of a run over rows with the columns of the first batch."""
         assert self._source is not None
-        rules = self._source.rules(*self._rules)
+        rules = self._source.rules(**self._rules)
         statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval)))
         columns: dict[str, Any] = {"group_by": self._group_by, "covariates": run.covariates}
         return replace(scan_of(self._source, statistics, rules, **columns), groups=MAX_GROUPS)
@@ -317,25 +339,31 @@ class Accumulator:
         """Source of drawn rows."""
         rng, n = np.random.default_rng(0), 50
         names = {name for e in self._requested for name in e.covariates}
+        kind, values = "probabilities", rng.dirichlet(np.ones(self._classes), n)
+        if self._forecast is not None:  # increasing, positive and of sum 1: valid for all kinds
+            kind, P = self._forecast.name, self._forecast.columns
+            values = np.sort(rng.dirichlet(np.ones(P or 3), n), axis=1)
+            values /= 1.0 if P else values[:, :1]  # the weight of a mixture of one
         return ArraySource(
-            "probabilities", rng.dirichlet(np.ones(self._classes), n), np.zeros(n, np.int64),
+            kind, values, np.zeros(n, np.int64),
             rng.normal(size=(n, len(names))) if names else None, tuple(sorted(names)), rows=n,
-        )  # fmt: skip
+            forecast=self._forecast,
+        ).with_target()  # fmt: skip
 
     def _bound(self, source: ArraySource) -> Run:
         """Run of the estimators bound to the first rows."""
-        rules = source.rules(*self._rules)
+        rules = source.rules(**self._rules)
         profile = _StreamProfile(source, rules, "serial")
         chosen: list[BoundEstimator | Estimate] = []
         for each in self._requested:
             try:
-                bound = each.bind(profile).open_ended()
-                if bound.pairwise:
+                open_ended = bound(each, profile).open_ended()
+                if open_ended.pairwise:
                     raise OptionError(
                         f"{each.name} needs all pairs of rows, which an Accumulator does not keep; "
                         "use method='features', or evaluate on a store"
                     )
-                chosen.append(bound)
+                chosen.append(open_ended)
             except OptionError as error:
                 if not self._report:
                     raise

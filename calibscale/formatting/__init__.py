@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any
+
+from calibscale.errors import OptionError
 
 SIGN = "mean of y − p, above 0 predictions are too low"  # sign of a bias
 GAP_SIGN = "confidence_gap: mean prediction minus frequency, above 0 predictions are too high"
@@ -57,6 +60,33 @@ TERMS = {
 def name_of(label: str) -> str:
     """Name of an estimator in its label."""
     return label.partition("(")[0]
+
+
+def parse(
+    text: str, what: str = "an estimator", example: str = "ece(bins=10)"
+) -> tuple[str, dict[str, Any]]:
+    """Name and settings of an estimator or another thing, from text such as ``ckce(ridge=0.03)``.
+
+    An OptionError is raised if the text is not a name, or a name with settings in parentheses.
+    """
+    usage = f"is not {what}: write a name, or a name and its settings such as {example}"
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise OptionError(f"{text[:200]!r} {usage}") from None
+    if isinstance(call, ast.Name):
+        return call.id, {}
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise OptionError(f"{text[:200]!r} {usage}")
+    return call.func.id, {k.arg or "**": _setting(text.strip(), k.value) for k in call.keywords}
+
+
+def _setting(text: str, node: ast.expr) -> Any:
+    """Value of a setting; a text without quotes, such as ``equal-mass``, is a string."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.get_source_segment(text, node)
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -163,7 +163,9 @@ def calibration_test(
     certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
     return CalibrationTests(
         results=tuple(
-            replace(trial.result(drawn_from.name, drawn_from.seed, certain), statistic=name)
+            replace(
+                run.judged(trial.result(drawn_from.name, drawn_from.seed, certain)), statistic=name
+            )
             for trial, name in zip(trials, labels(estimators), strict=True)
         ),
         clusters=run.clusters(one_pass),

@@ -208,10 +208,15 @@ _OF_CLUSTERS = ("intraclass_correlation", "design_effect")
 
 
 def size_of(result: dict[str, Any]) -> str:
-    """Number of rows and classes."""
-    text = formatting.plural(result["n"], "row")
-    classes = (result.get("source") or {}).get("classes")
-    return (text if classes is None else f"{text} of {classes} classes") + clusters_of(result)
+    """Number of rows, and of what."""
+    return rows_of(result["n"], result.get("source") or {}) + clusters_of(result)
+
+
+def rows_of(count: int, source: dict[str, Any]) -> str:
+    """Number of rows with the classes of a source, or the kind of its forecasts."""
+    classes = source.get("classes")
+    of = f"forecasts ({source['kind']})" if source.get("forecast") else f"{classes} classes"
+    return formatting.plural(count, "row") + f" of {of}" * (of != "None classes")
 
 
 def clusters_of(result: dict[str, Any]) -> str:

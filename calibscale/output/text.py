@@ -329,7 +329,7 @@ def plan_table(plan: Plan) -> None:
     source = plan.source
     like = "" if plan.rows == source["rows"] else "a store like "
     head = (
-        f"{like}{source['name']}: {plural(plan.rows, 'row')} of {source['classes']} classes, "
+        f"{like}{source['name']}: {doc.rows_of(plan.rows, source)}, "
         f"{plural(plan.workers, 'core' if plan.cluster is None else 'worker')}: "
         f"about {seconds(plan.seconds)}"
     )

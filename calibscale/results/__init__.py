@@ -186,8 +186,12 @@ _PART = Object("PartOfSource", share=Finite, seed=Count, held=bool)
 _SOURCE = Object(
     "Source",
     "Description of a source; `parts` and `recalibrated` say how its rows were derived.",
-    name=str, kind=Annotated[str, Values(("logits", "probabilities"))], rows=Count,
-    classes=Annotated[int, Bounds(ge=2)], binary=bool, weighted=bool,
+    name=str, rows=Count, kind=Annotated[str, Values((
+        "logits", "probabilities", "normal", "mixture", "ensemble", "quantiles", "histogram",
+        "ordinal",
+    ))],
+    classes=Omitted[Annotated[int, Bounds(ge=2)]], binary=Omitted[bool], weighted=bool,
+    forecast=Omitted[Json],
     parts=Omitted[list[_PART]],  # type: ignore[valid-type]
     recalibrated=Omitted[list[Json]], class_names=Omitted[list[str]],
     categories=Omitted[dict[str, list[str]]],

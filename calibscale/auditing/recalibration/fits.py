@@ -33,9 +33,10 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore, as_source
 from calibscale.engine import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
-from calibscale.estimators import hint, parse
+from calibscale.estimators import hint
 from calibscale.estimators.scores import NLL
 from calibscale.evaluation import evaluate, reliability
+from calibscale.formatting import parse
 from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.evaluation_results import Reliability
 from calibscale.results.schemas import validated

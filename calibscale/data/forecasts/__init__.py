@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
+from operator import index
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from calibscale.data.array_layouts import as_numpy
 from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.formatting import parse
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.results import Floats, Ints
 
@@ -21,6 +24,7 @@ REASONS = {
     CROSSING: "quantiles_cross",
     OUTCOME: "outcome_outside",
 }
+_FARTHEST = 1e9  # angle, beyond which sines lose their digits
 
 
 @dataclass(frozen=True)
@@ -57,18 +61,29 @@ class Forecast(ABC):
     targets: ClassVar[str] = "numbers"
 
     def __post_init__(self) -> None:
+        for name in ("bandwidth", "centre"):  # as JSON numbers
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))
+        object.__setattr__(self, "frequencies", index(self.frequencies))
         if self.bandwidth is not None and not 0 < self.bandwidth < np.inf:
             raise OptionError(f"bandwidth must be positive and finite, not {self.bandwidth}")
+        require(np.isfinite(self.centre or 0), "centre must be finite", self.centre)
         require(2 <= self.frequencies <= 4096, "frequencies must be in 2..4096", self.frequencies)
 
     # ---------------------------------------------------------------- layout
 
     def stacked(self, predictions: Any) -> Any:
         """Predictions as one array of rows, from it or from the tuple of its parts."""
-        if isinstance(predictions, tuple):
-            parts = [np.asarray(part, np.float64) for part in predictions]
+        if not isinstance(predictions, tuple):
+            return predictions
+        if any(np.ma.is_masked(part) for part in predictions):
+            raise InvalidDataError("predictions have masked entries; remove those rows")
+        parts = [as_numpy(part, "predictions") for part in predictions]
+        try:
             return np.column_stack(np.broadcast_arrays(*parts))
-        return predictions
+        except ValueError:
+            shapes = ", ".join(str(part.shape) for part in parts)
+            raise InvalidDataError(f"the parts of predictions have the shapes {shapes}") from None
 
     def check_columns(self, count: int, name: str) -> None:
         """Raise `InvalidDataError` unless predictions have as many columns as they need."""
@@ -96,6 +111,8 @@ class Forecast(ABC):
 
     def with_target(self, outcomes: Floats) -> Self:
         """Forecast with the defaults of the kernel on targets, from a sample of outcomes."""
+        if self.bound:
+            return self
         outcomes = np.sort(outcomes[np.isfinite(outcomes)])
         bandwidth, centre = self.bandwidth, self.centre
         if bandwidth is None:
@@ -116,7 +133,9 @@ class Forecast(ABC):
     def angles(self, y: Floats) -> Floats:
         """Outcomes relative to the centre, in units of the step of the frequencies."""
         assert self.centre is not None
-        return np.ascontiguousarray((y - self.centre) * self._per_unit)
+        with np.errstate(over="ignore"):
+            far = (y - self.centre) * self._per_unit
+        return np.ascontiguousarray(np.clip(far, -_FARTHEST, _FARTHEST))
 
     @property
     def _per_unit(self) -> float:
@@ -145,12 +164,27 @@ class Forecast(ABC):
 
     def status(self, values: Floats, y: Floats) -> Ints:
         """Reason for which each row is invalid, or `row_sums.OK` (c,)."""
+        out = self.outcome_status(y)
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.check_values(values, out)
+        out[~np.isfinite(values).all(axis=1)] = row_sums.NOT_FINITE
+        return out
+
+    def outcome_status(self, y: Floats) -> Ints:
+        """Reason for which each outcome is invalid, or `row_sums.OK` (c,)."""
         out = np.full(len(y), row_sums.OK, np.int64)
         out[np.isnan(y)] = row_sums.UNLABELLED
         out[np.isinf(y)] = OUTCOME
-        self.check_values(values, out)
-        out[~np.isfinite(values).all(axis=1)] = row_sums.NOT_FINITE
         return out
+
+    def refused(self, y: Floats) -> tuple[int, str] | None:
+        """Position of the first impossible outcome, and what is wrong with it, if there is one."""
+        status = self.outcome_status(y)
+        wrong = np.flatnonzero(status > row_sums.UNLABELLED)
+        if not len(wrong):
+            return None
+        i = int(wrong[0])
+        return i, self.explained(int(status[i]), np.empty(0), float(y[i]))
 
     def check_values(self, values: Floats, status: Ints) -> None:  # noqa: B027
         """Set the reason for which predictions are invalid; they may be NaN."""
@@ -158,7 +192,8 @@ class Forecast(ABC):
     def explained(self, reason: int, values: Floats, y: float) -> str:
         """What is wrong with an invalid row."""
         if reason == OUTCOME:
-            return f"its outcome is {y:g}"
+            missing = " (a missing chunk of a store reads like this)" * (y > 0)
+            return f"its outcome is {y:g}{missing}"
         if np.isnan(values).all():
             return "all its predictions are NaN (a missing chunk of a store reads like this)"
         k = int(np.argmin(np.isfinite(values)))
@@ -209,13 +244,26 @@ def kinds_of_forecasts() -> list[type[Forecast]]:
     ]  # fmt: skip
 
 
+def role_of(forecast: Any, **given: Any) -> str | None:
+    """Role of the predictions among those given; an OptionError if several are, or kinds lack."""
+    roles = [role for role, predictions in given.items() if predictions is not None]
+    require(len(roles) < 2, f"give exactly one of {', '.join(f'{role}=' for role in given)}")
+    if (forecast is None) != ("predictions" not in roles):
+        raise OptionError("give predictions= together with their kind, forecast=")
+    return roles[0] if roles else None
+
+
 def forecast_of(kind: str | Forecast, **settings: Any) -> Forecast:
-    """Forecast of a kind given by name and settings; a `Forecast` is returned as it is."""
+    """Forecast of a kind given by name and settings, by text, or as it is."""
     if isinstance(kind, Forecast):
         return kind
+    if not settings:
+        kind, settings = parse(str(kind), "a forecast", "quantiles(levels=[0.1, 0.5, 0.9])")
     kinds = {each.name: each for each in kinds_of_forecasts()}
     require(kind in kinds, f"forecast must be one of {', '.join(kinds)}", kind)
     try:
         return kinds[kind](**settings)
-    except TypeError as error:
+    except OptionError:
+        raise
+    except (TypeError, ValueError) as error:
         raise OptionError(f"forecast {kind!r}: {error}") from None

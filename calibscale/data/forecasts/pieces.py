@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
@@ -89,7 +90,8 @@ class _PiecewiseUniform(Forecast):
 def _increasing(numbers: Sequence[float], what: str, low: float, high: float) -> tuple[float, ...]:
     """Numbers as a tuple; an OptionError unless they increase strictly within (low, high)."""
     values = tuple(map(float, np.ravel(numbers)))
-    if len(values) < 2 or not all(np.diff([low, *values, high]) > 0):
+    ordered = np.all(np.less([low, *values], [*values, high]))
+    if len(values) < 2 or not ordered:
         raise OptionError(f"{what} must be at least two increasing numbers in ({low:g}, {high:g})")
     return values
 
@@ -151,6 +153,13 @@ class QuantileForecast(_PiecewiseUniform):
         return np.broadcast_to(shares, (len(values), len(shares))), edges
 
 
+def _of_shares(reason: int, values: Floats) -> str:
+    """What is wrong with probabilities; empty for other reasons."""
+    if reason == row_sums.OFF_SIMPLEX:
+        return f"its probabilities sum to {values.sum():.9g}, not to 1"
+    return f"it has the negative probability {values.min():g}" * (reason == row_sums.NEGATIVE)
+
+
 @dataclass(frozen=True)
 class HistogramForecast(_PiecewiseUniform):
     """Probabilities of bins with the same edges for all rows; predictions are (n, B).
@@ -191,11 +200,7 @@ class HistogramForecast(_PiecewiseUniform):
         status[(values < 0).any(axis=1)] = row_sums.NEGATIVE
 
     def explained(self, reason: int, values: Floats, y: float) -> str:
-        if reason == row_sums.OFF_SIMPLEX:
-            return f"its probabilities sum to {values.sum():.9g}, not to 1"
-        if reason == row_sums.NEGATIVE:
-            return f"it has the negative probability {values.min():g}"
-        return super().explained(reason, values, y)
+        return _of_shares(reason, values) or super().explained(reason, values, y)
 
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
         return values, np.broadcast_to(np.array(self.edges), (len(values), len(self.edges)))
@@ -231,6 +236,7 @@ class OrdinalForecast(Forecast):
     targets: ClassVar[str] = "ordered classes"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", index(self.classes))
         require(self.classes >= 3, "ordered classes must be at least 3", self.classes)
 
     @property
@@ -258,8 +264,8 @@ class OrdinalForecast(Forecast):
         sums[:, -1] = 0.0
         return sums
 
-    def status(self, values: Floats, y: Floats) -> Ints:
-        out = super().status(values, y)
+    def outcome_status(self, y: Floats) -> Ints:
+        out = super().outcome_status(y)
         ok = out == row_sums.OK
         out[ok & (y == -1)] = row_sums.UNLABELLED
         out[ok & ~((y >= -1) & (y < self.classes) & (y == np.floor(y)))] = row_sums.LABEL_RANGE
@@ -270,7 +276,7 @@ class OrdinalForecast(Forecast):
     def explained(self, reason: int, values: Floats, y: float) -> str:
         if reason == row_sums.LABEL_RANGE:
             return f"its label is {y:g}, outside 0..{self.classes - 1} (−1: not yet known)"
-        return HistogramForecast.explained(self, reason, values, y)  # type: ignore[arg-type]
+        return _of_shares(reason, values) or super().explained(reason, values, y)
 
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         F = np.column_stack([np.zeros(len(y)), self.embedded(values, y)])

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from calibscale.data import chunks, input_hints
+from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.ingest.columns import agree, batches, categories_of, filled, layouts_of
 from calibscale.data.ingest.formats import input_files
 from calibscale.data.ingest.readers import reading
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import located
-from calibscale.errors import InvalidDataError, StoreError
+from calibscale.errors import InvalidDataError, StoreError, require
 from calibscale.formatting.progress import reporting
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ def ingest(
     *,
     keys: Mapping[str, str] | None = None,
     binary: bool = False,
+    forecast: str | Forecast | None = None,
     class_names: Sequence[str] | None = None,
     dtype: Any = None,
     progress: Progress | bool | None = None,
@@ -78,17 +80,22 @@ def ingest(
     url : path or fsspec URL of the store
     keys : {role: name}, optional
         Names of the arrays, columns or .npy files of roles; default: the role itself.  Roles are
-        one of ``logits`` and ``probabilities``, ``labels``, and optionally ``weights``,
-        ``covariates`` (several names are separated by commas) and ``covariate_names`` (npz).
+        one of ``logits``, ``probabilities`` and, with `forecast`, ``predictions``; ``labels``; and
+        optionally ``weights``, ``covariates`` (several names are separated by commas) and
+        ``covariate_names`` (npz).
         For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
         that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
     binary : bool
         Whether the predictions are one column, P(y = 1) or its log-odds.
+    forecast : str or Forecast, optional
+        Kind of predictive distributions, such as ``normal`` or ``quantiles(levels=[0.1, 0.9])``,
+        see `from_arrays`.  Labels are then numbers; empty or null means "not yet known".
     class_names : K names, optional
         Names of the classes in the order of the columns, to which text labels refer; default: the
         endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
     dtype : float16, float32 or float64, optional
-        Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl.
+        Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl and
+        for numbers without fractions of forecasts.
     progress : callable(rows done, number of rows or None), or bool, optional
         Called after every batch; True: show a bar.
     provenance : JSON object, optional
@@ -137,8 +144,13 @@ def ingest(
     provenance, overwrite, storage_options = _store_settings(**settings)
     url = located(url, storage_options, strict=False)
     keys, inputs = dict(keys or {}), input_files(files, storage_options)
+    kind = None
+    if forecast is not None:
+        require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
+        keys, kind = {"predictions": "predictions", **keys}, forecast_of(forecast)
+    role_of(kind, predictions=keys.get("predictions"))
     layouts = filled(layouts_of(inputs, keys, binary))
-    first, stored = agree(layouts, binary, dtype, class_names)
+    first, stored = agree(layouts, binary, dtype, class_names, kind)
     class_names = class_names or first.class_names
     categories = categories_of(layouts)
     counts = [layout.rows for layout in layouts if layout.rows is not None]
@@ -149,6 +161,11 @@ def ingest(
             marks.append(file.fingerprint())
     names = {"class_names": None if class_names is None else list(class_names)}
     note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored), **names}
+    columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
+    if kind is None:
+        columns = {"classes": 2 if binary else first.columns, "kind": first.kind, "binary": binary}
+    else:
+        note["forecast"] = repr(kind)
     store = None if overwrite else _existing(url, note)
     resumed = store is not None and not store.finished
     if store is None:
@@ -160,31 +177,29 @@ def ingest(
         }
         store = LogitStore.create(
             url,
-            classes=2 if binary else first.columns,
-            kind=first.kind,
-            binary=binary,
             dtype=stored,
-            class_names=class_names,
             covariate_names=first.covariates,
             categories=categories,
             weights=first.weights,
             provenance={"ingest": origin, **(provenance or {})},
             expected_rows=total,
             notes={"ingest": note},
+            class_names=class_names,
             overwrite=overwrite,
+            **columns,
         )
     before = store.rows
     if not store.finished:
         with store.writer() as writer, reporting(progress, "ingesting", "rows") as report:
             before = done = store.rows  # read again under the lock
-            names_of = (class_names or (), categories, store.classes)
+            names_of = (class_names or (), categories, kind or store.classes)
             for batch in batches(layouts, stored, *names_of, done):
                 writer.append(**batch._asdict())
                 if done == 0:
                     _examine(
                         ArraySource(
                             store.kind, batch.values, batch.labels, weights=batch.weights,
-                            binary=binary, rows=len(batch.labels), name=first.file,
+                            binary=binary, rows=len(batch.labels), name=first.file, forecast=kind,
                         )
                     )  # fmt: skip
                 done += len(batch.labels)

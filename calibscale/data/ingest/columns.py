@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import input_hints
+from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.choice_logs import json_lines
 from calibscale.data.ingest.formats import READERS
 from calibscale.data.ingest.input_files import InputFile
@@ -29,7 +30,7 @@ from calibscale.data.ingest.readers import (
     pickled,
     reading,
 )
-from calibscale.data.source import KINDS
+from calibscale.data.source import KINDS, PREDICTIONS
 from calibscale.errors import (
     BinaryError,
     InvalidDataError,
@@ -39,7 +40,8 @@ from calibscale.errors import (
     require,
 )
 
-_ROLES = (*KINDS, "labels", "covariates", "covariate_names", "weights")
+_COLUMNS = ("labels", "covariates", "covariate_names", "weights")
+_ROLES = (*PREDICTIONS, *_COLUMNS)
 _MAX_CATEGORIES = 10_000  # of a covariate
 
 
@@ -47,7 +49,7 @@ class Batch(NamedTuple):
     """Rows in the types of the store."""
 
     values: NDArray[Any]
-    labels: NDArray[np.int32]
+    labels: NDArray[Any]
     covariates: NDArray[np.float64] | None
     weights: NDArray[np.float64] | None
 
@@ -131,7 +133,8 @@ def layout_of(
         for role, names in roles.items():
             for name in names:
                 column, what = columns[name], f"{file}: {role} ({name!r})"
-                texts_fit = role == "labels" or (role == "covariates" and not heading)
+                of_classes = role == "labels" and kind in KINDS
+                texts_fit = of_classes or (role == "covariates" and not heading)
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
                     hint = input_hints.of_text(column.dtype) * (role == "covariates")
                     raise InvalidDataError(
@@ -165,7 +168,7 @@ def layout_of(
             kind,
             sum(width[name] for name in roles[kind]),
             np.result_type(*(columns[name].dtype for name in roles[kind])),
-            _class_names(roles[kind], keys.get(kind, kind)),
+            _class_names(roles[kind], keys.get(kind, kind)) if kind in KINDS else None,
             covariates,
             texts,
             flags,
@@ -208,22 +211,22 @@ def _roles(
         name = keys.get(role, role)
         single = (name,) if name in reader.names else ()
         several = tuple(name.split(",")) if set(name.split(",")) <= set(reader.names) else ()
-        if role in KINDS and not (single and (binary or reader.column(name).shape)):
-            if not (columns := numbered_columns(file, reader.names, name)):
+        if role in PREDICTIONS and not (single and (binary or reader.column(name).shape)):
+            if not (columns := numbered_columns(file, reader.names, name, role in KINDS)):
                 columns = prefixed_columns(reader.names, name, others)
             return columns or single or several
         return single or (several if role == "covariates" else ())
 
-    others = set(chain(*(keys.get(r, r).split(",") for r in _ROLES[2:])))
+    others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
     listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
-    kinds = [k for k in KINDS if k in keys] or [k for k in KINDS if columns_of(k)]
+    kinds = [k for k in PREDICTIONS if k in keys] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
+        named = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
         raise OptionError(
-            f"{file}: {'both' if kinds else 'neither'} logits {'and' if kinds else 'nor'} "
-            f"probabilities are named; the file has {listed}. Name the predictions with either "
+            f"{file}: {named} are named; the file has {listed}. Name the predictions with either "
             "--logits NAME or --probabilities NAME (keys=)"
         )
-    roles = {role: columns_of(role) for role in (*kinds, *_ROLES[2:])}
+    roles = {role: columns_of(role) for role in (*kinds, *_COLUMNS)}
     for role, names in roles.items():
         if not names and (role in keys or role in (*kinds, "labels")):
             key = keys.get(role, role)
@@ -234,21 +237,27 @@ def _roles(
             raise MissingNameError(message, role, what)
         if double := [name for name in names if reader.names.count(name) > 1]:
             raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
-    return {role: names for role, names in roles.items() if names}
+    own = {*roles[kinds[0]]}  # such as the weights of mixtures, unless named as a role as well
+    return {
+        role: names for role, names in roles.items()
+        if names and (role in (*kinds, *keys) or not own.intersection(names))
+    }  # fmt: skip
 
 
-def numbered_columns(file: str, names: Sequence[str], name: str) -> tuple[str, ...]:
-    """Columns ``name_0 … name_{K−1}`` or ``name0 … ``, in this order."""
+def numbered_columns(
+    file: str, names: Sequence[str], name: str, complete: bool = True
+) -> tuple[str, ...]:
+    """Columns ``name_0 … name_{K−1}`` or ``name0 … ``, in this order; with gaps if not complete."""
     columns: dict[int, str] = {}
     for column in names:
         if match := re.fullmatch(f"({re.escape(name)}_?)([0-9]{{1,9}})", column):
             stem, k = match[1], int(match[2])
             if columns.setdefault(k, column) != column:
                 raise InvalidDataError(f"{file}: {columns[k]!r} and {column!r} are both column {k}")
-    for k in range(len(columns)):
+    for k in range(len(columns)) if complete else ():
         if k not in columns:
             raise InvalidDataError(f"{file}: the column {stem + str(k)!r} is missing")
-    return tuple(columns[k] for k in range(len(columns)))
+    return tuple(columns[k] for k in sorted(columns))
 
 
 def prefixed_columns(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
@@ -267,17 +276,21 @@ def filled(layouts: Sequence[ColumnLayout]) -> list[ColumnLayout]:
 
 
 def agree(
-    layouts: Sequence[ColumnLayout], binary: bool, dtype: Any, class_names: Sequence[str] | None
-) -> tuple[ColumnLayout, np.dtype]:
+    layouts: Sequence[ColumnLayout], binary: bool, dtype: Any, class_names: Sequence[str] | None,
+    forecast: Forecast | None = None,
+) -> tuple[ColumnLayout, np.dtype]:  # fmt: skip
     """Check that layouts agree; return the first and the type to store."""
-    first = layouts[0]
+    first, least = layouts[0], [] if forecast is None else [np.float32]
     class_names = class_names or first.class_names
     for layout in layouts:
         file, kind = layout.file, layout.kind
-        if binary != (layout.columns == 1):
+        if forecast is not None:
+            forecast.check_columns(layout.columns, file)
+        elif binary != (layout.columns == 1):
             what = f"{file}: {layout.columns} columns of {kind}"
             raise BinaryError(what + ", although binary is declared" * binary, declared=binary)
-        if dtype is None and (layout.dtype.kind != "f" or layout.dtype.itemsize > 8):
+        exact = layout.dtype.kind != "f" and forecast is None
+        if dtype is None and (exact or layout.dtype.itemsize > 8):
             raise InvalidDataError(
                 f"{file}: {kind} are {layout.dtype}; choose the type to store (dtype=)"
             )
@@ -291,7 +304,7 @@ def agree(
             "with --class-names A,B,… (class_names=)"
         )
     try:
-        return first, np.dtype(dtype or np.result_type(*(layout.dtype for layout in layouts)))
+        return first, np.dtype(dtype or np.result_type(*least, *(each.dtype for each in layouts)))
     except TypeError as error:
         raise OptionError(f"there is no dtype {dtype!r}") from error
 
@@ -319,10 +332,10 @@ def batches(
     dtype: np.dtype,
     class_names: Sequence[str],
     categories: Mapping[str, Sequence[str]],
-    classes: int,
+    classes: int | Forecast,
     skip: int,
 ) -> Iterator[Batch]:
-    """Rows of all files after the first `skip`, in batches."""
+    """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast."""
     codes = {name: numbers_of(names) for name, names in categories.items()}
     labels = numbers_of(class_names)
     for layout in layouts:
@@ -344,7 +357,7 @@ def batches(
                 covariates, weights = columns.get("covariates"), columns.get("weights")
                 batch = Batch(
                     _cast(layout.file, columns[layout.kind], dtype),
-                    _integers(layout.file, part, columns["labels"][:, 0], classes),
+                    _labels(layout.file, part, columns["labels"][:, 0], classes),
                     None if covariates is None else covariates.astype(np.float64),
                     None if weights is None else weights[:, 0].astype(np.float64),
                 )
@@ -391,7 +404,15 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
         raise InvalidDataError(f"{file}: predictions are too large for {dtype}") from error
 
 
-def _integers(file: str, part: InputPart, labels: NDArray[Any], classes: int) -> NDArray[np.int32]:
+def _labels(
+    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast
+) -> NDArray[Any]:
+    if isinstance(classes, Forecast):
+        labels = labels.astype(np.float64)
+        if (refused := classes.refused(labels)) is not None:
+            i, what = refused
+            raise InvalidDataError(f"{file}, {_place(part, i)}: {what}", part.start + i)
+        return labels
     wrong = (labels < -1) | (labels >= classes)
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)

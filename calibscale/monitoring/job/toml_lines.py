@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import ConfigDict
 
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, LOCAL, Setting, build, hint, parse, settings_of, shown
+from calibscale.estimators import ESTIMATORS, LOCAL, Setting, build, hint, settings_of, shown
 from calibscale.estimators.base import Estimator
+from calibscale.formatting import parse
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
 
 Where = tuple[str | int, ...]  # ("thresholds", 1, "window")

@@ -92,7 +92,8 @@ def _null_note(tests: Sequence[Tested]) -> str:
     if first["null"] is None:
         return ""
     count = max(one.test["replicates"] or 0 for one in tests)
-    drawn = "labels drawn from the predictions" if first["null"] == "labels" else first["null"]
+    what = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
+    drawn = f"{what} drawn from the predictions" if first["null"] == "labels" else first["null"]
     text = f"null: {drawn}, {formatting.plural(count, 'replicate')}, seed {first['seed']}"
     factors = (first["parameters"] or {}).get("bandwidth_factors")
     if factors:
