@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibscale import engine
 from calibscale.data.array_layouts import integer_labels
-from calibscale.data.arrays import SourceNames, from_arrays
+from calibscale.data.arrays import SourceOptions, from_arrays
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.ingest.columns import (
     categories_of,
@@ -268,7 +268,7 @@ def from_frame(
     labels: str,
     covariates: str | Sequence[str] | None = None,
     weights: str | None = None,
-    **named: Unpack[SourceNames],
+    **named: Unpack[SourceOptions],
 ) -> ArraySource:
     """Describe predictions in columns of a data frame, which are read in blocks of rows.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from calibscale.data.arrays import SourceNames
+from calibscale.data.arrays import SourceOptions
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
@@ -42,7 +42,7 @@ def from_file(
     covariates: _Names | None = None,
     weights: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    **named: Unpack[SourceNames],
+    **named: Unpack[SourceOptions],
 ) -> ArraySource:
     """Describe predictions in a table file, which is read in batches of rows.
 

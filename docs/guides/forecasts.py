@@ -1,0 +1,132 @@
+"""
+Predictive distributions
+========================
+
+A regression model that predicts a distribution for each row can be wrong on average, too narrow, or
+right on average and wrong for some rows. This page judges a gradient-boosted quantile regression, a
+Gaussian process and an ensemble of weather forecasts, and shows an error that histograms of the
+probability integral transform (PIT) cannot see.
+"""
+
+# %%
+# Two models of the same data
+# ---------------------------
+# Both predict the progression of diabetes for patients that they were not fitted to: the first as
+# nine quantiles, the second as a mean and a standard deviation.
+
+import numpy as np
+from sklearn.datasets import load_diabetes
+from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.model_selection import KFold
+
+import calibscale as cs
+
+X, y = load_diabetes(return_X_y=True)
+levels = tuple(np.round(np.arange(0.1, 0.95, 0.1), 1).tolist())
+quantiles, normal = np.empty((len(y), len(levels))), np.empty((len(y), 2))
+for train, test in KFold(5, shuffle=True, random_state=0).split(X):
+    for k, level in enumerate(levels):
+        boosted = GradientBoostingRegressor(
+            loss="quantile", alpha=level, n_estimators=60, max_depth=2, random_state=0
+        )
+        quantiles[test, k] = boosted.fit(X[train], y[train]).predict(X[test])
+    process = GaussianProcessRegressor(RBF(0.2) + WhiteKernel(1.0), normalize_y=True)
+    process.fit(X[train], y[train])
+    normal[test] = np.column_stack(process.predict(X[test], return_std=True))
+
+# %%
+# Quantiles of separate models may cross. They are an error that names the first row, so that nobody
+# evaluates a distribution that is none; sorting is the usual remedy.
+
+forecast = cs.QuantileForecast(levels)
+age, bmi = X[:, 0], X[:, 2]
+covariates = dict(covariates=np.column_stack([age, bmi]), covariate_names=["age", "bmi"])
+try:
+    cs.evaluate(cs.from_arrays(predictions=quantiles, forecast=forecast, labels=y), "crps")
+except cs.InvalidDataError as error:
+    print(error)
+
+ordered = np.sort(quantiles, axis=1)
+boosting = cs.from_arrays(
+    predictions=ordered, forecast=forecast, labels=y, name="boosting", **covariates
+)
+gaussian = cs.from_arrays(
+    predictions=normal, forecast="normal", labels=y, name="Gaussian process", **covariates
+)
+
+# %%
+# Scores, coverage and PIT tests need no settings; the kernel errors compare the whole predicted
+# distribution with the outcome, at forecasts that are alike.
+
+for source in (boosting, gaussian):
+    print(cs.evaluate(source), end="\n\n")
+
+# %%
+# The PIT histogram is flat for a calibrated model, and the shares of outcomes below the predicted
+# quantiles follow the diagonal. That of the boosted quantiles is too full at the ends: the
+# quantiles are too close together.
+
+ax = cs.reliability(boosting).plot()
+
+# %%
+# Tests draw the outcomes from the predictions, so that they are exact for 442 patients as for a
+# million rows.
+
+for source in (boosting, gaussian):
+    print(cs.calibration_test(source, ["kce", "klce(covariates=['bmi'])"]), end="\n\n")
+
+# %%
+# Where is it wrong?
+# ------------------
+# An event of each forecast, such as an outcome below the predicted median, has two classes: all
+# that calibscale does with these applies, such as maps of local bias and audits.
+
+below_median = cs.forecast_events(boosting, level=0.5)
+print(cs.audit(below_median, ["age", "bmi"], n_replicates=199, recalibrate=()))
+
+# %%
+# An ensemble of weather forecasts
+# --------------------------------
+# The 20 members agree too much at long lead times. An ensemble is calibrated if the observation
+# could be one of its members, so that its rank among them is uniform.
+
+rng = np.random.default_rng(0)
+days, members = 3000, 20
+state = 15 + 8 * rng.normal(size=days)
+lead = rng.choice([24.0, 96.0], days)
+spread, error = np.where(lead > 24, 1.5, 1.0), np.where(lead > 24, 2.5, 1.0)
+centre = state + error * rng.normal(size=days)
+temperature = cs.from_arrays(
+    predictions=centre[:, None] + spread[:, None] * rng.normal(size=(days, members)),
+    forecast="ensemble",
+    labels=centre + np.where(lead > 24, 2.2, 1.0) * rng.normal(size=days),
+    covariates=lead,
+    covariate_names=["lead"],
+    name="temperature",
+)
+print(cs.evaluate(temperature, ["crps", "pit_kuiper", "jkce"], group_by="lead"))
+ax = cs.reliability(temperature).plot()
+
+# %%
+# Errors that cancel
+# ------------------
+# This forecaster mixes the right distribution with one that is a degree too warm on some days and a
+# degree too cold on the others (Hamill 2001; Gneiting et al. 2007). Its PIT values are exactly
+# uniform, whatever the number of days; the kernel errors, which look at days with similar
+# forecasts or equal covariates, find it.
+
+mean, wind = rng.normal(size=5000), rng.choice([-1.0, 1.0], 5000)
+half, one = np.full((5000, 2), 0.5), np.ones((5000, 2))
+unfocused = cs.from_arrays(
+    predictions=np.hstack([half, np.column_stack([mean, mean + wind]), one]),
+    forecast="mixture",
+    labels=mean + rng.normal(size=5000),
+    covariates=wind,
+    covariate_names=["wind"],
+)
+tests = cs.calibration_test(
+    unfocused, ["pit_kuiper", "ckce", "klce(covariates=['wind'])"], n_replicates=99
+)
+print(tests)
