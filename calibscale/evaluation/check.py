@@ -11,8 +11,9 @@ import numpy as np
 
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
+from calibscale.estimators.forecast_scores import Coverage, PITKuiper, QuantileECE
 from calibscale.estimators.scores import ConfidenceGap
-from calibscale.estimators.skce import JKCE
+from calibscale.estimators.skce import JKCE, KCE
 from calibscale.evaluation import evaluate_by
 from calibscale.formatting import number, p_is
 from calibscale.inference import calibration_test
@@ -36,9 +37,11 @@ def check(
     """Check whether predictions are calibrated: a verdict in one sentence, and what supports it.
 
     The numbers are the gap between confidence and accuracy, the expected calibration error and the
-    squared error without bias in 15 bins, and the kernel calibration error of whole predictions.
-    Each has a jackknife interval and the p-value of `calibration_test`; p-values of the verdict are
-    adjusted for the number of tests.
+    squared error without bias in 15 bins, and the kernel calibration error of whole predictions; of
+    forecasts the quantile calibration error, Kuiper's distance of PIT values, the kernel
+    calibration error, and the coverage of 90 % intervals, which has no test.  Each has a jackknife
+    interval and the p-value of `calibration_test`; p-values of the verdict are adjusted for the
+    number of tests.
 
     Parameters
     ----------
@@ -73,10 +76,13 @@ def check(
     estimators: list[Estimator] = [ConfidenceGap(), ECE(), TCE2Debiased(), JKCE(seed=seed)]
     tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
     with Session.open(source, **options) as session:
+        if session.source.forecast is not None:
+            tested = [QuantileECE(), PITKuiper(), KCE(seed=seed)]
+            estimators = [*tested, Coverage()]
         first = evaluate_by(session, columns, estimators, interval=intervals, floor=False)
         tests = calibration_test(session, tested, n_replicates=n_replicates, seed=seed)
     names = [estimate.estimator for estimate in first.estimates]
-    adjusted = dict(zip(names, _adjusted(tests.results), strict=True))
+    adjusted = dict(zip(names, _adjusted(tests.results), strict=False))
     least = 1 / (n_replicates + 1)
     verdict = _verdict(first, adjusted, 1 - confidence_level, least)
     same = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
@@ -112,14 +118,20 @@ def _verdict(
     """Sentence about the gap if chance does not explain it, else about the other numbers."""
     if result.n == 0:
         return "Nothing to judge: there are no rows with a label and a positive weight."
-    gap = result["confidence_gap"]
+    gap = next(e for e in result.estimates if e.estimator in ("confidence_gap", "coverage"))
     p_values = {name: p for name, p in adjusted.items() if p is not None}
     for name, p in p_values.items():
         if p <= alpha:
             what = (
                 f"Miscalibrated though right on average: {name} is {number(result[name].value, 3)}"
             )
-            if name == gap.estimator:
+            if gap.estimator == "coverage":
+                inside, level = gap.value or 0.0, gap.parameters["level"]
+                what = (
+                    f"Miscalibrated: {name} is {number(result[name].value, 3)}, with "
+                    f"{inside:.1%} of outcomes in the {level:.0%} intervals"
+                ).replace("%", " %")
+            elif name == gap.estimator:
                 what = direction(gap, result.source.get("class_names"))
             return f"{what}, more than chance explains ({p_is(p, p <= least * (1 + 1e-9))})."
     few = gap.interval is None or gap.interval.high - gap.interval.low > WIDEST

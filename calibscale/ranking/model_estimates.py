@@ -18,6 +18,7 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
+from calibscale.estimators.forecast_scores import CRPS
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
@@ -26,6 +27,7 @@ from calibscale.results import Estimate
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run
+from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import (
     Fingerprint,
     Totals,
@@ -137,6 +139,7 @@ class EstimatedModel:
     totals: TotalsState
     counts: RowCounts
     clusters: Clusters | None = None
+    crps: Floats | None = None  # sum over rows, of forecasts
 
     @property
     def value(self) -> float:
@@ -150,12 +153,14 @@ class EstimatedModel:
 
     def ranked(self, rank: int | None, probabilities: tuple[float, ...], run: Run) -> RankedModel:
         weight = float(self.totals.weight)
-        scores = (self.totals.hit, self.totals.brier, self.totals.nll)
-        accuracy, brier, nll = (float(s) / weight if weight > 0 else None for s in scores)
+        sums = {"accuracy": self.totals.hit, "brier": self.totals.brier, "nll": self.totals.nll}
+        if self.crps is not None:
+            sums = {"crps": self.crps}
+        scores = {name: float(s) / weight if weight > 0 else None for name, s in sums.items()}
         return RankedModel(
-            self.name, rank, replace(self.estimate, details={}), probabilities, accuracy, brier,
-            nll, n=self.counts.used, n_unlabelled=self.counts.unlabelled,
-            dropped=self.counts.dropped, source=run.source.describe(),
+            self.name, rank, replace(self.estimate, details={}), probabilities, **scores,
+            n=self.counts.used, n_unlabelled=self.counts.unlabelled, dropped=self.counts.dropped,
+            source=run.source.describe(),
         )  # fmt: skip
 
 
@@ -195,9 +200,9 @@ def _estimate_model(
     grouped = resampling.needs(estimator)
     extra = interval_statistics(estimator, resampling, run.source.classes)
     floors = () if resampling.clustered else estimator.floor_statistics
-    result = run.reporting(stages.next()).scan(
-        [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, _ROWS, _TOTALS]
-    )
+    scores: tuple[Statistic, ...] = () if run.source.forecast is None else CRPS().needs
+    needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, *scores]
+    result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
     states = result.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
     fewest = smallest or totals
@@ -225,7 +230,8 @@ def _estimate_model(
             parts = None if few else parts
     key = int(rows.n), int(rows.hashes[0])
     counts, clusters = result.counts, run.clusters(result)
-    return EstimatedModel(name, estimate, parts, few, coarse, key, totals, counts, clusters)
+    crps = states[scores[0]].totals[0] if scores else None
+    return EstimatedModel(name, estimate, parts, few, coarse, key, totals, counts, clusters, crps)
 
 
 def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, Floats | None]:

@@ -183,17 +183,15 @@ def as_json(value: Any) -> Any:
 
 
 _PART = Object("PartOfSource", share=Finite, seed=Count, held=bool)
+_FORECASTS = ("normal", "mixture", "ensemble", "quantiles", "histogram", "ordinal")
+_KINDS = ("logits", "probabilities", *_FORECASTS)
 _SOURCE = Object(
     "Source",
     "Description of a source; `parts` and `recalibrated` say how its rows were derived.",
-    name=str, rows=Count, kind=Annotated[str, Values((
-        "logits", "probabilities", "normal", "mixture", "ensemble", "quantiles", "histogram",
-        "ordinal",
-    ))],
+    name=str, rows=Count, kind=Annotated[str, Values(_KINDS)],
     classes=Omitted[Annotated[int, Bounds(ge=2)]], binary=Omitted[bool], weighted=bool,
-    forecast=Omitted[Json],
     parts=Omitted[list[_PART]],  # type: ignore[valid-type]
-    recalibrated=Omitted[list[Json]], class_names=Omitted[list[str]],
+    recalibrated=Omitted[list[Json]], class_names=Omitted[list[str]], forecast=Omitted[Json],
     categories=Omitted[dict[str, list[str]]],
 )  # fmt: skip
 Source = Annotated[Json, _SOURCE]

@@ -228,8 +228,8 @@ class RankedModel(SourceRows):
         The estimate with its interval.
     probabilities : tuple of float
         Probability of each rank, the best first; empty where there are no intervals.
-    accuracy, brier, nll : float or None
-        Quality of the predictions, which calibration does not measure.
+    accuracy, brier, nll, crps : float or None
+        Quality of the predictions, which calibration does not measure; crps is that of forecasts.
 
     Examples
     --------
@@ -247,9 +247,10 @@ class RankedModel(SourceRows):
     rank: Annotated[int, Bounds(ge=1)] | None
     estimate: Inline[Estimate]
     probabilities: Hidden[tuple[float, ...]]
-    accuracy: float | None
-    brier: float | None
-    nll: float | None
+    accuracy: float | None = None
+    brier: float | None = None
+    nll: float | None = None
+    crps: Later[Omitted[float | None]] = None
 
     @property
     def value(self) -> float | None:

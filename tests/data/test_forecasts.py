@@ -67,7 +67,7 @@ def test_quantile__of_an_ensemble_is_that_of_numpy():
     forecast, members, _ = bound("ensemble")
     for level in (0.0, 0.1, 0.5, 0.9, 1.0):
         np.testing.assert_allclose(
-            forecast.quantile(members, level), np.quantile(members, level, axis=1)
+            forecast.quantile(members, level), np.quantile(members, level, axis=1, method="weibull")
         )
 
 

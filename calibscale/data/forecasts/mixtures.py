@@ -219,9 +219,10 @@ class EnsembleForecast(Forecast):
         return (values <= threshold).mean(axis=1)
 
     def quantile(self, values: Floats, level: Any) -> Floats:
-        ordered = np.sort(values, axis=1)
-        place = np.broadcast_to(level, len(values)) * (values.shape[1] - 1)
-        k = np.clip(place.astype(np.int64), 0, values.shape[1] - 2)
+        # the k-th of m members is the quantile of level k/(m + 1), as the outcome is one of m + 1
+        ordered, m = np.sort(values, axis=1), values.shape[1]
+        place = np.clip(np.broadcast_to(level, len(values)) * (m + 1.0) - 1.0, 0.0, m - 1.0)
+        k = np.minimum(place.astype(np.int64), m - 2)
         i = np.arange(len(values))
         return ordered[i, k] + (place - k) * (ordered[i, k + 1] - ordered[i, k])
 

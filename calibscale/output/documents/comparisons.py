@@ -161,7 +161,8 @@ def ranking_blocks(
 def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None) -> Block:
     n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
-    extra = [k for k in ("accuracy", "brier", "nll") if any(m.get(k) is not None for m in models)]
+    scores = ("accuracy", "brier", "nll", "crps")
+    extra = [k for k in scores if any(m.get(k) is not None for m in models)]
     noisy = any(m.get("floor") for m in models)
     rows = []
     for model in models:
