@@ -13,7 +13,7 @@ from calibscale import engine
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.inference import batch_of, count_replicates, trial_of
 from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
@@ -52,9 +52,10 @@ def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Rea
     requested: Iterable[Estimator] = ()
     source = session.source
     if ledger is None:
-        requested = job.built_estimators()
-        if source.forecast is None:
-            requested = [e.mergeable(source.classes) for e in requested]
+        requested = [  # notions of classes and of forecasts differ
+            e if source.forecast and CLASSES in e.targets else e.mergeable(source.classes)
+            for e in job.built_estimators()
+        ]
     else:
         _check_same(source, ledger.recipe)
         if source.forecast is not None:  # with the kernel on targets of the first day

@@ -132,7 +132,7 @@ class NightJudge:
                 estimate = part.estimators[k].with_floor(estimate, part.states)
             shown = estimate.to_dict()
             shown.pop("details", None)
-            results.append(shown)
+            results.append(self.recipe.named(shown))
         return results
 
     def _of_day(self, estimate: Estimate, day: str, group: float | None, k: int) -> Estimate:
@@ -156,8 +156,8 @@ class NightJudge:
             return []
         if len(judged.whole.days) == 1:
             entry = self.ledger.day(judged.whole.days[0], self.job.model)[0]
-            return list(entry.info["tests"])
-        return [test.to_dict() for test in judged.whole.tests]
+            return [*map(self.recipe.named, entry.info["tests"])]
+        return [self.recipe.named(test.to_dict()) for test in judged.whole.tests]
 
     def _reliability(self, whole: Window) -> dict[str, Any] | None:
         notion, level = self.job.report.reliability, self.job.confidence

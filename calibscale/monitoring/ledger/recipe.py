@@ -271,6 +271,11 @@ class Recipe:
         """The estimators that are tested."""
         return [e for e in self.estimators if e.name in self.tested]
 
+    def named(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Estimate or test, whose notion is the forecast where there are no classes."""
+        whole = self.forecast is not None and result["notion"] == "canonical"
+        return {**result, "notion": "forecast"} if whole else result
+
     def jackknife(self, confidence_level: float) -> Jackknife:
         """Request of intervals, of rows or of clusters."""
         return Jackknife(confidence_level, clustered=self.cluster is not None)

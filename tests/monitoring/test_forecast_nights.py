@@ -1,0 +1,79 @@
+"""Nights of forecasts: one kernel on targets for all days, PIT values that add, and alarms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from calibscale.monitoring.night import night
+from tests.support.ten_nights import write_job
+
+JOB = """
+ledger = "ledger"
+estimators = [{ name = "jkce" }, { name = "crps" }, { name = "pit_kuiper" }]
+windows = ["day", "7d"]
+[source]
+path = "{date}.zarr"
+[test]
+statistics = ["jkce", "pit_kuiper"]
+replicates = 99
+[alarms]
+tests = ["jkce"]
+"""
+
+
+def _store(path, seed, spread, forecast="normal"):
+    rng = np.random.default_rng(seed)
+    mean, scale = 3 * rng.normal(size=2000), np.exp(0.3 * rng.normal(size=2000))
+    if forecast == "normal":
+        values, y = np.column_stack([mean, scale]), mean + spread * scale * rng.normal(size=2000)
+    else:
+        values = mean[:, None] + rng.normal(size=(2000, 32))
+        y = mean + rng.normal(size=2000)
+    kind = dict(forecast=forecast) | (dict(columns=32) if forecast == "ensemble" else {})
+    store = cs.LogitStore.create(path, **kind)
+    with store.writer() as writer:
+        writer.append(values, y)
+    return cs.from_arrays(predictions=values, forecast=forecast, labels=y)
+
+
+@pytest.mark.long
+def test_nights__merge_days_of_forecasts(tmp_path):
+    job = write_job(tmp_path, JOB)
+    days = {"2026-11-18": 1.0, "2026-11-19": 1.5}
+    sources = [_store(tmp_path / f"{day}.zarr", k, s) for k, (day, s) in enumerate(days.items())]
+    results = [night(job, day).to_dict() for day in days]
+    window = results[1]["windows"][1]
+    values = {r["estimator"]: r["value"] for r in window["results"]}
+    assert {r["notion"] for r in window["results"]} == {"forecast", "pit"}
+    joined = cs.from_arrays(
+        predictions=np.concatenate([s.values for s in sources]),
+        labels=np.concatenate([s.labels for s in sources]),
+        forecast=sources[0].with_target().forecast,  # that of the first day
+    )
+    bandwidth = window["results"][0]["parameters"]["bandwidth"]
+    jkce = cs.JKCE(cs.RandomFourier(bandwidth=bandwidth))
+    whole = cs.evaluate(joined, [jkce, "crps", "pit_kuiper"])
+    for name, tolerance in (("jkce", 1e-9), ("crps", 1e-12), ("pit_kuiper", 1e-4)):
+        assert values[name] == pytest.approx(whole[name].value, rel=tolerance)  # cells of 2^-16
+    p_values = [[t["p_value"] for t in result["windows"][0]["tests"]] for result in results]
+    assert min(p_values[0]) > 0.02
+    assert max(p_values[1]) == 0.01
+
+
+def test_night__of_another_kind_is_refused(tmp_path):
+    job = write_job(tmp_path, JOB)
+    _store(tmp_path / "2026-11-18.zarr", 0, 1.0)
+    _store(tmp_path / "2026-11-19.zarr", 1, 1.0, "ensemble")
+    night(job, "2026-11-18")
+    with pytest.raises(cs.InvalidDataError, match="kind ensemble, but the ledger has normal"):
+        night(job, "2026-11-19")
+
+
+@pytest.mark.parametrize("alarms", ['notions = ["top_label"]', "tolerance = 0.02"])
+def test_alarms__of_classes_are_refused(tmp_path, alarms):
+    job = write_job(tmp_path, JOB.replace('tests = ["jkce"]', alarms))
+    _store(tmp_path / "2026-11-18.zarr", 0, 1.0)
+    with pytest.raises(cs.OptionError, match="alarms of forecasts are by tests= alone"):
+        night(job, "2026-11-18")
