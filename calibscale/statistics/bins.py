@@ -324,8 +324,9 @@ class BinTable(NamedTuple):
         """
         assert self.squares is not None
         draw = residual_draws(self.mean_p, self.weight, self.effective, self.squares)
-        deltas = draw(int(np.clip(_GAPS // len(self.weight), 999, 10_000)))
-        return np.divide(deltas, self.weight, np.zeros_like(deltas), where=self.weight > 0)
+        gaps = draw(int(np.clip(_GAPS // len(self.weight), 999, 10_000)))
+        gaps /= np.where(self.weight > 0, self.weight, np.inf)
+        return gaps
 
     def table(self) -> list[dict[str, Any]]:
         """One dict per bin, for tables and plots; means of an empty bin are None."""
@@ -377,7 +378,9 @@ def residual_draws(
             counts = np.column_stack([rng.binomial(n, p, draws) for n, p in pairs])
         else:
             counts = rng.binomial(whole, rate, size)
-        return (trials * rate - counts) * scale
+        deltas = trials * rate - counts
+        deltas *= scale
+        return deltas
 
     return draw
 
