@@ -99,10 +99,10 @@ def combined(values: Floats) -> tuple[Floats, int]:
     u is a standardised statistic less its regression on those after it, over its deviation: what a
     narrow kernel sees beyond the wider ones, without their noise.  The score is −log of the smaller
     of two p-values, that of Σ_k (max(u_k, 0) + max(u_{k+1}, 0))², as neighbouring kernels see the
-    same error, and twice the smallest of single statistics, each of the gamma distribution with the
-    mean, variance and skewness over data and replicates.  As these are treated alike, the scores
-    are exchangeable if the statistics are, and the rank of the first is an exact test.  1e-4 is
-    added to variances.  [After Chatterjee & Bhattacharya (2023), *Boosting the power of kernel
+    same error, and twice that of the largest −log p of a statistic, each by the gamma distribution
+    with the mean, variance and skewness over data and replicates.  As these are treated alike, the
+    scores are exchangeable if the statistics are, and the rank of the first is an exact test.  1e-4
+    is added to variances.  [After Chatterjee & Bhattacharya (2023), *Boosting the power of kernel
     two-sample tests*]
 
     Parameters
@@ -120,9 +120,9 @@ def combined(values: Floats) -> tuple[Floats, int]:
     covariance = z @ z.T / z.shape[1] + 1e-4 * np.eye(len(z))
     u = np.linalg.solve(np.linalg.cholesky(covariance), z)
     seen = np.pad(np.maximum(u, 0.0), ((1, 1), (0, 0)))
-    pairs = np.sum((seen[1:] + seen[:-1]) ** 2, axis=0, keepdims=True)
-    single = _surprise(z).max(axis=0) - math.log(2.0)
-    scores = np.maximum(_surprise(_standardised(pairs))[0], single)
+    both = np.stack([np.sum((seen[1:] + seen[:-1]) ** 2, axis=0), _surprise(z).max(axis=0)])
+    pairs, largest = _surprise(_standardised(both))
+    scores = np.maximum(np.maximum(pairs, largest - math.log(2.0)), 0.0)
     return scores, len(z) - 1 - int(u[:, 0].argmax())
 
 

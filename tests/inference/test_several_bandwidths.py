@@ -73,8 +73,8 @@ def test_value__is_minus_log_p_of_what_pairs_see_beyond_wider_ones_or_of_the_lar
     beyond = beyond_wider(values)
     seen = [np.zeros(40), *np.maximum(beyond, 0.0), np.zeros(40)]
     pairs = sum((a + b) ** 2 for a, b in pairwise(seen))
-    p = [tail(row) for row in [pairs, *values]]
-    scores = -np.log(np.minimum(p[0], 2.0 * np.min(p[1:], axis=0)))
+    largest = -np.log(np.min([tail(row) for row in values], axis=0))
+    scores = -np.log(np.minimum(tail(pairs), 2.0 * tail(largest)))
     assert [result.value, *result.null_values] == pytest.approx(scores, rel=1e-6)
     assert result.p_value == np.mean(scores >= scores[0] - 1e-6)
     assert result.parameters["largest_at"] == pytest.approx(FACTORS[beyond[:, 0].argmax()])
