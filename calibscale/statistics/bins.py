@@ -367,17 +367,15 @@ def residual_draws(
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
     own, whole = np.random.default_rng(0), trials.astype(np.int64)
-    single = bool((whole == 1).all())  # quicker than binomial draws
 
     def draw(draws: int, rng: np.random.Generator = own, by_bin: bool = False) -> Floats:
-        size = draws, len(whole)
-        if single:
-            counts: NDArray[Any] = rng.random(size) < rate
+        if (whole == 1).all():  # quicker than binomial draws
+            counts: NDArray[Any] = rng.random((draws, len(whole))) < rate
         elif by_bin:  # NumPy prepares each distribution once: twice as quick for many draws
             pairs = zip(whole.tolist(), rate.tolist(), strict=True)
             counts = np.column_stack([rng.binomial(n, p, draws) for n, p in pairs])
         else:
-            counts = rng.binomial(whole, rate, size)
+            counts = rng.binomial(whole, rate, (draws, len(whole)))
         deltas = trials * rate - counts
         deltas *= scale
         return deltas
