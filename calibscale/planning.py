@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import width
-from calibscale.engine.merge_tree import LONGEST_REMOTE_RUN, run_length
+from calibscale.engine.merge_tree import run_length
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.nulls import DrawnLabels, replicates_of
@@ -107,7 +107,7 @@ def _pass(run: Run, rows: int, workers: int) -> tuple[Cost, ClusterCost, Scan]:
         task.merge(state, other)
         merge = time.perf_counter() - started
     busy = min(workers, task.blocks)
-    length = run_length(task, workers, LONGEST_REMOTE_RUN)
+    length = run_length(task, workers)
     tasks = -(-task.blocks // length)
     depth = (task.blocks - 1).bit_length()
     state_bytes = task.state_bytes

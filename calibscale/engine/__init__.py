@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from calibscale.engine import dask_backend, dask_connection
 from calibscale.engine.dask_connection import Connection, available_cpus, parse_bytes
 from calibscale.engine.merge_tree import (
+    Add,
     Checkpoint,
     Outcomes,
     Progress,
@@ -23,8 +25,6 @@ from calibscale.engine.merge_tree import (
     merged,
     one_thread,
     parts_on_threads,
-    run_blocks,
-    run_length,
 )
 from calibscale.errors import OptionError, require
 from calibscale.formatting.progress import reporting
@@ -247,33 +247,36 @@ def resident_bytes() -> int:
 def _fold_here(task: Any, threads: int, report: Progress, checkpoint: Checkpoint | None) -> Any:
     """Fold long blocks one after another; the parts of a block run on several threads."""
 
-    def execute(runs: Runs, stopped: Callable[[], bool]) -> Outcomes:
+    def execute(runs: Runs, add: Add, stopped: Callable[[], bool]) -> Outcomes:
         with one_thread(), parts_on_threads(threads) as run_parts:
             inside = task.threaded(run_parts)
             for block in runs:
-                yield block, inside.state(block), None
+                add(block, inside.state(block))
+                yield block, None
 
     return merged(task, 1, execute, report, checkpoint)
 
 
 def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
-    def execute(runs: Runs, stopped: Callable[[], bool]) -> Outcomes:
-        todo = iter(runs.items())
+    def execute(runs: Runs, add: Add, stopped: Callable[[], bool]) -> Outcomes:
+        todo = iter(runs)
         pending: dict[Future, int] = {}
+
+        def run(block: int) -> None:  # threads merge as well: fewer states wait
+            with one_thread():
+                add(block, task.state(block))
+
         with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
             try:
                 while True:
-                    while len(pending) <= workers and not stopped() and (item := next(todo, None)):
-                        run, blocks = item
-                        pending[pool.submit(run_blocks, task, *blocks)] = run
+                    free = 0 if stopped() else workers + 1 - len(pending)
+                    pending |= {pool.submit(run, block): block for block in islice(todo, free)}
                     if not pending:
                         break
                     for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                        error = future.exception()
-                        state = None if error else future.result()
-                        yield pending.pop(future), state, error
+                        yield pending.pop(future), future.exception()
             except BaseException:  # an interrupt: finish the running blocks, start no others
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    return merged(task, run_length(task, workers), execute, report)
+    return merged(task, 1, execute, report)

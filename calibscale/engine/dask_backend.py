@@ -253,14 +253,17 @@ class _Work:
             _hold, task.shared, key=f"calibscale-{self._token}", pure=False
         )
 
-    def outcomes(self, runs: merge_tree.Runs, stopped: Callable[[], bool]) -> merge_tree.Outcomes:
-        """Yield run, state and failure in the order of completion."""
+    def outcomes(
+        self, runs: merge_tree.Runs, add: merge_tree.Add, stopped: Callable[[], bool]
+    ) -> merge_tree.Outcomes:
+        """Add the states of runs in the order of completion; yield runs and failures."""
         left = iter(runs.items())
         for run, blocks in islice(left, self._window):
             self._send(run, *blocks)
         while self._running:
             run, future = self._next()
-            yield run, *self._outcome(future)
+            state, error = self._outcome(future)
+            yield run, error or merge_tree.failure(add, run, state)
             if not stopped() and (following := next(left, None)):
                 self._send(following[0], *following[1])
 
@@ -350,7 +353,7 @@ def fold(
         threads = opened.threads
         work = _Work(task, opened.client, where, threads)
     try:
-        length = merge_tree.run_length(task, threads, merge_tree.LONGEST_REMOTE_RUN)
+        length = merge_tree.run_length(task, threads)
         return merge_tree.merged(task, length, work.outcomes, report, checkpoint)
     finally:
         work.abandon()

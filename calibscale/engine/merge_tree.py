@@ -116,7 +116,7 @@ def digest(*arrays: NDArray[Any]) -> str:
 
 Progress = Callable[[int, int], None]  # (blocks done, blocks in all)
 
-LONGEST_RUN, LONGEST_REMOTE_RUN = 16, 128  # blocks in a run; remote states cost a transfer
+LONGEST_RUN = 128  # blocks in a run of a remote worker, as its state costs a transfer
 
 
 class Task(Protocol):
@@ -294,20 +294,20 @@ def _subtree(task: Task, first: int, last: int) -> Any:
     return task.merge(left, _subtree(task, middle, last))
 
 
-def run_length(task: Task, workers: int, longest: int = LONGEST_RUN) -> int:
-    """Number of blocks in a run: a power of two, 12 runs per worker.
+def run_length(task: Task, workers: int) -> int:
+    """Number of blocks in a run of a remote worker: a power of two, 12 runs per worker.
 
-    It is 1 for long blocks, and for those that threads must read in order.
+    It is 1 for long blocks, and for those that are read in order.
     """
     length = 1
-    longest = 1 if hasattr(task, "threaded") or getattr(task, "in_order", False) else longest
+    longest = 1 if hasattr(task, "threaded") or getattr(task, "in_order", False) else LONGEST_RUN
     while length < longest and task.blocks // (2 * length) >= 12 * workers:
         length *= 2
     return length
 
 
 class Tree:
-    """Merge tree of the states of runs, which may arrive in any order.
+    """Merge tree of the states of runs, which may arrive in any order and from several threads.
 
     With a checkpoint, each run is one block, as in a `PairTask`.
     """
@@ -316,6 +316,7 @@ class Tree:
         self._task = task
         self._runs = -(-task.blocks // length)
         self._waiting: dict[tuple[int, int], Any] = {}
+        self._lock = threading.Lock()
         self._checkpoint = checkpoint
         if checkpoint is not None:
             for node, arrays in checkpoint.load().items():
@@ -334,13 +335,16 @@ class Tree:
         while (1 << level) < self._runs:
             sibling = run ^ 1
             if (sibling << level) < self._runs:  # else the last node has no sibling
-                other = self._waiting.pop((level, sibling), None)
-                if other is None:
-                    break
-                pair = (other, state) if sibling < run else (state, other)
-                state = self._task.merge(*pair)
+                with self._lock:
+                    other = self._waiting.pop((level, sibling), None)
+                    if other is None:
+                        self._waiting[level, run] = state
+                        break
+                merge = self._task.merge
+                state = merge(other, state) if sibling < run else merge(state, other)
             level, run = level + 1, run >> 1
-        self._waiting[level, run] = state
+        else:
+            self._waiting[level, run] = state
         if self._checkpoint is not None and self._checkpoint.due():
             self.save()
 
@@ -357,20 +361,31 @@ class Tree:
 
 
 Runs = dict[int, tuple[int, int]]  # by number: first block, and last block + 1
-# numbers, states and failures of runs, in the order in which they end
-Outcomes = Generator[tuple[int, Any, BaseException | None], None, None]
+Add = Callable[[int, Any], None]  # of the number of a run and its state
+# numbers of runs in the order in which they end, with the failure of those not added
+Outcomes = Generator[tuple[int, BaseException | None], None, None]
+
+
+def failure(function: Callable[..., object], *args: Any) -> Exception | None:
+    """Error that a call raises, if any."""
+    try:
+        function(*args)
+    except Exception as error:
+        return error
+    return None
 
 
 def merged(
     task: Task,
     length: int,
-    execute: Callable[[Runs, Callable[[], bool]], Outcomes],
+    execute: Callable[[Runs, Add, Callable[[], bool]], Outcomes],
     report: Progress,
     checkpoint: Checkpoint | None = None,
 ) -> Any:
     """Compute the merged state of all blocks.
 
-    `execute` gets the runs to do and a function that says when to start no more of them.
+    `execute` gets the runs to do, the function to which it passes their states, and one that says
+    when to start no more of them.
     """
     tree = Tree(task, length, checkpoint)
     runs = {run: (run * length, min((run + 1) * length, task.blocks)) for run in tree.todo()}
@@ -378,17 +393,15 @@ def merged(
     failures: dict[int, Exception] = {}
     report(done, task.blocks)
     try:
-        with closing(execute(runs, lambda: bool(failures))) as outcomes:
-            for run, state, error in outcomes:
-                try:
-                    if error is not None:
-                        raise error
-                    tree.add(run, state)
-                except Exception as failure:
-                    failures[run] = failure  # not raised: earlier runs may fail too
-                    continue
-                done += runs[run][1] - runs[run][0]
-                report(done, task.blocks)
+        with closing(execute(runs, tree.add, lambda: bool(failures))) as outcomes:
+            for run, error in outcomes:
+                if isinstance(error, Exception):
+                    failures[run] = error  # not raised: earlier runs may fail too
+                elif error is not None:
+                    raise error
+                else:
+                    done += runs[run][1] - runs[run][0]
+                    report(done, task.blocks)
     finally:
         tree.save()
     if failures:  # the error names the first bad row

@@ -91,11 +91,12 @@ def calibration_test(
         logged if the null treats rows as independent.
     bandwidths : int
         Number of bandwidths, from a fifth to 2.5 times that of each statistic, which must be JKCE,
-        KCE, KLCE or another kernel error.  If more than 1, the value of a test is a sum of squares
-        of what each sees beyond the wider ones, standardised by the replicates (as the test of
-        Chatterjee and Bhattacharya 2023).  The test keeps its level, with all rows.  It finds waves
-        and local errors about as often as the best bandwidth (seven see more than five), and
-        errors of one sign everywhere, for which wide bandwidths are best, less often.
+        KCE, KLCE or another kernel error.  If more than 1, the value of a test is −log of an
+        approximate p-value of them together: of squares of what each sees beyond the wider ones
+        (after Chatterjee and Bhattacharya 2023), or of the largest.  The test keeps its level, with
+        all rows.  It finds waves and local errors about as often as the best bandwidth (seven see
+        more than five), and errors of one sign everywhere, for which wide bandwidths are best, less
+        often.
 
     Raises
     ------
@@ -352,14 +353,14 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
     if first.estimate.reason is not None:
         return first
     values = np.array([[trial.value, *trial.values] for trial in trials])
-    sums, which = combined(values)
+    scores, which = combined(values)
     own = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
     estimate = replace(
-        trials[which].estimate, value=float(sums[0]), squared=False,
+        trials[which].estimate, value=float(scores[0]), squared=False,
         parameters={**trials[which].estimate.parameters, **own},
     )  # fmt: skip
     out = MonteCarloTest(trials[which].estimator, estimate)
-    out.add(sums[1:].tolist(), None)
+    out.add(scores[1:].tolist(), None)
     return out
 
 

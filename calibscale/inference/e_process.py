@@ -250,16 +250,6 @@ def learn(sums: Floats) -> tuple[float, ...]:
     return tuple(np.clip(shrunk, -_LARGEST, _LARGEST).tolist())
 
 
-def log_evidence(increments: Floats) -> Floats:
-    """log E_t after each night (nights,), of a mixture over bets and over their first nights.
-
-    E_t = mean_k Σ_s w_s Π_{s ≤ r ≤ t} exp(l_rk) + Σ_{s > t} w_s with w_s = 1/((s+1)(s+2)), so that
-    some process starts when a late drift does.  E is a martingale, as each term is one.
-    `increments` (nights, bets) are sums of log(g_y/q_y) of each night.
-    """
-    return advance(no_evidence(increments.shape[1:]), increments, 0)[0]
-
-
 def log_e_value(p_value: float) -> float:
     """Logarithm of an e-value from a p-value, ∫ κ p^(κ − 1) dκ over [0, 1] [Vovk & Wang 2021].
 
@@ -274,16 +264,17 @@ def log_e_value(p_value: float) -> float:
     return math.log((1.0 - p_value + p_value * log) / (p_value * log * log))
 
 
-def no_evidence(shape: tuple[int, ...]) -> Floats:
-    """Initial state of `advance`: log Σ w_s Π exp(l_r) of each bet before the first night."""
-    return np.full(shape, -np.inf)
+def advance(
+    increments: Floats, running: Floats | None = None, night: int = 0
+) -> tuple[Floats, Floats]:
+    """log E_t after each night from `night` on, of a mixture over bets and over their first nights.
 
-
-def advance(running: Floats, increments: Floats, night: int) -> tuple[Floats, Floats]:
-    """`log_evidence` of the nights from `night` on, and the state for the next night.
-
-    The bets are the last axis of the increments; a mixture is over that axis alone.
+    E_t = mean_k Σ_s w_s Π_{s ≤ r ≤ t} exp(l_rk) + Σ_{s > t} w_s with w_s = 1/((s+1)(s+2)), so that
+    some process starts when a late drift does.  E is a martingale, as each term is one.
+    `increments` (nights, …, bets) are sums of log(g_y/q_y) of each night.  `running` is the state
+    before it, log Σ w_s Π exp(l_r) of each bet, and the second result the one after the last night.
     """
+    running = np.full(increments.shape[1:], -np.inf) if running is None else running
     k = increments.shape[-1]
     logs = np.empty(increments.shape[:-1])
     for at, increment in enumerate(increments):

@@ -324,8 +324,9 @@ class BinTable(NamedTuple):
         """
         assert self.squares is not None
         draw = residual_draws(self.mean_p, self.weight, self.effective, self.squares)
-        deltas = draw(int(np.clip(_GAPS // len(self.weight), 999, 10_000)))
-        return np.divide(deltas, self.weight, np.zeros_like(deltas), where=self.weight > 0)
+        gaps = draw(int(np.clip(_GAPS // len(self.weight), 999, 10_000)))
+        gaps /= np.where(self.weight > 0, self.weight, np.inf)
+        return gaps
 
     def table(self) -> list[dict[str, Any]]:
         """One dict per bin, for tables and plots; means of an empty bin are None."""
@@ -366,18 +367,18 @@ def residual_draws(
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
     own, whole = np.random.default_rng(0), trials.astype(np.int64)
-    single = bool((whole == 1).all())  # quicker than binomial draws
 
     def draw(draws: int, rng: np.random.Generator = own, by_bin: bool = False) -> Floats:
-        size = draws, len(whole)
-        if single:
-            counts: NDArray[Any] = rng.random(size) < rate
+        if (whole == 1).all():  # quicker than binomial draws
+            counts: NDArray[Any] = rng.random((draws, len(whole))) < rate
         elif by_bin:  # NumPy prepares each distribution once: twice as quick for many draws
             pairs = zip(whole.tolist(), rate.tolist(), strict=True)
             counts = np.column_stack([rng.binomial(n, p, draws) for n, p in pairs])
         else:
-            counts = rng.binomial(whole, rate, size)
-        return (trials * rate - counts) * scale
+            counts = rng.binomial(whole, rate, (draws, len(whole)))
+        deltas = trials * rate - counts
+        deltas *= scale
+        return deltas
 
     return draw
 

@@ -24,7 +24,7 @@ class ScoreState(NamedTuple):
     """Keys (c,) and sums Σ1, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p) of each (6, c).
 
     Keys are scores in any order, at most `MAX_SCORES` with repetitions; or, if more of them differ,
-    all cells of `FineHistogram`, from −2^16 to −1.
+    cells of `FineHistogram`, from −2^16 to −1: all, or those with rows.
     """
 
     keys: Floats
@@ -43,14 +43,21 @@ class ScoreState(NamedTuple):
         return ScoreState(keys, np.array([np.bincount(numbers, row) for row in self.sums]))
 
     def in_cells(self) -> ScoreState:
-        """State of the cells instead of the scores."""
-        if not self.exact:
+        """State of all cells instead of the scores."""
+        if not self.exact and len(self.keys) == row_sums.FINE_CELLS:
             return self
+        state = ScoreState(_CELL_KEYS, np.zeros((6, row_sums.FINE_CELLS)))
+        self.add_to(state.sums)
+        return state
+
+    def add_to(self, sums: Floats) -> None:
+        """Add to the sums of all cells (6, 2^16)."""
+        if not self.exact:
+            sums[:, self.keys.astype(int)] += self.sums
+            return
         numbers = FineHistogram("").numbers(self.keys)
-        sums = np.empty((6, row_sums.FINE_CELLS))
         for out, row in zip(sums, self.sums, strict=True):
-            out[...] = np.bincount(numbers, row, row_sums.FINE_CELLS)
-        return ScoreState(_CELL_KEYS, sums)
+            out += np.bincount(numbers, row, len(out))
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class ScoreHistogram(Statistic):
         p, rest, delta, _ = chunk.event(self.notion)
         w, spread = weights_of(chunk), p * np.maximum(rest, 0.0)
         if not state.exact:
-            cells = FineHistogram(self.notion)
+            state, cells = state.in_cells(), FineHistogram(self.notion)
             cells.add(p, delta, chunk.weights, state.sums[:5])
             state.sums[5] += np.bincount(cells.numbers(p), w * w * spread, cells.CELLS)
             return state
@@ -85,8 +92,9 @@ class ScoreHistogram(Statistic):
                 both = both.sorted()
             return both if len(both.keys) <= MAX_SCORES else both.in_cells()
         a = a.in_cells()
-        np.add(a.sums, b.in_cells().sums, out=a.sums)
-        return a
+        b.add_to(a.sums)
+        occupied = np.flatnonzero(a.sums[0])
+        return ScoreState(_CELL_KEYS[occupied], a.sums.take(occupied, axis=1))
 
 
 def _many(scores: Floats) -> bool:

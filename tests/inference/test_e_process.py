@@ -15,9 +15,7 @@ from calibscale.inference.e_process import (
     TolerantEProcess,
     advance,
     learn,
-    log_evidence,
     mean_evidence,
-    no_evidence,
     places,
     shares,
 )
@@ -139,13 +137,13 @@ def test_learn__shrinks_what_may_be_noise():
 
 def test_log_evidence__is_the_mixture_over_restarts_and_bets(rng):
     L = rng.normal(size=(9, 4))
-    result = log_evidence(L)
+    result = advance(L)[0]
     for t in range(9):
         E = 1.0 / (t + 2)  # Σ_{s>t} w_s
         for s in range(t + 1):
             E += np.exp(L[s : t + 1].sum(axis=0)).mean() / ((s + 1) * (s + 2))
         assert result[t] == pytest.approx(np.log(E), rel=1e-12)
-    np.testing.assert_allclose(log_evidence(np.zeros((400, 3))), 0.0, atol=1e-12)
+    np.testing.assert_allclose(advance(np.zeros((400, 3)))[0], 0.0, atol=1e-12)
     logs = np.log([[1.0, 4.0], [3.0, 2.0]])
     np.testing.assert_allclose(mean_evidence(logs, np.array([0.5, 0.5])), np.log([2.0, 3.0]))
     result = mean_evidence(logs, np.array([0.5, 0.25]))
@@ -166,9 +164,9 @@ def test_shares__do_not_change_with_later_groups_and_labels():
 
 def test_log_evidence__does_not_overflow():
     L = np.full((365, 3), 1e4)
-    assert np.isfinite(log_evidence(L)).all()
+    assert np.isfinite(advance(L)[0]).all()
     L[:] = -1e4
-    np.testing.assert_allclose(log_evidence(L)[-1], -np.log(366.0))
+    np.testing.assert_allclose(advance(L)[0][-1], -np.log(366.0))
 
 
 @pytest.mark.long
@@ -181,7 +179,7 @@ def test_drift__is_detected_in_a_few_nights_without_false_alarms():
             _logs(_dirichlet(rng, 2000, 1.0 if t < 20 else 1.3), bets, scheduler="serial").logs
             for t in range(26)
         ])  # fmt: skip
-        alarm = np.flatnonzero(log_evidence(L) >= np.log(20))
+        alarm = np.flatnonzero(advance(L)[0] >= np.log(20))
         alarms += bool(len(alarm)) and alarm[0] < 20
         delays.append(alarm[0] - 19 if len(alarm) else 99)
     assert alarms == 0  # each has probability at most 5 %
@@ -226,7 +224,7 @@ def test_tolerant_bets__alarm_above_the_tolerance_only():
     for series in range(20):
         rng = np.random.default_rng([5, series])
         process, sums = TolerantEProcess("positive", tolerance=eps), []
-        running = no_evidence(process.shape)
+        running = None
         for night in range(64):
             p = rng.uniform(0.1, 0.9, 1000)
             off = np.sign(p - 0.5) * eps * (1 if night < 60 else 6)
@@ -236,7 +234,7 @@ def test_tolerant_bets__alarm_above_the_tolerance_only():
             source = cs.from_arrays(probabilities=p, labels=y, binary=True)
             state = _logs(source, bets, scheduler="serial")
             sums.append(state.sums)
-            logs, running = advance(running, bets.gains(state)[None], night)
+            logs, running = advance(bets.gains(state)[None], running, night)
             if night < 60 and logs[0, 0] >= np.log(20):
                 alarms.append(series)
         last += logs[0, 0] >= np.log(20)

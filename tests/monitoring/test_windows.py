@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.inference.e_process import BettingEProcess, learn, log_evidence
+from calibscale.inference.e_process import BettingEProcess, advance, learn
 from calibscale.inference.resampling import Grouped
 from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import evidence, learned_bets
@@ -213,7 +213,7 @@ def test_evidence__is_that_of_the_days_in_their_order(ledger, days):
     (process,) = collected.processes
     assert collected.days == [_name(k) for k in range(40)]
     L = np.array([_logs(day) for day in days])
-    np.testing.assert_allclose(process.log_evidence, log_evidence(L), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(process.log_evidence, advance(L)[0], rtol=1e-12, atol=1e-12)
     assert np.flatnonzero(logs := process.log_evidence >= np.log(20))[0] in (21, 22)  # of 20 on
     assert logs[-1]
 
@@ -226,13 +226,13 @@ def test_evidence__does_not_depend_on_the_order_in_which_days_come(days, tmp_pat
     L = np.zeros((4, len(_logs(days[0]))))
     L[0], L[3] = _logs(days[0]), _logs(days[3])
     np.testing.assert_allclose(
-        evidence(ledger, "v1", _name(0)).processes[0].log_evidence, log_evidence(L)
+        evidence(ledger, "v1", _name(0)).processes[0].log_evidence, advance(L)[0]
     )
     with ledger.writing():
         ledger.write(_name(1), "v1", {None: Record(ROWS, _vectors([days[1]]), {})})
     L[1] = _logs(days[1])
     np.testing.assert_allclose(
-        evidence(ledger, "v1", _name(0)).processes[0].log_evidence, log_evidence(L)
+        evidence(ledger, "v1", _name(0)).processes[0].log_evidence, advance(L)[0]
     )
 
 
@@ -274,7 +274,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
             L = np.zeros((count, recipe.wagers[0].zero(2).logs.size))
             for day, row in logs[process.group].items():
                 L[day] = row
-            np.testing.assert_array_equal(process.log_evidence, log_evidence(L)[-25:])
+            np.testing.assert_array_equal(process.log_evidence, advance(L)[0][-25:])
         if k > 25 and k not in (*write_late, 60):
             assert len(reads) <= 2 * 16
     scratch = evidence(Ledger.open(tmp_path / "ledger"), "v1", _name(0))

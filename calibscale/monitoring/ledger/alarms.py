@@ -16,14 +16,7 @@ import numpy as np
 from calibscale.atomic_files import write_whole
 from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
-from calibscale.inference.e_process import (
-    BettingEProcess,
-    advance,
-    log_e_value,
-    no_evidence,
-    places,
-    shares,
-)
+from calibscale.inference.e_process import BettingEProcess, advance, log_e_value, places, shares
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store
@@ -115,7 +108,7 @@ def evidence(
             for test in entry.info["tests"]:
                 if test["statistic"] == name and test["p_value"] is not None:
                     increments[_night(entry, first)] = log_e_value(test["p_value"])
-        log = advance(no_evidence((1,)), increments, 0)[0][shown.start :]
+        log = advance(increments)[0][shown.start :]
         processes.append(Process(name, None, log, 1.0 / (len(recipe.wagers) + len(tests))))
     days = [(first + timedelta(night)).isoformat() for night in shown]
     return Evidence(days, processes, damaged)
@@ -156,7 +149,7 @@ class _Walk:
         while state is None and after > 0:
             after -= 1
             state = self._load(after - 1, names[after - 1]) if after else None
-        running = state[0] if state is not None else [no_evidence(shape) for shape in self.shapes]
+        running = state[0] if state else [np.full(shape, -np.inf) for shape in self.shapes]
         for block in range(after, now + 1):
             last = min(BLOCK, shown.stop - block * BLOCK)
             running, logs = self._block(block, last, running)
@@ -207,7 +200,7 @@ class _Walk:
             for wagers, total, state in zip(self.recipe.wagers, increments, states, strict=True):
                 total[_night(entry, self.first) - block * BLOCK] += wagers.gains(state)
         advanced = [
-            advance(start, increment, block * BLOCK)
+            advance(increment, start, block * BLOCK)
             for start, increment in zip(running, increments, strict=True)
         ]
         return [state for _, state in advanced], [log for log, _ in advanced]
