@@ -200,8 +200,8 @@ def _state(statistic, chunk):
         mean, log_scale = chunk.values.T.astype(np.float64)
         columns = {f.name: getattr(chunk, f.name) for f in fields(Chunk)}
         columns |= {"values": np.column_stack([mean, np.exp(log_scale)])}
-        outcomes = chunk.covariates[:, 0]
-        chunk = ForecastChunk(**columns, outcomes=outcomes, forecast=NormalForecast())
+        columns |= {"outcomes": chunk.covariates[:, 0], "forecast": NormalForecast()}
+        chunk = ForecastChunk(**columns)
     return statistic.accumulate(statistic.zero(K), chunk)
 
 
