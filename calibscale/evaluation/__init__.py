@@ -332,7 +332,8 @@ def reliability(
         diagrams: list[Estimator] = [QuantileECE(bins=bins)]
         if session.source.forecast is None:
             notion = notion or default_notion(session.source.classes)
-            classes, bins = _classes(session.source, notion, class_index, group_by), bins or 15
+            classes = _classes(session.source, notion, class_index, group_by)
+            bins = 15 if bins is None else bins
             diagrams = [_Diagram(bins, edges, notion, k if k is None else int(k)) for k in classes]
         elif notion or class_index is not None or edges != "equal-width":
             raise OptionError("forecasts have no notion=, class_index= and edges=")
