@@ -121,13 +121,17 @@ class _AtLevels(Estimator):
     steps: ClassVar[int]  # the default levels are k/steps
 
     def __post_init__(self) -> None:
-        increase = self.levels is None or all(np.diff([0.0, *self.levels, 1.0]) > 0)
-        require(increase and self.levels != (), "levels must increase within (0, 1)", self.levels)
+        if self.levels is not None:
+            levels = tuple(map(float, self.levels))
+            increase = bool(levels) and all(np.diff([0.0, *levels, 1.0]) > 0)
+            require(increase, "levels must increase within (0, 1)", levels)
+            object.__setattr__(self, "levels", levels)
 
     def bind(self, setup: DataProfile) -> Self:
-        own = getattr(setup.source.forecast, "levels", np.arange(1, self.steps) / self.steps)
-        chosen = own if self.levels is None else self.levels
-        return replace(self, levels=tuple(map(float, chosen)))
+        default = tuple((np.arange(1, self.steps) / self.steps).tolist())
+        return replace(
+            self, levels=self.levels or getattr(setup.source.forecast, "levels", default)
+        )
 
 
 @dataclass(frozen=True)
@@ -287,11 +291,12 @@ class PITKuiper(_PITError):
     sees wrong spread as well as shifts, and misses errors that cancel between rows, which `CKCE`
     and `KLCE` find.
 
-    The PIT value of a row is F(y−) + v(F(y) − F(y−)), v uniform by row number (seed 0), so that
-    those of calibrated forecasts are exactly uniform for every kind; ensembles have the rank of the
-    outcome among m + 1.  Up to 65,536 rows are exact; beyond, `approximation` bounds the effect of
-    as many cells.  Tests and floors draw uniform numbers.  With weights these are weighted as the
-    rows are in a test of up to 65,536 rows, else they are (Σw)²/Σw² numbers of equal weight.
+    The PIT value of a row is F(y−) + v(F(y) − F(y−)), v uniform by row number (seed 0) [Czado,
+    Gneiting & Held 2009], so that those of calibrated forecasts are exactly uniform for every kind;
+    ensembles have the rank of the outcome among m + 1.  Up to 65,536 rows are exact; beyond,
+    `approximation` bounds the effect of as many cells.  Tests and floors draw uniform numbers.
+    With weights these are weighted as the rows are in a test of up to 65,536 rows, else they are
+    (Σw)²/Σw² numbers of equal weight.
 
     Examples
     --------

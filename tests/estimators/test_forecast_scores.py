@@ -195,7 +195,7 @@ def test_default__has_scores_and_pit_measures():
 
 
 def test_settings__are_checked():
-    for levels in ((), (0.5, 0.5), (0.0, 0.5), (0.4, 1.0)):
+    for levels in ((), [], (0.5, 0.5), (0.0, 0.5), (0.4, 1.0)):
         with pytest.raises(cs.OptionError, match="levels must increase within"):
             cs.PinballLoss(levels)
     with pytest.raises(cs.OptionError, match="level must be in"):
@@ -203,6 +203,7 @@ def test_settings__are_checked():
     classes = cs.from_arrays(probabilities=[0.2, 0.7] * 5, labels=[0, 1] * 5, binary=True)
     with pytest.raises(cs.OptionError, match="pit_ks is for predictions of forecasts"):
         cs.evaluate(classes, "pit_ks")
+    assert cs.PinballLoss(np.array([0.5])) == cs.PinballLoss([0.5]) == cs.PinballLoss((0.5,))
     text = "quantile_ece(levels=[0.1, 0.9], bins=4)"
     assert len(cs.evaluate(_source("normal"), text).estimates[0].details["pit"]) == 4
 
