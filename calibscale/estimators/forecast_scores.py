@@ -175,9 +175,9 @@ class PinballLoss(_AtLevels, _ForecastScore):
 class Coverage(_ForecastScore):
     """Share of outcomes in the central prediction interval [q((1 − level)/2), q((1 + level)/2)].
 
-    It should be near `level`, but for distributions with steps, and for small ensembles, whose
-    interval is between order statistics.  `details` has the `mean_width`.  The confidence interval
-    is that of Clopper and Pearson with (Σw)²/Σw² rows.
+    It should be near `level`, but for distributions with steps, and for ensembles of fewer than
+    (1 + level)/(1 − level) members.  `details` has the `mean_width`.  The confidence interval is
+    that of Clopper and Pearson with (Σw)²/Σw² rows.
 
     Parameters
     ----------
