@@ -168,7 +168,7 @@ def test_store__without_a_chunk_is_refused(tmp_path, array, says):
     ({"forecast": "normal", "classes": 2}, "forecast= has no classes="),
     ({"forecast": "normal", "kind": "logits"}, "forecast= has no kind="),
     ({"forecast": "normal", "class_names": ["a"]}, "forecast= has no class_names"),
-    ({"forecast": "normal", "dtype": "float16"}, "dtype must be float32 or float64, not float16"),
+    ({"forecast": "normal", "dtype": "float16"}, "dtype must be one of float32, float64, not"),
     ({"forecast": "gauss"}, "forecast must be one of"),
 ])  # fmt: skip
 def test_create__refuses_impossible_settings(tmp_path, settings, says):
