@@ -196,6 +196,10 @@ class Forecast(ABC):
         if reason == OUTCOME:
             missing = " (a missing chunk of a store reads like this)" * (y > 0)
             return f"its outcome is {y:g}{missing}"
+        if reason == row_sums.OFF_SIMPLEX:
+            return f"its probabilities sum to {values.sum():.9g}, not to 1"
+        if reason == row_sums.NEGATIVE:
+            return f"it has the negative probability {values.min():g}"
         if np.isnan(values).all():
             return "all its predictions are NaN (a missing chunk of a store reads like this)"
         k = int(np.argmin(np.isfinite(values)))
