@@ -213,6 +213,7 @@ def test_forecasts__are_described(run, forecasts):
     assert "frequencies: 16" in run("info", forecasts[1]).out
 
 
+@pytest.mark.long
 def test_forecasts__are_evaluated_and_tested(run, forecasts, tmp_path):
     _, store, _ = forecasts
     ran = run("evaluate", store, "--json", tmp_path / "e.json", "--group-by", "site")

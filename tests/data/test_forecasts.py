@@ -157,6 +157,7 @@ def test_log_score__of_an_ensemble_is_refused():
         forecast.log_score(members, y)
 
 
+@pytest.mark.long  # scoringrules compiles its scores
 def test_scores__equal_scoringrules():
     rules = pytest.importorskip("scoringrules", reason="the reference of the scores")
     forecast, p, y = bound("normal", 200)
