@@ -318,20 +318,15 @@ def classes_only(what: str, source: ArraySource) -> None:
         )
 
 
-def bound(requested: Estimator, setup: DataProfile) -> BoundEstimator:
-    """Estimator bound to the data; an OptionError if it does not judge such predictions."""
-    target = CLASSES if setup.source.forecast is None else FORECASTS
-    if target not in requested.targets:
-        raise unsuitable(requested.name, setup.source)
-    return requested.bind(setup)
-
-
 def resolved(
     requested: Estimator, setup: DataProfile, on_unsupported: str
 ) -> BoundEstimator | Estimate:
     """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
     try:
-        return bound(requested, setup)
+        target = CLASSES if setup.source.forecast is None else FORECASTS
+        if target not in requested.targets:
+            raise unsuitable(requested.name, setup.source)
+        return requested.bind(setup)
     except OptionError as error:
         if on_unsupported == "raise":
             raise

@@ -343,8 +343,7 @@ def from_frame(
     others = set(chain(*roles.values()))
     roles = {kind: reader.named(kind, predictions, others)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
-    single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
-    binary = single and forecast is None
+    binary = forecast is None and len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
     layout = layout_of(name, lambda: reader, prefix, binary, roles)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
@@ -359,7 +358,7 @@ def from_frame(
     categories = categories_of([layout])
     codes = {each: numbers_of(names) for each, names in categories.items()}
     classes = {labels: numbers_of(() if class_names is None else class_names)}
-    dtypes = {kind: layout.dtype} | ({"labels": np.dtype(np.int64)} if forecast is None else {})
+    dtypes = {kind: layout.dtype, "labels": np.dtype("i8" if forecast is None else "f8")}
     columns: dict[str, Any] = {}
     for role, names in roles.items():
         inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)

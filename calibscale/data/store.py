@@ -221,9 +221,7 @@ def fitting(
             + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
         )
     if forecast is not None:
-        labels = labels.astype(np.float64)
-        if (wrong := forecast.refused(labels)) is not None:
-            raise InvalidDataError(f"row {wrong[0]} of those appended: {wrong[1]}", wrong[0])
+        labels = forecast.checked(labels, "row {} of those appended".format)
     elif (outside := (labels < -1) | (labels >= store.classes)).any():
         i = int(np.argmax(outside))
         raise InvalidDataError(

@@ -41,11 +41,11 @@ class StoreColumns(TypedDict, total=False):
 def describe_columns(
     dtype: Any = None, covariate_names: Sequence[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None, weights: bool = False,
-    class_names: Sequence[str] | None = None, forecast: str | Forecast | None = None,
-    **predictions: Any,
+    forecast: str | Forecast | None = None, **predictions: Any,
 ) -> tuple[dict[str, Any], np.dtype]:  # fmt: skip
     """Check the columns of a new store; return their attributes and the type of predictions."""
-    types = (np.float16, np.float32, np.float64)[forecast is not None :]
+    class_names = predictions.get("class_names")
+    types = ["float16", "float32", "float64"][forecast is not None :]
     try:
         dtype = np.dtype(dtype or types[1])
         levels = {name: list(names) for name, names in (categories or {}).items()}
@@ -54,50 +54,41 @@ def describe_columns(
         raise OptionError(f"dtype, provenance, notes and names: {error}") from error
     if isinstance(covariate_names, str) or isinstance(class_names, str):
         raise OptionError("names must be a list of strings, not one string")
-    if dtype not in types:
-        names = " or ".join(each.__name__ for each in types[-2:])
-        raise OptionError(f"dtype must be {'float16, ' * (len(types) > 2)}{names}, not {dtype}")
     if forecast is None:
-        described = _of_classes(class_names, **predictions)
+        described = _of_classes(**predictions)
     else:
-        require(class_names is None, "forecast= has no class_names")
         described = _of_forecasts(forecast_of(forecast), **predictions)
+    require(dtype.name in types, f"dtype must be one of {', '.join(types)}", dtype)
     if unknown := sorted(set(levels) - set(covariate_names)):
         raise OptionError(f"categories: there is no covariate {unknown[0]!r}")
     if len(set(covariate_names)) != len(covariate_names):
         raise OptionError(f"covariate names repeat: {list(covariate_names)}")
-    return {
-        **described,
-        "covariate_names": list(covariate_names),
-        "categories": levels,
-        "weights": weights,
-    }, dtype
+    names = list(covariate_names)
+    return described | {"covariate_names": names, "categories": levels, "weights": weights}, dtype
 
 
 def _of_classes(
-    class_names: Sequence[str] | None, classes: int, kind: str = "logits", binary: bool = False
-) -> dict[str, Any]:
+    classes: int, kind: str = "logits", binary: bool = False,
+    class_names: Sequence[str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Attributes of predictions of classes."""
     require(kind in KINDS, f"kind must be one of {', '.join(KINDS)}", kind)
     if classes < 2 or (binary and classes != 2):
         raise OptionError(f"{classes} classes are invalid{' with binary' * binary}")
     if class_names is not None and len(class_names) != classes:
         raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
-    return {
-        "format": 1,
-        "kind": kind,
-        "binary": binary,
-        "classes": classes,
-        "class_names": list(class_names) if class_names is not None else None,
-    }
+    names = None if class_names is None else list(class_names)
+    what = {"kind": kind, "binary": binary, "classes": classes, "class_names": names}
+    return {"format": 1, **what}
 
 
 def _of_forecasts(forecast: Forecast, columns: int | None = None, **others: Any) -> dict[str, Any]:
     """Attributes of predictive distributions."""
-    require(not others, f"forecast= has no {', '.join(others)}=: give columns=, if anything")
-    columns = forecast.columns if columns is None else columns
-    require(columns, f"predictions of kind {forecast.name} need columns=, their number of columns")
-    assert columns is not None
+    if given := [f"{name}=" for name, value in others.items() if value is not None]:
+        raise OptionError(f"forecast= has no {', '.join(given)}")
+    columns = columns or forecast.columns
+    if columns is None:
+        raise OptionError(f"predictions of kind {forecast.name} need columns=, their number")
     forecast.check_columns(columns, "columns=")
     settings = forecast.description
     return {"format": FORMAT, "kind": forecast.name, "forecast": settings, "columns": columns}

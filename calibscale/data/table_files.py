@@ -54,24 +54,12 @@ def from_file(
     ----------
     path : path or URL of a file or of a folder of files of one format
         Formats are those of `calibscale ingest`.
-    probabilities, logits : str or list of str, optional
-        At most one of the two: a prefix, such as ``p_`` of the columns ``p_cat, p_dog`` or ``p_0,
-        p_1``; a list of columns; one column of lists of K numbers; or one column of numbers,
-        P(y = 1) or its log-odds.  Default: the columns with a usual name, such as
-        ``probabilities``, ``p_…`` or ``logits``, if there are no others.
-    predictions, forecast
-        In place of them: columns of predictive distributions and their kind, see `from_frame`.
+    probabilities, logits, predictions, forecast, covariates, weights, class_names
+        See `from_frame`.  Default of probabilities and logits: the columns with a usual name, such
+        as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
     labels : str, optional
-        Column of integers 0..K−1 or booleans, or of texts among the names of the classes; −1 or
-        empty where the label is not yet known.  Default: the only column with a usual name, such as
-        ``label`` or ``y``.
-    covariates : str or list of str, optional
-        Columns of numbers, booleans or texts, which results print.
-    weights : str, optional
-        See `from_arrays`.
-    class_names : K names, optional
-        Names of the classes in the order of the columns of predictions.  Default: the endings of
-        the names of these columns, such as cat and dog, unless they are numbers.
+        Column of labels, see `from_frame`; empty where the label is not yet known.  Default: the
+        only column with a usual name, such as ``label`` or ``y``.
     storage_options : dict, optional
         Options of the file system of a URL, see `LogitStore.open`.
 

@@ -25,7 +25,7 @@ from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Evaluation
-from calibscale.session import Run, bound, default_estimators, listed
+from calibscale.session import Run, default_estimators, listed, resolved
 from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
@@ -272,10 +272,10 @@ class Accumulator:
             return evaluation
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
         kernel = self._forecast is not None and not self._forecast.bound  # on targets
-        bound_to = zip(evaluation.estimates, run.chosen, self._imagined.chosen, strict=True)
+        bound = zip(evaluation.estimates, run.chosen, self._imagined.chosen, strict=True)
         estimates = tuple(
             e if a == b and not (kernel and a.notion == "canonical") else e.with_note(note)
-            for e, a, b in bound_to
+            for e, a, b in bound
         )
         return replace(evaluation, estimates=estimates)
 
@@ -357,13 +357,13 @@ class Accumulator:
         chosen: list[BoundEstimator | Estimate] = []
         for each in self._requested:
             try:
-                open_ended = bound(each, profile).open_ended()
-                if open_ended.pairwise:
+                bound = resolved(each, profile, "raise").open_ended()  # type: ignore[union-attr]
+                if bound.pairwise:
                     raise OptionError(
                         f"{each.name} needs all pairs of rows, which an Accumulator does not keep; "
                         "use method='features', or evaluate on a store"
                     )
-                chosen.append(open_ended)
+                chosen.append(bound)
             except OptionError as error:
                 if not self._report:
                     raise

@@ -188,7 +188,7 @@ _KINDS = ("logits", "probabilities", *_FORECASTS)
 _SOURCE = Object(
     "Source",
     "Description of a source; `parts` and `recalibrated` say how its rows were derived.",
-    name=str, rows=Count, kind=Annotated[str, Values(_KINDS)],
+    name=str, kind=Annotated[str, Values(_KINDS)], rows=Count,
     classes=Omitted[Annotated[int, Bounds(ge=2)]], binary=Omitted[bool], weighted=bool,
     parts=Omitted[list[_PART]],  # type: ignore[valid-type]
     recalibrated=Omitted[list[Json]], class_names=Omitted[list[str]], forecast=Omitted[Json],

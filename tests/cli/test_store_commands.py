@@ -186,3 +186,64 @@ def test_ingest__a_store_of_other_origin_is_1_unless_replaced(run, tmp_path, num
     assert LogitStore.open(path).rows == ROWS
     assert run("ingest", tmp_path / "b.npz", path, "--overwrite").code == 0
     assert LogitStore.open(path).rows == 9
+
+
+# ---------------------------------------------------------------- forecasts
+
+
+@pytest.fixture
+def forecasts(run, tmp_path):
+    """Table of normal forecasts, too narrow, and the store that `ingest` makes of it."""
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=600)
+    y = mean + 1.5 * rng.normal(size=600)
+    lines = [f"{mean[i]},1.0,{y[i]},{i % 2}" for i in range(600)]
+    table = tmp_path / "f.csv"
+    table.write_text("\n".join(["p_mean,p_sd,y,site", *lines, "0.0,1.0,,0"]))
+    columns = ("--forecast", "normal", "--predictions", "p_", "--labels", "y")
+    ran = run("ingest", table, tmp_path / "f.zarr", *columns, "--covariates", "site")
+    assert (ran.code, "601 rows" in ran.out) == (0, True)
+    return table, tmp_path / "f.zarr", columns
+
+
+def test_forecasts__are_described(run, forecasts):
+    result = run("info", forecasts[1], "--json", "-").json
+    assert (result["format"], result["kind"], result["columns"]) == (2, "normal", 2)
+    assert result["forecast"] == {"frequencies": 16}
+    assert "frequencies: 16" in run("info", forecasts[1]).out
+
+
+@pytest.mark.long
+def test_forecasts__are_evaluated_and_tested(run, forecasts, tmp_path):
+    _, store, _ = forecasts
+    ran = run("evaluate", store, "--json", tmp_path / "e.json", "--group-by", "site")
+    assert (ran.code, "600 rows of forecasts (normal)" in ran.out) == (0, True)
+    assert "classes" not in ran.out
+    result = json.loads((tmp_path / "e.json").read_text())
+    assert {"jkce", "ckce"} <= {e["estimator"] for e in result["results"]}
+    assert result["source"]["forecast"]["frequencies"] == 16
+    ran = run("test", store, "--json", tmp_path / "t.json", "--alpha", 0.05)
+    assert (ran.code, "kce" in ran.out) == (3, True)
+    assert "null: outcomes drawn from the predictions" in ran.out
+    page = tmp_path / "r.html"
+    assert run("report", tmp_path / "e.json", tmp_path / "t.json", "-o", page).code == 0
+    assert "600 rows of forecasts (normal)" in page.read_text()
+    assert "601 rows of forecasts" in run("plan", store, "-e", "jkce").out
+
+
+def test_forecasts__of_a_table_equal_those_of_the_store(run, forecasts):
+    table, store, columns = forecasts
+    arguments = ("-e", "jkce", "--no-floor", "--json", "-")
+    (first,) = run("evaluate", store, *arguments).json["results"]
+    (second,) = run("evaluate", table, *columns, *arguments).json["results"]
+    assert first["value"] == pytest.approx(second["value"], rel=1e-12)
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("-e", "ece"), "ece is for predictions of classes, and these are normal"),
+    (("--forecast", "normal"), "--forecast applies to arrays; the store declares it itself"),
+])  # fmt: skip
+def test_forecasts__errors(run, forecasts, arguments, says):
+    ran = run("evaluate", forecasts[1], *arguments)
+    assert ran.code in (1, 2)
+    assert says in ran.err

@@ -63,12 +63,11 @@ def test_quantile__inverts_the_distribution(kind, level):
     np.testing.assert_allclose(reached, level, atol=1e-12)
 
 
-def test_quantile__of_an_ensemble_is_that_of_numpy():
+def test_quantile__of_an_ensemble_is_that_of_numpy_by_exchangeability():
     forecast, members, _ = bound("ensemble")
     for level in (0.0, 0.1, 0.5, 0.9, 1.0):
-        np.testing.assert_allclose(
-            forecast.quantile(members, level), np.quantile(members, level, axis=1, method="weibull")
-        )
+        expected = np.quantile(members, level, axis=1, method="weibull")
+        np.testing.assert_allclose(forecast.quantile(members, level), expected)
 
 
 def test_quantile__of_ordered_classes_is_the_first_with_enough_probability():
@@ -157,6 +156,7 @@ def test_log_score__of_an_ensemble_is_refused():
         forecast.log_score(members, y)
 
 
+@pytest.mark.long  # scoringrules compiles its scores
 def test_scores__equal_scoringrules():
     rules = pytest.importorskip("scoringrules", reason="the reference of the scores")
     forecast, p, y = bound("normal", 200)

@@ -59,8 +59,8 @@ def test_open__an_array_is_not_a_store(tmp_path):
 
 def test_open__a_newer_format_is_refused(tmp_path):
     filled(tmp_path / "s.zarr")
-    change_meta(tmp_path / "s.zarr", format=2)
-    with pytest.raises(StoreError, match=r"format 2 by a newer calibscale.*upgrade"):
+    change_meta(tmp_path / "s.zarr", format=3)
+    with pytest.raises(StoreError, match=r"format 3 by a newer calibscale.*upgrade"):
         LogitStore.open(tmp_path / "s.zarr")
 
 

@@ -103,6 +103,10 @@ def prepared(tmp_path_factory) -> Path:
     (folder / "out").mkdir()
     (folder / "job.toml").write_text(blocks("toml")[0].text)
     _frame().to_parquet(folder / "predictions.parquet")
+    mean = rng.normal(10.0, 3.0, 400)
+    demand = pd.DataFrame({"mean": mean, "sd": 2.0, "demand": rng.normal(mean, 2.5)})
+    demand = demand.assign(q_10=mean - 2.56, q_50=mean, q_90=mean + 2.56)
+    demand.to_parquet(folder / "demand.parquet")
     log = Path(__file__).parents[1] / "support" / "samples_local_choice.jsonl"
     shutil.copy(log, folder / "samples_arc_easy_2026-11-20.jsonl")
     (questions,) = (block.text for block in blocks("json") if block.page == "files")

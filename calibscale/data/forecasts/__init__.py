@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
@@ -10,6 +11,7 @@ from operator import index
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy
 from calibscale.errors import InvalidDataError, OptionError, require
@@ -177,14 +179,14 @@ class Forecast(ABC):
         out[np.isinf(y)] = OUTCOME
         return out
 
-    def refused(self, y: Floats) -> tuple[int, str] | None:
-        """Position of the first impossible outcome, and what is wrong with it, if there is one."""
+    def checked(self, y: NDArray[Any], place: Callable[[int], str], first: int = 0) -> Floats:
+        """Outcomes of rows from `first` on as float64; an error names the place of a wrong one."""
+        y = y.astype(np.float64)
         status = self.outcome_status(y)
-        wrong = np.flatnonzero(status > row_sums.UNLABELLED)
-        if not len(wrong):
-            return None
-        i = int(wrong[0])
-        return i, self.explained(int(status[i]), np.empty(0), float(y[i]))
+        for i in map(int, np.flatnonzero(status > row_sums.UNLABELLED)):
+            what = self.explained(int(status[i]), np.empty(0), float(y[i]))
+            raise InvalidDataError(f"{place(i)}: {what}", first + i)
+        return y
 
     def check_values(self, values: Floats, status: Ints) -> None:  # noqa: B027
         """Set the reason for which predictions are invalid; they may be NaN."""
@@ -194,6 +196,10 @@ class Forecast(ABC):
         if reason == OUTCOME:
             missing = " (a missing chunk of a store reads like this)" * (y > 0)
             return f"its outcome is {y:g}{missing}"
+        if reason == row_sums.OFF_SIMPLEX:
+            return f"its probabilities sum to {values.sum():.9g}, not to 1"
+        if reason == row_sums.NEGATIVE:
+            return f"it has the negative probability {values.min():g}"
         if np.isnan(values).all():
             return "all its predictions are NaN (a missing chunk of a store reads like this)"
         k = int(np.argmin(np.isfinite(values)))
@@ -263,7 +269,5 @@ def forecast_of(kind: str | Forecast, **settings: Any) -> Forecast:
     require(kind in kinds, f"forecast must be one of {', '.join(kinds)}", kind)
     try:
         return kinds[kind](**settings)
-    except OptionError:
-        raise
     except (TypeError, ValueError) as error:
         raise OptionError(f"forecast {kind!r}: {error}") from None

@@ -153,13 +153,6 @@ class QuantileForecast(_PiecewiseUniform):
         return np.broadcast_to(shares, (len(values), len(shares))), edges
 
 
-def _of_shares(reason: int, values: Floats) -> str:
-    """What is wrong with probabilities; empty for other reasons."""
-    if reason == row_sums.OFF_SIMPLEX:
-        return f"its probabilities sum to {values.sum():.9g}, not to 1"
-    return f"it has the negative probability {values.min():g}" * (reason == row_sums.NEGATIVE)
-
-
 @dataclass(frozen=True)
 class HistogramForecast(_PiecewiseUniform):
     """Probabilities of bins with the same edges for all rows; predictions are (n, B).
@@ -198,9 +191,6 @@ class HistogramForecast(_PiecewiseUniform):
     def check_values(self, values: Floats, status: Ints) -> None:
         status[~(np.abs(values.sum(axis=1) - 1.0) <= 1e-4)] = row_sums.OFF_SIMPLEX
         status[(values < 0).any(axis=1)] = row_sums.NEGATIVE
-
-    def explained(self, reason: int, values: Floats, y: float) -> str:
-        return _of_shares(reason, values) or super().explained(reason, values, y)
 
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
         return values, np.broadcast_to(np.array(self.edges), (len(values), len(self.edges)))
@@ -276,7 +266,7 @@ class OrdinalForecast(Forecast):
     def explained(self, reason: int, values: Floats, y: float) -> str:
         if reason == row_sums.LABEL_RANGE:
             return f"its label is {y:g}, outside 0..{self.classes - 1} (−1: not yet known)"
-        return _of_shares(reason, values) or super().explained(reason, values, y)
+        return super().explained(reason, values, y)
 
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         F = np.column_stack([np.zeros(len(y)), self.embedded(values, y)])

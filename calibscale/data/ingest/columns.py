@@ -408,11 +408,7 @@ def _labels(
     file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast
 ) -> NDArray[Any]:
     if isinstance(classes, Forecast):
-        labels = labels.astype(np.float64)
-        if (refused := classes.refused(labels)) is not None:
-            i, what = refused
-            raise InvalidDataError(f"{file}, {_place(part, i)}: {what}", part.start + i)
-        return labels
+        return classes.checked(labels, lambda i: f"{file}, {_place(part, i)}", part.start)
     wrong = (labels < -1) | (labels >= classes)
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
