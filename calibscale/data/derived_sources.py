@@ -242,7 +242,9 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     >>> sum(left_out(part) for part in parts)
     100
     """
-    return _Part.of(as_source(source), hold_out=hold_out, held=held)
+    data = as_source(source)
+    require(data.forecast is None, "parts of a source are of predictions of classes")
+    return _Part.of(data, hold_out=hold_out, held=held)
 
 
 def left_out(source: ArraySource) -> int:
