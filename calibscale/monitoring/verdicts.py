@@ -306,7 +306,7 @@ class NightJudge:
     def alarms(self) -> dict[str, Any] | None:
         """E-processes of all notions and groups, and their mean, as of the last day."""
         settings = self.job.alarms
-        if settings is None or not self.recipe.wagers:
+        if settings is None or not (self.recipe.wagers or settings.tests):
             return None
         book, model = AlarmBook(self.ledger), self.job.model
         first = book.start(model, self._first_day())
@@ -369,11 +369,11 @@ class NightJudge:
         by_day = {e.day: e.info.get("estimates") for e in entries}
         for k, e in enumerate(self.recipe.estimators):
             rows = [(by_day.get(day) or {k: [None] * 4})[k] for day in days]
-            yield {
+            yield self.recipe.named({
                 "estimator": e.name, "notion": e.notion, "group": group,
                 "values": [row[0] for row in rows], "low": [row[1] for row in rows],
                 "high": [row[2] for row in rows],
-            }  # fmt: skip
+            })  # fmt: skip
 
     def _shared_days(self, models: Sequence[str], first: str, last: str) -> set[str]:
         """Days of which every model has readable rows."""

@@ -60,6 +60,9 @@ def test_nights__merge_days_of_forecasts(tmp_path):
     p_values = [[t["p_value"] for t in result["windows"][0]["tests"]] for result in results]
     assert min(p_values[0]) > 0.02
     assert max(p_values[1]) == 0.01
+    (process,) = results[1]["alarms"]["processes"]
+    before, after = process["log_evidence"]
+    assert before < 0.0 < after
 
 
 def test_night__of_another_kind_is_refused(tmp_path):

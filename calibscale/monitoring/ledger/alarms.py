@@ -83,7 +83,7 @@ def evidence(
     entries = {
         group: ledger.select(start, None, model, group) for group in (None, *ledger.groups(model))
     }
-    if not any(entries.values()) or not recipe.wagers:
+    if not any(entries.values()) or not (recipe.wagers or tests):
         return Evidence([], [], [])
     count = 1 + max(_night(some[-1], first) for some in entries.values() if some)
     shown = range(0 if nights is None else max(0, count - nights), count)
@@ -94,7 +94,9 @@ def evidence(
         share_of = {group: weight for group, weight in weights.items() if group in first_of}
     processes: list[Process] = []
     damaged: list[str] = []
-    for group in sorted(share_of, key=lambda group: -np.inf if group is None else group):
+    for group in sorted(
+        share_of if recipe.wagers else (), key=lambda group: -np.inf if group is None else group
+    ):
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
