@@ -43,11 +43,13 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     results = result["results"]
     columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
     every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
+    audited = "forecast" not in (result["source"] or {})  # audits are of classes
+    hint = "To test which groups are biased, run {}"
     grouped = [
         doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
             one["column"], [{**g, "group": g["name"] or g["value"]} for g in one["values"]], "",
             worst_first=True,
-        ), doc.Paragraph(f"To test which groups are biased, run {_audit_command(one['column'])}"))
+        ), *[doc.Paragraph(hint.format(_audit_command(one["column"])))] * audited)
         for i, one in enumerate(columns)
     ]  # fmt: skip
     p_values = result.get("adjusted_p_values")
