@@ -336,7 +336,7 @@ class _Events(DerivedSource):
 
     def describe(self) -> dict[str, Any]:
         event = {"level": self.at_level, "threshold": self.threshold}
-        return {**self.before.describe(), "classes": 2, "binary": True, "event": event}
+        return {**super().describe(), "event": event}
 
     def _changed(self, block: Block) -> Block:
         forecast = self.before.forecast

@@ -192,7 +192,7 @@ _SOURCE = Object(
     classes=Omitted[Annotated[int, Bounds(ge=2)]], binary=Omitted[bool], weighted=bool,
     parts=Omitted[list[_PART]],  # type: ignore[valid-type]
     recalibrated=Omitted[list[Json]], class_names=Omitted[list[str]], forecast=Omitted[Json],
-    categories=Omitted[dict[str, list[str]]],
+    categories=Omitted[dict[str, list[str]]], event=Omitted[Json],
 )  # fmt: skip
 Source = Annotated[Json, _SOURCE]
 
