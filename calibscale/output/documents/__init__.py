@@ -43,7 +43,7 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     results = result["results"]
     columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
     every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
-    audited = "forecast" not in (result["source"] or {})  # audits are of classes
+    audited = (result["source"] or {}).get("forecast") is None  # audits are of classes
     hint = "To test which groups are biased, run {}"
     grouped = [
         doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
