@@ -22,7 +22,7 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, build, estimator
-from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, FORECASTS, SOFT, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate
@@ -34,9 +34,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def default_estimators(forecasts: bool = False) -> tuple[Estimator, ...]:
-    """Default estimators of classes or forecasts; those with features share one feature map."""
-    target = FORECASTS if forecasts else CLASSES
+def target_of(source: ArraySource) -> str:
+    """Kind of a source, in `targets` of the estimators that judge it."""
+    return SOFT if source.soft else CLASSES if source.forecast is None else FORECASTS
+
+
+def default_estimators(target: str = CLASSES) -> tuple[Estimator, ...]:
+    """Default estimators of a kind of sources; those with features share one feature map."""
     kinds = ((name, kind) for name, kind in ESTIMATORS.items() if kind.by_default)
     return tuple(build(name, {}) for name, kind in kinds if target in kind.targets)
 
@@ -305,17 +309,26 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
 
 
 def unsuitable(what: str, source: ArraySource) -> OptionError:
-    """Error of what is for other predictions than those of a source."""
+    """Error of what is for other predictions or labels than those of a source."""
+    if source.soft:
+        return OptionError(f"{what} needs integer labels, and those of {source.name} are soft")
     target = "forecasts" if source.forecast is None else "classes"
     return OptionError(f"{what} is for predictions of {target}, and these are {source.kind}")
 
 
 def classes_only(what: str, source: ArraySource) -> None:
-    """Raise an OptionError if the predictions of a source are forecasts."""
+    """Raise an OptionError if the predictions of a source are forecasts, or its labels soft."""
+    integer_labels_only(what, source)
     if source.forecast is not None:
         raise OptionError(
             f"{unsuitable(what, source)}; use forecast_events(source, level=0.5) for two"
         )
+
+
+def integer_labels_only(what: str, source: ArraySource) -> None:
+    """Raise an OptionError if the labels of a source are soft."""
+    if source.soft:
+        raise unsuitable(what, source)
 
 
 def resolved(
@@ -323,8 +336,7 @@ def resolved(
 ) -> BoundEstimator | Estimate:
     """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
     try:
-        target = CLASSES if setup.source.forecast is None else FORECASTS
-        if target not in requested.targets:
+        if target_of(setup.source) not in requested.targets:
             raise unsuitable(requested.name, setup.source)
         return requested.bind(setup)
     except OptionError as error:

@@ -81,6 +81,9 @@ class Chunk:
     `rest`, `brier` and `nll` (c,): max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log
     q_y; weights (c,), or empty for weight 1; covariates (c, d); in a pass by folds the fold of all
     rows; and hashes of the clusters (c,), None without clusters.
+
+    With `soft` labels s (c, K), probabilities of the classes, `labels` are empty, δ is q − s,
+    `brier` Σ_k (q_k − s_k)², `nll` −Σ_k s_k log q_k, and events are probabilities.
     """
 
     rows: Ints
@@ -97,6 +100,7 @@ class Chunk:
     fold: int | None = None
     clusters: Ints | None = None
     forecast: Forecast | None = None
+    soft: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -147,6 +151,8 @@ class Chunk:
     @cached_property
     def delta(self) -> Floats:
         """δ = q − e_y (c, K), with `factors` as q."""
+        if self.soft is not None:
+            return self.factors - self.soft
         delta = self.factors.copy()
         delta[np.arange(len(self)), self.labels] -= 1.0
         return delta
@@ -158,7 +164,9 @@ class Chunk:
 
     @cached_property
     def hit(self) -> Floats:
-        """1 where the top label equals the label, else 0 (c,)."""
+        """1 where the top label equals the label, else 0; or its probability (c,)."""
+        if self.soft is not None:
+            return self.soft[np.arange(len(self)), self.top]
         return (self.top == self.labels).astype(np.float64)
 
     def event(self, notion: str) -> Event:
@@ -168,7 +176,8 @@ class Chunk:
             return Event(self.confidence, self.rest, delta, self.hit)
         rest, p = np.ascontiguousarray(self.q.T)
         delta = np.ascontiguousarray(self.delta[:, 1])
-        return Event(p, rest, delta, (self.labels == 1).astype(np.float64))
+        event = self.labels == 1 if self.soft is None else self.soft[:, 1]
+        return Event(p, rest, delta, event.astype(np.float64))
 
     def take(self, index: NDArray[Any] | slice) -> Chunk:
         """Rows selected by `index`: a boolean mask, positions or a slice."""
@@ -221,7 +230,8 @@ class Rules:
     `features` is the largest m of the statistics.  `tolerance` is the allowed deviation of a row's
     sum of probabilities from 1: float16 and float32 softmax outputs deviate by rounding, a missing
     class by far more.  `group` and `covariates` are positions of columns that must be finite,
-    `cluster` that of the hash of the cluster.  `large_chunks`: each chunk has a cost.
+    `cluster` that of the hash of the cluster.  `large_chunks`: each chunk has a cost.  `soft`:
+    labels are probabilities of the classes.
     """
 
     kind: str
@@ -235,6 +245,7 @@ class Rules:
     large_chunks: bool = False
     cluster: int | None = None
     forecast: Forecast | None = None
+    soft: bool = False
 
     def __post_init__(self) -> None:
         if self.on_invalid not in ("raise", "drop"):
@@ -261,7 +272,8 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
 
 
 def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
-    chunk, status = (_scored if rules.forecast is None else _forecasts)(block, rules)
+    read = _forecasts if rules.forecast else _soft if rules.soft else _scored
+    chunk, status = read(block, rules)
     weights = NO_WEIGHTS
     covariates = clusters = None
     if block.weights is not None:
@@ -312,6 +324,26 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     return Chunk(
         rows, x, rules.kind, labels, top, confidence, rest, brier, nll, NO_WEIGHTS
     ), status  # fmt: skip
+
+
+def _soft(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
+    """Rows of classes whose labels are probabilities, and the status of each."""
+    soft = block.labels.astype(np.float64)
+    chunk, status = _scored(block._replace(labels=np.zeros(len(soft), np.int64)), rules)
+    fits = (soft >= 0).all(axis=1) & (
+        abs(soft.sum(axis=1) - 1.0) <= max(rules.tolerance, np.finfo(block.labels.dtype).eps)
+    )
+    status[~fits & (status == kernel_rows.OK)] = kernel_rows.BAD_SHARES
+    status[np.isnan(soft).all(axis=1) & (status == kernel_rows.BAD_SHARES)] = kernel_rows.UNLABELLED
+    chunk = replace(chunk, labels=_NO_LABELS, soft=soft)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if rules.kind == "logits":
+            z = chunk.values.astype(np.float64)
+            log_q = z - z.max(axis=1, keepdims=True) + np.log(chunk.confidence)[:, None]
+        else:
+            log_q = np.log(chunk.values.astype(np.float64))
+        nll = -np.where(soft > 0, soft * log_q, 0.0).sum(axis=1)
+    return replace(chunk, brier=(chunk.delta**2).sum(axis=1), nll=nll), status
 
 
 def _forecasts(block: Block, rules: Rules) -> tuple[Chunk, Ints]:

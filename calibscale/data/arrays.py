@@ -70,7 +70,9 @@ def from_arrays(
         where the outcome is not yet known.
     labels : (n,) array-like of integers
         0..K−1; −1 where the label is not yet known.  Arrays in memory may also be booleans or
-        floats with integer values, NaN meaning −1, or texts among `class_names`.
+        floats with integer values, NaN meaning −1, or texts among `class_names`.  Also soft labels
+        (n, K), floats whose rows sum to 1, such as the shares of annotators: residuals are then
+        q − label, and events their probabilities; all NaN where the label is not yet known.
     ignore_index : int, optional
         Value of labels in memory that means −1, such as 255 or −100.
     covariates : (n, d) array-like, or (n,) for one covariate, optional
@@ -173,6 +175,9 @@ def from_arrays(
         covariates, covariate_names, categories = _covariates(covariates, covariate_names)
     if any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__):
         errors.require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
+        errors.require(
+            len(labels.shape) == 1, "offsets, mask, top_k and per_choice need labels (n,)"
+        )
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
         values, labels, weights, covariates, covariate_names = of_choices(
             columns, named, spacing, name
@@ -290,7 +295,9 @@ def _check(
     if binary and not single:
         what = f"{name}: binary is declared, but {kind} have shape {shape}"
         raise errors.BinaryError(what, declared=True)
-    if np.dtype(labels.dtype).kind not in "iu":
+    same = len(labels.shape) == 2 and not single and labels.shape[1] == shape[1]
+    soft = same and np.dtype(labels.dtype).kind == "f"
+    if not soft and np.dtype(labels.dtype).kind not in "iu":
         raise errors.InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
             + (
@@ -298,16 +305,16 @@ def _check(
                 or "; convert them with numpy.asarray(labels, int)"
             )
         )
-    _check_lengths(kind, shape[0], labels, covariates, weights, name)
+    _check_lengths(kind, shape[0], labels, covariates, weights, name, 1 + soft)
     return shape[0]
 
 
 def _check_lengths(
-    kind: str, rows: int, labels: Any, covariates: Any, weights: Any, name: str
+    kind: str, rows: int, labels: Any, covariates: Any, weights: Any, name: str, axes: int = 1
 ) -> None:
-    """Check that columns have a row for each prediction."""
+    """Check that columns have a row for each prediction, and labels so many axes."""
     for what, column, dims in (
-        ("labels", labels, (1,)),
+        ("labels", labels, (axes,)),
         ("covariates", covariates, (1, 2)),
         ("weights", weights, (1,)),
     ):

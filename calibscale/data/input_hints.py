@@ -19,6 +19,10 @@ OF_NAMES = (
     "; if they are names of classes, pass class_names= in the order of the columns, such as "
     "model.classes_"
 )
+SEVERAL = (
+    "are these several labels per row? Pass binary=True, and group_by='label' to evaluate; if one "
+    "of several right answers is enough, divide by their number in the row"
+)
 
 _SOME_ROWS, _PIECE = 4096, 2**20
 
@@ -35,12 +39,12 @@ def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
     if len(shape) != 2 or shape[1] < 2:
         return of_images(shape, 3)
     one_hot = "; are they one-hot? take labels.argmax(axis=1)"
-    several = (
-        "; are these several labels per row? Pass binary=True, and group_by='label' to evaluate"
-    )
     if not isinstance(labels, np.ndarray):
-        return one_hot + several
-    return one_hot if (labels[:_SOME_ROWS].sum(axis=1) == 1).all() else several
+        return f"{one_hot}; {SEVERAL}"
+    wrong = np.flatnonzero(labels.sum(axis=1) != 1)
+    if not len(wrong):
+        return one_hot
+    return f"; row {wrong[0]} sums to {labels[wrong[0]].sum():g}; {SEVERAL}"
 
 
 def of_images(shape: tuple[int, ...], dimensions: int = 4) -> str:

@@ -25,6 +25,7 @@ REASONS = {
     kernel_rows.NO_GROUP: "no_group",
     kernel_rows.BAD_COVARIATE: "covariate_not_finite",
     kernel_rows.NO_CLUSTER: "no_cluster",
+    kernel_rows.BAD_SHARES: "labels_off_simplex",
     **forecasts.REASONS,
 }
 
@@ -47,6 +48,13 @@ def invalid_row(block: Any, rules: Any, status: NDArray[Any]) -> InvalidDataErro
     )  # fmt: skip
     if rules.forecast is not None and reason not in shared:
         what = rules.forecast.explained(reason, values, float(block.labels[i]))
+    elif reason == kernel_rows.BAD_SHARES:
+        soft = np.asarray(block.labels[i], np.float64)
+        what = f"its labels sum to {soft.sum():.6g}, not to 1"
+        if not soft.min() >= 0:
+            what = f"its labels, which are probabilities of the classes, contain {soft.min():.6g}"
+        elif soft.max() == 1:
+            what += f"; {input_hints.SEVERAL}"
     elif reason == kernel_rows.NOT_FINITE:
         if np.isnan(values).all():
             what = f"all its {rules.kind} are NaN (a missing chunk of a store reads like this)"

@@ -86,6 +86,11 @@ class ArraySource:
         return 2 if self.binary else int(self.values.shape[1])
 
     @property
+    def soft(self) -> bool:
+        """Whether labels are probabilities of the classes (n, K)."""
+        return self.forecast is None and len(self.labels.shape) == 2
+
+    @property
     def chunk_rows(self) -> int:
         """Number of rows in a stored chunk; 1 for plain arrays."""
         chunks = getattr(self.values, "chunks", None)
@@ -133,7 +138,10 @@ class ArraySource:
             )
         if tolerance is None:
             tolerance = sum_tolerance(self.values, self.spacing)
-        return Rules(self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid)
+        return Rules(
+            self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid,
+            soft=self.soft,
+        )  # fmt: skip
 
     def with_target(self) -> ArraySource:
         """Source with the kernel on the targets of its forecasts, from a sample of outcomes."""
@@ -158,6 +166,7 @@ class ArraySource:
                 else {"forecast": self.forecast.description}
             ),
             "weighted": self.weights is not None,
+            **({"soft_labels": True} if self.soft else {}),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({"categories": dict(self.categories)} if self.categories else {}),
         }

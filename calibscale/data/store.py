@@ -218,6 +218,7 @@ def fitting(
     if labels.shape != values.shape[:1] or labels.dtype.kind not in types:
         raise InvalidDataError(
             f"labels must be {len(values)} {whole}, not {labels.dtype} {labels.shape}"
+            + "; a store has no soft labels" * (labels.shape == values.shape)
             + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
         )
     if forecast is not None:

@@ -16,7 +16,7 @@ from calibscale.limits import Limits
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 
-CLASSES, FORECASTS = BOTH = "classes", "forecasts"  # kinds of predictions
+CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
 
 
@@ -231,7 +231,7 @@ class Estimator(BoundEstimator):
     """
 
     by_default: ClassVar[bool] = True  # computed if no estimator is named
-    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # kinds of predictions that it judges
+    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # kinds of sources that it judges
     fixed: ClassVar[tuple[str, ...]] = ()  # fields that are no settings of this estimator
     bound_fields: ClassVar[tuple[str, ...]] = ()  # parts of the bound estimator kept in ledgers
 

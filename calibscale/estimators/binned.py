@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale.data import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator, ScalarEstimator
+from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.limits import Limits, bin_limits
 from calibscale.limits.excess import ratio
 from calibscale.results import Estimate, Floor
@@ -174,6 +174,7 @@ class ECE(Binned):
     """
 
     name: ClassVar[str] = "ece"
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     gap_power: ClassVar[int | None] = 1
     squared: ClassVar[bool] = False
 
@@ -273,6 +274,7 @@ class TCE2(_SquaredGaps):
     """
 
     name: ClassVar[str] = "tce2"
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
 
     def _value(self, bins: BinTable) -> float:
         return float(bins.share @ bins.gap**2)
@@ -299,6 +301,7 @@ class TCE2Debiased(_SquaredGaps):
     """
 
     name: ClassVar[str] = "tce2_debiased"
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     unbiased: ClassVar[bool] = True
 
     @property

@@ -13,7 +13,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 from calibscale.data import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import (
-    BOTH,
+    ALL,
     NO_ROWS,
     BoundEstimator,
     Estimator,
@@ -38,7 +38,7 @@ class MomentError(Estimator):
 
     features: FeatureMap = field(default_factory=RandomFourier)
     testable: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = BOTH
+    targets: ClassVar[tuple[str, ...]] = ALL
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

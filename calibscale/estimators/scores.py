@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import rel_entr, xlogy
 
 from calibscale.data import Floats
-from calibscale.estimators.base import Estimator, ScalarEstimator
+from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits import Limits, clopper_pearson
 from calibscale.limits.excess import excess_limits
@@ -21,6 +21,7 @@ from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, 
 @dataclass(frozen=True)
 class _MeanScore(Estimator):
     unbiased: ClassVar[bool] = True
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     total: ClassVar[str]  # field of the state of `Totals` of which the value is the mean
 
     @property

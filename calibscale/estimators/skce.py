@@ -11,7 +11,7 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BOTH, BoundEstimator, Estimator, Quadratic
+from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
@@ -69,7 +69,7 @@ class SKCE(Estimator):
     name: ClassVar[str] = "skce"
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = BOTH
+    targets: ClassVar[tuple[str, ...]] = ALL
     unbiased: ClassVar[bool] = True
     centred_null: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = False

@@ -92,9 +92,11 @@ def checked_notion(settings: Any, setup: DataProfile) -> str:
     """Notion of settings for the data; an OptionError if settings do not suit the data."""
     notion, precision = settings.notion_for(setup.classes), settings.precision
     problems(notion, setup.classes)
-    if setup.source.forecast is not None and (notion, precision) != ("canonical", "float64"):
+    soft = setup.rules.soft and notion == "canonical"
+    vectors = soft or setup.source.forecast is not None
+    if vectors and (notion, precision) != ("canonical", "float64"):
         what = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
-        raise OptionError(f"{what} is for predictions of classes")
+        raise OptionError(f"{what} is for predictions of classes" + " with integer labels" * soft)
     return notion
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibscale.data import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import CLASSES, SOFT, Estimator
 from calibscale.estimators.binned import Binned
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
@@ -48,6 +48,7 @@ class CWCE2(Binned):
 
     notion: str = field(default="class_wise", init=False)
     name: ClassVar[str] = "cwce2"
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
     def bind(self, setup: DataProfile) -> Self:

@@ -16,7 +16,7 @@ from calibscale.data.covariates import grouped
 from calibscale.data.source import ArraySource, Level
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.inference.intervals import (
@@ -44,6 +44,7 @@ from calibscale.session import (
     SessionOptions,
     default_estimators,
     listed,
+    target_of,
     verb,
     versions,
 )
@@ -121,8 +122,8 @@ def evaluate(
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
         interval, floor = session_intervals(session, interval, floor)
-        forecasts = session.source.forecast is not None
-        chosen = listed(default_estimators(forecasts) if estimators is None else estimators)
+        target = target_of(session.source)
+        chosen = listed(default_estimators(target) if estimators is None else estimators)
         run = session.run(chosen, on_unsupported, group_by)
         result = run.scan(needed_statistics(run, interval, floor))
         names = labels(chosen)
@@ -132,9 +133,10 @@ def evaluate(
 def session_intervals(
     session: Session, interval: Resampling | str | bool | None, floor: bool
 ) -> tuple[Resampling | None, bool]:
-    """Request of intervals, and whether floors are computed, as the clusters of a session allow."""
+    """Request of intervals, and whether floors are computed, as clusters and labels allow."""
     if session.rules.cluster is None:
-        return requested(interval), floor
+        request, soft = requested(interval), session.rules.soft
+        return request and replace(request, soft=soft), floor and not soft
     return replace(requested(interval) or Jackknife(), clustered=True), False
 
 
@@ -174,7 +176,7 @@ def evaluation_of(
     return Evaluation(
         estimates=overall,
         verdict=verdict(overall, outcome["n"], outcome["source"].get("class_names")),
-        reliability=None if run.cluster_sums else drawn(overall),
+        reliability=None if run.cluster_sums or run.rules.soft else drawn(overall),
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
         clusters=run.clusters(result),
@@ -244,6 +246,7 @@ class _Diagram(TCE2Debiased):
     class_index: int | None = None
     name: ClassVar[str] = "reliability"
     notions: ClassVar[tuple[str, ...]] = (*SCALAR_NOTIONS, "class_wise")
+    targets: ClassVar[tuple[str, ...]] = (CLASSES,)
     of_gaps = ECE.of_gaps
 
     def __post_init__(self) -> None:

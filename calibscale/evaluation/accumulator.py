@@ -19,13 +19,13 @@ from calibscale.data.named_values import named_columns
 from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, needed_statistics
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Evaluation
-from calibscale.session import Run, default_estimators, listed, resolved
+from calibscale.session import Run, default_estimators, integer_labels_only, listed, resolved
 from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
@@ -122,7 +122,7 @@ class Accumulator:
         require(one, "give exactly one of classes= and forecast=")
         self._forecast = None if forecast is None else forecast_of(forecast)
         self._report = estimators is None
-        by_default = default_estimators(forecast is not None)
+        by_default = default_estimators(CLASSES if forecast is None else FORECASTS)
         self._requested = listed(by_default if estimators is None else estimators)
         if self._forecast is not None:
             self._classes, self._class_names = self._forecast.width, None
@@ -292,6 +292,7 @@ class Accumulator:
             if value != self._columns.get(name, value):
                 raise OptionError(f"{name}: {value!r}, but {self._columns[name]!r} before")
         if self._source is None:
+            integer_labels_only("Accumulator", batch)
             if self._group_by is not None:
                 batch.covariate(self._group_by)
             self._columns, self._source = columns, batch.part(0, 0, covariates=True)

@@ -116,11 +116,18 @@ def calibration_test(
     started = time.perf_counter()
     with Session.open(source, **options) as session:
         default = "jkce" if session.source.forecast is None else "kce"
+        soft = session.rules.soft
         estimators = listed(default if statistics is None else statistics)
         session = session.by_cluster(cluster)
         clusters = session.rules.cluster is not None
-        drawn_from = null_of(null or ("wild_cluster" if clusters else "labels"), seed)
-        if not drawn_from.draws:
+        independent = "wild" if soft else "labels"
+        drawn_from = null_of(null or ("wild_cluster" if clusters else independent), seed)
+        if soft and drawn_from.of_labels:
+            raise OptionError(
+                f"null={drawn_from.name!r} draws a class for each row, and soft labels are no draws "
+                "of one; use null='wild' (the default), 'permute' or 'residual'"
+            )
+        if not drawn_from.draws and not soft:
             classes_only(f"null={drawn_from.name!r}", session.source)
         _check(estimators, drawn_from, n_replicates, stop_after)
         factors = _factors(bandwidths, drawn_from, stop_after)

@@ -11,7 +11,6 @@ from scipy.special import ndtri, stdtrit
 
 from calibscale.data import Floats
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import (
     REPLICATES,
     Bootstrap,
@@ -238,7 +237,7 @@ def _rows_left_out(
         parts = [panels[index].rows for index in range(len(panels))]
         rows = NotionRows.join(parts)
         w = rows.weights
-        drawn = _drawn_residuals(rows, request.seed)
+        drawn = _drawn_residuals(rows, request)
         vectors = np.hstack([rows.delta * w[:, None], w[:, None], drawn * w[:, None]])
         cuts = np.cumsum([len(part) for part in parts])[:-1]
         name = pairs.name("rows")
@@ -279,7 +278,7 @@ def _rows_left_out(
             float(diagonal), float(square), float(by_row @ by_row / max(all_pairs, 1e-300))
         )
         scale = float(state.weight) ** 2
-        sums_of_events = _event_sums(rows)
+        sums_of_events = _event_sums(rows) * (not request.soft)
         form = SquaredNorm(
             float(all_pairs), float(diagonal), float(squares.sum()), scale, calibrated, observed,
             sums_of_events, *norm_p_values(np.diag(gram), all_pairs),
@@ -287,11 +286,11 @@ def _rows_left_out(
     return Parts(value, left_out[w > 0], form=form)
 
 
-def _drawn_residuals(rows: NotionRows, seed: int) -> Floats:
-    """Residuals of drawn labels (n, B·e), replicate by replicate."""
+def _drawn_residuals(rows: NotionRows, request: Resampling) -> Floats:
+    """Residuals of drawn labels or signs (n, B·e), replicate by replicate."""
     e = rows.delta.shape[1]
     count = REPLICATES[1] if e == 1 else int(np.clip(400 // e, *REPLICATES))
-    return DrawnLabels(seed).residuals("", rows, 0, count).reshape(len(rows), -1)
+    return request.null.residuals("", rows, 0, count).reshape(len(rows), -1)
 
 
 def _event_sums(rows: NotionRows) -> Floats:
@@ -340,7 +339,7 @@ def interval_statistics(
 def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
     """Whether the estimator has limits of its own, for independent rows, or no interval at all."""
     own = type(estimator).limits is not BoundEstimator.limits
-    independent = request is None or not request.clustered
+    independent = request is None or not (request.clustered or request.soft)
     return (own and independent) or estimator.no_interval is not None
 
 

@@ -13,7 +13,7 @@ from scipy.special import ndtri, stdtrit
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, redraws
+from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns, Replicates, redraws
 from calibscale.kernels import random_draws
 from calibscale.limits import FEW, Limits, Noise, noise_of, quadratic_limits
 from calibscale.limits.excess import excess_limits
@@ -27,7 +27,8 @@ class Resampling(ABC):
 
     A counter hash of its number assigns each row to a group, so groups do not depend on chunks or
     workers, and two models of the same rows have the same groups.  `clustered` requests, whose
-    groups are of whole clusters, are made from the others by sessions with clusters.
+    groups are of whole clusters, are made from the others by sessions with clusters, and `soft`
+    ones, without limits for labels of one class, by those with soft labels.
     """
 
     method: ClassVar[str]
@@ -36,6 +37,7 @@ class Resampling(ABC):
     groups: int = 20
     seed: int = 0
     clustered: bool = field(default=False, kw_only=True, repr=False)
+    soft: bool = field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence_level < 1:
@@ -46,6 +48,12 @@ class Resampling(ABC):
     def supports(self, statistic: Statistic) -> bool:
         """Whether the states of a statistic by group give an interval."""
         return type(statistic).merge is Statistic.merge
+
+    @property
+    def null(self) -> Null:
+        """Null from which the noise at calibration is drawn."""
+        kind = ClusterSigns if self.clustered else RandomSigns if self.soft else DrawnLabels
+        return kind(self.seed)
 
     @property
     def sizes(self) -> tuple[Grouped, ...]:
@@ -287,7 +295,7 @@ class SquaredNorm:
     def _rarer(self) -> tuple[float, float]:
         """Effective number of rows with the rarer outcome: expected, and observed."""
         w, w2, p, rest = self.events[:4]
-        if not w2.any():  # forecasts
+        if not w2.any():  # forecasts and soft labels
             return np.inf, np.inf
         counts = (w.sum() / w2.sum()) * np.array([[rest.sum(), w[0]], [p.sum(), w[1]]])
         expected, seen = counts[counts[:, 1].argmin()]
@@ -312,8 +320,7 @@ def drawn_sums(
     drawn = [s for s in estimator.needs if redraws(s)]
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
     count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *REPLICATES))
-    null = (ClusterSigns if request.clustered else DrawnLabels)(request.seed)
-    return tuple(Replicates(s, null, 0, count) for s in drawn)
+    return tuple(Replicates(s, request.null, 0, count) for s in drawn)
 
 
 def norm_of(
@@ -351,4 +358,4 @@ def norm_of(
     wider = float(stdtrit(G - 1, tail) / ndtri(tail)) ** 2
     observed = observed._replace(along=observed.along * wider)
     return SquaredNorm(size, form.own, form.squares, form.scale, calibrated, observed,
-                states[events].sums, *norm_p_values(np.sum(vectors**2, axis=1), size))  # fmt: skip
+                states[events].sums * (not request.soft), *norm_p_values(np.sum(vectors**2, axis=1), size))  # fmt: skip

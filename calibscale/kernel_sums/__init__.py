@@ -382,7 +382,9 @@ class DataProfile:
             chunk
             for block in self.source.sample(count)
             for chunk, _ in chunks(
-                block if rules.forecast else block._replace(labels=np.zeros_like(block.labels)),
+                block
+                if rules.forecast or rules.soft
+                else block._replace(labels=np.zeros_like(block.labels)),
                 rules,
             )
         ]

@@ -22,7 +22,8 @@ class ForecastSumTask(PairSumTask):
 
     @property
     def _normal(self) -> bool:
-        return self.spec.closed_form and self.panels.rules.forecast.name == "normal"
+        forecast = self.panels.rules.forecast
+        return self.spec.closed_form and forecast is not None and forecast.name == "normal"
 
     def _standard(self, rows: NotionRows) -> Floats:
         """Means, variances and outcomes of normal forecasts in bandwidths of targets, (3, c)."""

@@ -138,9 +138,10 @@ class Pairs:
         """State of a pair sum over all rows; computed once."""
         if spec not in self._sums:
             multiple = spec.block or 1
-            forecasts = self.rules.forecast is not None
-            kernel = spec.kernel if forecasts else spec.tiled
-            kind = ForecastSumTask if forecasts else pair_tasks.PairSumTask
+            soft = self.rules.soft and spec.notion == "canonical"
+            vectors = self.rules.forecast is not None or soft
+            kernel = spec.kernel if vectors else spec.tiled
+            kind = ForecastSumTask if vectors else pair_tasks.PairSumTask
             with self.panels(kernel, spec.notion, spec.precision, multiple) as panels:
                 task = kind(panels, spec=spec)
                 checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))

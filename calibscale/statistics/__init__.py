@@ -125,7 +125,7 @@ class Replicates(Statistic):
 
     def draws_labels(self, chunk: Chunk) -> bool:
         """Whether residuals are those of labels drawn from the predictions of a chunk."""
-        return self.null.of_labels and chunk.forecast is None
+        return self.null.of_labels and chunk.forecast is chunk.soft is None
 
     @property
     def moves(self) -> bool:

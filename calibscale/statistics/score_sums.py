@@ -200,10 +200,11 @@ class Fingerprint(Statistic):
     def accumulate(self, state: FingerprintState, chunk: Chunk) -> FingerprintState:
         hashes = mixed(chunk.rows.astype(np.uint64))
         labels = chunk.parameters[:, -1] if chunk.parameters.size else chunk.labels
-        columns = [labels, weights_of(chunk)]
+        targets = [labels] if chunk.soft is None else [*chunk.soft.T]
+        columns = [*targets, weights_of(chunk)]
         columns += [] if chunk.clusters is None else [chunk.clusters]
         if self.predictions:
-            columns = [*chunk.values.T, labels]
+            columns = [*chunk.values.T, *targets]
             columns += [chunk.weights] if len(chunk.weights) else []
             columns += [] if chunk.covariates is None else [*chunk.covariates.T]
         for column in columns:
