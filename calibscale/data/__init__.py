@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data import soft_labels
 from calibscale.data.forecasts import Forecast
 from calibscale.data.invalid_rows import HIGHEST, LOWEST, REASONS, invalid_row
 from calibscale.errors import OptionError, require
@@ -328,22 +329,12 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
 
 def _soft(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     """Rows of classes whose labels are probabilities, and the status of each."""
+    chunk, status = _scored(block._replace(labels=np.zeros(len(block.labels), np.int64)), rules)
     soft = block.labels.astype(np.float64)
-    chunk, status = _scored(block._replace(labels=np.zeros(len(soft), np.int64)), rules)
-    fits = (soft >= 0).all(axis=1) & (
-        abs(soft.sum(axis=1) - 1.0) <= max(rules.tolerance, np.finfo(block.labels.dtype).eps)
-    )
-    status[~fits & (status == kernel_rows.OK)] = kernel_rows.BAD_SHARES
-    status[np.isnan(soft).all(axis=1) & (status == kernel_rows.BAD_SHARES)] = kernel_rows.UNLABELLED
-    chunk = replace(chunk, labels=_NO_LABELS, soft=soft)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if rules.kind == "logits":
-            z = chunk.values.astype(np.float64)
-            log_q = z - z.max(axis=1, keepdims=True) + np.log(chunk.confidence)[:, None]
-        else:
-            log_q = np.log(chunk.values.astype(np.float64))
-        nll = -np.where(soft > 0, soft * log_q, 0.0).sum(axis=1)
-    return replace(chunk, brier=(chunk.delta**2).sum(axis=1), nll=nll), status
+    nll = soft_labels.log_loss(chunk.values, rules.kind, chunk.confidence, soft)
+    chunk = replace(chunk, labels=_NO_LABELS, soft=soft, nll=nll)
+    chunk = replace(chunk, brier=(chunk.delta**2).sum(axis=1))
+    return chunk, soft_labels.judged(block.labels, rules.tolerance, status)
 
 
 def _forecasts(block: Block, rules: Rules) -> tuple[Chunk, Ints]:

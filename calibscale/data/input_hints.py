@@ -41,7 +41,7 @@ def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
     one_hot = "; are they one-hot? take labels.argmax(axis=1)"
     if not isinstance(labels, np.ndarray):
         return f"{one_hot}; {SEVERAL}"
-    wrong = np.flatnonzero(labels.sum(axis=1) != 1)
+    wrong = np.flatnonzero(abs(labels.sum(axis=1) - 1) > 1e-3)
     if not len(wrong):
         return one_hot
     return f"; row {wrong[0]} sums to {labels[wrong[0]].sum():g}; {SEVERAL}"

@@ -71,8 +71,9 @@ class Accuracy(_MeanScore):
 class Brier(_MeanScore):
     """Brier score Σ_k (q_k − 1{y = k})², its mean over rows; twice the binary score for K = 2.
 
-    A squared proper score between 0 and 2; a large value means miscalibrated or uninformative
-    predictions, which `BrierDecomposition` separates.  Use it to compare models.  One pass.
+    Soft labels are in the place of 1{y = k}.  A squared proper score between 0 and 2; a large value
+    means miscalibrated or uninformative predictions, which `BrierDecomposition` separates.  Use it
+    to compare models.  One pass.
 
     Examples
     --------
@@ -90,9 +91,9 @@ class Brier(_MeanScore):
 class NLL(_MeanScore):
     """Negative log-likelihood: mean of −log q_y, in nats.
 
-    A proper score, ≥ 0; a large value means miscalibrated or uninformative predictions, which
-    `NLLDecomposition` separates.  It is infinite if a label has probability 0, and dominated by few
-    confident errors.  One pass.
+    A proper score, ≥ 0, with soft labels the cross entropy; a large value means miscalibrated or
+    uninformative predictions, which `NLLDecomposition` separates.  It is infinite if a label has
+    probability 0, and dominated by few confident errors.  One pass.
 
     Examples
     --------

@@ -92,7 +92,7 @@ def evaluate(
         patient.  Groups of clusters are left out of intervals, which are then always computed, by
         the jackknife unless requested otherwise; unbiased estimates leave out the noise of
         clusters, and means over pairs all pairs within a group of clusters.  There are neither
-        floors nor reliability diagrams, which assume independent rows.
+        floors nor reliability diagrams, which assume independent rows; nor with soft labels.
     floor : bool
         Compute the noise floor of biased estimates: mean and 95 % quantile of the estimate if
         labels were drawn from the same predictions.

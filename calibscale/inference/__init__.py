@@ -65,7 +65,7 @@ def calibration_test(
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically
         valid in the number of clusters under any dependence within them.  The pairs within a
         cluster add the same to a mean over pairs and to its replicates, so that the p-value is
-        that without these pairs.  ``wild``: residuals with random signs;
+        that without these pairs.  ``wild``, the default with soft labels: random signs;
         asymptotically valid, but rejects too often where events are rare.  ``residual``: residuals
         resampled from all rows [VF, Algorithm 1].  ``permute``: permuted residuals; for KLCE and
         KCE the null values are centred and p = max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The
@@ -124,8 +124,8 @@ def calibration_test(
         drawn_from = null_of(null or ("wild_cluster" if clusters else independent), seed)
         if soft and drawn_from.of_labels:
             raise OptionError(
-                f"null={drawn_from.name!r} draws a class for each row, and soft labels are no draws "
-                "of one; use null='wild' (the default), 'permute' or 'residual'"
+                f"null={drawn_from.name!r} draws single classes, which soft labels are not; use "
+                "null='wild', their default; 'permute', 'residual' and 'hoeffding' apply too"
             )
         if not drawn_from.draws and not soft:
             classes_only(f"null={drawn_from.name!r}", session.source)

@@ -13,7 +13,14 @@ from scipy.special import ndtri, stdtrit
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns, Replicates, redraws
+from calibscale.inference.nulls import (
+    ClusterSigns,
+    DrawnLabels,
+    Null,
+    RandomSigns,
+    Replicates,
+    redraws,
+)
 from calibscale.kernels import random_draws
 from calibscale.limits import FEW, Limits, Noise, noise_of, quadratic_limits
 from calibscale.limits.excess import excess_limits
@@ -357,5 +364,6 @@ def norm_of(
     tail = (1.0 + request.confidence_level) / 2.0
     wider = float(stdtrit(G - 1, tail) / ndtri(tail)) ** 2
     observed = observed._replace(along=observed.along * wider)
+    counts = states[events].sums * (not request.soft)
     return SquaredNorm(size, form.own, form.squares, form.scale, calibrated, observed,
-                states[events].sums * (not request.soft), *norm_p_values(np.sum(vectors**2, axis=1), size))  # fmt: skip
+                counts, *norm_p_values(np.sum(vectors**2, axis=1), size))  # fmt: skip

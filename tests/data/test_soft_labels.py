@@ -1,0 +1,208 @@
+"""Labels that are probabilities of the classes, such as the shares of annotators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import calibscale as cs
+from calibscale.auditing.recalibration import part_of
+from calibscale.data.derived_sources import HoldOut
+from tests.support import naive
+
+N, K = 90, 3
+rng = np.random.default_rng(7)
+Q, S = rng.dirichlet(np.ones(K), N), rng.dirichlet(np.full(K, 0.7), N)
+Y, W = rng.integers(0, K, N), rng.exponential(size=N)
+X = rng.normal(size=N)
+ESTIMATORS = [
+    "accuracy", "brier", "nll", "confidence_gap", "ece(bins=8)", "tce2(bins=8)",
+    "tce2_debiased(bins=8)", "cwce2(bins=8)", "ckce", "ckce(method=exact)", "ckce_centred", "cmmd",
+    "jkce", "jkce_biased", "kce", "kce(method=features)", "klce(covariates=['x0'])",
+    "kce(notion=top_label, method=spectral)", "kce(method=tiles, notion=top_label)",
+]  # fmt: skip
+BANDWIDTH = 0.4
+
+
+def gaussian(d, s, *_):
+    return np.exp(-(d**2) / (2 * BANDWIDTH**2))
+
+
+def soft(**options):
+    return cs.from_arrays(**{"probabilities": Q, "labels": S, "covariates": X, **options})
+
+
+def values(source, estimators=ESTIMATORS, **options):
+    estimates = cs.evaluate(source, estimators, **options).estimates
+    return np.array([e.value for e in estimates])
+
+
+@pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_one_hot__is_the_integer_label(kind, weights):
+    given = {"probabilities": None, kind: np.log(Q) if kind == "logits" else Q}
+    one_hot = soft(**given, labels=np.eye(K)[Y], weights=weights)
+    hard = soft(**given, labels=Y, weights=weights)
+    np.testing.assert_allclose(values(one_hot), values(hard), rtol=1e-12, atol=1e-14)
+    wild = [
+        cs.calibration_test(each, ["jkce", "ece", "cwce2", "kce"], null="wild", n_replicates=19)
+        for each in (one_hot, hard)
+    ]
+    assert [t.p_value for t in wild[0].results] == [t.p_value for t in wild[1].results]
+
+
+@pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
+def test_estimates__are_of_residuals_of_probabilities(weights):
+    w = np.ones(N) if weights is None else weights
+    delta, top = Q - S, Q.argmax(axis=1)
+    p, event = Q.max(axis=1), S[np.arange(N), top]
+    edges = np.linspace(0, 1, 9)
+    binned = naive.binned(p, event, edges, weights)
+    classes = [naive.binned(Q[:, k], S[:, k], edges, weights)["tce2"] for k in range(K)]
+    expected = {
+        "accuracy": np.average(event, weights=w),
+        "brier": np.average([d @ d for d in delta], weights=w),
+        "nll": np.average([-(s * np.log(q)).sum() for q, s in zip(Q, S, strict=True)], weights=w),
+        "confidence_gap": np.average(p - event, weights=w),
+        "ece(bins=8)": binned["ece"],
+        "tce2(bins=8)": binned["tce2"],
+        "tce2_debiased(bins=8)": binned["tce2_debiased"],
+        "cwce2(bins=8)": sum(classes),
+        "jkce(method=tiles, bandwidth=0.4)": naive.jkce(naive.kernel(Q, BANDWIDTH), delta, w),
+        "kce(method=tiles, prediction_bandwidth=0.4)": naive.jkce(
+            naive.kernel(Q, BANDWIDTH, linear=False), delta, w
+        ),
+        "ckce(method=exact, bandwidth=0.4, ridge=0.1)": naive.cmmd(
+            naive.kernel(Q, BANDWIDTH), delta, 0.1, w=weights
+        ),
+    }
+    found = values(soft(weights=weights), [*expected])
+    np.testing.assert_allclose(found, [*expected.values()], rtol=1e-10)
+
+
+def test_two_classes__are_judged_by_the_shares_of_the_second():
+    q, s = Q[:, :2] / Q[:, :2].sum(1, keepdims=True), S[:, :2] / S[:, :2].sum(1, keepdims=True)
+    found = values(soft(probabilities=q, labels=s), ["confidence_gap", "ece", "tce2_debiased"])
+    expected = naive.binned(q[:, 1], s[:, 1], np.linspace(0, 1, 16))
+    gap = (q - s)[:, 1].mean()
+    assert found == pytest.approx([gap, expected["ece"], expected["tce2_debiased"]], rel=1e-12)
+
+
+def test_log_loss__of_impossible_classes():
+    q, s = np.array([[1.0, 0, 0], [0.5, 0.5, 0]]), np.array([[1.0, 0, 0], [0.5, 0.5, 0]])
+    assert values(soft(probabilities=q, labels=s, covariates=None), ["nll"])[0] == pytest.approx(
+        np.log(2) / 2
+    )
+    with np.errstate(divide="ignore"):
+        logits = soft(probabilities=None, logits=np.log(q), labels=s[::-1].copy(), covariates=None)
+    estimate = cs.evaluate(logits, "nll").estimates[0]
+    assert estimate.value == np.inf
+    assert "1 of 2 rows" in str(estimate.details)
+
+
+def test_chunks_and_workers__have_no_influence():
+    few = ["brier", "ece", "jkce", "kce"]
+    expected = values(soft(), few)
+    np.testing.assert_allclose(values(soft(), few, block_rows=17), expected, rtol=1e-10)
+    np.testing.assert_array_equal(values(soft(), few, scheduler="threads:2"), expected)
+    assert cs.evaluate(soft(), few).source["soft_labels"] is True
+
+
+def test_default__has_intervals_of_resampled_rows_without_floors():
+    result = cs.evaluate(soft(), interval=True)
+    assert {e.estimator for e in result.estimates} == {
+        "accuracy", "brier", "nll", "confidence_gap", "ece", "tce2", "tce2_debiased", "cwce2",
+        "ckce", "cmmd", "jkce", "jkce_biased",
+    }  # fmt: skip
+    assert all(e.reason is None for e in result.estimates)
+    assert result.reliability is None
+    assert all(e.floor is None for e in result.estimates)
+    methods = {e.estimator: e.interval.method for e in result.estimates}
+    assert methods["accuracy"] == methods["ece"] == methods["confidence_gap"] == "jackknife"
+    event = S[np.arange(N), Q.argmax(axis=1)]
+    error = result["accuracy"].interval.standard_error
+    assert error == pytest.approx(event.std() / np.sqrt(N), rel=0.5)  # 20 groups of 4 or 5 rows
+
+
+def test_tests__name_the_nulls_of_soft_labels():
+    with pytest.raises(cs.OptionError, match=r"null='labels'.*'wild'.*'permute', 'residual' and"):
+        cs.calibration_test(soft(), null="labels")
+    for null in (None, "residual", "permute", "hoeffding"):
+        result = cs.calibration_test(soft(), "jkce", null=null, n_replicates=19).results[0]
+        assert result.null == (null or "wild")
+        assert result.p_value is not None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("statistic", ["jkce", "ece", "tce2_debiased"])
+def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
+    trials, rows, rejected = 200, 200, 0
+    for seed in range(trials):
+        draws = np.random.default_rng(seed)
+        q = draws.dirichlet(np.ones(K), rows)
+        shares = np.array([draws.multinomial(5, each) for each in q]) / 5  # five annotators
+        source = cs.from_arrays(probabilities=q, labels=shares)
+        test = cs.calibration_test(source, statistic, n_replicates=19, seed=seed).results[0]
+        rejected += test.p_value <= 0.05
+    low, high = binom.ppf([5e-4, 1 - 5e-4], trials, 0.05)
+    assert low <= rejected <= high
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ([1, 0, 1], r"row 5 of arrays: its labels sum to 2.*binary=True.*divide by their number"),
+        ([0.5, 0.2, 0.2], r"row 5 of arrays: its labels sum to 0\.9, not to 1\."),
+        ([1.2, 0.2, -0.4], r"row 5 of arrays: its labels, .* contain -0\.4"),
+        ([np.nan, 0.5, 0.5], r"row 5 of arrays: its labels, .* contain nan"),
+    ],
+    ids=str,
+)
+def test_bad_rows__are_named_or_dropped(row, says):
+    labels = S.copy()
+    labels[5], labels[8] = row, np.nan
+    with pytest.raises(cs.InvalidDataError, match=says):
+        cs.evaluate(soft(labels=labels), "brier")
+    result = cs.evaluate(soft(labels=labels), "brier", on_invalid="drop")
+    assert (result.n, result.n_unlabelled) == (N - 2, 1)
+    assert result.dropped == {"labels_off_simplex": 1}
+
+
+def test_several_right_answers__name_the_row_and_the_remedies():
+    labels = np.eye(K, dtype=int)[Y]
+    labels[4] = 1
+    with pytest.raises(cs.InvalidDataError, match=r"row 4 sums to 3.*binary=True.*divide by"):
+        soft(labels=labels)
+    divided = labels / labels.sum(axis=1, keepdims=True)
+    assert np.isfinite(values(soft(labels=divided.astype(np.float16)), ["brier"]))
+
+
+@pytest.mark.parametrize(
+    ("what", "refused"),
+    [
+        ("mce", lambda s: cs.evaluate(s, "mce")),
+        ("reliability", cs.reliability),
+        ("rank", lambda s: cs.rank([s, s])),
+        ("power", lambda s: cs.power(s, cs.Miscalibration(shift=0.1))),
+        ("local bias", lambda s: cs.audit(s, ["x0"])),
+        ("local bias", lambda s: cs.local_bias(s, ["x0"])),
+        ("select", cs.select),
+        ("recalibrate", cs.recalibrate),
+        ("parts", lambda s: part_of(s, HoldOut(0.5))),
+        ("Accumulator", lambda s: cs.Accumulator(classes=K).update(probabilities=Q, labels=S)),
+        ("choices", lambda s: soft(mask=np.ones((N, K), bool))),
+    ],
+)
+def test_others__need_integer_labels(what, refused):
+    needs = {"parts": "soft labels, and parts", "choices": r"mask.* need labels \(n,\)"}
+    with pytest.raises(cs.OptionError, match=needs.get(what, f"^{what} needs integer labels")):
+        refused(soft())
+
+
+def test_stores__refuse_soft_labels(tmp_path):
+    store = cs.LogitStore.create(tmp_path / "p.zarr", classes=K, kind="probabilities")
+    with store.writer() as writer:
+        with pytest.raises(cs.InvalidDataError, match="a store has no soft labels"):
+            writer.append(Q, S)
+        writer.append(Q, Y)
