@@ -22,7 +22,7 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, build, estimator
-from calibscale.estimators.base import CLASSES, FORECASTS, SOFT, BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate
@@ -32,11 +32,6 @@ from calibscale.statistics.cluster_sums import ClusterSums, described
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def target_of(source: ArraySource) -> str:
-    """Kind of a source, in `targets` of the estimators that judge it."""
-    return SOFT if source.soft else CLASSES if source.forecast is None else FORECASTS
 
 
 def default_estimators(target: str = CLASSES) -> tuple[Estimator, ...]:
@@ -309,26 +304,19 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
 
 
 def unsuitable(what: str, source: ArraySource) -> OptionError:
-    """Error of what is for other predictions or labels than those of a source."""
-    if source.soft:
-        return OptionError(f"{what} needs integer labels, and those of {source.name} are soft")
+    """Error of what is for other predictions than those of a source."""
+    source.need_integer_labels(what)
     target = "forecasts" if source.forecast is None else "classes"
     return OptionError(f"{what} is for predictions of {target}, and these are {source.kind}")
 
 
 def classes_only(what: str, source: ArraySource) -> None:
     """Raise an OptionError if the predictions of a source are forecasts, or its labels soft."""
-    integer_labels_only(what, source)
+    source.need_integer_labels(what)
     if source.forecast is not None:
         raise OptionError(
             f"{unsuitable(what, source)}; use forecast_events(source, level=0.5) for two"
         )
-
-
-def integer_labels_only(what: str, source: ArraySource) -> None:
-    """Raise an OptionError if the labels of a source are soft."""
-    if source.soft:
-        raise unsuitable(what, source)
 
 
 def resolved(
@@ -336,7 +324,7 @@ def resolved(
 ) -> BoundEstimator | Estimate:
     """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
     try:
-        if target_of(setup.source) not in requested.targets:
+        if setup.source.target not in requested.targets:
             raise unsuitable(requested.name, setup.source)
         return requested.bind(setup)
     except OptionError as error:

@@ -175,9 +175,7 @@ def from_arrays(
         covariates, covariate_names, categories = _covariates(covariates, covariate_names)
     if any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__):
         errors.require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
-        errors.require(
-            len(labels.shape) == 1, "offsets, mask, top_k and per_choice need labels (n,)"
-        )
+        errors.require(len(labels.shape) == 1, "offsets, mask, … need integer labels (n,)")
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
         values, labels, weights, covariates, covariate_names = of_choices(
             columns, named, spacing, name
@@ -295,9 +293,9 @@ def _check(
     if binary and not single:
         what = f"{name}: binary is declared, but {kind} have shape {shape}"
         raise errors.BinaryError(what, declared=True)
-    same = len(labels.shape) == 2 and not single and labels.shape[1] == shape[1]
-    soft = same and np.dtype(labels.dtype).kind == "f"
-    if not soft and np.dtype(labels.dtype).kind not in "iu":
+    letter = np.dtype(labels.dtype).kind
+    soft = letter == "f" and not single and tuple(labels.shape[1:]) == shape[1:]
+    if not soft and letter not in "iu":
         raise errors.InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
             + (

@@ -243,8 +243,8 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     100
     """
     data = as_source(source)
-    fits = data.forecast is None and not data.soft
-    require(fits, "parts of a source are of predictions of classes with integer labels")
+    require(data.forecast is None, "parts of a source are of predictions of classes")
+    data.need_integer_labels("part_of")
     return _Part.of(data, hold_out=hold_out, held=held)
 
 

@@ -91,6 +91,16 @@ class ArraySource:
         return self.forecast is None and len(self.labels.shape) == 2
 
     @property
+    def target(self) -> str:
+        """What predictions are judged by: ``classes``, ``forecasts`` or ``soft labels``."""
+        return "soft labels" if self.soft else "forecasts" if self.forecast else "classes"
+
+    def need_integer_labels(self, what: str) -> None:
+        """Raise an OptionError for soft labels, which `what` does not take."""
+        if self.soft:
+            raise errors.OptionError(f"{what} needs integer labels; those of {self.name} are soft")
+
+    @property
     def chunk_rows(self) -> int:
         """Number of rows in a stored chunk; 1 for plain arrays."""
         chunks = getattr(self.values, "chunks", None)

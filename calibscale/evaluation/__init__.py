@@ -16,7 +16,7 @@ from calibscale.data.covariates import grouped
 from calibscale.data.source import ArraySource, Level
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
-from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.inference.intervals import (
@@ -44,7 +44,6 @@ from calibscale.session import (
     SessionOptions,
     default_estimators,
     listed,
-    target_of,
     verb,
     versions,
 )
@@ -97,8 +96,7 @@ def evaluate(
         Compute the noise floor of biased estimates: mean and 95 % quantile of the estimate if
         labels were drawn from the same predictions.
     checkpoint : path, optional
-        Folder for finished parts of sums over pairs, from which the same call resumes after an
-        interruption, with bitwise equal results.
+        Folder for finished parts of sums over pairs, from which the same call resumes bit for bit.
     **options
         on_invalid, tolerance, block_rows, scheduler, memory_limit, progress: see `Session.open`.
 
@@ -122,7 +120,7 @@ def evaluate(
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
         interval, floor = session_intervals(session, interval, floor)
-        target = target_of(session.source)
+        target = session.source.target
         chosen = listed(default_estimators(target) if estimators is None else estimators)
         run = session.run(chosen, on_unsupported, group_by)
         result = run.scan(needed_statistics(run, interval, floor))
@@ -246,7 +244,6 @@ class _Diagram(TCE2Debiased):
     class_index: int | None = None
     name: ClassVar[str] = "reliability"
     notions: ClassVar[tuple[str, ...]] = (*SCALAR_NOTIONS, "class_wise")
-    targets: ClassVar[tuple[str, ...]] = (CLASSES,)
     of_gaps = ECE.of_gaps
 
     def __post_init__(self) -> None:
@@ -331,6 +328,7 @@ def reliability(
     check_level(confidence_level)
     edges = edges if isinstance(edges, str) else tuple(edges)
     with Session.open(source, **options) as session:
+        session.source.need_integer_labels("reliability")
         classes: list[Any] = [None]
         diagrams: list[Estimator] = [QuantileECE(bins=bins)]
         if session.source.forecast is None:

@@ -25,7 +25,7 @@ from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Evaluation
-from calibscale.session import Run, default_estimators, integer_labels_only, listed, resolved
+from calibscale.session import Run, default_estimators, listed, resolved
 from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
@@ -292,7 +292,7 @@ class Accumulator:
             if value != self._columns.get(name, value):
                 raise OptionError(f"{name}: {value!r}, but {self._columns[name]!r} before")
         if self._source is None:
-            integer_labels_only("Accumulator", batch)
+            batch.need_integer_labels("Accumulator")
             if self._group_by is not None:
                 batch.covariate(self._group_by)
             self._columns, self._source = columns, batch.part(0, 0, covariates=True)

@@ -18,7 +18,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
-from calibscale.session import Run, Session, SessionOptions, integer_labels_only, listed, verb
+from calibscale.session import Run, Session, SessionOptions, listed, verb
 
 POOL = 100_000  # rows from which data sets are drawn
 
@@ -94,7 +94,7 @@ def power(
     (estimator,) = listed(statistic or "kce")
     with Session.open(source, **options) as session:
         progress: Callable[..., None] | None = session.execution.progress
-        integer_labels_only("power", session.source)
+        session.source.need_integer_labels("power")
         quiet = session.reporting(None)
         run = quiet.run(estimator)
         position = None if bias.where is None else run.source.covariate(bias.where[0])

@@ -377,17 +377,10 @@ class DataProfile:
         return sample
 
     def _sampled(self, count: int) -> list[Chunk]:
-        rules = replace(self.rules, on_invalid="drop")
-        return [
-            chunk
-            for block in self.source.sample(count)
-            for chunk, _ in chunks(
-                block
-                if rules.forecast or rules.soft
-                else block._replace(labels=np.zeros_like(block.labels)),
-                rules,
-            )
-        ]
+        rules, blocks = replace(self.rules, on_invalid="drop"), self.source.sample(count)
+        if not (rules.forecast or rules.soft):
+            blocks = (block._replace(labels=np.zeros_like(block.labels)) for block in blocks)
+        return [chunk for block in blocks for chunk, _ in chunks(block, rules)]
 
     def sample(self, notion: str) -> NotionRows:
         """Sample of 1,000 rows of positive weight by a counter hash, labelled or not.

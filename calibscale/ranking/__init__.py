@@ -31,15 +31,7 @@ from calibscale.ranking.model_estimates import (
 )
 from calibscale.results import POPULATION, THIS_N
 from calibscale.results.comparison_results import Agreement, Difference, Ranking
-from calibscale.session import (
-    Run,
-    Session,
-    SessionOptions,
-    integer_labels_only,
-    listed,
-    verb,
-    versions,
-)
+from calibscale.session import Run, Session, SessionOptions, listed, verb, versions
 from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import from_left_out
 
@@ -127,7 +119,7 @@ def rank(
         sessions: list[Session] = []
         for source in named.values():
             opened = stack.enter_context(Session.open(source, **options))
-            integer_labels_only("rank", opened.source)
+            opened.source.need_integer_labels("rank")
             sessions.append(opened.by_cluster(cluster))
             execution = sessions[0].execution  # opened once
             options |= {"scheduler": execution.scheduler, "progress": execution.progress}

@@ -42,7 +42,7 @@ from calibscale.selection.ridge import KKR, UKKR
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
 from calibscale.selection.score_families import CubeRootBins, IsotonicCurve, SmoothCurve, SweepBins
 from calibscale.selection.simple_families import Bins, DebiasedBins, Temperature
-from calibscale.session import Session, SessionOptions, classes_only, integer_labels_only, verb
+from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics import MAX_GROUPS, Statistic
 
 __all__ = ["Bins", "Gaussian", "KernelFeatures", "Laplacian", "Temperature", "select"]
@@ -200,7 +200,7 @@ def select(
     settings = features if isinstance(features, KernelFeatures) else KernelFeatures()
     with Session.open(source, **options) as session, engine.one_thread():
         data = session.source
-        integer_labels_only("select", data)
+        data.need_integer_labels("select")
         notion = notion or ("top_label" if data.forecast is None else "canonical")
         problems(notion, data.classes)
         if notion != "canonical":

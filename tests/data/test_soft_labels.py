@@ -189,13 +189,13 @@ def test_several_right_answers__name_the_row_and_the_remedies():
         ("local bias", lambda s: cs.local_bias(s, ["x0"])),
         ("select", cs.select),
         ("recalibrate", cs.recalibrate),
-        ("parts", lambda s: part_of(s, HoldOut(0.5))),
+        ("part_of", lambda s: part_of(s, HoldOut(0.5))),
         ("Accumulator", lambda s: cs.Accumulator(classes=K).update(probabilities=Q, labels=S)),
         ("choices", lambda s: soft(mask=np.ones((N, K), bool))),
     ],
 )
 def test_others__need_integer_labels(what, refused):
-    needs = {"parts": "soft labels, and parts", "choices": r"mask.* need labels \(n,\)"}
+    needs = {"choices": r"mask.* need integer labels"}
     with pytest.raises(cs.OptionError, match=needs.get(what, f"^{what} needs integer labels")):
         refused(soft())
 
