@@ -31,8 +31,23 @@ def _powers(angle, cosines, sines):
 
 
 @kernel
+def point_waves(points, roots, out):
+    """Waves of points.
+
+    axes: points (c,); roots (D,); out (c, 2D)
+    """
+    D = roots.size
+    for i in range(points.size):
+        row = out[i]
+        _powers(points[i], row[:D], row[D:])
+        for d in range(D):
+            row[d] *= roots[d]
+            row[D + d] *= roots[d]
+
+
+@kernel
 def normal_waves(weights, means, scales, roots, out):
-    """Waves of mixtures of m normal distributions; of points if the scales are 0.
+    """Waves of mixtures of m normal distributions, of which some may be points, of scale 0.
 
     axes: weights, means, scales (c, m); roots (D,); out (c, 2D)
     """

@@ -349,11 +349,12 @@ class LocalFeatures(PairStatistic):
                 here = codes == code
                 out[:, code, 0] += drawn[:, here] @ phi[here]
             return
+        present = np.unique(codes)
+        parts = [(code, codes == code if len(present) > 1 else slice(None)) for code in present]
         for b, vectors in replicates.vectors(rows):
             strengths = vectors * w[:, None]
             squares[b] += np.vdot(strengths, strengths)
-            for code in np.unique(codes):
-                here = codes == code
+            for code, here in parts:
                 out[b, code] += strengths[here].T @ phi[here]
 
     def by_frequency(self, state: LocalFeatureState) -> Floats:

@@ -156,7 +156,9 @@ class Forecast(ABC):
 
     def of_outcomes(self, y: Floats) -> Floats:
         """ψ of outcomes (c,), (c, 2D)."""
-        return self._waves(np.ones(1), y[:, None], np.zeros(1))
+        out = np.empty((len(y), self.width))
+        waves.point_waves(self.angles(y), self._lattice[1], out)
+        return out
 
     @abstractmethod
     def embedded(self, values: Floats, y: Floats) -> Floats:
