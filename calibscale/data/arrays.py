@@ -175,7 +175,7 @@ def from_arrays(
         covariates, covariate_names, categories = _covariates(covariates, covariate_names)
     if any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__):
         errors.require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
-        errors.require(len(labels.shape) == 1, "offsets, mask, … need integer labels (n,)")
+        errors.require(len(labels.shape) < 2, "offsets, mask, … need integer labels (n,)")
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
         values, labels, weights, covariates, covariate_names = of_choices(
             columns, named, spacing, name
