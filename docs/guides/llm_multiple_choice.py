@@ -78,7 +78,7 @@ print(
 # Questions with 2 to 5 choices
 # -----------------------------
 # A file with a JSON object a line, as many evaluations write: here a classifier reads handwritten
-# digits, and is asked which of 2 to 5 digits it sees.
+# digits, and chooses among 2 to 5 digits.
 
 import json
 import tempfile

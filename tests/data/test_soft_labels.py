@@ -77,16 +77,16 @@ def test_estimates__are_of_residuals_of_probabilities(weights):
             naive.kernel(Q, BANDWIDTH), delta, 0.1, w=weights
         ),
     }
-    found = values(soft(weights=weights), [*expected])
-    np.testing.assert_allclose(found, [*expected.values()], rtol=1e-10)
+    computed = values(soft(weights=weights), [*expected])
+    np.testing.assert_allclose(computed, [*expected.values()], rtol=1e-10)
 
 
 def test_two_classes__are_judged_by_the_shares_of_the_second():
     q, s = Q[:, :2] / Q[:, :2].sum(1, keepdims=True), S[:, :2] / S[:, :2].sum(1, keepdims=True)
-    found = values(soft(probabilities=q, labels=s), ["confidence_gap", "ece", "tce2_debiased"])
+    computed = values(soft(probabilities=q, labels=s), ["confidence_gap", "ece", "tce2_debiased"])
     expected = naive.binned(q[:, 1], s[:, 1], np.linspace(0, 1, 16))
     gap = (q - s)[:, 1].mean()
-    assert found == pytest.approx([gap, expected["ece"], expected["tce2_debiased"]], rel=1e-12)
+    assert computed == pytest.approx([gap, expected["ece"], expected["tce2_debiased"]], rel=1e-12)
 
 
 def test_log_loss__of_impossible_classes():

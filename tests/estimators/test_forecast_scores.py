@@ -359,7 +359,7 @@ def test_weights__have_the_effective_number_of_rows():
 @pytest.mark.parametrize("kind", ["normal", "ensemble", "quantiles", "ordinal"])
 def test_kuiper__has_its_level(kind):
     """4.4 to 5.6 % is 5 ± 2.75 standard errors of 10,000 data sets."""
-    found, sets, estimator = 0, 10_000, PITKuiper()
+    rejected, sets, estimator = 0, 10_000, PITKuiper()
     forecast = _source(kind, 2).forecast
     for seed in range(sets):
         x, _, y = _rows(kind, 200, seed)
@@ -367,8 +367,8 @@ def test_kuiper__has_its_level(kind):
         state = _state(low + np.random.default_rng([seed, 1]).random(200) * (high - low))
         value = estimator.finalize(state).value
         replicates = [*estimator.cell_values([state], seed, range(39))]
-        found += 1 + np.sum(np.array(replicates) >= value) <= 2
-    assert 0.044 <= found / sets <= 0.056
+        rejected += 1 + np.sum(np.array(replicates) >= value) <= 2
+    assert 0.044 <= rejected / sets <= 0.056
 
 
 # ---------------------------------------------------------------- reliability
