@@ -213,7 +213,7 @@ class ForecastChunk(Chunk):
 
     @property
     def log_q(self) -> Floats:
-        return self.q  # not used
+        return self.q  # forecasts have no logarithms; views need an array of this shape
 
     @cached_property
     def delta(self) -> Floats:

@@ -27,7 +27,7 @@ class ChoiceOptions(TypedDict, total=False):
 
 
 class ChoiceColumns(NamedTuple):
-    """ChoiceColumns of a source; `names` are those of the covariates."""
+    """Columns of a source; `names` are those of the covariates."""
 
     kind: str
     values: Any

@@ -122,15 +122,12 @@ def _verdict(
     p_values = {name: p for name, p in adjusted.items() if p is not None}
     for name, p in p_values.items():
         if p <= alpha:
-            what = (
-                f"Miscalibrated though right on average: {name} is {number(result[name].value, 3)}"
-            )
+            value = f"{name} is {number(result[name].value, 3)}"
+            what = f"Miscalibrated though right on average: {value}"
             if gap.estimator == "coverage":
-                inside, level = gap.value or 0.0, gap.parameters["level"]
-                what = (
-                    f"Miscalibrated: {name} is {number(result[name].value, 3)}, with "
-                    f"{inside:.1%} of outcomes in the {level:.0%} intervals"
-                ).replace("%", " %")
+                inside, level = 100 * (gap.value or 0.0), 100 * gap.parameters["level"]
+                share = f"{inside:.1f} % of outcomes in the {level:.0f} % intervals"
+                what = f"Miscalibrated: {value}, with {share}"
             elif name == gap.estimator:
                 what = direction(gap, result.source.get("class_names"))
             return f"{what}, more than chance explains ({p_is(p, p <= least * (1 + 1e-9))})."

@@ -160,9 +160,11 @@ class _Pool:
             unlabelled = block._replace(labels=np.zeros_like(block.labels))
             for chunk, counts in chunks(unlabelled, rules):
                 self.counts += counts
-                q.append(chunk.q if chunk.forecast is None else chunk.values)
                 if chunk.forecast is None:
+                    q.append(chunk.q)
                     biased.append(biased_probabilities(bias, chunk, position))
+                else:
+                    q.append(chunk.values)
                 x.append(
                     np.empty((len(chunk), 0)) if chunk.covariates is None else chunk.covariates
                 )

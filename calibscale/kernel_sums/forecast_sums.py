@@ -16,6 +16,11 @@ from calibscale.kernels import tiles
 _STRIP = 64  # rows whose pairs with a panel are summed together
 
 
+def _own(variance: Floats) -> Floats:
+    """⟨q, q⟩ of normal forecasts, E ℓ(Z, Z') of two draws (c,)."""
+    return 1.0 / np.sqrt(1.0 + 2.0 * variance)
+
+
 @dataclass(frozen=True, eq=False)
 class ForecastSumTask(PairSumTask):
     """Sums of a `PairSum` whose residuals are any vectors, or those of normal forecasts."""
@@ -37,8 +42,7 @@ class ForecastSumTask(PairSumTask):
         if not self._normal:
             return super()._diagonal(rows)
         mean, variance, y = self._standard(rows)
-        own = 1.0 / np.sqrt(1.0 + 2.0 * variance)
-        reach = 1.0 + variance
+        own, reach = _own(variance), 1.0 + variance
         squares = 1.0 - 2.0 * np.exp(-0.5 * (mean - y) ** 2 / reach) / np.sqrt(reach) + own
         return squares, 1.0 + own if self.spec.kernel.linear else np.ones(len(rows))
 
@@ -59,7 +63,7 @@ class ForecastSumTask(PairSumTask):
                     a, b = A[:, strip], B[:, first:]
                     targets, shared = np.empty((2, len(i), len(j)))
                     tiles.normal_products(*a, *b, targets, shared)
-                    own = [1.0 / np.sqrt(1.0 + 2.0 * each[1]) for each in (a, b)]
+                    own = [_own(each[1]) for each in (a, b)]
                 values = self._kernel_values(i, j, np.add.outer(*own) - 2.0 * shared, shared)
                 if same:
                     values = np.triu(values)
