@@ -110,6 +110,13 @@ class Null:
         """δ* (c, K), replicate by replicate."""
         raise NotImplementedError(self.name)
 
+    def products(
+        self, rows: Chunk | NotionRows, phi: Floats, first: int, last: int
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """δ*ᵀφ (K, m) with features φ (c, m), and |δ*|² (c,), replicate by replicate."""
+        for delta in self.vectors(rows, first, last):
+            yield delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
+
     def residuals(self, notion: str, rows: NotionRows, first: int, last: int) -> Floats:
         """δ* of rows of any notion (n, B, e)."""
         if rows.delta.shape[1] == 1:
@@ -138,23 +145,32 @@ class DrawnLabels(Null):
 
     def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
         if rows.forecast is not None:
-            yield from self._of_forecasts(rows, rows.forecast, first, last)
+            for y in self._outcomes(rows, rows.forecast, first, last):
+                yield rows.q - rows.forecast.of_outcomes(y)
             return
         for drawn in self.labels(rows.units, rows.q, first, last):
             residuals = rows.q.copy()
             residuals[np.arange(len(rows)), drawn] -= 1.0
             yield residuals
 
-    def _of_forecasts(
+    def products(
+        self, rows: Chunk | NotionRows, phi: Floats, first: int, last: int
+    ) -> Iterator[tuple[Floats, Floats]]:
+        if rows.forecast is None:
+            return super().products(rows, phi, first, last)
+        products = rows.forecast.residual_products(rows.q, phi)
+        return map(products, self._outcomes(rows, rows.forecast, first, last))
+
+    def _outcomes(
         self, rows: Chunk | NotionRows, forecast: Forecast, first: int, last: int
     ) -> Iterator[Floats]:
-        """Residuals of outcomes drawn from predictive distributions."""
+        """Outcomes drawn from predictive distributions (c,), replicate by replicate."""
         values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
         u = np.empty((2, len(rows)))
         for j in range(first // 2, (last + 1) // 2):
             kernel_draws.uniform_pairs(np.uint64(self.seed), rows.units, j, u)
             for b in range(max(first, 2 * j), min(last, 2 * j + 2)):
-                yield rows.q - forecast.of_outcomes(forecast.drawn(values, y, u[b % 2]))
+                yield forecast.drawn(values, y, u[b % 2])
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,21 @@ def _powers(angle, cosines, sines):
         known *= 2
 
 
+@inlined("contract")
+def _polynomials(x, coefficients, values):
+    """Values at x of polynomials with these coefficients (J, T), by Horner's rule."""
+    values[:] = coefficients[0]
+    for j in range(1, coefficients.shape[0]):
+        for k in range(values.size):
+            values[k] = values[k] * x + coefficients[j, k]
+
+
+@inlined("contract")
+def _add_multiple(a, row, total):
+    for k in range(row.size):
+        total[k] += a * row[k]
+
+
 @kernel
 def point_waves(points, roots, out):
     """Waves of points.
@@ -97,3 +112,32 @@ def uniform_waves(shares, edges, roots, out):
         for d in range(D):
             row[d] *= roots[d]
             row[D + d] *= roots[d]
+
+
+@kernel
+def spread_rows(points, coefficients, table, rows, sums, products):
+    """Rows added to the points of a grid next to theirs, and their products with its waves.
+
+    The waves of a point are nearly a sum over T points g, g + 1, … of an equally spaced grid (a
+    nonuniform fast Fourier transform), with weights that are polynomials of the position between
+    g and g + 1.  One period of the waves, which change their sign with it, has G intervals.
+
+    axes: points (c,); coefficients (J, T), of the highest power first; table (c, G + T) waves of
+    the grid in the direction of each row; rows (c, m); sums (G + T, m); products (c,)
+    """
+    T = coefficients.shape[1]
+    weights = np.empty(T)
+    for i in range(points.size):
+        periods = points[i] / (2.0 * np.pi)
+        whole = np.floor(periods)
+        sign = 1.0 - 2.0 * (whole - 2.0 * np.floor(0.5 * whole))
+        x = (periods - whole) * (sums.shape[0] - T)
+        g = int(x)
+        _polynomials(x - g, coefficients, weights)
+        product = 0.0
+        for k in range(T):
+            weights[k] *= sign
+            product += weights[k] * table[i, g + k]
+        products[i] = product
+        for k in range(T):
+            _add_multiple(weights[k], rows[i], sums[g + k])

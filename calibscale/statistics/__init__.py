@@ -159,6 +159,12 @@ class Replicates(Statistic):
         """δ* (c, K) of each replicate."""
         return enumerate(self.null.vectors(rows, self.first, self.last))
 
+    def products(
+        self, rows: Chunk | NotionRows, phi: Floats
+    ) -> Iterator[tuple[int, tuple[Floats, Floats]]]:
+        """δ*ᵀφ (K, m) and |δ*|² (c,) of each replicate."""
+        return enumerate(self.null.products(rows, phi, self.first, self.last))
+
 
 def redraws(statistic: Statistic) -> bool:
     """Whether the statistic depends on the labels."""

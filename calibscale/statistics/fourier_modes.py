@@ -349,13 +349,12 @@ class LocalFeatures(PairStatistic):
                 here = codes == code
                 out[:, code, 0] += drawn[:, here] @ phi[here]
             return
-        present = np.unique(codes)
-        parts = [(code, codes == code if len(present) > 1 else slice(None)) for code in present]
-        for b, vectors in replicates.vectors(rows):
-            strengths = vectors * w[:, None]
-            squares[b] += np.vdot(strengths, strengths)
-            for code, here in parts:
-                out[b, code] += strengths[here].T @ phi[here]
+        for code in np.unique(codes):
+            here = codes == code
+            products = replicates.products(rows.take(here), phi[here] * w[here, None])
+            for b, (product, d2) in products:
+                squares[b] += (w[here] * w[here]) @ d2
+                out[b, code] += product
 
     def by_frequency(self, state: LocalFeatureState) -> Floats:
         """Estimates of Σ_ij over all pairs by single frequencies (F,); their mean is unbiased."""

@@ -83,9 +83,8 @@ class Moments(Statistic):
             d += norms[0]
             t += norms[1]
         else:
-            for b, delta in replicates.vectors(chunk):
-                C[b] += delta.T @ phi
-                d2 = np.einsum("ij,ij->i", delta, delta)
+            for b, (product, d2) in replicates.products(chunk, phi):
+                C[b] += product
                 d[b] += (w * w) @ d2
                 t[b] += squares @ d2
 

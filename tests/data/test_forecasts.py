@@ -205,6 +205,20 @@ def test_of_outcomes__have_the_gaussian_kernel_as_products():
     np.testing.assert_allclose(waves @ waves.T, expected, atol=4e-7)
 
 
+@pytest.mark.parametrize("kind", [*CONTINUOUS, "ensemble", "ordinal"])
+@pytest.mark.parametrize("n", [20, 300])  # fewer than the points of the grid, and more
+def test_residual_products__are_those_of_residuals(kind, n):
+    forecast, predictions, y = bound(kind, n)
+    if kind != "ordinal":
+        y[:4] *= [30.0, -30.0, 1e3, -1e5]  # beyond the first period of the waves
+    q, phi = forecast.embedded(predictions, y), np.random.default_rng(1).normal(size=(n, 5))
+    residuals = q - forecast.of_outcomes(y)
+    products, squares = forecast.residual_products(q, phi)(y)
+    # the grid errs by 3e-7 of the largest sum
+    np.testing.assert_allclose(products, residuals.T @ phi, atol=1e-6 * n**0.5)
+    np.testing.assert_allclose(squares, (residuals**2).sum(axis=1), atol=1e-6)
+
+
 def test_embedded__of_extreme_numbers_is_finite():
     """A row that a failing model wrote must not outweigh all others."""
     forecast = cs.NormalForecast(bandwidth=1e-3, centre=0.0)

@@ -86,3 +86,20 @@ def test_normal_products__are_the_closed_form():
             own += naive.normal_overlap(means[j] - y[i], variances[j], 1.0)
             product = naive.normal_overlap(y[i] - ys[j], 0.0, 1.0) - own + both
             np.testing.assert_allclose([targets[i, j], shared[i, j]], [product, both], rtol=1e-13)
+
+
+def test_spread_rows__adds_rows_to_the_points_next_to_theirs():
+    rng = np.random.default_rng(4)
+    G, coefficients = 6, np.array([[-1.0, 1.0], [1.0, 0.0]])  # 1 − x and x: linear interpolation
+    points, rows = rng.uniform(-20.0, 20.0, 9), rng.normal(size=(9, 3))
+    table, sums, products = rng.normal(size=(9, G + 2)), np.zeros((G + 2, 3)), np.empty(9)
+    waves.spread_rows(points, coefficients, table, rows, sums, products)
+    expected = np.zeros_like(sums)
+    for i, point in enumerate(points):
+        x = point % (2 * np.pi) * G / (2 * np.pi)
+        sign = -1.0 if point // (2 * np.pi) % 2 else 1.0
+        shares = np.zeros(G + 2)
+        shares[int(x)], shares[int(x) + 1] = sign * (1 - x % 1), sign * (x % 1)
+        expected += np.outer(shares, rows[i])
+        np.testing.assert_allclose(products[i], shares @ table[i], rtol=1e-9)
+    np.testing.assert_allclose(sums, expected, atol=1e-12)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache
 from importlib import import_module
 from operator import index
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.polynomial.chebyshev import chebpts1
+from numpy.polynomial.legendre import leggauss
+from numpy.polynomial.polynomial import polyfit
 from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy
@@ -27,6 +30,43 @@ REASONS = {
     OUTCOME: "outcome_outside",
 }
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
+_INTERVALS, _TAPS = 4, 8  # of the grid for each frequency; grid points next to an outcome
+
+ResidualProducts = Callable[[Floats], tuple[Floats, Floats]]
+
+
+@cache
+def _lattice(frequencies: int) -> tuple[float, Floats]:
+    """Step of the frequencies in units of 1/bandwidth, and the roots of their weights."""
+    step = (2.0 + frequencies ** (1 / 3)) / frequencies
+    weights = np.exp(-0.5 * (step * (np.arange(frequencies) + 0.5)) ** 2)
+    return step, np.sqrt(weights / weights.sum())
+
+
+@cache
+def _grid(frequencies: int) -> tuple[Floats, Floats]:
+    """Coefficients for `waves.spread_rows`, and the waves (G + T, 2D) of its grid.
+
+    The weight of a point at distance x, in half widths of the T points, is that of Barnett,
+    Magland and af Klinteberg (2019), exp(β(√(1 − x²) − 1)), up to its Fourier transform.
+    """
+    beta, half = 0.97 * np.pi * _TAPS * (1.0 - 1.0 / _INTERVALS), 0.5 * _TAPS
+
+    def weight(x: Floats) -> Any:
+        return np.exp(beta * (np.sqrt(np.maximum(1.0 - x * x, 0.0)) - 1.0))
+
+    taps, fractions = 1.0 - half + np.arange(_TAPS), 0.5 + 0.5 * chebpts1(40)
+    values = weight((taps - fractions[:, None]) / half)
+    coefficients = np.ascontiguousarray(polyfit(fractions, values, 9)[::-1])
+    intervals = _INTERVALS * frequencies
+    interval = 2.0 * np.pi / intervals
+    points = interval * (taps[0] + np.arange(intervals + _TAPS))
+    grid = np.empty((len(points), 2 * frequencies))
+    waves.point_waves(points, _lattice(frequencies)[1], grid)
+    x, shares = leggauss(64)
+    omega = np.arange(frequencies) + 0.5
+    transform = half * (shares * weight(x)) @ np.cos(np.outer(half * interval * x, omega))
+    return coefficients, grid / np.tile(transform, 2)
 
 
 @dataclass(frozen=True)
@@ -61,6 +101,7 @@ class Forecast(ABC):
     name: ClassVar[str]
     columns: ClassVar[int | None] = None  # of predictions; None if it depends on the settings
     targets: ClassVar[str] = "numbers"
+    of_waves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("bandwidth", "centre"):  # as JSON numbers
@@ -125,13 +166,6 @@ class Forecast(ABC):
             centre = float(outcomes[len(outcomes) // 2]) if len(outcomes) else 0.0
         return replace(self, bandwidth=bandwidth, centre=centre)
 
-    @cached_property
-    def _lattice(self) -> tuple[float, Floats]:
-        """Step of the frequencies in units of 1/bandwidth, and the roots of their weights."""
-        step = (2.0 + self.frequencies ** (1 / 3)) / self.frequencies
-        weights = np.exp(-0.5 * (step * (np.arange(self.frequencies) + 0.5)) ** 2)
-        return step, np.sqrt(weights / weights.sum())
-
     def angles(self, y: Floats) -> Floats:
         """Outcomes relative to the centre, in units of the step of the frequencies."""
         assert self.centre is not None
@@ -140,9 +174,14 @@ class Forecast(ABC):
         return np.ascontiguousarray(np.clip(far, -_FARTHEST, _FARTHEST))
 
     @property
+    def roots(self) -> Floats:
+        """Roots √a_d of the weights of the frequencies (D,)."""
+        return _lattice(self.frequencies)[1]
+
+    @property
     def _per_unit(self) -> float:
         assert self.bandwidth is not None, "call with_target() first"
-        return float(self._lattice[0] / self.bandwidth)
+        return float(_lattice(self.frequencies)[0] / self.bandwidth)
 
     def _waves(self, weights: Floats, means: Floats, scales: Floats) -> Floats:
         """Mean embeddings of mixtures (c, m) of normal distributions, (c, 2D)."""
@@ -151,18 +190,40 @@ class Forecast(ABC):
             np.ascontiguousarray(np.broadcast_to(each, means.shape))
             for each in (weights, scales * self._per_unit)
         )
-        waves.normal_waves(weights, self.angles(means), scales, self._lattice[1], out)
+        waves.normal_waves(weights, self.angles(means), scales, self.roots, out)
         return out
 
     def of_outcomes(self, y: Floats) -> Floats:
         """ψ of outcomes (c,), (c, 2D)."""
         out = np.empty((len(y), self.width))
-        waves.point_waves(self.angles(y), self._lattice[1], out)
+        waves.point_waves(self.angles(y), self.roots, out)
         return out
 
     @abstractmethod
     def embedded(self, values: Floats, y: Floats) -> Floats:
         """Mean embedding q of each prediction (c, 2D)."""
+
+    def residual_products(self, q: Floats, phi: Floats) -> ResidualProducts:
+        """Function from outcomes y (c,) to (q − ψ(y))ᵀφ (2D, m) and |q − ψ(y)|² (c,).
+
+        Of many rows they are computed by a nonuniform Fourier transform, to 1e-6.
+        """
+
+        def of_residuals(y: Floats) -> tuple[Floats, Floats]:
+            delta = q - self.of_outcomes(y)
+            return delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
+
+        if not self.of_waves or len(q) <= _INTERVALS * self.frequencies:
+            return of_residuals
+        coefficients, grid = _grid(self.frequencies)
+        total, squares, table = q.T @ phi, 1.0 + np.einsum("ij,ij->i", q, q), q @ grid.T
+
+        def of_grid(y: Floats) -> tuple[Floats, Floats]:
+            sums, shared = np.zeros((len(grid), phi.shape[1])), np.empty(len(y))
+            waves.spread_rows(self.angles(y), coefficients, table, phi, sums, shared)
+            return total - grid.T @ sums, squares - 2.0 * shared
+
+        return of_grid
 
     # ---------------------------------------------------------------- distributions
 

@@ -27,7 +27,7 @@ class _PiecewiseUniform(Forecast):
         shares, edges = self.pieces(values)
         out = np.empty((len(values), self.width))
         shares = np.ascontiguousarray(shares)
-        waves.uniform_waves(shares, self.angles(edges), self._lattice[1], out)
+        waves.uniform_waves(shares, self.angles(edges), self.roots, out)
         return out
 
     def _steps(self, values: Floats) -> tuple[Floats, Floats, Floats]:
@@ -224,6 +224,7 @@ class OrdinalForecast(Forecast):
     frequencies: int = field(default=1, init=False)
     name: ClassVar[str] = "ordinal"
     targets: ClassVar[str] = "ordered classes"
+    of_waves: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", index(self.classes))
