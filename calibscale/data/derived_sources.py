@@ -329,7 +329,7 @@ class _Events(DerivedSource):
     """Events of forecasts as two classes, with the probabilities predicted for them."""
 
     at_level: float | None = field(kw_only=True)
-    threshold: float | None = field(kw_only=True)
+    threshold: float | tuple[float, float] | None = field(kw_only=True)
 
     @property
     def classes(self) -> int:
@@ -344,21 +344,25 @@ class _Events(DerivedSource):
         assert forecast is not None
         values, y = block.values.astype(np.float64), block.labels.astype(np.float64)
         status = forecast.status(values, y)
-        known = status == row_sums.OK
+        known, rows = status == row_sums.OK, np.arange(block.start, block.start + len(y))
         if self.threshold is not None:
-            p, happened = forecast.probability(values, self.threshold), y <= self.threshold
+            low, high = np.broadcast_to(self.threshold, 2)
+            threshold = low + (high - low) * random_draws.of_rows(rows, 1, random_draws.PIT)
+            p, happened = forecast.probability(values, threshold), y <= threshold
         else:
             assert self.at_level is not None
-            p, rows = np.full(len(y), self.at_level), block.start + np.flatnonzero(known)
-            happened = np.zeros(len(y), bool)
-            happened[known] = forecast.pit(values[known], y[known], rows) <= self.at_level
+            p, happened = np.full(len(y), self.at_level), np.zeros(len(y), bool)
+            happened[known] = forecast.pit(values[known], y[known], rows[known]) <= self.at_level
         p[status > row_sums.UNLABELLED] = np.nan  # an invalid row
         labels = np.where(known, happened, -1).astype(np.int64)
         return block._replace(values=np.clip(p, 0.0, 1.0), labels=labels)
 
 
 def forecast_events(
-    source: Any, *, level: float | None = None, threshold: float | None = None
+    source: Any,
+    *,
+    level: float | None = None,
+    threshold: float | tuple[float, float] | None = None,
 ) -> ArraySource:
     """Describe an event of each forecast as two classes, for measures, audits and maps of these.
 
@@ -371,13 +375,16 @@ def forecast_events(
     level : float, optional
         The event is that the outcome is at most the quantile of this level, so that its predicted
         probability is `level` in every row; values with a probability are split at random by row.
-    threshold : float, optional
+    threshold : float or (low, high), optional
         The event is that the outcome is at most this number; its probability is that predicted.
+        Of two, the number is drawn uniformly between them by row, so that high − low times a bias
+        is that of the mean: the forecasts' minus the outcomes', both limited to [low, high].
 
     Raises
     ------
     OptionError
-        If the predictions are those of classes, or not one of `level` and `threshold` is given.
+        If the predictions are those of classes, not one of `level` and `threshold` is given, or a
+        number is out of range.
 
     Examples
     --------
@@ -398,6 +405,10 @@ def forecast_events(
     require(data.forecast is not None, f"{data.name} has no forecasts but {data.kind} of classes")
     require((level is None) != (threshold is None), "give exactly one of level= and threshold=")
     require(level is None or 0 < level < 1, "level must be in (0, 1)", level)
+    if threshold is not None:
+        ends = np.ravel(threshold).astype(np.float64)
+        ordered = len(ends) <= 2 and np.isfinite(ends).all() and (np.diff(ends) > 0).all()
+        require(ordered, "threshold must be a finite number or (low, high)", threshold)
     return _Events.of(
         data,
         kind="probabilities",

@@ -87,6 +87,19 @@ below_median = cs.forecast_events(boosting, level=0.5)
 print(cs.audit(below_median, ["age", "bmi"], n_replicates=199, recalibrate=()))
 
 # %%
+# The event that the outcome is below a threshold, which is drawn for each row between two numbers,
+# has the bias of the mean: here that of the predicted progression, by standardised body mass.
+
+low, high = 25, 346
+progression = cs.forecast_events(boosting, threshold=(low, high))
+by_mass = cs.KLCE(["bmi"], prediction_kernel="none")
+body_mass = np.linspace(-0.08, 0.12, 6)
+bias = cs.local_bias(progression, by_mass, at=(None, body_mass))
+for mass, *numbers in zip(body_mass, bias.bias, bias.low, bias.high, strict=True):
+    mean, lower, upper = (high - low) * np.array(numbers)
+    print(f"bmi {mass:+.2f}: {mean:+.0f} ({lower:+.0f} to {upper:+.0f})")
+
+# %%
 # An ensemble of weather forecasts
 # --------------------------------
 # The 20 members agree too much at long lead times. An ensemble is calibrated if the observation

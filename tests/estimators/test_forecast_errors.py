@@ -213,9 +213,31 @@ def test_forecast_events__at_a_level_and_at_a_threshold():
     assert brier == pytest.approx(2 * np.mean((p - (Y <= 0.5)) ** 2))
 
 
+def test_forecast_events__at_thresholds_between_two_have_the_bias_of_the_mean():
+    rng, n, low, high = np.random.default_rng(5), 4000, -5.0, 6.0
+    x = rng.choice([-1.0, 1.0], n)
+    source = cs.from_arrays(
+        predictions=(np.zeros(n), np.ones(n)), forecast="normal",
+        labels=rng.normal(size=n) + 0.5 * (x > 0), covariates=x, covariate_names=["x"],
+    )  # fmt: skip
+    klce = cs.KLCE(["x"], categorical=["x"], prediction_kernel="none")
+    events = cs.forecast_events(source, threshold=(low, high))
+    bias = cs.local_bias(events, klce, at=(None, [[-1.0], [1.0]]))
+    # four standard errors of 2,000 events with a mean variance of 0.05
+    np.testing.assert_allclose(
+        (high - low) * bias.bias, [0.0, -0.5], atol=4 * 11 * (0.05 / 2000) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("threshold", [np.nan, (1.0, 0.0), (0.0, np.inf), (0.0, 1.0, 2.0)])
+def test_forecast_events__refuse_impossible_thresholds(threshold):
+    with pytest.raises(cs.OptionError, match=r"a finite number or \(low, high\)"):
+        cs.forecast_events(normal(), threshold=threshold)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_forecast_events__of_calibrated_forecasts_happen_as_often_as_predicted(kind):
-    for settings in (dict(level=0.3), dict(threshold=1.0)):
+    for settings in (dict(level=0.3), dict(threshold=1.0), dict(threshold=(-0.5, 2.0))):
         events = cs.forecast_events(KINDS[kind], **settings)
         test = cs.calibration_test(events, "ece(bins=1, notion=positive)", n_replicates=199)
         assert test.results[0].p_value > 0.005

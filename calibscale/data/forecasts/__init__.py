@@ -277,9 +277,9 @@ class Forecast(ABC):
         below, at_most = self.cdf(values, y)
         return below + random_draws.of_rows(rows, 0, random_draws.PIT) * (at_most - below)
 
-    def probability(self, values: Floats, threshold: float) -> Floats:
-        """Predicted probability of an outcome of at most the threshold (c,)."""
-        return self.cdf(values, np.full(len(values), threshold))[1]
+    def probability(self, values: Floats, thresholds: Floats) -> Floats:
+        """Predicted probability of an outcome of at most the threshold of each row (c,)."""
+        return self.cdf(values, thresholds)[1]
 
     @abstractmethod
     def quantile(self, values: Floats, level: Any) -> Floats:

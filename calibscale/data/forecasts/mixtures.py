@@ -215,8 +215,8 @@ class EnsembleForecast(Forecast):
         pool = values.shape[1] + 1.0
         return below / pool, (below + equal + 1.0) / pool
 
-    def probability(self, values: Floats, threshold: float) -> Floats:
-        return (values <= threshold).mean(axis=1)
+    def probability(self, values: Floats, thresholds: Floats) -> Floats:
+        return (values <= thresholds[:, None]).mean(axis=1)
 
     def quantile(self, values: Floats, level: Any) -> Floats:
         # the k-th of m members is the quantile of level k/(m + 1), as the outcome is one of m + 1
