@@ -1,4 +1,4 @@
-"""Kinds of predictive distributions, against SciPy, naive integrals and scoringrules; bad rows."""
+"""Kinds of predictive distributions, against SciPy and naive integrals; bad rows."""
 
 import pickle
 
@@ -154,28 +154,6 @@ def test_log_score__of_an_ensemble_is_refused():
     forecast, members, y = bound("ensemble")
     with pytest.raises(OptionError, match="kind ensemble have no density"):
         forecast.log_score(members, y)
-
-
-@pytest.mark.long  # scoringrules compiles its scores
-def test_scores__equal_scoringrules():
-    rules = pytest.importorskip("scoringrules", reason="the reference of the scores")
-    forecast, p, y = bound("normal", 200)
-    np.testing.assert_allclose(
-        forecast.crps(p, y), rules.crps_normal(y, p[:, 0], p[:, 1]), rtol=1e-9
-    )
-    np.testing.assert_allclose(
-        forecast.log_score(p, y), rules.logs_normal(y, p[:, 0], p[:, 1]), rtol=1e-9
-    )
-    forecast, p, y = bound("mixture", 200)
-    w, m, s = np.split(p, 3, axis=1)
-    np.testing.assert_allclose(forecast.crps(p, y), rules.crps_mixnorm(y, m, s, w), atol=1e-9)
-    np.testing.assert_allclose(forecast.log_score(p, y), rules.logs_mixnorm(y, m, s, w), atol=1e-9)
-    forecast, p, y = bound("ensemble", 200)
-    np.testing.assert_allclose(
-        forecast.crps(p, y), rules.crps_ensemble(y, p, estimator="fair"), atol=1e-9
-    )
-    forecast, p, y = bound("ordinal", 200)
-    np.testing.assert_allclose(forecast.crps(p, y), rules.rps_score(y + 1, p), atol=1e-9)
 
 
 # ---------------------------------------------------------------- embeddings
