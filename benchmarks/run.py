@@ -14,7 +14,7 @@ from measure import RESULTS, Settings, usable_cores
 
 NAMES = (
     "golden", "exact", "start", "reads", "scale", "scaling", "peers", "conventions", "selection",
-    "pairs", "subnormal", "levels", "alarms", "nightly",
+    "pairs", "subnormal", "forecasts", "levels", "alarms", "nightly",
 )  # fmt: skip
 CORES = 2
 

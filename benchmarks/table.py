@@ -55,6 +55,14 @@ def selection(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def forecasts(rows: list[dict[str, Any]]) -> list[list[str]]:
+    lines = [["normal forecasts", "rows", "frequencies", "seconds", "peak MB"]]
+    for row in rows:
+        cells = [row["what"], f"{row['rows']:,}", str(row["frequencies"])]
+        lines.append([*cells, f"{row['seconds']:.1f}", f"{row['peak_mb']:.0f}"])
+    return lines
+
+
 def pairs(rows: list[dict[str, Any]]) -> list[list[str]]:
     lines = [["sums over all pairs", "rows", "10⁹ unordered pairs per second"]]
     for row in rows:
@@ -128,7 +136,8 @@ def main(page: Path, results: Path = RESULTS) -> None:
     text = page.read_text()
     tables = {
         "peers": peers, "conventions": conventions, "scale": scale, "selection": selection,
-        "pairs": pairs, "levels": levels, "nightly": nightly, "alarms": alarms,
+        "pairs": pairs, "forecasts": forecasts, "levels": levels, "nightly": nightly,
+        "alarms": alarms,
     }  # fmt: skip
     for name, lines in tables.items():
         if f"<!-- benchmark: {name} -->" not in text:

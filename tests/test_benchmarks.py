@@ -13,7 +13,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 IN_TABLES = (
-    "peers", "conventions", "scale", "selection", "pairs", "levels", "nightly", "alarms",
+    "peers", "conventions", "scale", "selection", "pairs", "forecasts", "levels", "nightly",
+    "alarms",
 )  # fmt: skip
 NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
 
