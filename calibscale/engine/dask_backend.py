@@ -51,9 +51,7 @@ def connect(kind: str, argument: Any, limit: int | None) -> Iterator[dask_connec
         _make_ready(dask_connection.usable(argument))
         yield dask_connection.Connection(argument)
     else:
-        with dask_connection.client_of(
-            dask_connection.address_in(argument) if kind == "file" else argument
-        ) as client:
+        with dask_connection.client_of(argument) as client:
             _make_ready(client)
             yield dask_connection.Connection(client)
 
@@ -99,7 +97,7 @@ def check_worker_versions(client: Any) -> None:
 # ---------------------------------------------------------------- Checks
 
 
-PACKAGES = ("calibscale", "numpy", "scipy", "numba", "finufft", "zarr")  # numbers depend on them
+PACKAGES = ("calibscale", "numpy", "scipy", "numba", "zarr", "finufft")  # numbers depend on them
 
 _NAMED = 5  # maximum number of differences in an error
 _METADATA = ("zarr.json", ".zarray", ".zgroup")  # identify a folder of arrays
@@ -109,15 +107,16 @@ Versions = Mapping[str, str | None]  # by name of package, or python; None: not 
 
 
 @cache
+def installed(name: str) -> str | None:
+    """Version of a package; None if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
 def versions() -> Versions:
     """Versions in this process."""
-
-    def installed(name: str) -> str | None:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return None
-
     return {name: installed(name) for name in PACKAGES} | {"python": minor(sys.version)}
 
 
