@@ -203,7 +203,7 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if "://" in text:
         return "address", text
     if Path(text).is_file():
-        return "file", text
+        return "address", dask_connection.address_in(text)
     raise OptionError(
         f"unknown scheduler {text!r}: use serial, threads[:N], local:N, an address such as "
         "tcp://host:8786, or the path of a scheduler file"
@@ -214,14 +214,11 @@ def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "")
     workers = min(workers, task.blocks)
     if limit is None:
         return workers
-    depth = task.blocks.bit_length() + 1
+    each, depth = task.block_bytes + task.state_bytes, task.blocks.bit_length() + 1
     used = resident_bytes()
-    peak = 0
-    while workers > 0:
-        peak = used + workers * (task.block_bytes + task.state_bytes) + depth * task.state_bytes
-        if peak <= limit:
-            return workers
-        workers -= 1
+    peak = used + each + depth * task.state_bytes  # with one worker
+    if peak <= limit:
+        return min(workers, 1 + (limit - peak) // max(1, each))
     enough = math.ceil(1.1 * peak / 1e7) * 10  # MB, with a margin as the process still grows
     text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
     text += f" (is {limit}GB meant?)" if limit < 1000 else ""
