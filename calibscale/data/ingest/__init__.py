@@ -47,14 +47,6 @@ class _StoreSettings(TypedDict, total=False):
     storage_options: Mapping[str, Any] | None
 
 
-def _store_settings(
-    provenance: dict[str, Any] | None = None,
-    overwrite: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, Any] | None, bool, Mapping[str, Any] | None]:
-    return provenance, overwrite, storage_options
-
-
 def ingest(
     files: Sequence[str | Path],
     url: str | Path,
@@ -141,7 +133,9 @@ def ingest(
     >>> ingest([folder + "/day.npz"], folder + "/day.zarr", keys=keys).added
     5
     """
-    provenance, overwrite, storage_options = _store_settings(**settings)
+    if unknown := settings.keys() - _StoreSettings.__optional_keys__:
+        raise TypeError(f"ingest() has no parameter {min(unknown)!r}")
+    overwrite, storage_options = settings.get("overwrite", False), settings.get("storage_options")
     url = located(url, storage_options, strict=False)
     keys, inputs = dict(keys or {}), input_files(files, storage_options)
     kind = None
@@ -181,7 +175,7 @@ def ingest(
             covariate_names=first.covariates,
             categories=categories,
             weights=first.weights,
-            provenance={"ingest": origin, **(provenance or {})},
+            provenance={"ingest": origin, **(settings.get("provenance") or {})},
             expected_rows=total,
             notes={"ingest": note},
             class_names=class_names,
