@@ -97,8 +97,7 @@ class ArraySource:
 
     def need_integer_labels(self, what: str) -> None:
         """Raise an OptionError for soft labels, which `what` does not take."""
-        if self.soft:
-            raise errors.OptionError(f"{what} needs integer labels; those of {self.name} are soft")
+        errors.require(not self.soft, f"{what} needs integer labels; those of {self.name} are soft")
 
     @property
     def chunk_rows(self) -> int:
@@ -142,15 +141,12 @@ class ArraySource:
         spacing ε of 1 sum to 1 ± ε/2, and those computed in the same type have other errors.
         """
         if self.forecast is not None:
-            forecast, chunk_rows = self.with_target().forecast, max(1, self.chunk_rows)
-            return Rules(
-                self.kind, self.classes, chunk_rows, on_invalid=on_invalid, forecast=forecast
-            )
-        if tolerance is None:
+            tolerance = _TOLERANCE  # of the sums of forecasts, whatever their type
+        elif tolerance is None:
             tolerance = sum_tolerance(self.values, self.spacing)
         return Rules(
             self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid,
-            soft=self.soft,
+            forecast=self.with_target().forecast, soft=self.soft,
         )  # fmt: skip
 
     def with_target(self) -> ArraySource:
