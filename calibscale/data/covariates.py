@@ -95,16 +95,10 @@ class _Task:
             if self.on_invalid == "raise":
                 raise self._complaint(x, finite, start)
             x = x[finite]
-        if not len(x):
-            d = len(self.positions)
-            none: list[Floats | None] = [np.empty(0)] * d
-            return _State(
-                0, np.zeros(d), np.zeros(d), np.full(d, np.inf), np.full(d, -np.inf), none
-            )
-        mean = x.mean(axis=0)
+        mean = x.sum(axis=0) / max(1, len(x))
         return _State(
-            len(x), mean, ((x - mean) ** 2).sum(axis=0), x.min(axis=0), x.max(axis=0),
-            [_few(column) for column in x.T],
+            len(x), mean, ((x - mean) ** 2).sum(axis=0), x.min(axis=0, initial=np.inf),
+            x.max(axis=0, initial=-np.inf), [_few(column) for column in x.T],
         )  # fmt: skip
 
     def _complaint(self, x: Floats, finite: Any, start: int) -> InvalidDataError:
