@@ -296,12 +296,10 @@ def _check(
     letter = np.dtype(labels.dtype).kind
     soft = letter == "f" and not single and tuple(labels.shape[1:]) == shape[1:]
     if not soft and letter not in "iu":
+        hint = input_hints.of_shape(labels.shape, labels)
         raise errors.InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
-            + (
-                input_hints.of_shape(labels.shape, labels)
-                or "; convert them with numpy.asarray(labels, int)"
-            )
+            + (hint or "; convert them with numpy.asarray(labels, int)")
         )
     _check_lengths(kind, shape[0], labels, covariates, weights, name, 1 + soft)
     return shape[0]

@@ -137,9 +137,8 @@ def layout_of(
                 texts_fit = of_classes or (role == "covariates" and not heading)
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
                     hint = input_hints.of_text(column.dtype) * (role == "covariates")
-                    raise InvalidDataError(
-                        f"{what} must be numbers, not {_type_name(column)}{hint}"
-                    )
+                    given = "text" if column.dtype.kind in "OU" else column.dtype
+                    raise InvalidDataError(f"{what} must be numbers, not {given}{hint}")
                 if len(column.shape) > (role in (kind, "covariates")):
                     hint = input_hints.of_shape((0, *column.shape)) * (role == "labels")
                     raise InvalidDataError(f"{what} have too many dimensions{hint}")
@@ -180,10 +179,6 @@ def layout_of(
 
 def _is_text(column: InputColumn) -> bool:
     return column.dtype.kind in "OU" and not column.shape
-
-
-def _type_name(column: InputColumn) -> str:
-    return "text" if column.dtype.kind in "OU" else str(column.dtype)
 
 
 def _start(name: str) -> str:
