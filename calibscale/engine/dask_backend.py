@@ -101,7 +101,6 @@ PACKAGES = ("calibscale", "numpy", "scipy", "numba", "zarr", "finufft")  # numbe
 
 _NAMED = 5  # maximum number of differences in an error
 _METADATA = ("zarr.json", ".zarray", ".zgroup")  # identify a folder of arrays
-_IN_MEMORY = "memory"  # protocol of fsspec's file system inside one process
 
 Versions = Mapping[str, str | None]  # by name of package, or python; None: not installed
 
@@ -202,22 +201,17 @@ class _Paths(pickle.Pickler):
     def persistent_id(self, obj: Any) -> None:
         if isinstance(obj, Path):
             self.paths.add(str(obj))
-        elif _IN_MEMORY in _protocols(obj):
+        elif _in_memory(obj):
             raise StoreError(
                 "workers must see the store, and memory:// is visible to this process alone. Use "
                 "a path on a file system that all machines share, or another URL"
             )
 
 
-def _protocols(obj: Any) -> tuple[str, ...]:
-    """Protocols of an fsspec file system; none for other objects."""
-    if "fsspec" not in sys.modules:
-        return ()
-    from fsspec import AbstractFileSystem
-
-    if not isinstance(obj, AbstractFileSystem):
-        return ()
-    return (obj.protocol,) if isinstance(obj.protocol, str) else tuple(obj.protocol)
+def _in_memory(obj: Any) -> bool:
+    """Whether an object is fsspec's file system inside one process."""
+    memory = sys.modules.get("fsspec.implementations.memory")
+    return memory is not None and isinstance(obj, memory.MemoryFileSystem)
 
 
 # ---------------------------------------------------------------- Folds
