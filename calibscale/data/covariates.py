@@ -266,11 +266,16 @@ def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
         hashes = np.where([bool(name.strip()) for name in names], bits.astype(np.float64), np.nan)
     ids = ClusterIds(column, source.covariate(column), hashes)
     others = {name: levels for name, levels in source.categories.items() if name != column}
-    source = replace(
-        source, covariates=_Cut(source.covariates, ids), categories=others,
-        covariate_names=(*source.covariate_names, f"cluster of {column}"),
-    )  # fmt: skip
-    return source, len(source.covariate_names) - 1
+    return _extended(source, ids, f"cluster of {column}", others), len(source.covariate_names)
+
+
+def _extended(
+    source: ArraySource, axis: Axis | ClusterIds, name: str, categories: dict[str, tuple[str, ...]]
+) -> ArraySource:
+    """Source with the codes of a covariate as a further covariate, and with other categories."""
+    names = (*source.covariate_names, name)
+    cut = _Cut(source.covariates, axis)
+    return replace(source, covariates=cut, covariate_names=names, categories=categories)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,13 +334,7 @@ def grouped(
         return source, name
     cut = f"{name}:{len(axis)}"
     names = tuple(str(axis.where(part)) for part in range(len(axis)))
-    source = replace(
-        source,
-        covariates=_Cut(source.covariates, axis),
-        covariate_names=(*source.covariate_names, cut),
-        categories={**source.categories, cut: names},
-    )
-    return source, cut
+    return _extended(source, axis, cut, {**source.categories, cut: names}), cut
 
 
 def _parsed(source: ArraySource, text: str) -> tuple[str, int | None]:

@@ -235,8 +235,7 @@ class StoreGroup:
         StoreError
             If there is no store, if it is damaged, or if a newer calibscale wrote it.
         """
-        if storage_options:
-            url = zarr_arrays.located(url, storage_options)
+        url = zarr_arrays.located(url, storage_options)
         with zarr_arrays.complaints(url):
             try:
                 group = zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
