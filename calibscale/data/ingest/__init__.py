@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import located
 from calibscale.errors import InvalidDataError, StoreError, require
 from calibscale.formatting.progress import reporting
+from calibscale.results import Declared
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ Progress = Callable[[int, int | None], None]  # (rows done, number of rows or No
 
 
 @dataclass(frozen=True)
-class IngestReport:
+class IngestReport(Declared):
     """Result of `ingest`: number of rows in the store, and of rows added by this run."""
 
     store: str
@@ -35,10 +36,6 @@ class IngestReport:
     added: int
     resumed: bool
     files: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object."""
-        return {**asdict(self), "files": list(self.files)}
 
 
 class _StoreSettings(TypedDict, total=False):
@@ -153,8 +150,8 @@ def ingest(
     for file in inputs:
         with reading(file):
             marks.append(file.fingerprint())
-    names = {"class_names": None if class_names is None else list(class_names)}
-    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored), **names}
+    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
+    note["class_names"] = None if class_names is None else list(class_names)
     columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
     if kind is None:
         columns = {"classes": 2 if binary else first.columns, "kind": first.kind, "binary": binary}
@@ -190,12 +187,11 @@ def ingest(
             for batch in batches(layouts, stored, *names_of, done):
                 writer.append(**batch._asdict())
                 if done == 0:
-                    _examine(
-                        ArraySource(
-                            store.kind, batch.values, batch.labels, weights=batch.weights,
-                            binary=binary, rows=len(batch.labels), name=first.file, forecast=kind,
-                        )
+                    rows = ArraySource(
+                        store.kind, batch.values, batch.labels, weights=batch.weights,
+                        binary=binary, rows=len(batch.labels), name=first.file, forecast=kind,
                     )  # fmt: skip
+                    _examine(rows)
                 done += len(batch.labels)
                 if report is not None:
                     report(done, total)
