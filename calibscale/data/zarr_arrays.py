@@ -138,9 +138,8 @@ def complaints(url: str | Path) -> Iterator[None]:
     except (StoreError, OptionError, InvalidDataError):
         raise
     except Exception as error:
-        raise StoreError(
-            f"{url}: {without_secrets(str(error), url) or type(error).__name__}"
-        ) from error
+        what = without_secrets(str(error), url) or type(error).__name__
+        raise StoreError(f"{url}: {what}") from error
 
 
 # ---------------------------------------------------------------- Arrays not written by calibscale
@@ -185,18 +184,15 @@ def open_arrays(
     >>> evaluate(source, "brier")["brier"].value
     0.5
     """
-
-    def opened(path: str | Path | None) -> Any:
-        if path is None:
-            return None
-        inside = path if store is None else _inside(store, path)
-        return _open_array(located(inside, storage_options, strict=False))
-
     paths = {
         "logits": logits, "probabilities": probabilities, "predictions": predictions,
         "labels": labels, "covariates": covariates, "weights": weights,
     }  # fmt: skip
-    arrays = {role: opened(path) for role, path in paths.items()}
+    given = {role: path for role, path in paths.items() if path is not None}
+    if store is not None:
+        given = {role: _inside(store, path) for role, path in given.items()}
+    places = {role: located(path, storage_options, strict=False) for role, path in given.items()}
+    arrays: dict[str, Any] = {role: _open_array(place) for role, place in places.items()}
     name = str(store or logits or probabilities or predictions)
     return from_arrays(**arrays, name=name, **described)
 
