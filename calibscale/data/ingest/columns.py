@@ -338,17 +338,11 @@ def batches(
         optional = {n: r in ("labels", "covariates") for r, names in roles.items() for n in names}
         with reading(layout.file):
             for part in layout.reader().parts(optional, skip, layout.step):
-                columns = {
-                    role: np.column_stack(
-                        [
-                            coded(
-                                layout.file, part, n, labels if role == "labels" else codes.get(n)
-                            )
-                            for n in names
-                        ]
-                    )
-                    for role, names in roles.items()
-                }
+                columns: dict[str, NDArray[Any]] = {}
+                for role, names in roles.items():
+                    numbers = dict.fromkeys(names, labels) if role == "labels" else codes
+                    each = [coded(layout.file, part, name, numbers.get(name)) for name in names]
+                    columns[role] = np.column_stack(each)
                 covariates, weights = columns.get("covariates"), columns.get("weights")
                 batch = Batch(
                     _cast(layout.file, columns[layout.kind], dtype),
