@@ -111,9 +111,7 @@ def _metric(name: str) -> Callable[..., float]:
                 kce = "; without covariates it is kce" * (name == "klce")
                 raise OptionError(f"{name} needs covariates={kce}")
             given["covariates"] = source.covariate_names
-        chosen = {
-            key: getattr(value, "tolist", lambda v=value: v)() for key, value in given.items()
-        }
+        chosen = {key: v.tolist() if hasattr(v, "tolist") else v for key, v in given.items()}
         (estimate,) = evaluate(source, build(form, chosen), floor=False, **rules).estimates
         return float("nan") if estimate.value is None else float(estimate.value)
 

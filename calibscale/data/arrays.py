@@ -175,9 +175,8 @@ def from_arrays(
         require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
         require(len(labels.shape) < 2, "offsets, mask, … need integer labels (n,)")
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
-        values, labels, weights, covariates, covariate_names = of_choices(
-            columns, named, spacing, name
-        )[1:]
+        columns = of_choices(columns, named, spacing, name)
+        values, labels, weights, covariates, covariate_names = columns[1:]
         binary = bool(named.get("per_choice"))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     names = _names(covariates, covariate_names)

@@ -72,9 +72,7 @@ class _Task:
     def in_order(self) -> bool:
         return self.source.in_order
 
-    @property
-    def shared(self) -> None:
-        return None
+    shared = None
 
     def joined(self, shared: None) -> _Task:
         return self
@@ -166,12 +164,9 @@ def summarise(
                 f"the values of the covariate {name!r}, {low:.3g} to {high:.3g}, are too large for "
                 "distances between them: rescale it"
             )
-        categories = (
-            None if levels is None else tuple(source.level(name, value) for value in levels)
-        )
+        named = None if levels is None else tuple(source.level(name, value) for value in levels)
         columns[name] = ColumnSummary(
-            name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, categories,
-            total.n,
+            name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, named, total.n
         )  # fmt: skip
     return columns
 

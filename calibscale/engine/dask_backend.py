@@ -327,10 +327,7 @@ class _Work:
             threads = dask_connection.worker_threads(self._client)
         now = time.monotonic()
         self._idle_since = None if threads else self._idle_since or now
-        if (
-            self._idle_since is not None
-            and now - self._idle_since > dask_connection.worker_timeout()
-        ):
+        if now - (self._idle_since or now) > dask_connection.worker_timeout():
             raise dask_connection.no_workers(self._where)
 
 
