@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -83,21 +83,6 @@ def fold(
         return dask_backend.fold(task, opened, report, checkpoint)
 
 
-@contextmanager
-def open_scheduler(scheduler: Any = None, memory_limit: int | str | None = None) -> Iterator[Any]:
-    """Open a scheduler for several folds: start worker processes, or connect, once.
-
-    While it is open BLAS has one thread, so that computations between folds have the same bits too.
-    """
-    kind, argument = _parse_scheduler(scheduler)
-    with one_thread():
-        if kind == "threads":
-            yield scheduler
-            return
-        with dask_backend.connect(kind, argument, parse_bytes(memory_limit)) as opened:
-            yield opened
-
-
 @dataclass(frozen=True)
 class Execution:
     """Options of folds, with the meaning in `fold`, the size of blocks, and the name for results.
@@ -118,12 +103,20 @@ class Execution:
 
     @contextmanager
     def opened(self) -> Iterator[Execution]:
-        """Open the scheduler for several folds; see `open_scheduler`."""
+        """Open the scheduler for several folds: start worker processes, or connect, once.
+
+        Meanwhile BLAS has one thread, so that computations between folds have the same bits too.
+        """
         named = "auto" if self.scheduler is None else type(self.scheduler).__name__
         name = self.scheduler if isinstance(self.scheduler, str) else named
+        kind, argument = _parse_scheduler(self.scheduler)
+        opening: AbstractContextManager[Any] = nullcontext(self.scheduler)
+        if kind != "threads":
+            opening = dask_backend.connect(kind, argument, parse_bytes(self.memory_limit))
         with (
             reporting(self.progress, "computing", "steps") as report,
-            open_scheduler(self.scheduler, self.memory_limit) as scheduler,
+            one_thread(),
+            opening as scheduler,
         ):
             yield replace(self, scheduler=scheduler, progress=report, name=self.name or name)
 
