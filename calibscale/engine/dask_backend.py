@@ -256,7 +256,12 @@ class _Work:
         while self._running:
             run, future = self._next()
             state, error = self._outcome(future)
-            yield run, error or merge_tree.failure(add, run, state)
+            if error is None:
+                try:
+                    add(run, state)
+                except Exception as failure:
+                    error = failure
+            yield run, error
             if not stopped() and (following := next(left, None)):
                 self._send(following[0], *following[1])
 

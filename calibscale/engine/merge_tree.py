@@ -361,15 +361,6 @@ Add = Callable[[int, Any], None]  # of the number of a run and its state
 Outcomes = Generator[tuple[int, BaseException | None], None, None]
 
 
-def failure(function: Callable[..., object], *args: Any) -> Exception | None:
-    """Error that a call raises, if any."""
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return None
-
-
 def merged(
     task: Task,
     length: int,
