@@ -31,6 +31,7 @@ from calibscale.estimators.base import CLASSES
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation import evaluate
 from calibscale.kernel_sums import RandomFourier
+from calibscale.session import Session
 
 __all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])
 
@@ -49,17 +50,7 @@ sample_weight : (n,) array-like, optional
 _COVARIATES = """\
 covariates : (n, d) array-like or data frame, or (n,){}
     Numbers or texts.  Names are those of the columns of a data frame, else ``x0, x1, …``."""
-_OPTIONS = {  # defaults and descriptions of options of `evaluate`
-    "on_invalid": (
-        "raise",
-        "on_invalid : {'raise', 'drop'}\n    Raise an error at the first invalid row, or skip it.",
-    ),
-    "tolerance": (
-        None,
-        "tolerance : float, optional\n    Allowed deviation of a row's sum from 1.  Default: 1e-4, "
-        "or more for float16 and bfloat16.",
-    ),
-}
+_OPTIONS = {"on_invalid": "raise", "tolerance": None}  # with the meaning in `Session.open`
 _DOCUMENTATION = """\
 {summary}
 
@@ -101,12 +92,12 @@ def _metric(name: str) -> Callable[..., float]:
     """Function of arrays that returns the value of an estimator."""
     form = "klce" if name == "skce" else name  # forms of one estimator, with the same settings
     settings = settings_of(form)
-    options = {option: each for option, each in _OPTIONS.items() if option not in settings}
+    options = {option: default for option, default in _OPTIONS.items() if option not in settings}
     on_covariates = not settings.keys().isdisjoint(("covariates", "conditional_on"))
     defaults: dict[str, Any] = {"labels": None, "sample_weight": None}
     defaults |= {"covariates": None} if on_covariates else {}
     defaults |= {key: setting.default for key, setting in settings.items() if key not in defaults}
-    defaults |= {option: default for option, (default, _) in options.items()}
+    defaults |= options
 
     def metric(y_true: Any, y_prob: Any, **given: Any) -> float:
         for key in given:
@@ -120,9 +111,7 @@ def _metric(name: str) -> Callable[..., float]:
                 kce = "; without covariates it is kce" * (name == "klce")
                 raise OptionError(f"{name} needs covariates={kce}")
             given["covariates"] = source.covariate_names
-        chosen = {
-            key: getattr(value, "tolist", lambda v=value: v)() for key, value in given.items()
-        }
+        chosen = {key: v.tolist() if hasattr(v, "tolist") else v for key, v in given.items()}
         (estimate,) = evaluate(source, build(form, chosen), floor=False, **rules).estimates
         return float("nan") if estimate.value is None else float(estimate.value)
 
@@ -187,13 +176,13 @@ def _positions(y_true: Any, labels: Any, classes: int, columns: Any) -> NDArray[
 # ---------------------------------------------------------------- Documentation
 
 
-def _sections(kind: type) -> tuple[str, str]:
-    """Text of a class before its first section, and its section of parameters."""
+def _sections(kind: Any) -> tuple[str, str]:
+    """Text of a class or function before its first section, and its section of parameters."""
     text = re.split(r"\n\n(\w+)\n-+\n", inspect.cleandoc(kind.__doc__ or ""))
     return text[0], dict(zip(text[1::2], text[2::2], strict=True)).get("Parameters", "")
 
 
-def _described(*kinds: type) -> dict[str, str]:
+def _described(*kinds: Any) -> dict[str, str]:
     """Description of each parameter; those of later classes come first."""
     described = {}
     for kind in kinds:
@@ -207,8 +196,7 @@ def _described(*kinds: type) -> dict[str, str]:
 
 def _documentation(name: str, form: str, on_covariates: bool, parameters: list[str]) -> str:
     kind = SKCE if name == "skce" else ESTIMATORS[name]
-    described = {option: text for option, (_, text) in _OPTIONS.items()}
-    described |= _described(RandomFourier, KLCE, *reversed(ESTIMATORS[form].__mro__))
+    described = _described(RandomFourier, KLCE, Session.open, *reversed(ESTIMATORS[form].__mro__))
     described["features"] = _described(RandomFourier)["n_features"].replace("n_", "", 1)
     listed = [_ROWS] + [_COVARIATES.format(", optional" * (name not in LOCAL))] * on_covariates
     known = ("labels", "sample_weight", "covariates")

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache, wraps
-from importlib.metadata import version
+from functools import wraps
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -20,6 +19,7 @@ from calibscale.data.covariates import ColumnSummary, clustered
 from calibscale.data.derived_sources import Split
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
+from calibscale.engine.dask_backend import PACKAGES, installed
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
@@ -335,10 +335,6 @@ def resolved(
         )
 
 
-_version = cache(version)
-_VERSIONED = ("calibscale", "numpy", "scipy", "numba", "zarr", "finufft")
-
-
 def versions() -> dict[str, str]:
     """Versions of calibscale and of the libraries that its numbers depend on."""
-    return {name: _version(name) for name in _VERSIONED}
+    return {name: str(installed(name)) for name in PACKAGES}

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
-from calibscale.data import Block, Chunk, Event, Floats, Ints, Rules, chunks
+from calibscale.data import Block, Chunk, Floats, Ints, Rules, chunks
 from calibscale.data.arrays import from_arrays
 from calibscale.data.store import LogitStore
 from calibscale.engine import available_cpus
@@ -135,8 +134,7 @@ class Missing(_Binary):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.d != int(self.d):
-            raise OptionError(f"d must be a whole number, not {self.d:g}")
+        require(self.d == int(self.d), f"d must be a whole number, not {self.d:g}")
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
@@ -369,34 +367,13 @@ def truth(
     )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SoftChunk(Chunk):
-    """Rows with label probabilities P (c, K); every score is its mean over y ~ P."""
-
-    P: Floats
-
-    @cached_property
-    def delta(self) -> Floats:
-        return self.q - self.P
-
-    @cached_property
-    def hit(self) -> Floats:
-        return self.P[np.arange(len(self)), self.top]
-
-    def event(self, notion: str) -> Event:
-        event = super().event(notion)
-        return event if notion == "top_label" else event._replace(event=self.P[:, 1].copy())
-
-
-def soft_chunks(draw: Draw, rules: Rules) -> Iterator[SoftChunk]:
-    """Yield the rows of a draw as chunks with label probabilities."""
+def soft_chunks(draw: Draw, rules: Rules) -> Iterator[Chunk]:
+    """Rows of a draw as chunks with label probabilities P; scores are means over y ~ P."""
     predicted = Block(draw.start, draw.logits, draw.labels, None, draw.covariates)
     true = predicted._replace(values=draw.log_p)
     for (chunk, _), (exact, _) in zip(chunks(predicted, rules), chunks(true, rules), strict=True):
         q, P = chunk.q, exact.q
         logits = draw.logits[chunk.rows - draw.start]
         log_q = logits - logits.max(axis=1, keepdims=True) + np.log(chunk.confidence)[:, None]
-        parts = {field.name: getattr(chunk, field.name) for field in fields(Chunk)}
-        parts["brier"] = np.sum((q - P) ** 2, axis=1) + 1.0 - np.sum(P * P, axis=1)
-        parts["nll"] = -np.sum(P * log_q, axis=1)
-        yield SoftChunk(**parts, P=P)
+        brier = np.sum((q - P) ** 2, axis=1) + 1.0 - np.sum(P * P, axis=1)
+        yield replace(chunk, soft=P, brier=brier, nll=-np.sum(P * log_q, axis=1))

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-from importlib.metadata import PackageNotFoundError, version
 from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -390,6 +389,7 @@ def _examined() -> dict[str, Any]:
     from threadpoolctl import threadpool_info
 
     from calibscale.engine import available_cpus
+    from calibscale.engine.dask_backend import installed
     from calibscale.kernels import cache_folder
 
     cache = cache_folder()
@@ -398,7 +398,7 @@ def _examined() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {name: installed(name) for name in _PACKAGES},
         "cpu": binding.get_host_cpu_name(),
         "cpu_flags": [f for f in ("avx2", "fma", "avx512f", "avx512dq", "neon") if features.get(f)],
         "threads": available_cpus(),
@@ -418,13 +418,6 @@ def _examined() -> dict[str, Any]:
             if name.startswith(("CALIBSCALE_", "NUMBA_", "OMP_", "OPENBLAS_", "MKL_"))
         },
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 for command in (

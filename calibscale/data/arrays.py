@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale import errors
 from calibscale.data import input_hints
 from calibscale.data.array_layouts import (
     BFLOAT16_SPACING,
@@ -24,6 +23,7 @@ from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.named_values import encoded, is_named, named_columns
 from calibscale.data.source import ArraySource
+from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
 
 _log = logging.getLogger(__name__)
 
@@ -147,12 +147,12 @@ def from_arrays(
     if predictions is not None or forecast is not None:
         choices = named.keys() & ChoiceOptions.__optional_keys__
         if not logits is probabilities is ignore_index is None or binary or choices:
-            raise errors.OptionError("predictions= of a forecast= have no logits, … of classes")
+            raise OptionError("predictions= of a forecast= have no logits, … of classes")
         role_of(forecast, predictions=predictions)
         assert forecast is not None
         return _of_forecasts(forecast_of(forecast), predictions, labels, covariates, weights, named)
     if (logits is None) == (probabilities is None):
-        raise errors.OptionError("give exactly one of logits= and probabilities=")
+        raise OptionError("give exactly one of logits= and probabilities=")
     class_names, covariate_names = named.get("class_names"), named.get("covariate_names")
     name = named.get("name", "arrays")
     kind = "logits" if logits is not None else "probabilities"
@@ -161,9 +161,7 @@ def from_arrays(
     values, labels = _column(values, kind), labels if _sliceable(labels) else as_numpy(labels)
     categories: dict[str, tuple[str, ...]] = {}
     if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
-        errors.require(
-            covariates is None, "several labels of a row have no covariates but their names"
-        )
+        require(covariates is None, "several labels of a row have no covariates but their names")
         covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
         covariate_names = ["label"]
     values, labels, weights, covariates = rows_of(
@@ -174,12 +172,11 @@ def from_arrays(
     if covariates is not None and not categories:
         covariates, covariate_names, categories = _covariates(covariates, covariate_names)
     if any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__):
-        errors.require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
-        errors.require(len(labels.shape) < 2, "offsets, mask, … need integer labels (n,)")
+        require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
+        require(len(labels.shape) < 2, "offsets, mask, … need integer labels (n,)")
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
-        values, labels, weights, covariates, covariate_names = of_choices(
-            columns, named, spacing, name
-        )[1:]
+        columns = of_choices(columns, named, spacing, name)
+        values, labels, weights, covariates, covariate_names = columns[1:]
         binary = bool(named.get("per_choice"))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     names = _names(covariates, covariate_names)
@@ -192,7 +189,7 @@ def from_arrays(
     source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
     classes = None if class_names is None else tuple(map(str, class_names))
     if classes is not None and len(set(classes)) != source.classes:
-        raise errors.OptionError(
+        raise OptionError(
             f"{source.classes} classes need {source.classes} distinct names, not {list(classes)}"
         )
     return replace(source, class_names=classes, categories=categories, spacing=spacing)
@@ -212,7 +209,7 @@ def _of_forecasts(
         covariates, names, categories = _covariates(covariates, names)
     shape = tuple(values.shape)
     if len(shape) != 2 or 0 in shape[1:]:
-        raise errors.InvalidDataError(
+        raise InvalidDataError(
             f"{name}: predictions of kind {forecast.name} must be (rows, columns), not of shape "
             f"{shape}"
         )
@@ -237,7 +234,7 @@ def _names(covariates: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     d = 0 if covariates is None else int((*covariates.shape, 1)[1])
     given = tuple(f"x{i}" for i in range(d)) if names is None else tuple(names)
     if len(given) != d or len(set(given)) != d:
-        raise errors.OptionError(f"{d} covariates need {d} distinct names, not {list(given)}")
+        raise OptionError(f"{d} covariates need {d} distinct names, not {list(given)}")
     return given
 
 
@@ -250,14 +247,14 @@ def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
 
 def _column(array: Any, name: str) -> Any:
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise errors.InvalidDataError(
+        raise InvalidDataError(
             f"{name} have masked entries; remove those rows, or set their labels to −1"
         )
     if is_bfloat16(array) or not _sliceable(array):
         array = as_numpy(array, name)  # lists, and tensors with a dtype of their framework
     if np.dtype(array.dtype).kind not in "iufb":
         hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
-        raise errors.InvalidDataError(
+        raise InvalidDataError(
             f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
         )
     return array
@@ -276,32 +273,30 @@ def _check(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
 ) -> int:
     if any(s != s for s in values.shape):
-        raise errors.InvalidDataError(
+        raise InvalidDataError(
             f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"
         )
     shape = tuple(int(s) for s in values.shape)
     if np.dtype(values.dtype).kind != "f":
-        raise errors.InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
+        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
     if len(shape) not in (1, 2) or 0 in shape[1:]:
-        raise errors.InvalidDataError(
+        raise InvalidDataError(
             f"{name}: {kind} must be (rows, classes), not of shape {shape}"
             + input_hints.of_images(shape)
         )
     single = len(shape) == 1 or shape[1] == 1
     if single and not binary:
-        raise errors.BinaryError(f"{name}: {kind} of shape {shape} are one column", declared=False)
+        raise BinaryError(f"{name}: {kind} of shape {shape} are one column", declared=False)
     if binary and not single:
         what = f"{name}: binary is declared, but {kind} have shape {shape}"
-        raise errors.BinaryError(what, declared=True)
+        raise BinaryError(what, declared=True)
     letter = np.dtype(labels.dtype).kind
     soft = letter == "f" and not single and tuple(labels.shape[1:]) == shape[1:]
     if not soft and letter not in "iu":
-        raise errors.InvalidDataError(
+        hint = input_hints.of_shape(labels.shape, labels)
+        raise InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
-            + (
-                input_hints.of_shape(labels.shape, labels)
-                or "; convert them with numpy.asarray(labels, int)"
-            )
+            + (hint or "; convert them with numpy.asarray(labels, int)")
         )
     _check_lengths(kind, shape[0], labels, covariates, weights, name, 1 + soft)
     return shape[0]
@@ -319,15 +314,15 @@ def _check_lengths(
         if column is None:
             continue
         if len(column.shape) not in dims:
-            raise errors.InvalidDataError(
+            raise InvalidDataError(
                 f"{name}: {what} must be ({rows}{', d' if 2 in dims else ','}), not of shape "
                 f"{column.shape}"
                 + input_hints.of_shape(column.shape, column)
                 * (what == "labels" and kind != "predictions")
             )
         if int(column.shape[0]) != rows:
-            raise errors.InvalidDataError(
+            raise InvalidDataError(
                 f"{name}: {rows} rows of {kind}, but {int(column.shape[0])} of {what}"
             )
     if rows == 0:
-        raise errors.NoRowsError(f"{name}: there are no rows")
+        raise NoRowsError(f"{name}: there are no rows")

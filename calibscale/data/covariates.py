@@ -72,9 +72,7 @@ class _Task:
     def in_order(self) -> bool:
         return self.source.in_order
 
-    @property
-    def shared(self) -> None:
-        return None
+    shared = None
 
     def joined(self, shared: None) -> _Task:
         return self
@@ -95,16 +93,10 @@ class _Task:
             if self.on_invalid == "raise":
                 raise self._complaint(x, finite, start)
             x = x[finite]
-        if not len(x):
-            d = len(self.positions)
-            none: list[Floats | None] = [np.empty(0)] * d
-            return _State(
-                0, np.zeros(d), np.zeros(d), np.full(d, np.inf), np.full(d, -np.inf), none
-            )
-        mean = x.mean(axis=0)
+        mean = x.sum(axis=0) / max(1, len(x))
         return _State(
-            len(x), mean, ((x - mean) ** 2).sum(axis=0), x.min(axis=0), x.max(axis=0),
-            [_few(column) for column in x.T],
+            len(x), mean, ((x - mean) ** 2).sum(axis=0), x.min(axis=0, initial=np.inf),
+            x.max(axis=0, initial=-np.inf), [_few(column) for column in x.T],
         )  # fmt: skip
 
     def _complaint(self, x: Floats, finite: Any, start: int) -> InvalidDataError:
@@ -172,12 +164,9 @@ def summarise(
                 f"the values of the covariate {name!r}, {low:.3g} to {high:.3g}, are too large for "
                 "distances between them: rescale it"
             )
-        categories = (
-            None if levels is None else tuple(source.level(name, value) for value in levels)
-        )
+        named = None if levels is None else tuple(source.level(name, value) for value in levels)
         columns[name] = ColumnSummary(
-            name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, categories,
-            total.n,
+            name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, named, total.n
         )  # fmt: skip
     return columns
 
@@ -272,11 +261,16 @@ def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
         hashes = np.where([bool(name.strip()) for name in names], bits.astype(np.float64), np.nan)
     ids = ClusterIds(column, source.covariate(column), hashes)
     others = {name: levels for name, levels in source.categories.items() if name != column}
-    source = replace(
-        source, covariates=_Cut(source.covariates, ids), categories=others,
-        covariate_names=(*source.covariate_names, f"cluster of {column}"),
-    )  # fmt: skip
-    return source, len(source.covariate_names) - 1
+    return _extended(source, ids, f"cluster of {column}", others), len(source.covariate_names)
+
+
+def _extended(
+    source: ArraySource, axis: Axis | ClusterIds, name: str, categories: dict[str, tuple[str, ...]]
+) -> ArraySource:
+    """Source with the codes of a covariate as a further covariate, and with other categories."""
+    names = (*source.covariate_names, name)
+    cut = _Cut(source.covariates, axis)
+    return replace(source, covariates=cut, covariate_names=names, categories=categories)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,13 +329,7 @@ def grouped(
         return source, name
     cut = f"{name}:{len(axis)}"
     names = tuple(str(axis.where(part)) for part in range(len(axis)))
-    source = replace(
-        source,
-        covariates=_Cut(source.covariates, axis),
-        covariate_names=(*source.covariate_names, cut),
-        categories={**source.categories, cut: names},
-    )
-    return source, cut
+    return _extended(source, axis, cut, {**source.categories, cut: names}), cut
 
 
 def _parsed(source: ArraySource, text: str) -> tuple[str, int | None]:

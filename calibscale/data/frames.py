@@ -159,9 +159,8 @@ class _Frame(TableReader):
 
         held = type(frame).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
         held &= hasattr(frame, "__len__") and hasattr(frame, "__arrow_c_stream__")
-        if isinstance(frame, pa.RecordBatchReader) or not (
-            held or any(hasattr(frame, method) for method in _LAZY)
-        ):
+        lazy = any(hasattr(frame, method) for method in _LAZY)
+        if isinstance(frame, pa.RecordBatchReader) or not (held or lazy):
             once = hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "to_reader")
             what = "can be read only once" if once else "is not a frame"
             raise OptionError(f"{name}: a {type(frame).__name__} {what}; pass {_FRAMES}")

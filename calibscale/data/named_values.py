@@ -71,14 +71,13 @@ def named_columns(
     headings = getattr(table, "column_names", getattr(table, "columns", None))
     if headings is not None:
         columns = [np.asarray(table[heading]) for heading in headings]
+        default = [*map(str, headings)]
     elif is_named(table) and len(table.shape) in (1, 2):
         columns = list(np.asarray(table).reshape(len(table), -1).T)
+        default = [f"x{j}" for j in range(len(columns))]
     else:
         return table, names, {}
-    if names is None:
-        names = (
-            [f"x{j}" for j in range(len(columns))] if headings is None else [*map(str, headings)]
-        )
+    names = default if names is None else names
     categories_of: dict[str, tuple[str, ...]] = {}
     for j, (name, column) in enumerate(zip(names, columns, strict=False)):
         if is_named(column):

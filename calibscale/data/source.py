@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import errors
 from calibscale.data import Block, Rules
 from calibscale.data.forecasts import Forecast
+from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting import one_line
 from calibscale.kernels import random_draws
 
@@ -97,8 +97,7 @@ class ArraySource:
 
     def need_integer_labels(self, what: str) -> None:
         """Raise an OptionError for soft labels, which `what` does not take."""
-        if self.soft:
-            raise errors.OptionError(f"{what} needs integer labels; those of {self.name} are soft")
+        require(not self.soft, f"{what} needs integer labels; those of {self.name} are soft")
 
     @property
     def chunk_rows(self) -> int:
@@ -142,15 +141,12 @@ class ArraySource:
         spacing ε of 1 sum to 1 ± ε/2, and those computed in the same type have other errors.
         """
         if self.forecast is not None:
-            forecast, chunk_rows = self.with_target().forecast, max(1, self.chunk_rows)
-            return Rules(
-                self.kind, self.classes, chunk_rows, on_invalid=on_invalid, forecast=forecast
-            )
-        if tolerance is None:
+            tolerance = _TOLERANCE  # of the sums of forecasts, whatever their type
+        elif tolerance is None:
             tolerance = sum_tolerance(self.values, self.spacing)
         return Rules(
             self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid,
-            soft=self.soft,
+            forecast=self.with_target().forecast, soft=self.soft,
         )  # fmt: skip
 
     def with_target(self) -> ArraySource:
@@ -195,10 +191,10 @@ class ArraySource:
     def covariate(self, name: str) -> int:
         """Position of a covariate; an OptionError that lists the names if there is none."""
         if not isinstance(name, str):
-            raise errors.OptionError(f"give the name of one covariate, not {type(name).__name__}")
+            raise OptionError(f"give the name of one covariate, not {type(name).__name__}")
         if name not in self.covariate_names:
             names = ", ".join(self.covariate_names) or "none"
-            raise errors.OptionError(f"there is no covariate {name!r}; the source has: {names}")
+            raise OptionError(f"there is no covariate {name!r}; the source has: {names}")
         return self.covariate_names.index(name)
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
@@ -250,11 +246,11 @@ class ArraySource:
             if hasattr(part, "compute"):  # dask and xarray; the caller is parallel already
                 part = part.compute(scheduler="synchronous")
             return np.asarray(part)
-        except errors.CalibscaleError:
+        except CalibscaleError:
             raise
         except Exception as error:
             chunk = start // self.chunk_rows
-            raise errors.StoreError(
+            raise StoreError(
                 f"{self.name}: {name} cannot be read in rows {start}..{stop - 1} "
                 f"(chunk {chunk} of {self.chunk_rows} rows): {error}. The chunk is damaged or "
                 "unreachable; restore it or ingest its source again."

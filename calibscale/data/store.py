@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -149,12 +148,7 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         elif self._open:
@@ -206,9 +200,7 @@ def fitting(
 ) -> dict[str, np.ndarray]:
     """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
     width, forecast = store.columns, store.forecast
-    values = as_numpy(values, store.kind)
     values = values.reshape(-1, 1) if store.binary and values.ndim == 1 else values
-    labels = as_numpy(labels)
     if values.ndim != 2 or values.shape[1] != width or values.dtype.kind not in "fiu":
         raise InvalidDataError(
             f"{store.kind} must be (rows, {width}) numbers, not {values.dtype} {values.shape}"

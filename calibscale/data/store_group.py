@@ -118,10 +118,8 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
         )
 
     add(kind, columns, dtype, np.nan)
-    if "forecast" in meta:
-        add("labels", None, np.float64, _NO_OUTCOME)
-    else:
-        add("labels", None, np.int32, _NO_LABEL)
+    labels = (np.float64, _NO_OUTCOME) if "forecast" in meta else (np.int32, _NO_LABEL)
+    add("labels", None, *labels)
     if d:
         add("covariates", d, np.float64, np.nan)
     if meta["weights"]:
@@ -235,8 +233,7 @@ class StoreGroup:
         StoreError
             If there is no store, if it is damaged, or if a newer calibscale wrote it.
         """
-        if storage_options:
-            url = zarr_arrays.located(url, storage_options)
+        url = zarr_arrays.located(url, storage_options)
         with zarr_arrays.complaints(url):
             try:
                 group = zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
@@ -381,8 +378,7 @@ class StoreGroup:
             if not isinstance(array, zarr.Array):
                 raise StoreError(f"{self.url}: {name} is not an array")
             zarr_arrays.refuse_objects(array, f"{self.url}/{name}")
-            widths = {self.kind: (self.columns,)}
-            widths["covariates"] = (len(self.covariate_names),)
+            widths = {self.kind: (self.columns,), "covariates": (len(self.covariate_names),)}
             if array.shape[1:] != widths.get(name, ()):
                 raise StoreError(f"{self.url}: {name} has shape {array.shape}, unlike the store's")
             if array.shape[0] < self.rows:

@@ -158,9 +158,8 @@ def _usual(
     if len(candidates) != 1:
         listed = ", ".join(names[:20]) + ", …" * (len(names) > 20) or "none"
         what = " or ".join(f"{role}= (--{role})" for role in roles)
-        several = f", as there are several: {', '.join(name for _, name in candidates)}" * bool(
-            candidates
-        )
+        found = ", ".join(name for _, name in candidates)
+        several = f", as there are several: {found}" * bool(candidates)
         raise OptionError(
             f"{file}: name the columns with {what}{several}; the columns are: {listed}"
         )

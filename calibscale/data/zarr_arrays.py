@@ -22,7 +22,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
 from calibscale.atomic_files import aside_of, remove_leftovers
 from calibscale.data.arrays import from_arrays
 from calibscale.data.source import ArraySource
-from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
@@ -40,8 +40,7 @@ def located(
     if not storage_options:
         return address
     if not is_url(address):
-        if strict:
-            raise OptionError(f"{address}: storage_options are for URLs; this is a local path")
+        require(not strict, f"{address}: storage_options are for URLs; this is a local path")
         return address
     location = Location(address)
     location.storage_options = dict(storage_options)
@@ -139,9 +138,8 @@ def complaints(url: str | Path) -> Iterator[None]:
     except (StoreError, OptionError, InvalidDataError):
         raise
     except Exception as error:
-        raise StoreError(
-            f"{url}: {without_secrets(str(error), url) or type(error).__name__}"
-        ) from error
+        what = without_secrets(str(error), url) or type(error).__name__
+        raise StoreError(f"{url}: {what}") from error
 
 
 # ---------------------------------------------------------------- Arrays not written by calibscale
@@ -186,23 +184,17 @@ def open_arrays(
     >>> evaluate(source, "brier")["brier"].value
     0.5
     """
-
-    def opened(path: str | Path | None) -> Any:
-        if path is None:
-            return None
-        inside = path if store is None else _inside(store, path)
-        return _open_array(located(inside, storage_options, strict=False))
-
-    return from_arrays(
-        logits=opened(logits),
-        probabilities=opened(probabilities),
-        predictions=opened(predictions),
-        labels=opened(labels),
-        covariates=opened(covariates),
-        weights=opened(weights),
-        name=str(store or logits or probabilities or predictions),
-        **described,
-    )
+    paths = {
+        "logits": logits, "probabilities": probabilities, "predictions": predictions,
+        "labels": labels, "covariates": covariates, "weights": weights,
+    }  # fmt: skip
+    given = {role: path for role, path in paths.items() if path is not None}
+    if store is not None:
+        given = {role: _inside(store, path) for role, path in given.items()}
+    places = {role: located(path, storage_options, strict=False) for role, path in given.items()}
+    arrays: dict[str, Any] = {role: _open_array(place) for role, place in places.items()}
+    name = str(store or logits or probabilities or predictions)
+    return from_arrays(**arrays, name=name, **described)
 
 
 def _inside(store: str | Path, name: str | Path) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -83,21 +83,6 @@ def fold(
         return dask_backend.fold(task, opened, report, checkpoint)
 
 
-@contextmanager
-def open_scheduler(scheduler: Any = None, memory_limit: int | str | None = None) -> Iterator[Any]:
-    """Open a scheduler for several folds: start worker processes, or connect, once.
-
-    While it is open BLAS has one thread, so that computations between folds have the same bits too.
-    """
-    kind, argument = _parse_scheduler(scheduler)
-    with one_thread():
-        if kind == "threads":
-            yield scheduler
-            return
-        with dask_backend.connect(kind, argument, parse_bytes(memory_limit)) as opened:
-            yield opened
-
-
 @dataclass(frozen=True)
 class Execution:
     """Options of folds, with the meaning in `fold`, the size of blocks, and the name for results.
@@ -118,12 +103,20 @@ class Execution:
 
     @contextmanager
     def opened(self) -> Iterator[Execution]:
-        """Open the scheduler for several folds; see `open_scheduler`."""
+        """Open the scheduler for several folds: start worker processes, or connect, once.
+
+        Meanwhile BLAS has one thread, so that computations between folds have the same bits too.
+        """
         named = "auto" if self.scheduler is None else type(self.scheduler).__name__
         name = self.scheduler if isinstance(self.scheduler, str) else named
+        kind, argument = _parse_scheduler(self.scheduler)
+        opening: AbstractContextManager[Any] = nullcontext(self.scheduler)
+        if kind != "threads":
+            opening = dask_backend.connect(kind, argument, parse_bytes(self.memory_limit))
         with (
             reporting(self.progress, "computing", "steps") as report,
-            open_scheduler(self.scheduler, self.memory_limit) as scheduler,
+            one_thread(),
+            opening as scheduler,
         ):
             yield replace(self, scheduler=scheduler, progress=report, name=self.name or name)
 
@@ -203,7 +196,7 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if "://" in text:
         return "address", text
     if Path(text).is_file():
-        return "file", text
+        return "address", dask_connection.address_in(text)
     raise OptionError(
         f"unknown scheduler {text!r}: use serial, threads[:N], local:N, an address such as "
         "tcp://host:8786, or the path of a scheduler file"
@@ -214,14 +207,11 @@ def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "")
     workers = min(workers, task.blocks)
     if limit is None:
         return workers
-    depth = task.blocks.bit_length() + 1
+    each, depth = task.block_bytes + task.state_bytes, task.blocks.bit_length() + 1
     used = resident_bytes()
-    peak = 0
-    while workers > 0:
-        peak = used + workers * (task.block_bytes + task.state_bytes) + depth * task.state_bytes
-        if peak <= limit:
-            return workers
-        workers -= 1
+    peak = used + each + depth * task.state_bytes  # with one worker
+    if peak <= limit:
+        return min(workers, 1 + (limit - peak) // max(1, each))
     enough = math.ceil(1.1 * peak / 1e7) * 10  # MB, with a margin as the process still grows
     text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
     text += f" (is {limit}GB meant?)" if limit < 1000 else ""

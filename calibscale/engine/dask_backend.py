@@ -51,9 +51,7 @@ def connect(kind: str, argument: Any, limit: int | None) -> Iterator[dask_connec
         _make_ready(dask_connection.usable(argument))
         yield dask_connection.Connection(argument)
     else:
-        with dask_connection.client_of(
-            dask_connection.address_in(argument) if kind == "file" else argument
-        ) as client:
+        with dask_connection.client_of(argument) as client:
             _make_ready(client)
             yield dask_connection.Connection(client)
 
@@ -99,25 +97,25 @@ def check_worker_versions(client: Any) -> None:
 # ---------------------------------------------------------------- Checks
 
 
-PACKAGES = ("calibscale", "numpy", "scipy", "numba", "finufft", "zarr")  # numbers depend on them
+PACKAGES = ("calibscale", "numpy", "scipy", "numba", "zarr", "finufft")  # numbers depend on them
 
 _NAMED = 5  # maximum number of differences in an error
 _METADATA = ("zarr.json", ".zarray", ".zgroup")  # identify a folder of arrays
-_IN_MEMORY = "memory"  # protocol of fsspec's file system inside one process
 
 Versions = Mapping[str, str | None]  # by name of package, or python; None: not installed
 
 
 @cache
+def installed(name: str) -> str | None:
+    """Version of a package; None if it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
 def versions() -> Versions:
     """Versions in this process."""
-
-    def installed(name: str) -> str | None:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return None
-
     return {name: installed(name) for name in PACKAGES} | {"python": minor(sys.version)}
 
 
@@ -203,22 +201,17 @@ class _Paths(pickle.Pickler):
     def persistent_id(self, obj: Any) -> None:
         if isinstance(obj, Path):
             self.paths.add(str(obj))
-        elif _IN_MEMORY in _protocols(obj):
+        elif _in_memory(obj):
             raise StoreError(
                 "workers must see the store, and memory:// is visible to this process alone. Use "
                 "a path on a file system that all machines share, or another URL"
             )
 
 
-def _protocols(obj: Any) -> tuple[str, ...]:
-    """Protocols of an fsspec file system; none for other objects."""
-    if "fsspec" not in sys.modules:
-        return ()
-    from fsspec import AbstractFileSystem
-
-    if not isinstance(obj, AbstractFileSystem):
-        return ()
-    return (obj.protocol,) if isinstance(obj.protocol, str) else tuple(obj.protocol)
+def _in_memory(obj: Any) -> bool:
+    """Whether an object is fsspec's file system inside one process."""
+    memory = sys.modules.get("fsspec.implementations.memory")
+    return memory is not None and isinstance(obj, memory.MemoryFileSystem)
 
 
 # ---------------------------------------------------------------- Folds
@@ -263,7 +256,12 @@ class _Work:
         while self._running:
             run, future = self._next()
             state, error = self._outcome(future)
-            yield run, error or merge_tree.failure(add, run, state)
+            if error is None:
+                try:
+                    add(run, state)
+                except Exception as failure:
+                    error = failure
+            yield run, error
             if not stopped() and (following := next(left, None)):
                 self._send(following[0], *following[1])
 
@@ -334,10 +332,7 @@ class _Work:
             threads = dask_connection.worker_threads(self._client)
         now = time.monotonic()
         self._idle_since = None if threads else self._idle_since or now
-        if (
-            self._idle_since is not None
-            and now - self._idle_since > dask_connection.worker_timeout()
-        ):
+        if now - (self._idle_since or now) > dask_connection.worker_timeout():
             raise dask_connection.no_workers(self._where)
 
 

@@ -118,17 +118,21 @@ def usable(client: Any) -> Any:
     return client
 
 
-def in_task() -> bool:
-    """Whether the caller runs in a task of a Dask worker."""
+def _present(what: str) -> Any:
+    """Result of a function of distributed; None if it finds nothing, or nothing imported it."""
     if "distributed" not in sys.modules:
-        return False
-    from distributed import get_worker
+        return None
+    import distributed
 
     try:
-        get_worker()
+        return getattr(distributed, what)()
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def in_task() -> bool:
+    """Whether the caller runs in a task of a Dask worker."""
+    return _present("get_worker") is not None
 
 
 def leave_slot() -> None:
@@ -141,15 +145,8 @@ def leave_slot() -> None:
 
 
 def active_client() -> Any:
-    """Client of the active Dask cluster, if any; does not import distributed."""
-    if "distributed" not in sys.modules:
-        return None
-    from distributed import default_client
-
-    try:
-        return default_client()
-    except ValueError:
-        return None
+    """Client of the active Dask cluster, if any."""
+    return _present("default_client")
 
 
 def address_of(client: Any) -> str:

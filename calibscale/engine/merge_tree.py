@@ -282,16 +282,11 @@ def _alone(work: Callable[[slice], object], units: slice) -> None:
 
 def run_blocks(task: Task, first: int, last: int) -> Any:
     """Compute the merged state of blocks first..last−1; O(log) states are in memory."""
+    tree = Tree(task, last - first)
     with one_thread():
-        return _subtree(task, first, last)
-
-
-def _subtree(task: Task, first: int, last: int) -> Any:
-    if last - first == 1:
-        return task.state(first)
-    middle = first + (1 << (last - first - 1).bit_length() - 1)
-    left = _subtree(task, first, middle)
-    return task.merge(left, _subtree(task, middle, last))
+        for block in range(first, last):
+            tree.add(block - first, task.state(block))
+    return tree.result()
 
 
 def run_length(task: Task, workers: int) -> int:
@@ -312,9 +307,9 @@ class Tree:
     With a checkpoint, each run is one block, as in a `PairTask`.
     """
 
-    def __init__(self, task: Any, length: int, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(self, task: Any, runs: int, checkpoint: Checkpoint | None = None) -> None:
         self._task = task
-        self._runs = -(-task.blocks // length)
+        self._runs = runs
         self._waiting: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
         self._checkpoint = checkpoint
@@ -366,15 +361,6 @@ Add = Callable[[int, Any], None]  # of the number of a run and its state
 Outcomes = Generator[tuple[int, BaseException | None], None, None]
 
 
-def failure(function: Callable[..., object], *args: Any) -> Exception | None:
-    """Error that a call raises, if any."""
-    try:
-        function(*args)
-    except Exception as error:
-        return error
-    return None
-
-
 def merged(
     task: Task,
     length: int,
@@ -387,7 +373,7 @@ def merged(
     `execute` gets the runs to do, the function to which it passes their states, and one that says
     when to start no more of them.
     """
-    tree = Tree(task, length, checkpoint)
+    tree = Tree(task, -(-task.blocks // length), checkpoint)
     runs = {run: (run * length, min((run + 1) * length, task.blocks)) for run in tree.todo()}
     done = task.blocks - sum(last - first for first, last in runs.values())
     failures: dict[int, Exception] = {}

@@ -440,11 +440,7 @@ def _with_ranges(
     bins = []
     for row in table:
         if row["frequency"] is not None:
-            observed, expected = next(intervals), next(bands)
-            row = {
-                **row,
-                "interval": Range(*map(float, observed)),
-                "consistency": Range(*map(float, expected)),
-            }
+            interval, band = (Range(*map(float, next(ends))) for ends in (intervals, bands))
+            row = {**row, "interval": interval, "consistency": band}
         bins.append(ReliabilityBin(**row))
     return tuple(bins)

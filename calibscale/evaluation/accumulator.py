@@ -204,10 +204,8 @@ class Accumulator:
             )  # fmt: skip
         except NoRowsError:
             return
-        first_row = self._first_row + self.rows
-        batch = replace(
-            batch, first_row=first_row, categories={**batch.categories, **self._categories}
-        )
+        categories = {**batch.categories, **self._categories}
+        batch = replace(batch, first_row=self._first_row + self.rows, categories=categories)
         self._check(batch)
         self._add(batch.read(0, batch.rows, covariates=True))
         self.rows += batch.rows

@@ -348,12 +348,12 @@ def test_versions__of_a_worker_that_joins_later(
     frail: Cluster, store: Path, tmp_path: Path
 ) -> None:
     first = frail.worker()
-    with engine.open_scheduler(frail.address) as opened:
-        cs.evaluate(store, [cs.ECE()], scheduler=opened)
+    with engine.Execution(frail.address).opened() as opened:
+        cs.evaluate(store, [cs.ECE()], scheduler=opened.scheduler)
         frail.worker(**_reports(tmp_path, "calibscale", "0.0.7"))
         first.kill()
         with pytest.raises(cs.OptionError, match=r"has calibscale 0\.0\.7, not"):
-            cs.evaluate(store, [cs.ECE()], scheduler=opened)
+            cs.evaluate(store, [cs.ECE()], scheduler=opened.scheduler)
 
 
 # ---------------------------------------------------------------- what may be lost

@@ -165,10 +165,11 @@ def _is_told(message):
 
 @pytest.mark.cluster
 def test_local_processes__do_not_log_a_lost_scheduler():
-    with engine.open_scheduler("local:1") as opened:
+    with engine.Execution("local:1").opened() as opened:
+        client = opened.scheduler.client
         lost, full = "Failed to communicate with scheduler during heartbeat.", "Worker is at 80 %"
-        assert list(opened.client.run(_is_told, lost).values()) == [False]
-        assert list(opened.client.run(_is_told, full).values()) == [True]
+        assert list(client.run(_is_told, lost).values()) == [False]
+        assert list(client.run(_is_told, full).values()) == [True]
 
 
 @pytest.mark.cluster

@@ -186,10 +186,8 @@ class Forecast(ABC):
     def _waves(self, weights: Floats, means: Floats, scales: Floats) -> Floats:
         """Mean embeddings of mixtures (c, m) of normal distributions, (c, 2D)."""
         out = np.empty((len(means), self.width))
-        weights, scales = (
-            np.ascontiguousarray(np.broadcast_to(each, means.shape))
-            for each in (weights, scales * self._per_unit)
-        )
+        weights = np.ascontiguousarray(np.broadcast_to(weights, means.shape))
+        scales = np.ascontiguousarray(np.broadcast_to(scales * self._per_unit, means.shape))
         waves.normal_waves(weights, self.angles(means), scales, self.roots, out)
         return out
 
@@ -304,9 +302,7 @@ class Forecast(ABC):
 
 def kinds_of_forecasts() -> list[type[Forecast]]:
     """Class of each kind of forecasts."""
-    modules = [
-        import_module(f"calibscale.data.forecasts.{name}") for name in ("mixtures", "pieces")
-    ]
+    modules = [import_module(f"{__name__}.{name}") for name in ("mixtures", "pieces")]
     return [
         value for module in modules for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Forecast) and hasattr(value, "name")

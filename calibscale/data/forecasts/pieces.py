@@ -30,16 +30,16 @@ class _PiecewiseUniform(Forecast):
         waves.uniform_waves(shares, self.angles(edges), self.roots, out)
         return out
 
-    def _steps(self, values: Floats) -> tuple[Floats, Floats, Floats]:
-        """Edges, and the distribution function below and at them, (c, B + 1)."""
+    def _steps(self, values: Floats) -> tuple[Floats, Floats]:
+        """Edges, and the distribution function at them, (c, B + 1)."""
         shares, edges = self.pieces(values)
         F = np.zeros(edges.shape)
         np.cumsum(shares, axis=1, out=F[:, 1:])
         F /= F[:, -1:]
-        return edges, F, shares
+        return edges, F
 
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
-        edges, F, _ = self._steps(values)
+        edges, F = self._steps(values)
         i = np.arange(len(y))
         ends = []
         for k in ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1)):
@@ -52,7 +52,7 @@ class _PiecewiseUniform(Forecast):
         return np.where(edges[:, 0] > y, 0.0, low), np.where(edges[:, -1] <= y, 1.0, high)
 
     def quantile(self, values: Floats, level: Any) -> Floats:
-        edges, F, _ = self._steps(values)
+        edges, F = self._steps(values)
         u = np.broadcast_to(level, len(values))
         k = np.clip((u[:, None] > F).sum(axis=1), 1, edges.shape[1] - 1)
         i = np.arange(len(values))
@@ -65,7 +65,7 @@ class _PiecewiseUniform(Forecast):
         return (shares * 0.5 * (edges[:, 1:] + edges[:, :-1])).sum(axis=1) / shares.sum(axis=1)
 
     def crps(self, values: Floats, y: Floats) -> Floats:
-        edges, F, _ = self._steps(values)
+        edges, F = self._steps(values)
         a, b, low, high = edges[:, :-1], edges[:, 1:], F[:, :-1], F[:, 1:]
         cut = np.clip(y[:, None], a, b)
         width = b - a
@@ -78,7 +78,7 @@ class _PiecewiseUniform(Forecast):
         return (left + right).sum(axis=1) / 3.0 + beyond
 
     def log_score(self, values: Floats, y: Floats) -> Floats:
-        edges, F, _ = self._steps(values)
+        edges, F = self._steps(values)
         k = np.clip((edges <= y[:, None]).sum(axis=1), 1, edges.shape[1] - 1)
         i = np.arange(len(y))
         inside = (edges[:, 0] <= y) & (y <= edges[:, -1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import located
 from calibscale.errors import InvalidDataError, StoreError, require
 from calibscale.formatting.progress import reporting
+from calibscale.results import Declared
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ Progress = Callable[[int, int | None], None]  # (rows done, number of rows or No
 
 
 @dataclass(frozen=True)
-class IngestReport:
+class IngestReport(Declared):
     """Result of `ingest`: number of rows in the store, and of rows added by this run."""
 
     store: str
@@ -36,23 +37,11 @@ class IngestReport:
     resumed: bool
     files: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object."""
-        return {**asdict(self), "files": list(self.files)}
-
 
 class _StoreSettings(TypedDict, total=False):
     provenance: dict[str, Any] | None
     overwrite: bool
     storage_options: Mapping[str, Any] | None
-
-
-def _store_settings(
-    provenance: dict[str, Any] | None = None,
-    overwrite: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, Any] | None, bool, Mapping[str, Any] | None]:
-    return provenance, overwrite, storage_options
 
 
 def ingest(
@@ -141,7 +130,9 @@ def ingest(
     >>> ingest([folder + "/day.npz"], folder + "/day.zarr", keys=keys).added
     5
     """
-    provenance, overwrite, storage_options = _store_settings(**settings)
+    if unknown := settings.keys() - _StoreSettings.__optional_keys__:
+        raise TypeError(f"ingest() has no parameter {min(unknown)!r}")
+    overwrite, storage_options = settings.get("overwrite", False), settings.get("storage_options")
     url = located(url, storage_options, strict=False)
     keys, inputs = dict(keys or {}), input_files(files, storage_options)
     kind = None
@@ -159,8 +150,8 @@ def ingest(
     for file in inputs:
         with reading(file):
             marks.append(file.fingerprint())
-    names = {"class_names": None if class_names is None else list(class_names)}
-    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored), **names}
+    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
+    note["class_names"] = None if class_names is None else list(class_names)
     columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
     if kind is None:
         columns = {"classes": 2 if binary else first.columns, "kind": first.kind, "binary": binary}
@@ -181,7 +172,7 @@ def ingest(
             covariate_names=first.covariates,
             categories=categories,
             weights=first.weights,
-            provenance={"ingest": origin, **(provenance or {})},
+            provenance={"ingest": origin, **(settings.get("provenance") or {})},
             expected_rows=total,
             notes={"ingest": note},
             class_names=class_names,
@@ -196,12 +187,11 @@ def ingest(
             for batch in batches(layouts, stored, *names_of, done):
                 writer.append(**batch._asdict())
                 if done == 0:
-                    _examine(
-                        ArraySource(
-                            store.kind, batch.values, batch.labels, weights=batch.weights,
-                            binary=binary, rows=len(batch.labels), name=first.file, forecast=kind,
-                        )
+                    rows = ArraySource(
+                        store.kind, batch.values, batch.labels, weights=batch.weights,
+                        binary=binary, rows=len(batch.labels), name=first.file, forecast=kind,
                     )  # fmt: skip
+                    _examine(rows)
                 done += len(batch.labels)
                 if report is not None:
                     report(done, total)

@@ -137,9 +137,8 @@ def layout_of(
                 texts_fit = of_classes or (role == "covariates" and not heading)
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
                     hint = input_hints.of_text(column.dtype) * (role == "covariates")
-                    raise InvalidDataError(
-                        f"{what} must be numbers, not {_type_name(column)}{hint}"
-                    )
+                    given = "text" if column.dtype.kind in "OU" else column.dtype
+                    raise InvalidDataError(f"{what} must be numbers, not {given}{hint}")
                 if len(column.shape) > (role in (kind, "covariates")):
                     hint = input_hints.of_shape((0, *column.shape)) * (role == "labels")
                     raise InvalidDataError(f"{what} have too many dimensions{hint}")
@@ -180,10 +179,6 @@ def layout_of(
 
 def _is_text(column: InputColumn) -> bool:
     return column.dtype.kind in "OU" and not column.shape
-
-
-def _type_name(column: InputColumn) -> str:
-    return "text" if column.dtype.kind in "OU" else str(column.dtype)
 
 
 def _start(name: str) -> str:
@@ -343,17 +338,11 @@ def batches(
         optional = {n: r in ("labels", "covariates") for r, names in roles.items() for n in names}
         with reading(layout.file):
             for part in layout.reader().parts(optional, skip, layout.step):
-                columns = {
-                    role: np.column_stack(
-                        [
-                            coded(
-                                layout.file, part, n, labels if role == "labels" else codes.get(n)
-                            )
-                            for n in names
-                        ]
-                    )
-                    for role, names in roles.items()
-                }
+                columns: dict[str, NDArray[Any]] = {}
+                for role, names in roles.items():
+                    numbers = dict.fromkeys(names, labels) if role == "labels" else codes
+                    each = [coded(layout.file, part, name, numbers.get(name)) for name in names]
+                    columns[role] = np.column_stack(each)
                 covariates, weights = columns.get("covariates"), columns.get("weights")
                 batch = Batch(
                     _cast(layout.file, columns[layout.kind], dtype),
