@@ -84,9 +84,8 @@ def nightly(
         print_result(result)
         if not result.fresh:
             terminal().print("nothing has changed, nothing was done")
-    for template in settings.to_dict()["outputs"].values() if result.fresh else ():
-        if template is not None:
-            shared.wrote(settings.place(template, day))
+    for template in settings.outputs.templates.values() if result.fresh else ():
+        shared.wrote(settings.place(template, day))
     shared.write_json(json_path, result.to_dict())
     if result.breached:
         raise click.exceptions.Exit(BREACHED)

@@ -29,19 +29,15 @@ from calibscale.session import Run, Session, versions
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
 
+Reading = tuple[Recipe, dict[float | None, Record]]
+
 _GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Records of a day by group, and the recipe of the ledger, new or existing."""
-
-    recipe: Recipe
-    records: dict[float | None, Record]
 
 
 def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Reading:
     """Read a day's rows in one pass, or in two if there are groups.
+
+    Returns the recipe of the ledger, new or existing, and the records of the day by group.
 
     Raises
     ------
@@ -169,7 +165,7 @@ class _Reader:
                 )
             empty = empty_record(self.recipe, wagers)
             empty.info.update(self._facts(counts))
-            return Reading(self.recipe, {None: empty})
+            return self.recipe, {None: empty}
         states = passed.groups[None]
         vectors, merged = self._vectors(needed, states, overall)
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
@@ -195,7 +191,7 @@ class _Reader:
         records: dict[float | None, Record] = {None: Record(counts.used, vectors, info)}
         if self.recipe.group_by:
             records |= self._groups(wagers)
-        return Reading(self.recipe, records)
+        return self.recipe, records
 
     def _needed(self) -> dict[Statistic, Statistic]:
         """Statistics of the pass, by statistic; grouped if the ledger keeps parts of the rows."""

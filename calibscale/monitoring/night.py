@@ -84,6 +84,7 @@ class _Run:
         stack.enter_context(_night_lock(job.ledger_path, existing is not None))
         self.ledger = existing or open_ledger(job)  # another night may have created it by now
         self.extras: dict[str, Any] | None = None
+        self._places: Any = None  # stamps of the outputs of the stored result
         if self.ledger is not None:
             stack.enter_context(self.ledger.writing())
 
@@ -142,21 +143,18 @@ class _Run:
         if session is None:
             if self.ledger is None:
                 return
-            recipe = self.ledger.recipe
-            wagers = bets_of(self.job, recipe, self.ledger, self.day)
-            records: dict[float | None, Record] = {None: empty_record(recipe, wagers)}
+            wagers = bets_of(self.job, self.ledger.recipe, self.ledger, self.day)
+            records: dict[float | None, Record] = {None: empty_record(self.ledger.recipe, wagers)}
         else:
             day_source.check_covariates(self.job, session.source)
             session = session.by_cluster(self.job.cluster)
-            reading = read_day(self.job, session, self.day, self.ledger)
-            records = reading.records
+            recipe, records = read_day(self.job, session, self.day, self.ledger)
             if self.ledger is None:
                 if records[None].n == 0:  # no rows to choose bandwidths from
                     return
                 self.ledger = Ledger.create(
-                    self.job.ledger_path, reading.recipe, job=frozen(self.job),
-                    first_rows=records[None].n,
-                )  # fmt: skip
+                    self.job.ledger_path, recipe, job=frozen(self.job), first_rows=records[None].n
+                )
                 self._stack.enter_context(self.ledger.writing())
         records[None].info["mark"] = mark
         self.ledger.write(self.day, self.job.model, records)
@@ -185,11 +183,13 @@ class _Run:
     def _stored(self) -> dict[str, Any]:
         """Stored result of this night; empty if there is none or the file was changed."""
         assert self.ledger is not None
+        path = self.ledger.result_path(self.job.model, self.day)
         try:
-            data = self.ledger.result_path(self.job.model, self.day).read_bytes()
-            if self._stamps()["result"] != hashlib.sha256(data).hexdigest():
+            data = path.read_bytes()
+            stamps = json.loads(path.with_suffix(".outputs").read_text())
+            if stamps["result"] != hashlib.sha256(data).hexdigest():
                 return {}
-            result = json.loads(data)
+            self._places, result = stamps["places"], json.loads(data)
             return result if result["schema"] == Night.schema else {}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
@@ -207,12 +207,6 @@ class _Run:
         write_whole(path.with_suffix(".outputs"), json.dumps(written, sort_keys=True).encode())
         write_whole(path, data)
 
-    def _stamps(self) -> dict[str, Any]:
-        """Stamps that `_store` wrote."""
-        assert self.ledger is not None
-        path = self.ledger.result_path(self.job.model, self.day).with_suffix(".outputs")
-        return json.loads(path.read_text())
-
     def _key(self) -> str:
         """Hash that identifies a finished night: job, ledger revision, day, versions."""
         assert self.ledger is not None
@@ -225,8 +219,8 @@ class _Run:
     def _written(self) -> bool:
         """Whether the outputs are still those that this night wrote."""
         try:
-            return bool(self._stamps()["places"] == outputs.stamps(self.job, self.day))
-        except (OSError, ValueError, KeyError, TypeError):
+            return outputs.stamps(self.job, self.day) == self._places
+        except OSError:
             return False
 
     def _result(self, mark: str | None) -> Night:
@@ -355,14 +349,12 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
     entries = [] if ledger is None else ledger.select(model=job.model)
     marks = {e.day: e.info.get("mark") for e in entries}
     days = {e.day for e in entries if e.n}
+    reads = "nothing: the day in the ledger is up to date"
     if mark is None or marks.get(day) != mark:
         days.add(day)
-    if day not in marks:
         reads = "the day, for the first time"
-    elif mark is None or marks[day] != mark:
-        reads = "the day again: its predictions or labels have changed"
-    else:
-        reads = "nothing: the day in the ledger is up to date"
+        if day in marks:
+            reads = "the day again: its predictions or labels have changed"
     rows = seconds = None
     if job.source.format != "files":
         with day_source.opened(job, day, job.ledger_path) as source:

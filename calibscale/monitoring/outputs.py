@@ -405,11 +405,7 @@ _FORMATS = {".csv": (_read_csv, _written_csv), ".parquet": (_read_parquet, _writ
 
 def places(job: Job, day: str) -> dict[str, Path]:
     """Paths of the outputs, by kind."""
-    return {
-        kind: Path(job.place(template, day))
-        for kind, template in job.to_dict()["outputs"].items()
-        if template is not None
-    }
+    return {kind: Path(job.place(t, day)) for kind, t in job.outputs.templates.items()}
 
 
 def check_places(job: Job, day: str) -> None:

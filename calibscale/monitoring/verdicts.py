@@ -35,17 +35,17 @@ _FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
 
 @dataclass(frozen=True)
 class Judged:
-    """A window of a night, for all rows (None if no day can be read) and for each group."""
+    """A window of a night by group, with None for all rows; empty if no day can be read."""
 
     name: str
     first: str
     last: str
-    whole: Window | None
-    groups: dict[float, Window]
+    parts: dict[float | None, Window]
     reason: str | None = None
 
-    def of(self, group: float | None) -> Window | None:
-        return self.whole if group is None else self.groups.get(group)
+    @property
+    def whole(self) -> Window | None:
+        return self.parts.get(None)
 
 
 class NightJudge:
@@ -71,25 +71,23 @@ class NightJudge:
     def _judge(self, name: str, first: str, last: str) -> Judged:
         model, level, settings = self.job.model, self.job.confidence, self.job.drift
         compared = settings is not None and name in (str(settings.window), "baseline")
-        try:
-            whole = window(
-                self.ledger, first, last, model, confidence_level=level, compared=compared
-            )
-        except StoreError as error:
-            return Judged(name, first, last, None, {}, str(error))
-        groups: dict[float, Window] = {}
-        damaged = list(whole.damaged)
-        for group in self.ledger.groups(model):
-            if not any(e.n for e in self.ledger.select(first, last, model, group)):
+        parts: dict[float | None, Window] = {}
+        damaged: list[str] = []
+        for group in (None, *self.ledger.groups(model)):
+            entries = self.ledger.select(first, last, model, group)
+            if group is not None and not any(e.n for e in entries):
                 continue
             try:
                 part = window(self.ledger, first, last, model, group, level, compared=compared)
             except StoreError as error:
+                if group is None:
+                    return Judged(name, first, last, {}, str(error))
                 damaged.append(str(error))
                 continue
             damaged += part.damaged
-            groups[group] = replace(part, states={})
-        return Judged(name, first, last, replace(whole, damaged=tuple(damaged)), groups)
+            parts[group] = part if group is None else replace(part, states={})
+        parts[None] = replace(parts[None], damaged=tuple(damaged))
+        return Judged(name, first, last, parts)
 
     def windows(self) -> list[dict[str, Any]]:
         """Every window of the job."""
@@ -115,13 +113,14 @@ class NightJudge:
             "results": self._results(judged, None), "tests": self._tests(judged),
             "groups": [
                 {"group": group, "n": part.n, "results": self._results(judged, group)}
-                for group, part in judged.groups.items()
+                for group, part in judged.parts.items()
+                if group is not None
             ],
             "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
         }  # fmt: skip
 
     def _results(self, judged: Judged, group: float | None) -> list[dict[str, Any]]:
-        part = judged.of(group)
+        part = judged.parts.get(group)
         if part is None:
             return []
         results = []
@@ -204,11 +203,9 @@ class NightJudge:
         if first <= later.last and later.first <= last:
             self.notes.append(f"The window {later.name} still shares days with its baseline.")
             return out
-        for group in (None, *later.groups):
-            a, b = later.of(group), earlier.of(group)
-            if a is None or b is None:
-                continue
-            for change in drifts(a, b, self.job.confidence):
+        for group, a in later.parts.items():
+            b = earlier.parts.get(group)
+            for change in () if b is None else drifts(a, b, self.job.confidence):
                 notion = next(e.notion for e in a.estimates if e.estimator == change.estimator)
                 out["results"].append({
                     "estimator": change.estimator, "notion": notion, "group": group,
@@ -275,7 +272,7 @@ class NightJudge:
                     return result["adjusted_p_value"], None
             return None, "the window or its baseline has fewer than two days, or they share days"
         judged = self.judged(name)
-        if judged.of(group) is None:
+        if group not in judged.parts:
             return None, judged.reason or f"no rows in group {group:g}"
         if kind == "test":
             for test in self._tests(judged):

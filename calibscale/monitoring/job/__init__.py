@@ -108,11 +108,9 @@ def _size(value: Any) -> int | str:
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    seen: set[Any] = set()
-    for value in values:
-        if value in seen:
+    for position, value in enumerate(values):
+        if value in values[:position]:
             raise ValueError(f"{shown(value)} is listed twice")
-        seen.add(value)
     return values
 
 
@@ -254,6 +252,11 @@ class Outputs:
     junit: Template | None = None
     history: Template | None = None
     report: Template | None = None
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """Templates of the files to write, by kind."""
+        return {kind: path for kind, path in asdict(self).items() if path is not None}
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)

@@ -295,8 +295,7 @@ def _paths(job: Job, problems: Problems) -> None:
         problems.add(("ledger",), "a ledger is a local folder, not a URL")
     if "{date}" in job.ledger or "{model}" in job.ledger:
         problems.add(("ledger",), "one ledger has all days and models: remove {date} and {model}")
-    outputs = {f.name: getattr(job.outputs, f.name) for f in fields(job.outputs)}
-    paths = {name: path for name, path in outputs.items() if path is not None}
+    paths = job.outputs.templates
     for name, path in paths.items():
         if is_url(path):
             problems.add(("outputs", name), "must be a local file, not a URL")
