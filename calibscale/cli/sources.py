@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.cli.options import READING, add_options, binary_option, split
-from calibscale.formatting.progress import progress
+from calibscale.cli.options import (
+    READING,
+    add_options,
+    binary_option,
+    progress,
+    quiet_option,
+    split,
+)
 
 if TYPE_CHECKING:
     from calibscale.data.source import ArraySource
@@ -94,6 +100,11 @@ _SOURCE_NAMES = (
 
 
 def source_options(command: Callable) -> Callable:
+    """Add --quiet, and the options of a store, zarr arrays or a table."""
+    return array_options(quiet_option(command))
+
+
+def array_options(command: Callable) -> Callable:
     """Add the options of commands that read a store, zarr arrays or a table."""
     command = add_options(command, _ARRAYS, "Table files, and zarr arrays of other programs")
     return add_options(command, (*READING, storage_option), "Reading and execution")
@@ -101,7 +112,7 @@ def source_options(command: Callable) -> Callable:
 
 @contextmanager
 def open_session(
-    store: str | None, options: dict[str, Any], what: str, unit: str = "blocks", quiet: bool = False
+    store: str | None, options: dict[str, Any], what: str, unit: str = "blocks"
 ) -> Iterator[Session]:
     """Session of the store, or of the arrays that the options name; removes their options.
 
@@ -113,7 +124,7 @@ def open_session(
     names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
     settings = {name: options.pop(name) for name in names}
     with (
-        progress(what, unit, quiet) as report,
+        progress(what, unit) as report,
         Session.open(source, progress=report, **settings) as session,
     ):
         yield session
