@@ -180,7 +180,7 @@ class _Reader:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         info = {
             **self._facts(counts),
-            "bets": _learned(wagers),
+            "bets": [w.learned for w in wagers],
             "certain": certain,
             "estimates": [_brief(e) for e in estimates],
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
@@ -282,15 +282,11 @@ def bets_of(
     return learned_bets(ledger, day, job.model, job.alarms.learn_days)
 
 
-def _learned(wagers: tuple[BettingEProcess, ...]) -> list[list[Any]]:
-    return [[[group, list(shifts)] for group, shifts in w.learned] for w in wagers]
-
-
 def empty_record(recipe: Recipe, wagers: tuple[BettingEProcess, ...]) -> Record:
     """Record of a day without labelled valid rows."""
     info = {
         "n_unlabelled": 0, "dropped": {}, "certain": 0, "source": None, "tests": [],
-        "versions": versions(), "bets": _learned(wagers),
+        "versions": versions(), "bets": [w.learned for w in wagers],
         "estimates": [[None] * 4 for _ in recipe.estimators],
     }  # fmt: skip
     return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)

@@ -98,7 +98,8 @@ class _Run:
             self.extras = {name: stored[name] for name in ("selection", "bias")}
         changed = self.force or mark is None or self._mark() != mark
         if changed or self.extras is None:
-            with self._session() as session:
+            with ExitStack() as stack:
+                session = self._session(stack)
                 if changed:
                     self._read(session, mark)
                 self.extras = self._extras(session)
@@ -110,17 +111,14 @@ class _Run:
         self._store(document)
         return result
 
-    @contextmanager
-    def _session(self) -> Iterator[Session | None]:
-        """Session of the rows of the day; None if there are none."""
+    def _session(self, stack: ExitStack) -> Session | None:
+        """Session of the rows of the day until the stack is closed; None if there are none."""
         job, progress = self.job, self.progress
-        with ExitStack() as stack:
-            opened = day_source.opened(job, self.day, job.ledger_path, progress)
-            source = stack.enter_context(opened)
-            if source is None:
-                yield None
-                return
-            yield stack.enter_context(Session.open(source, progress=progress, **job.options))
+        opened = day_source.opened(job, self.day, job.ledger_path, progress)
+        source = stack.enter_context(opened)
+        if source is None:
+            return None
+        return stack.enter_context(Session.open(source, progress=progress, **job.options))
 
     # ---------------------------------------------------------------- the day's record
 

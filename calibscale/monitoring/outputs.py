@@ -40,34 +40,25 @@ def write_json(path: str | Path, result: Result) -> None:
 
 # ---------------------------------------------------------------- Prometheus
 
-_OF_ESTIMATE = ("estimator", "notion", "window", "group")
-_GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "estimate": ("Estimate of a calibration error or score.", _OF_ESTIMATE),
-    "estimate_low": ("Lower end of the confidence interval of an estimate.", _OF_ESTIMATE),
-    "estimate_high": ("Upper end of the confidence interval of an estimate.", _OF_ESTIMATE),
-    "estimate_noise": ("95 % quantile of the estimate of a calibrated model.", _OF_ESTIMATE),
-    "p_value": ("P-value of the test of calibration.", _OF_ESTIMATE),
-    "drift_p_value": (
-        "P-value of the difference from the baseline, adjusted for multiple tests.", _OF_ESTIMATE,
-    ),
-    "threshold_breached": ("1 if a threshold is breached, else 0.", ("name",)),
-    "log_evidence": (
-        "Natural logarithm of the evidence against calibration so far.", ("notion", "group"),
-    ),
-    "log_evidence_overall": (
-        "Natural logarithm of the mean evidence of all notions and groups; it raises the alarm.",
-        (),
-    ),
-    "error_at_least": (
-        "Lower confidence bound of the calibration error, with a tolerance.", ("notion", "group"),
-    ),
-    "alarm": ("1 if the evidence has ever reached the alarm threshold, else 0.", ()),
-    "rows": ("Number of rows of the day that were used.", ()),
-    "rows_dropped": ("Number of rows of the day that were dropped as invalid.", ()),
-    "rows_unlabelled": ("Number of rows of the day without a label so far.", ()),
-    "day_timestamp_seconds": ("Time of the midnight (UTC) at which the day began.", ()),
-    "run_timestamp_seconds": ("Time at which the day was judged.", ()),
-}  # fmt: skip
+_GAUGES = {
+    "estimate": "Estimate of a calibration error or score.",
+    "estimate_low": "Lower end of the confidence interval of an estimate.",
+    "estimate_high": "Upper end of the confidence interval of an estimate.",
+    "estimate_noise": "95 % quantile of the estimate of a calibrated model.",
+    "p_value": "P-value of the test of calibration.",
+    "drift_p_value": "P-value of the difference from the baseline, adjusted for multiple tests.",
+    "threshold_breached": "1 if a threshold is breached, else 0.",
+    "log_evidence": "Natural logarithm of the evidence against calibration so far.",
+    "log_evidence_overall": "Natural logarithm of the mean evidence of all notions and groups; it "
+    "raises the alarm.",
+    "error_at_least": "Lower confidence bound of the calibration error, with a tolerance.",
+    "alarm": "1 if the evidence has ever reached the alarm threshold, else 0.",
+    "rows": "Number of rows of the day that were used.",
+    "rows_dropped": "Number of rows of the day that were dropped as invalid.",
+    "rows_unlabelled": "Number of rows of the day without a label so far.",
+    "day_timestamp_seconds": "Time of the midnight (UTC) at which the day began.",
+    "run_timestamp_seconds": "Time at which the day was judged.",
+}
 
 
 def write_prometheus(path: str | Path, result: Result) -> None:
@@ -82,10 +73,9 @@ def write_prometheus(path: str | Path, result: Result) -> None:
         if value is None:
             continue
         labels = {"job": result["job"], "model": result["model"], **labels}
-        help_, names = _GAUGES[name]
         if name not in gauges:
-            names = ("job", "model", *names)
-            gauges[name] = Gauge(f"calibscale_{name}", help_, names, registry=registry)
+            what = _GAUGES[name]
+            gauges[name] = Gauge(f"calibscale_{name}", what, [*labels], registry=registry)
         gauges[name].labels(**{key: _text(text) for key, text in labels.items()}).set(value)
     write_whole(path, generate_latest(registry))
 

@@ -54,7 +54,6 @@ class NightJudge:
     def __init__(self, job: Job, ledger: Ledger, day: str) -> None:
         self.job, self.ledger, self.day = job, ledger, day
         self.recipe = ledger.recipe
-        self.names = [e.name for e in self.recipe.estimators]
         self.notes: list[str] = []  # sentences for the result
         self._windows: dict[str, Judged] = {}
         self._jackknife = Jackknife(confidence_level=job.confidence)
@@ -232,12 +231,9 @@ class NightJudge:
         """Verdicts on every threshold, for each of its groups."""
         verdicts = []
         for threshold in self.job.thresholds:
-            groups: Sequence[float | None] = [None]
-            if threshold.group == "each":
-                groups = self._groups()
-            elif threshold.group is not None:
-                groups = [float(threshold.group)]
-            verdicts += [self._threshold(threshold, group, drift) for group in groups]
+            group = threshold.group
+            groups = self._groups() if isinstance(group, str) else [group]
+            verdicts += [self._threshold(threshold, each, drift) for each in groups]
         return verdicts
 
     def _threshold(
@@ -396,7 +392,7 @@ class NightJudge:
         name = str(settings.window)
         first, last = window_days(name, self.day[:10])
         days = self._shared_days(settings.models, first, min(last, self.day[:10]))
-        k = self.names.index(settings.by)
+        k = [e.name for e in self.recipe.estimators].index(settings.by)
         ranked = []
         for model in settings.models if days else ():
             part = window(
