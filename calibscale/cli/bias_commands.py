@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.cli.sources import open_other, open_session, open_sources, source_options
+from calibscale.cli.sources import EXECUTION, open_other, open_session, open_sources, source_options
 from calibscale.errors import StoreError
 from calibscale.formatting import SIGN, level, plural
 
@@ -45,19 +45,22 @@ def local_options(command: Callable) -> Callable:
     return shared.add_options(command, _LOCAL, "Local calibration")
 
 
+def local_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Settings of `local_options`, which are removed from the options."""
+    return {
+        "prediction_bandwidth": options.pop("prediction_bandwidth"),
+        "covariate_bandwidth": bandwidths(options.pop("covariate_bandwidths")),
+        "categorical": tuple(n for text in options.pop("categorical") for n in shared.split(text)),
+    }
+
+
 def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLCE:
-    """KLCE with the settings of `local_options`, which are removed from the options."""
+    """KLCE with the settings of a command, which are removed from the options."""
     from calibscale.estimators.skce import KLCE
 
     names = ("prediction_kernel", "covariate_kernel", "bandwidth_share", "notion")
     settings = {name: options.pop(name) for name in names if name in options}
-    return KLCE(
-        covariates,
-        options.pop("prediction_bandwidth"),
-        bandwidths(options.pop("covariate_bandwidths")),
-        tuple(name for text in options.pop("categorical") for name in shared.split(text)),
-        **settings,
-    )
+    return KLCE(covariates, **local_settings(options), **settings)
 
 
 def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
@@ -360,12 +363,7 @@ def recalibrate(
     with suppress(StoreError):  # before the fit
         if place and not overwrite and LogitStore.open(place, unfinished=True).finished:
             raise click.UsageError(f"{new} already exists; pass --overwrite to replace it")
-    settings = {
-        "covariates": shared.columns(options.pop("covariates")),
-        "prediction_bandwidth": options.pop("prediction_bandwidth"),
-        "covariate_bandwidth": bandwidths(options.pop("covariate_bandwidths")),
-        "categorical": tuple(n for text in options.pop("categorical") for n in shared.split(text)),
-    }
+    settings = {"covariates": shared.columns(options.pop("covariates")), **local_settings(options)}
     settings = {name: value for name, value in settings.items() if value not in (None, ())}
     if load is not None and (settings or shared.was_passed("method")):
         raise click.UsageError("--method and options of covariates do not apply to --load")
@@ -382,10 +380,9 @@ def recalibrate(
         from calibscale.output.plots.pictures import save_comparison
 
         judged = rows or open_sources((store,), dict(options))[0]
-        names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
         with shared.progress("counting") as report:
             both = fitted.diagrams(
-                judged, progress=report, **{name: options[name] for name in names}
+                judged, progress=report, **{name: options[name] for name in EXECUTION}
             )
         save_comparison(both, DIAGRAMS, figure)
         shared.wrote(figure)

@@ -245,12 +245,9 @@ def _nights(ledger: Path, models: tuple[str, ...], day: str | None) -> list[Path
                 f"calibscale evaluate {ledger} --json result.json"
             )
         raise OptionError(f"{ledger}: neither a result nor a ledger: it has no {_INDEX}")
-    folders = sorted(path for path in (ledger / _RESULTS).glob("*") if path.is_dir())
-    by_model = {}
-    for folder in folders:
-        nights = {path.stem: path for path in sorted(folder.glob("*.json"))}
-        if nights:
-            by_model[unquote(folder.name)] = nights
+    by_model: dict[str, dict[str, Path]] = {}
+    for path in sorted((ledger / _RESULTS).glob("*/*.json")):
+        by_model.setdefault(unquote(path.parent.name), {})[path.stem] = path
     unknown = [name for name in models if name not in by_model]
     if unknown:
         names = ", ".join(by_model) or "none"

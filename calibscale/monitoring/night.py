@@ -207,7 +207,8 @@ class _Run:
 
     def _key(self) -> str:
         """Hash that identifies a finished night: job, ledger revision, day, versions."""
-        assert self.ledger is not None
+        if self.ledger is None:
+            return ""
         text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, versions()])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -224,6 +225,7 @@ class _Run:
     def _result(self, mark: str | None) -> Night:
         entry = self._entry()
         info: dict[str, Any] = {} if entry is None else entry.info
+        estimators = () if self.ledger is None else self.ledger.recipe.estimators
         out: dict[str, Any] = {
             "job": self.job.name,
             "day": self.day,
@@ -234,9 +236,9 @@ class _Run:
             "versions": versions(),
             "parameters": {
                 "job": self.job.to_dict(),
-                "estimators": [],
+                "estimators": [{"estimator": e.name, **encode(e)["settings"]} for e in estimators],
                 "extras": self._extras_key(mark),
-                "key": "",
+                "key": self._key(),
             },
             "source": info.get("source"),
             "n": 0 if entry is None else entry.n,
@@ -253,11 +255,6 @@ class _Run:
         if self.ledger is None:
             out["notes"] = ["No row has a label, and there is no ledger yet: nothing was kept."]
         else:
-            out["parameters"]["key"] = self._key()
-            out["parameters"]["estimators"] = [
-                {"estimator": e.name, **encode(e)["settings"]}
-                for e in self.ledger.recipe.estimators
-            ]
             self._judge(out)
         out["seconds"] = time.perf_counter() - self.started
         return Night(**out, fresh=True)
