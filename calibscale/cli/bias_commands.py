@@ -264,13 +264,8 @@ def _print(result: BiasMap, count: int) -> None:
 
     console = terminal()
     source, masked = result.source, int(result.masked.sum())
-    console.print(
-        Text(
-            f"{source['name']}: {plural(result.n, 'row')}, bias at "
-            f"{plural(len(result), 'point')}, {result.seconds:.2f} s",
-            style="bold",
-        )
-    )
+    size = f"{plural(result.n, 'row')}, bias at {plural(len(result), 'point')}"
+    console.print(Text(f"{source['name']}: {size}, {result.seconds:.2f} s", style="bold"))
     for line in left_out(result.n_unlabelled, result.dropped):
         console.print(line)
     for note in result.notes:
@@ -294,15 +289,12 @@ def _print(result: BiasMap, count: int) -> None:
         )
     show(console, table)
     are = "is" if masked == 1 else "are"
-    console.print(
-        Text(
-            f"bias is the {SIGN}, near the point; intervals and z are of each point alone, and "
-            "the largest z of many points is not a test; "
-            f"{plural(masked, 'point')} with fewer than {result.parameters['min_rows']:g} "
-            f"effective rows {are} masked",
-            style="dim",
-        )
+    note = (
+        f"bias is the {SIGN}, near the point; intervals and z are of each point alone, and the "
+        f"largest z of many points is not a test; {plural(masked, 'point')} with fewer than "
+        f"{result.parameters['min_rows']:g} effective rows {are} masked"
     )
+    console.print(Text(note, style="dim"))
 
 
 # ---------------------------------------------------------------- recalibrate

@@ -247,9 +247,11 @@ def check_outputs(
         if path is None:
             continue
         if path != "-":
-            _check_place(path, option)
-            if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+            if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
+                if not os.access(path, os.W_OK):  # a pipe, a device
+                    raise click.BadParameter(f"{path} cannot be written", param_hint=option)
                 continue
+            _check_place(path, option)
             refuse_overwriting(path, read)
         first = options.setdefault(path if path == "-" else os.path.realpath(path), option)
         if first != option:
@@ -264,10 +266,6 @@ def check_outputs(
 def _check_place(path: str, option: str) -> None:
     if Path(path).is_dir():
         raise click.BadParameter(f"{path} is a folder", param_hint=option)
-    if Path(path).exists() and not Path(path).is_file():
-        if not os.access(path, os.W_OK):
-            raise click.BadParameter(f"{path} cannot be written", param_hint=option)
-        return
     if os.path.islink(os.path.realpath(path)):
         raise click.BadParameter(f"{path} is a loop of links", param_hint=option)
     folder = Path(path).absolute().parent

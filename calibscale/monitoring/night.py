@@ -168,10 +168,9 @@ class _Run:
             if requested.map:
                 extras["bias"] = local_bias(session, requested.map, at="grid").to_dict()
             if requested.risk:
-                notion = "positive" if session.source.classes == 2 else "top_label"
-                notion = requested.reliability or notion
-                selection = select(session, notion, seed=self.job.seed)
-                extras["selection"] = selection.to_dict()
+                default = "positive" if session.source.classes == 2 else "top_label"
+                notion = requested.reliability or default
+                extras["selection"] = select(session, notion, seed=self.job.seed).to_dict()
         except OptionError as error:  # for instance too few rows: the night continues
             self.notes.append(f"The map or the risk table of the day was not computed: {error}")
         return extras
