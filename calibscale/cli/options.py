@@ -70,7 +70,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         outputs = {p.opts[0]: ctx.params[p.name] for p in self.params if p.name in _OUTPUTS}
-        check_outputs(outputs, picture=ctx.params.get("figure"))
+        ctx.invoke(check_outputs, outputs, picture=ctx.params.get("figure"))
         own = {name: value for name, value in ctx.params.items() if name not in _SHARED}
         return ctx.invoke(self.callback, **own)  # type: ignore[arg-type]
 
