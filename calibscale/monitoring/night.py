@@ -261,11 +261,10 @@ class _Run:
     def _judge(self, out: dict[str, Any]) -> None:
         assert self.ledger is not None
         judge = NightJudge(self.job, self.ledger, self.day)
-        drift = judge.drift()
         out |= {
             "windows": judge.windows(),
-            "drift": drift,
-            "thresholds": judge.thresholds(drift),
+            "drift": judge.drift,
+            "thresholds": judge.thresholds(),
             "alarms": judge.alarms(),
             "trend": judge.trend(),
             "ranking": judge.ranking(),

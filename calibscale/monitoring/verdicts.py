@@ -57,6 +57,7 @@ class NightJudge:
         self.notes: list[str] = []  # sentences for the result
         self._windows: dict[str, Judged] = {}
         self._jackknife = Jackknife(confidence_level=job.confidence)
+        self.drift = self._drift()  # before other verdicts, as thresholds limit its p-values
 
     # ---------------------------------------------------------------- windows
 
@@ -181,7 +182,7 @@ class NightJudge:
 
     # ---------------------------------------------------------------- drift
 
-    def drift(self) -> dict[str, Any] | None:
+    def _drift(self) -> dict[str, Any] | None:
         """Differences of a window from its baseline, with p-values adjusted for their number."""
         settings = self.job.drift
         if settings is None:
@@ -227,22 +228,20 @@ class NightJudge:
 
     # ---------------------------------------------------------------- thresholds
 
-    def thresholds(self, drift: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def thresholds(self) -> list[dict[str, Any]]:
         """Verdicts on every threshold, for each of its groups."""
         verdicts = []
         for threshold in self.job.thresholds:
             group = threshold.group
             groups = self._groups() if isinstance(group, str) else [group]
-            verdicts += [self._threshold(threshold, each, drift) for each in groups]
+            verdicts += [self._threshold(threshold, each) for each in groups]
         return verdicts
 
-    def _threshold(
-        self, t: Threshold, group: float | None, drift: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def _threshold(self, t: Threshold, group: float | None) -> dict[str, Any]:
         kind, name = t.kind, str(t.window)
         subject = getattr(t, kind)
         quantity = {"test": "p_value", "drift": "drift_p_value"}.get(kind, t.bound or "value")
-        observed, reason = self._observed(kind, subject, quantity, name, group, drift)
+        observed, reason = self._observed(kind, subject, quantity, name, group)
         breached = observed is None and t.missing == "breach"
         breached |= observed is not None and (
             (t.above is not None and observed > t.above)
@@ -258,12 +257,11 @@ class NightJudge:
         }  # fmt: skip
 
     def _observed(
-        self, kind: str, subject: str, quantity: str, name: str, group: float | None,
-        drift: dict[str, Any] | None,
-    ) -> tuple[float | None, str | None]:  # fmt: skip
+        self, kind: str, subject: str, quantity: str, name: str, group: float | None
+    ) -> tuple[float | None, str | None]:
         """Number that a threshold limits, or the reason why there is none."""
         if kind == "drift":
-            for result in drift["results"] if drift else ():
+            for result in self.drift["results"] if self.drift else ():
                 if (result["estimator"], result["group"]) == (subject, group):
                     return result["adjusted_p_value"], None
             return None, "the window or its baseline has fewer than two days, or they share days"
