@@ -62,9 +62,7 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
 
     settings = read_job(job)
     if scheduler is not None:
-        file = settings.file
-        settings = replace(settings, run=replace(settings.run, scheduler=scheduler))
-        object.__setattr__(settings, "file", file)
+        object.__setattr__(settings, "run", replace(settings.run, scheduler=scheduler))
     if dry_run:
         planned = plan(settings, day)
         if shared.prints():

@@ -140,31 +140,28 @@ def _text(value: Any) -> str:
 
 def write_junit(path: str | Path, result: Result) -> None:
     """Write a JUnit file with a test case for each threshold, and one for the alarms."""
-    suite = ET.Element("testsuite")
+    cases = [_threshold_case(threshold, result) for threshold in result["thresholds"]]
+    cases.append(_alarm_case(result["alarms"], result))
+    outcomes = [outcome for _, outcome, _ in cases]
+    attributes = {
+        "name": f"{result['job']} {result['model']} {result['day']}",
+        "tests": len(cases),
+        "failures": outcomes.count("failure"),
+        "errors": 0,
+        "skipped": outcomes.count("skipped"),
+        "time": f"{result['seconds']:.3f}",
+        "timestamp": datetime.fromisoformat(result["created"]).replace(tzinfo=None).isoformat(),
+    }
+    root = ET.Element("testsuites")
+    suite = ET.SubElement(root, "testsuite", {key: _xml(v) for key, v in attributes.items()})
     properties = ET.SubElement(suite, "properties")
     for name in ("job", "model", "day", "schema"):
         ET.SubElement(properties, "property", name=name, value=_xml(result[name]))
-    counts = {"failure": 0, "skipped": 0}
-    cases = [_threshold_case(threshold, result) for threshold in result["thresholds"]]
-    cases.append(_alarm_case(result["alarms"], result))
     folder = _xml(f"calibscale.{result['job']}.{result['model']}")
     for name, outcome, message in cases:
         case = ET.SubElement(suite, "testcase", classname=folder, name=_xml(name), time="0")
         if outcome is not None:
-            counts[outcome] += 1
             ET.SubElement(case, outcome, message=_xml(message)).text = _xml(message)
-    for name, value in {
-        "name": f"{result['job']} {result['model']} {result['day']}",
-        "tests": len(cases),
-        "failures": counts["failure"],
-        "errors": 0,
-        "skipped": counts["skipped"],
-        "time": f"{result['seconds']:.3f}",
-        "timestamp": datetime.fromisoformat(result["created"]).replace(tzinfo=None).isoformat(),
-    }.items():
-        suite.set(name, _xml(value))
-    root = ET.Element("testsuites")
-    root.append(suite)
     ET.indent(root)
     write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
 
