@@ -23,9 +23,9 @@ from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger import Ledger
 
-FIRST_DAY = date.min.isoformat()
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
 _PLACES = ("date", "model", "name")
+_KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
 _NAME_BYTES = 200  # in a part of a path; file systems allow 255
 
 
@@ -343,7 +343,7 @@ def window_days(text: str, day: str) -> tuple[str, str]:
     if fixed is not None:
         return fixed
     if text == "all":
-        return FIRST_DAY, day
+        return date.min.isoformat(), day
     return _back(day, 0 if text == "day" else int(text[:-1]) - 1), day
 
 
@@ -362,9 +362,6 @@ def _back(day: str, count: int) -> str:
 
 
 # ---------------------------------------------------------------- Ledger of the job
-
-
-_KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")
 
 
 def open_ledger(job: Job) -> Ledger | None:
