@@ -27,7 +27,6 @@ from calibscale.cli.sources import ROLES, forecast_option, role_options, storage
 from calibscale.cli.test_commands import power, test
 from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
 from calibscale.formatting import printable
-from calibscale.formatting.progress import progress
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
 _ADDRESS_SPACE = 2**30  # bytes that numerical libraries reserve
@@ -205,17 +204,17 @@ def _refuse_small_address_space() -> None:
 @_overwrite_option
 @storage_option
 @_quiet_option
-def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: Any) -> None:
+def simulate(store: str, parameters: tuple[str, ...], **options: Any) -> None:
     """Write simulated predictions with known calibration error to STORE."""
     from calibscale.data.zarr_arrays import located
     from calibscale.simulation import simulate as run
 
     named = shared.pairs(parameters, "--parameter")
     settings = {key: shared.number(value, "--parameter") for key, value in named}
-    with progress("simulating", "rows", quiet) as report:
+    with shared.progress("simulating", "rows") as report:
         place = located(store, options.pop("storage_options"))
         written = run(place, parameters=settings, progress=report, **options)
-    if not quiet:
+    if shared.prints():
         click.echo(f"{written.rows:,} rows of {written.classes} classes in {store}")
 
 
@@ -235,12 +234,7 @@ def simulate(store: str, parameters: tuple[str, ...], quiet: bool, **options: An
 @_overwrite_option
 @storage_option
 @_quiet_option
-def ingest(
-    files: tuple[str, ...],
-    class_names: str | None,
-    quiet: bool,
-    **options: Any,
-) -> None:
+def ingest(files: tuple[str, ...], class_names: str | None, **options: Any) -> None:
     """Copy FILEs into STORE, in batches of rows.
 
     A FILE is a path or URL that ends in csv, tsv, jsonl or ndjson, also followed by .gz, or in
@@ -254,12 +248,12 @@ def ingest(
     if len(files) < 2:
         raise click.UsageError("pass at least one FILE, and then the STORE")
     keys = {role: name for role in ROLES if (name := options.pop(role)) is not None}
-    with progress("ingesting", "rows", quiet) as report:
+    with shared.progress("ingesting", "rows") as report:
         done = run(
             files[:-1], files[-1], keys=keys,
             class_names=shared.split(class_names) or None, progress=report, **options,
         )  # fmt: skip
-    if not quiet:
+    if shared.prints():
         state = "already complete" if not done.added else f"{done.added:,} rows added"
         click.echo(f"{files[-1]}: {done.rows:,} rows ({state})")
 
@@ -268,20 +262,19 @@ def ingest(
 @click.argument("store")
 @shared.json_option
 @storage_option
-def info(store: str, json_path: str | None, storage_options: dict[str, Any] | None) -> None:
+def info(store: str, storage_options: dict[str, Any] | None) -> None:
     """Print the contents and the provenance of STORE."""
-    shared.check_outputs({"--json": json_path})
     from calibscale.data.store import LogitStore
 
-    _print_facts(LogitStore.open(store, storage_options=storage_options).info(), json_path)
+    _print_facts(LogitStore.open(store, storage_options=storage_options).info())
 
 
-def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
-    if json_path != "-":
+def _print_facts(facts: dict[str, Any]) -> None:
+    if shared.prints():
         from calibscale.output.text import info_table
 
         info_table(facts)
-    shared.write_json(json_path, facts)
+    shared.write_json(facts)
 
 
 # ---------------------------------------------------------------- demo, warmup, doctor
@@ -295,7 +288,7 @@ def _print_facts(facts: dict[str, Any], json_path: str | None) -> None:
     "--keep", metavar="STORE", help="Path at which the simulated store is kept.  [default: deleted]"
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print no progress.")
-def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> None:
+def demo(rows: int, classes: int, seed: int, keep: str | None) -> None:
     """Simulate an overconfident classifier, evaluate it, and compare with the true values."""
     from calibscale.evaluation import evaluate as run
     from calibscale.output.text import demo_table
@@ -306,9 +299,9 @@ def demo(rows: int, classes: int, seed: int, keep: str | None, quiet: bool) -> N
     estimators = default_estimators()
     with tempfile.TemporaryDirectory(prefix="calibscale-demo-") as folder:
         store = keep or str(Path(folder) / "demo.zarr")
-        with progress("simulating", "rows", quiet) as report:
+        with shared.progress("simulating", "rows") as report:
             simulate_store(store, rows=rows, classes=classes, seed=seed, progress=report)
-        with progress("evaluating", "blocks", quiet) as report:
+        with shared.progress("evaluating") as report:
             result = run(store, None, progress=report)
     resolved = [e for e in estimators if result[e.name].value is not None]
     demo_table(result, truth(resolved, rows=rows, classes=classes, seed=seed))
@@ -377,10 +370,9 @@ def completion(shell: str) -> None:
 
 @cli.command(short_help="Print the machine and versions for a bug report.")
 @shared.json_option
-def doctor(json_path: str | None) -> None:
+def doctor() -> None:
     """Print versions, processor, threads, BLAS and cache for a bug report."""
-    shared.check_outputs({"--json": json_path})
-    _print_facts(_examined(), json_path)
+    _print_facts(_examined())
 
 
 def _examined() -> dict[str, Any]:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.cli.sources import open_other, open_session, open_sources, source_options
+from calibscale.cli.sources import EXECUTION, open_other, open_session, open_sources, source_options
 from calibscale.errors import StoreError
 from calibscale.formatting import SIGN, level, plural
-from calibscale.formatting.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
@@ -46,19 +45,22 @@ def local_options(command: Callable) -> Callable:
     return shared.add_options(command, _LOCAL, "Local calibration")
 
 
+def local_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Settings of `local_options`, which are removed from the options."""
+    return {
+        "prediction_bandwidth": options.pop("prediction_bandwidth"),
+        "covariate_bandwidth": bandwidths(options.pop("covariate_bandwidths")),
+        "categorical": tuple(n for text in options.pop("categorical") for n in shared.split(text)),
+    }
+
+
 def local_estimator(covariates: tuple[str, ...], options: dict[str, Any]) -> KLCE:
-    """KLCE with the settings of `local_options`, which are removed from the options."""
+    """KLCE with the settings of a command, which are removed from the options."""
     from calibscale.estimators.skce import KLCE
 
     names = ("prediction_kernel", "covariate_kernel", "bandwidth_share", "notion")
     settings = {name: options.pop(name) for name in names if name in options}
-    return KLCE(
-        covariates,
-        options.pop("prediction_bandwidth"),
-        bandwidths(options.pop("covariate_bandwidths")),
-        tuple(name for text in options.pop("categorical") for name in shared.split(text)),
-        **settings,
-    )
+    return KLCE(covariates, **local_settings(options), **settings)
 
 
 def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
@@ -137,17 +139,14 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     "--top", type=click.IntRange(0), default=10, help="Maximum number of lines of a table."
 )
 @source_options
-@shared.quiet_option
 def audit(
     store: str | None,
     covariates: str | None,
     segments: str | None,
     depth: int,
     figure: str | None,
-    json_path: str | None,
     alpha: float | None,
     top: int,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Test whether STORE is calibrated for every value of the covariates, and where it is not.
@@ -157,7 +156,6 @@ def audit(
     intersections of --segments; the most biased regions of the map of local bias; and the effect of
     recalibration or of another model.
     """
-    shared.check_outputs({"--figure": figure, "--json": json_path}, picture=figure)
     shared.check_level(alpha, options["n_replicates"])
     if shared.was_passed("hold_out") and not options["recalibrate"]:
         raise click.UsageError("--hold-out needs --recalibrate")
@@ -176,10 +174,10 @@ def audit(
     if options["against"] is not None:
         options["against"] = open_other(options["against"], options)
     cluster = options.pop("cluster")
-    with open_session(store, options, "auditing", quiet=quiet) as session:
+    with open_session(store, options, "auditing") as session:
         session = session.by_cluster(cluster)
         result = run(session, local, recalibrate=recalibrate, **options)
-    shared.finish(result, json_path, quiet, figure, top)
+    shared.finish(result, figure, top)
     if alpha is not None and result.p_value is not None and result.p_value <= alpha:
         raise click.exceptions.Exit(3)
 
@@ -229,15 +227,8 @@ def audit(
     help="Number of points in the table, which is printed without --output and --json.",
 )  # fmt: skip
 @source_options
-@shared.quiet_option
 def bias(
-    store: str | None,
-    covariates: str | None,
-    output: str | None,
-    json_path: str | None,
-    top: int,
-    quiet: bool,
-    **options: Any,
+    store: str | None, covariates: str | None, output: str | None, top: int, **options: Any
 ) -> None:
     """Map where, and in which direction, the predictions of STORE are biased.
 
@@ -245,21 +236,22 @@ def bias(
     covariates; it is positive where predictions are too low.  Points with few rows near them are
     masked.  The table lists the points whose bias is least likely under calibration.
     """
-    shared.check_outputs({"--output": output, "--json": json_path})
     names = shared.columns(covariates)
     from calibscale.auditing.local_bias import local_bias
 
     local = local_estimator(names, options)
-    with open_session(store, options, "mapping", quiet=quiet) as session:
+    with open_session(store, options, "mapping") as session:
         result = local_bias(session, local, **options)
-    if output is None and json_path is None and not quiet:
+    writes_json = shared.was_passed("json_path")
+    if output is None and not writes_json and shared.prints():
         _print(result, top)
     if output is not None:
         from calibscale.output.exports import save_csv
 
         save_csv(result, output)
         shared.wrote(output)
-    shared.write_json(json_path, result.to_dict() if json_path is not None else {})
+    if writes_json:
+        shared.write_json(result.to_dict())
 
 
 def _print(result: BiasMap, count: int) -> None:
@@ -272,13 +264,8 @@ def _print(result: BiasMap, count: int) -> None:
 
     console = terminal()
     source, masked = result.source, int(result.masked.sum())
-    console.print(
-        Text(
-            f"{source['name']}: {plural(result.n, 'row')}, bias at "
-            f"{plural(len(result), 'point')}, {result.seconds:.2f} s",
-            style="bold",
-        )
-    )
+    size = f"{plural(result.n, 'row')}, bias at {plural(len(result), 'point')}"
+    console.print(Text(f"{source['name']}: {size}, {result.seconds:.2f} s", style="bold"))
     for line in left_out(result.n_unlabelled, result.dropped):
         console.print(line)
     for note in result.notes:
@@ -302,15 +289,12 @@ def _print(result: BiasMap, count: int) -> None:
         )
     show(console, table)
     are = "is" if masked == 1 else "are"
-    console.print(
-        Text(
-            f"bias is the {SIGN}, near the point; intervals and z are of each point alone, and "
-            "the largest z of many points is not a test; "
-            f"{plural(masked, 'point')} with fewer than {result.parameters['min_rows']:g} "
-            f"effective rows {are} masked",
-            style="dim",
-        )
+    note = (
+        f"bias is the {SIGN}, near the point; intervals and z are of each point alone, and the "
+        f"largest z of many points is not a test; {plural(masked, 'point')} with fewer than "
+        f"{result.parameters['min_rows']:g} effective rows {are} masked"
     )
+    console.print(Text(note, style="dim"))
 
 
 # ---------------------------------------------------------------- recalibrate
@@ -334,7 +318,9 @@ def _print(result: BiasMap, count: int) -> None:
     "--apply", "target", metavar="STORE2",
     help="Store to recalibrate, with --output or --figure.  [default for --figure: STORE]",
 )  # fmt: skip
-@click.option("--output", "-o", metavar="NEW", help="New store with the predictions of STORE2.")
+@click.option(
+    "--output", "-o", "new", metavar="NEW", help="New store with the predictions of STORE2."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing store NEW.")
 @click.option(
     "--figure", metavar="PATH",
@@ -342,10 +328,9 @@ def _print(result: BiasMap, count: int) -> None:
 )  # fmt: skip
 @shared.json_option
 @source_options
-@shared.quiet_option
 def recalibrate(
-    store: str | None, load: str | None, target: str | None, output: str | None, overwrite: bool,
-    figure: str | None, json_path: str | None, quiet: bool, **options: Any,
+    store: str | None, load: str | None, target: str | None, new: str | None, overwrite: bool,
+    figure: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
 
@@ -356,10 +341,9 @@ def recalibrate(
       calibscale recalibrate old.zarr --json fitted.json
       calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
     """
-    shared.check_outputs({"--json": json_path, "--figure": figure}, picture=figure)
     if store is not None if load is not None else store is None and options["labels"] is None:
         raise click.UsageError("pass either STORE, to fit to, or --load FITTED")
-    if (target is None and output is not None) or (target and not (output or figure)):
+    if (target is None and new is not None) or (target and not (new or figure)):
         raise click.UsageError("--apply STORE2 needs --output or --figure, and --output --apply")
     if figure is not None and target is None and load is not None:
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
@@ -367,16 +351,11 @@ def recalibrate(
     from calibscale.data.store import LogitStore
     from calibscale.data.zarr_arrays import located
 
-    new = output and located(output, options["storage_options"], strict=False)
+    place = new and located(new, options["storage_options"], strict=False)
     with suppress(StoreError):  # before the fit
-        if new and not overwrite and LogitStore.open(new, unfinished=True).finished:
-            raise click.UsageError(f"{output} already exists; pass --overwrite to replace it")
-    settings = {
-        "covariates": shared.columns(options.pop("covariates")),
-        "prediction_bandwidth": options.pop("prediction_bandwidth"),
-        "covariate_bandwidth": bandwidths(options.pop("covariate_bandwidths")),
-        "categorical": tuple(n for text in options.pop("categorical") for n in shared.split(text)),
-    }
+        if place and not overwrite and LogitStore.open(place, unfinished=True).finished:
+            raise click.UsageError(f"{new} already exists; pass --overwrite to replace it")
+    settings = {"covariates": shared.columns(options.pop("covariates")), **local_settings(options)}
     settings = {name: value for name, value in settings.items() if value not in (None, ())}
     if load is not None and (settings or shared.was_passed("method")):
         raise click.UsageError("--method and options of covariates do not apply to --load")
@@ -385,24 +364,23 @@ def recalibrate(
     if load is not None:
         fitted = recalibration.load_recalibration(load)
     else:
-        with open_session(store, dict(options), "fitting", quiet=quiet) as session:
+        with open_session(store, dict(options), "fitting") as session:
             fitted = recalibration.recalibrate(session, method)
-    shared.finish(fitted, json_path, quiet)
+    shared.finish(fitted)
     if figure is not None:
         from calibscale.auditing.recalibration.fits import DIAGRAMS
         from calibscale.output.plots.pictures import save_comparison
 
         judged = rows or open_sources((store,), dict(options))[0]
-        names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
-        with progress("counting", "blocks", quiet) as report:
+        with shared.progress("counting") as report:
             both = fitted.diagrams(
-                judged, progress=report, **{name: options[name] for name in names}
+                judged, progress=report, **{name: options[name] for name in EXECUTION}
             )
         save_comparison(both, DIAGRAMS, figure)
         shared.wrote(figure)
-    if new:
+    if place:
         rules = {"on_invalid": options["on_invalid"], "overwrite": overwrite}
-        with progress("writing", "rows", quiet) as report:
-            written = fitted.write(rows, new, progress=report, **rules)
-        if not quiet:
-            click.echo(f"{written.rows:,} recalibrated rows in {output}")
+        with shared.progress("writing", "rows") as report:
+            written = fitted.write(rows, place, progress=report, **rules)
+        if shared.prints():
+            click.echo(f"{written.rows:,} recalibrated rows in {new}")

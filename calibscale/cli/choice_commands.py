@@ -9,7 +9,6 @@ import click
 from calibscale.cli import options as shared
 from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
 from calibscale.cli.sources import open_session, open_sources, source_options
-from calibscale.formatting.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.selection.families import Family
@@ -37,21 +36,12 @@ if TYPE_CHECKING:
 @estimator_options
 @shared.json_option
 @source_options
-@shared.quiet_option
-def rank(
-    stores: tuple[str, ...],
-    by: str,
-    model_names: tuple[str, ...],
-    json_path: str | None,
-    quiet: bool,
-    **options: Any,
-) -> None:
+def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **options: Any) -> None:
     """Rank models by calibration error; every STORE has the predictions of one model.
 
     All models share one bandwidth and one ridge.  Differences are paired by rows if the stores have
     the same rows and labels, and otherwise taken between independent samples.
     """
-    shared.check_outputs({"--json": json_path})
     if model_names and len(model_names) != len(stores):
         raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
     if len(set(model_names)) < len(model_names):
@@ -62,9 +52,9 @@ def rank(
     (estimator,) = estimators((by,), options)
     sources = open_sources(stores, options)
     models = dict(zip(model_names or distinct_names(stores), sources, strict=True))
-    with progress("ranking", "steps", quiet) as report:
+    with shared.progress("ranking", "steps") as report:
         result = run(models, estimator, progress=report, **options)
-    shared.finish(result, json_path, quiet)
+    shared.finish(result)
 
 
 # ---------------------------------------------------------------- select
@@ -126,20 +116,17 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 @click.option("--nested", is_flag=True, help="Run nested cross-validation.")
 @shared.json_option
 @click.option(
-    "--plot", "plot_path", metavar="PATH",
+    "--plot", "figure", metavar="PATH",
     help="Path of a plot of risks and estimates (png, svg, pdf).",
 )  # fmt: skip
 @source_options
-@shared.quiet_option
 def select(
     store: str | None,
     notion: str,
     estimators: str | None,
     split: str | None,
     grids: tuple[str, ...],
-    json_path: str | None,
-    plot_path: str | None,
-    quiet: bool,
+    figure: str | None,
     **options: Any,
 ) -> None:
     """Select the estimator with the smallest validated risk for STORE, and estimate with it.
@@ -148,7 +135,6 @@ def select(
     remaining fold; the best one estimates the squared calibration error on rows that were used for
     neither [Gruber & Bach 2025].
     """
-    shared.check_outputs({"--json": json_path, "--plot": plot_path}, picture=plot_path)
     from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
     from calibscale.selection import KernelFeatures
     from calibscale.selection import select as run
@@ -160,9 +146,9 @@ def select(
     if split is not None:
         options["folds"] = _folds(split)
     families = _families(estimators, grids, notion)
-    with open_session(store, options, "selecting", "steps", quiet) as session:
+    with open_session(store, options, "selecting", "steps") as session:
         result = run(session, notion, families, features=features, **options)
-    shared.finish(result, json_path, quiet, plot_path)
+    shared.finish(result, figure)
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:

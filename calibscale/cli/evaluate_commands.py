@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.cli.sources import open_session, open_sources, source_options
+from calibscale.cli.sources import array_options, open_session, open_sources, source_options
 from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, settings_of
 from calibscale.formatting import base, name_of, parse
 
@@ -170,12 +170,9 @@ def list_estimators(name: str | None) -> None:
 @click.option("--figure", metavar="PATH", help="Path of the plots of the result (png, svg, pdf).")
 @shared.cluster_option
 @source_options
-@shared.quiet_option
 def evaluate(
     store: str | None,
     names: tuple[str, ...],
-    json_path: str | None,
-    quiet: bool,
     group_by: tuple[str, ...],
     interval: str | None,
     confidence_level: float,
@@ -198,7 +195,6 @@ def evaluate(
       calibscale evaluate loans.zarr -e corp -e ecce_mad -e murphy -e aurc --figure scores.png
     """
     figure = options.pop("figure")
-    shared.check_outputs({"--json": json_path, "--figure": figure}, picture=figure)
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
     from calibscale.evaluation import evaluate_by as run
@@ -211,14 +207,14 @@ def evaluate(
             method, confidence_level=confidence_level, groups=groups, seed=options["seed"]
         )
     floor, cluster = options.pop("floor"), options.pop("cluster")
-    with open_session(store, options, "evaluating", quiet=quiet) as session:
+    with open_session(store, options, "evaluating") as session:
         chosen = estimators(names, options, session.source.forecast is not None)
         result = run(
             session.by_cluster(cluster), group_by, chosen, interval=intervals,
             on_unsupported=on_unsupported(names), floor=floor, checkpoint=checkpoint,
         )  # fmt: skip
-    shared.finish(result, json_path, quiet, figure)
-    if json_path != "-" and not quiet and method != "none":
+    shared.finish(result, figure)
+    if shared.prints() and method != "none":
         _print_missing(result, groups)
 
 
@@ -257,10 +253,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 @shared.confidence_option("the intervals; tests use alpha = 1 - level")
 @shared.seed_option
 @source_options
-@shared.quiet_option
-def check(
-    store: str | None, output: str | None, json_path: str | None, quiet: bool, **options: Any
-) -> None:
+def check(store: str | None, output: str | None, **options: Any) -> None:
     """Check whether the predictions of STORE are calibrated, and say so in one sentence.
 
     STORE is a table file with columns of predictions and labels, or a store.  The numbers are the
@@ -272,12 +265,11 @@ def check(
       calibscale check predictions.parquet --labels y --probabilities p_ -o report.html
       calibscale check loans.zarr --group-by region
     """
-    shared.check_outputs({"--output": output, "--json": json_path})
     from calibscale.evaluation.check import check as run
 
-    with open_session(store, options, "checking", quiet=quiet) as session:
+    with open_session(store, options, "checking") as session:
         result = run(session, **options)
-    shared.finish(result, json_path, quiet)
+    shared.finish(result)
     if output is not None:
         from calibscale.output.report import save_report
 
@@ -303,30 +295,24 @@ def check(
     help="Number of replicates of `calibscale test` to include in the cost.",
 )  # fmt: skip
 @shared.json_option
-@source_options
-def plan(
-    store: str | None,
-    names: tuple[str, ...],
-    json_path: str | None,
-    **options: Any,
-) -> None:
+@array_options
+def plan(store: str | None, names: tuple[str, ...], **options: Any) -> None:
     """Predict the cost of `calibscale evaluate` with the same estimators, without running it.
 
     The plan states pairs, time (measured on a few rows of STORE), memory and bytes read; with
     --workers, for a cluster.
     """
-    shared.check_outputs({"--json": json_path})
     from calibscale.planning import plan as run
 
     (source,) = open_sources((store,), options)
     chosen = estimators(names, options, source.forecast is not None)
     del options["seed"]
     result = run(source, chosen, on_unsupported=on_unsupported(names), **options)
-    if json_path != "-":
+    if shared.prints():
         from calibscale.output.text import plan_table
 
         plan_table(result)
-    shared.write_json(json_path, result.to_dict())
+    shared.write_json(result.to_dict())
 
 
 # ---------------------------------------------------------------- reliability
@@ -339,7 +325,9 @@ EDGES = (
 
 @shared.command("Compare predicted probabilities with frequencies.")
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
-@click.option("--output", "-o", metavar="PATH", help="Path of the diagram (png, svg, pdf).")
+@click.option(
+    "--output", "-o", "figure", metavar="PATH", help="Path of the diagram (png, svg, pdf)."
+)
 @shared.json_option
 @click.option("--bins", type=click.IntRange(1), help="Number of bins.  [default: 15]")
 @click.option(
@@ -361,15 +349,12 @@ EDGES = (
 )  # fmt: skip
 @shared.confidence_option("the intervals and of the shaded band")
 @source_options
-@shared.quiet_option
 def reliability(
     stores: tuple[str, ...],
-    output: str | None,
-    json_path: str | None,
+    figure: str | None,
     edges: str,
     notion: str | None,
     class_index: int | None,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Compare the predicted probabilities of STORE with observed frequencies, bin by bin.
@@ -383,8 +368,7 @@ def reliability(
       calibscale reliability before.zarr after.zarr --output both.png
       calibscale reliability loans.zarr --edges equal-mass --output diagram.png
     """
-    shared.check_outputs({"--output": output, "--json": json_path}, picture=output)
-    if len(stores) > 1 and json_path is not None:
+    if len(stores) > 1 and shared.was_passed("json_path"):
         raise click.UsageError("--json is for one STORE")
     if notion not in (None, "class_wise") and class_index is not None:
         raise click.UsageError(f"--class needs --notion class_wise, not {notion}")
@@ -394,15 +378,15 @@ def reliability(
     results = []
     for store in stores or (None,):
         settings = dict(options)
-        with open_session(store, settings, "counting", quiet=quiet) as session:
+        with open_session(store, settings, "counting") as session:
             settings |= {"edges": bin_edges(edges), "notion": notion, "class_index": class_index}
             results.append(run(session, **settings))
-        shared.finish(results[-1], json_path, quiet, output if len(stores) < 2 else None)
-    if len(stores) > 1 and output is not None:
+        shared.finish(results[-1], figure if len(stores) < 2 else None)
+    if len(stores) > 1 and figure is not None:
         from calibscale.output.plots.pictures import save_comparison
 
-        save_comparison(results, [base(store) for store in stores], output)
-        shared.wrote(output)
+        save_comparison(results, [base(store) for store in stores], figure)
+        shared.wrote(figure)
 
 
 def bin_edges(text: str) -> str | tuple[float, ...]:

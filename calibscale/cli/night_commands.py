@@ -14,7 +14,6 @@ import click
 from calibscale.cli import options as shared
 from calibscale.errors import OptionError
 from calibscale.formatting import plural, seconds
-from calibscale.formatting.progress import progress
 
 if TYPE_CHECKING:
     from calibscale.results.night_results import NightPlan
@@ -46,10 +45,7 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
 @shared.scheduler_options
 @shared.json_option
 @shared.quiet_option
-def nightly(
-    job: str, day: str, dry_run: bool, force: bool, scheduler: str | None, json_path: str | None,
-    quiet: bool,
-) -> None:  # fmt: skip
+def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | None) -> None:
     """Add a day of predictions to a ledger, evaluate windows of days, and write the outputs of JOB.
 
     JOB is a TOML file; `examples/nightly/job.toml` explains all of its keys.  A finished day that
@@ -58,7 +54,6 @@ def nightly(
     --scheduler overrides the scheduler of the job.  Exit code 3 means that a threshold is breached
     or an alarm was raised.
     """
-    shared.check_outputs({"--json": json_path})
     from dataclasses import replace
 
     from calibscale.monitoring.job.job_reader import read_job
@@ -67,27 +62,24 @@ def nightly(
 
     settings = read_job(job)
     if scheduler is not None:
-        file = settings.file
-        settings = replace(settings, run=replace(settings.run, scheduler=scheduler))
-        object.__setattr__(settings, "file", file)
+        object.__setattr__(settings, "run", replace(settings.run, scheduler=scheduler))
     if dry_run:
         planned = plan(settings, day)
-        if json_path != "-" and not quiet:
+        if shared.prints():
             _print_plan(planned)
-        shared.write_json(json_path, planned.to_dict())
+        shared.write_json(planned.to_dict())
         return
-    with progress("reading", "blocks", quiet) as report:
+    with shared.progress("reading") as report:
         result = run(settings, day, force=force, progress=report)
-    if json_path != "-" and not quiet:
+    if shared.prints():
         from calibscale.output.text import print_result, terminal
 
         print_result(result)
         if not result.fresh:
             terminal().print("nothing has changed, nothing was done")
-    for template in settings.to_dict()["outputs"].values() if result.fresh else ():
-        if template is not None:
-            shared.wrote(settings.place(template, day))
-    shared.write_json(json_path, result.to_dict())
+    for template in settings.outputs.templates.values() if result.fresh else ():
+        shared.wrote(settings.place(template, day))
+    shared.write_json(result.to_dict())
     if result.breached:
         raise click.exceptions.Exit(BREACHED)
 
@@ -136,9 +128,8 @@ def check(ledger: str) -> None:
 @ledger.command("list")
 @click.argument("ledger")
 @shared.json_option
-def list_days(ledger: str, json_path: str | None) -> None:
+def list_days(ledger: str) -> None:
     """List the days of LEDGER with their numbers of rows."""
-    shared.check_outputs({"--json": json_path})
     from calibscale.monitoring.ledger import Ledger
     from calibscale.results.night_results import LedgerDay, LedgerDays
 
@@ -151,11 +142,11 @@ def list_days(ledger: str, json_path: str | None) -> None:
             for e in Ledger.open(ledger).select()
         )
     ).to_dict()  # fmt: skip
-    if json_path != "-":
+    if shared.prints():
         from calibscale.output.text import days_table
 
         days_table(days["days"])
-    shared.write_json(json_path, days)
+    shared.write_json(days)
 
 
 @ledger.command()
@@ -225,7 +216,6 @@ def report(
     power.  LEDGER is the ledger folder of a nightly job; the page shows the newest night of each
     model.
     """
-    shared.check_outputs({"--output": output})
     ledgers = [path for path in paths if Path(path).is_dir()]
     if (models or day) and not ledgers:
         raise click.UsageError("--model and --date need a LEDGER, whose nights they select")
@@ -253,12 +243,9 @@ def _nights(ledger: Path, models: tuple[str, ...], day: str | None) -> list[Path
                 f"calibscale evaluate {ledger} --json result.json"
             )
         raise OptionError(f"{ledger}: neither a result nor a ledger: it has no {_INDEX}")
-    folders = sorted(path for path in (ledger / _RESULTS).glob("*") if path.is_dir())
-    by_model = {}
-    for folder in folders:
-        nights = {path.stem: path for path in sorted(folder.glob("*.json"))}
-        if nights:
-            by_model[unquote(folder.name)] = nights
+    by_model: dict[str, dict[str, Path]] = {}
+    for path in sorted((ledger / _RESULTS).glob("*/*.json")):
+        by_model.setdefault(unquote(path.parent.name), {})[path.stem] = path
     unknown = [name for name in models if name not in by_model]
     if unknown:
         names = ", ".join(by_model) or "none"

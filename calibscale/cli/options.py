@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import click
 from calibscale.atomic_files import refuse_overwriting
 from calibscale.atomic_files import write_json as write_json_file
 from calibscale.formatting import printable
+from calibscale.formatting.progress import progress as shown_progress
 
 _FILE = "calibscale.scheduler_file"
+_OUTPUTS = ("output", "figure", "json_path")  # options of files; a figure is a picture
+_SHARED = ("json_path", "quiet")  # options that `finish` reads, not the function of a command
 
 
 class _Range(click.FloatRange):
@@ -53,13 +57,22 @@ binary_option = click.option(
 
 
 class Command(click.Command):
-    """A command whose help has one section for each set of shared options."""
+    """A command whose help has one section for each set of shared options.
+
+    The files of `_OUTPUTS` are checked before the work.
+    """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         for p in self.params:  # shells complete paths
             if p.type is click.STRING and (isinstance(p, click.Argument) or p.metavar == "PATH"):
                 p.type = click.Path(readable=False, allow_dash=True)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        outputs = {p.opts[0]: ctx.params[p.name] for p in self.params if p.name in _OUTPUTS}
+        ctx.invoke(check_outputs, outputs, picture=ctx.params.get("figure"))
+        own = {name: value for name, value in ctx.params.items() if name not in _SHARED}
+        return ctx.invoke(self.callback, **own)  # type: ignore[arg-type]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -183,6 +196,22 @@ def was_passed(option: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def _value(option: str) -> Any:
+    """Value of an option of the running command; None outside of commands."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.params.get(option)
+
+
+def prints() -> bool:
+    """Whether the command prints tables: without --quiet, and without JSON on standard output."""
+    return not _value("quiet") and _value("json_path") != "-"
+
+
+def progress(what: str, unit: str = "blocks") -> AbstractContextManager[Callable[..., None]]:
+    """Progress of the command, unless it has --quiet."""
+    return shown_progress(what, unit, bool(_value("quiet")))
+
+
 def number(text: str, option: str) -> float:
     """Value of a text that is a number."""
     try:
@@ -218,9 +247,11 @@ def check_outputs(
         if path is None:
             continue
         if path != "-":
-            _check_place(path, option)
-            if Path(path).exists() and not Path(path).is_file():  # a pipe, a device
+            if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
+                if not os.access(path, os.W_OK):  # a pipe, a device
+                    raise click.BadParameter(f"{path} cannot be written", param_hint=option)
                 continue
+            _check_place(path, option)
             refuse_overwriting(path, read)
         first = options.setdefault(path if path == "-" else os.path.realpath(path), option)
         if first != option:
@@ -235,10 +266,6 @@ def check_outputs(
 def _check_place(path: str, option: str) -> None:
     if Path(path).is_dir():
         raise click.BadParameter(f"{path} is a folder", param_hint=option)
-    if Path(path).exists() and not Path(path).is_file():
-        if not os.access(path, os.W_OK):
-            raise click.BadParameter(f"{path} cannot be written", param_hint=option)
-        return
     if os.path.islink(os.path.realpath(path)):
         raise click.BadParameter(f"{path} is a loop of links", param_hint=option)
     folder = Path(path).absolute().parent
@@ -273,12 +300,9 @@ def check_level(alpha: float | None, n_replicates: int, own: int = 1) -> None:
     )
 
 
-def finish(
-    result: Any, json_path: str | None, quiet: bool, picture: str | None = None,
-    max_groups: int | None = None,
-) -> None:  # fmt: skip
+def finish(result: Any, picture: str | None = None, max_groups: int | None = None) -> None:
     """Print a result, draw it, and write its JSON, as far as the options of the command say."""
-    if json_path != "-" and not quiet:
+    if prints():
         from calibscale.output.text import print_result
 
         print_result(result, max_groups)
@@ -287,12 +311,13 @@ def finish(
 
         save_picture(result, picture)
         wrote(picture)
-    if json_path is not None:
-        write_json(json_path, result.to_dict())
+    if was_passed("json_path"):
+        write_json(result.to_dict())
 
 
-def write_json(path: str | None, value: dict[str, Any]) -> None:
-    """Write a result as JSON; ``-`` is standard output."""
+def write_json(value: dict[str, Any]) -> None:
+    """Write a result to the path of --json, if there is one; ``-`` is standard output."""
+    path = _value("json_path")
     if path is None:
         return
     if path == "-":
@@ -304,7 +329,5 @@ def write_json(path: str | None, value: dict[str, Any]) -> None:
 
 def wrote(path: str | Path) -> None:
     """Report on standard error that a file was written, unless the command has --quiet."""
-    context = click.get_current_context(silent=True)
-    quiet = context is not None and context.params.get("quiet")
-    if not quiet and os.path.isfile(path):  # not a pipe
+    if not _value("quiet") and os.path.isfile(path):  # not a pipe
         click.echo(f"wrote {printable(str(path))}", err=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from calibscale.cli.options import READING, add_options, binary_option, split
-from calibscale.formatting.progress import progress
+from calibscale.cli import options as shared
 
 if TYPE_CHECKING:
     from calibscale.data.source import ArraySource
@@ -84,8 +83,9 @@ _ARRAYS = (
         help="Names of the classes in the order of the columns of a table.  [default: endings of "
         "the names of these columns]",
     ),
-    binary_option,
+    shared.binary_option,
 )  # fmt: skip
+EXECUTION = ("on_invalid", "tolerance", "scheduler", "memory_limit")  # options of sessions
 _SOURCE_NAMES = (
     *("logits", "probabilities", "predictions", "forecast", "labels"),
     *("covariate_array", "covariate_names", "weights"),
@@ -94,14 +94,19 @@ _SOURCE_NAMES = (
 
 
 def source_options(command: Callable) -> Callable:
+    """Add --quiet, and the options of a store, zarr arrays or a table."""
+    return array_options(shared.quiet_option(command))
+
+
+def array_options(command: Callable) -> Callable:
     """Add the options of commands that read a store, zarr arrays or a table."""
-    command = add_options(command, _ARRAYS, "Table files, and zarr arrays of other programs")
-    return add_options(command, (*READING, storage_option), "Reading and execution")
+    command = shared.add_options(command, _ARRAYS, "Table files, and zarr arrays of other programs")
+    return shared.add_options(command, (*shared.READING, storage_option), "Reading and execution")
 
 
 @contextmanager
 def open_session(
-    store: str | None, options: dict[str, Any], what: str, unit: str = "blocks", quiet: bool = False
+    store: str | None, options: dict[str, Any], what: str, unit: str = "blocks"
 ) -> Iterator[Session]:
     """Session of the store, or of the arrays that the options name; removes their options.
 
@@ -110,10 +115,9 @@ def open_session(
     from calibscale.session import Session
 
     (source,) = open_sources((store,), options)
-    names = ("on_invalid", "tolerance", "scheduler", "memory_limit")
-    settings = {name: options.pop(name) for name in names}
+    settings = {name: options.pop(name) for name in EXECUTION}
     with (
-        progress(what, unit, quiet) as report,
+        shared.progress(what, unit) as report,
         Session.open(source, progress=report, **settings) as session,
     ):
         yield session
@@ -153,11 +157,13 @@ def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
         for name in ("binary", "covariate_names", "covariate_array"):
             _refuse(options, name, "zarr arrays; the columns of a table are named by other options")
         columns: dict[str, Any] = {
-            name: split(text) if "," in text else text for name, text in paths.items() if text
+            name: shared.split(text) if "," in text else text
+            for name, text in paths.items()
+            if text
         }
         return from_file(
             store, **columns, labels=options["labels"], covariates=_covariates() or None,
-            class_names=split(options["class_names"]) or None, storage_options=storage,
+            class_names=shared.split(options["class_names"]) or None, storage_options=storage,
             forecast=options["forecast"],
         )  # fmt: skip
     _refuse(options, "class_names", "tables")
@@ -172,7 +178,7 @@ def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
     return open_arrays(
         store=store,
         labels=options["labels"],
-        covariate_names=split(options["covariate_names"]) or None,
+        covariate_names=shared.split(options["covariate_names"]) or None,
         binary=options["binary"],
         forecast=options["forecast"],
         storage_options=storage,
@@ -190,7 +196,7 @@ def _covariates() -> list[str]:
     given = click.get_current_context().params
     grouped = given.get("group_by") or ()
     grouped = (grouped,) if isinstance(grouped, str) else grouped
-    names = [*split(given.get("covariates")), *filter(None, [given.get("cluster")])]
+    names = [*shared.split(given.get("covariates")), *filter(None, [given.get("cluster")])]
     for text in grouped:
         name, _, ranges = text.rpartition(":")
         names.append(name if name and ranges.isdecimal() else text)
@@ -215,4 +221,4 @@ def role_options(command: Callable) -> Callable:
         click.option(f"--{role.replace('_', '-')}", metavar="NAME", help=text)
         for role, text in ROLES.items()
     )
-    return add_options(command, options, "Columns")
+    return shared.add_options(command, options, "Columns")

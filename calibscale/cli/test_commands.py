@@ -57,7 +57,6 @@ class _NullChoice(click.Choice):
 @estimator_options
 @shared.json_option
 @source_options
-@shared.quiet_option
 def test(
     store: str | None,
     names: tuple[str, ...],
@@ -66,8 +65,6 @@ def test(
     stop_after: int | None,
     bandwidths: int,
     alpha: float | None,
-    json_path: str | None,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Test whether the calibration error of STORE could be chance.
@@ -81,7 +78,6 @@ def test(
       calibscale test loans.zarr
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
-    shared.check_outputs({"--json": json_path})
     from calibscale.inference import calibration_test as run
     from calibscale.inference.nulls import NULLS
 
@@ -92,7 +88,7 @@ def test(
                 raise click.UsageError(f"--{flag} cannot be used with --null {null} (no draws)")
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
-    with open_session(store, options, "testing", quiet=quiet) as session:
+    with open_session(store, options, "testing") as session:
         default = "jkce" if session.source.forecast is None else "kce"
         statistics = names or ("klce" if options["covariates"] else default,)
         tested = estimators(statistics, options)
@@ -103,7 +99,7 @@ def test(
             session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after,
             bandwidths=bandwidths, **options,
         )  # fmt: skip
-    shared.finish(result, json_path, quiet)
+    shared.finish(result)
     if alpha is None:
         return
     breached = False
@@ -151,7 +147,6 @@ def test(
 @estimator_options
 @shared.json_option
 @source_options
-@shared.quiet_option
 def power(
     store: str | None,
     shift: float,
@@ -159,8 +154,6 @@ def power(
     where: str | None,
     name: str | None,
     alpha: float,
-    json_path: str | None,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Estimate how many rows like those of STORE a test needs to detect a bias.
@@ -169,7 +162,6 @@ def power(
     predictions.  This takes minutes with klce, and longer if many rows are needed.  The labels of
     STORE are used only if bandwidths are chosen by test power (bandwidth_share of kce and klce).
     """
-    shared.check_outputs({"--json": json_path})
     shared.check_level(alpha, options["n_replicates"])
     if alpha >= options["power"]:
         raise click.UsageError(f"--power must be above --alpha, which is {alpha:g}")
@@ -182,6 +174,6 @@ def power(
         group = (column, shared.number(value, "--where"))
     bias = Miscalibration(shift, temperature, group)
     (statistic,) = estimators((name or ("klce" if options["covariates"] else "kce"),), options)
-    with open_session(store, options, "simulating", "data sets", quiet) as session:
+    with open_session(store, options, "simulating", "data sets") as session:
         result = run(session, bias, statistic, alpha=alpha, **options)
-    shared.finish(result, json_path, quiet)
+    shared.finish(result)

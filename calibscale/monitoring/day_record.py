@@ -29,19 +29,15 @@ from calibscale.session import Run, Session, versions
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
 
+Reading = tuple[Recipe, dict[float | None, Record]]
+
 _GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Records of a day by group, and the recipe of the ledger, new or existing."""
-
-    recipe: Recipe
-    records: dict[float | None, Record]
 
 
 def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Reading:
     """Read a day's rows in one pass, or in two if there are groups.
+
+    Returns the recipe of the ledger, new or existing, and the records of the day by group.
 
     Raises
     ------
@@ -169,7 +165,7 @@ class _Reader:
                 )
             empty = empty_record(self.recipe, wagers)
             empty.info.update(self._facts(counts))
-            return Reading(self.recipe, {None: empty})
+            return self.recipe, {None: empty}
         states = passed.groups[None]
         vectors, merged = self._vectors(needed, states, overall)
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
@@ -184,7 +180,7 @@ class _Reader:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         info = {
             **self._facts(counts),
-            "bets": _learned(wagers),
+            "bets": [w.learned for w in wagers],
             "certain": certain,
             "estimates": [_brief(e) for e in estimates],
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
@@ -195,7 +191,7 @@ class _Reader:
         records: dict[float | None, Record] = {None: Record(counts.used, vectors, info)}
         if self.recipe.group_by:
             records |= self._groups(wagers)
-        return Reading(self.recipe, records)
+        return self.recipe, records
 
     def _needed(self) -> dict[Statistic, Statistic]:
         """Statistics of the pass, by statistic; grouped if the ledger keeps parts of the rows."""
@@ -286,15 +282,11 @@ def bets_of(
     return learned_bets(ledger, day, job.model, job.alarms.learn_days)
 
 
-def _learned(wagers: tuple[BettingEProcess, ...]) -> list[list[Any]]:
-    return [[[group, list(shifts)] for group, shifts in w.learned] for w in wagers]
-
-
 def empty_record(recipe: Recipe, wagers: tuple[BettingEProcess, ...]) -> Record:
     """Record of a day without labelled valid rows."""
     info = {
         "n_unlabelled": 0, "dropped": {}, "certain": 0, "source": None, "tests": [],
-        "versions": versions(), "bets": _learned(wagers),
+        "versions": versions(), "bets": [w.learned for w in wagers],
         "estimates": [[None] * 4 for _ in recipe.estimators],
     }  # fmt: skip
     return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)

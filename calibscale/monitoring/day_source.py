@@ -119,8 +119,6 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
     where, columns = place(job, day), job.source.columns
     assert columns is not None
     files = [where] if is_url(where) else _expanded(where)
-    if not files:
-        raise StoreError(f"{where}: there are no predictions for {day}")
     roles = ("logits", "probabilities", "labels", "covariates", "weights")
     names = {role: name for role in roles if (name := getattr(columns, role))}
     keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in names.items()}

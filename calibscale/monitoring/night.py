@@ -84,6 +84,7 @@ class _Run:
         stack.enter_context(_night_lock(job.ledger_path, existing is not None))
         self.ledger = existing or open_ledger(job)  # another night may have created it by now
         self.extras: dict[str, Any] | None = None
+        self._places: Any = None  # stamps of the outputs of the stored result
         if self.ledger is not None:
             stack.enter_context(self.ledger.writing())
 
@@ -97,7 +98,8 @@ class _Run:
             self.extras = {name: stored[name] for name in ("selection", "bias")}
         changed = self.force or mark is None or self._mark() != mark
         if changed or self.extras is None:
-            with self._session() as session:
+            with ExitStack() as stack:
+                session = self._session(stack)
                 if changed:
                     self._read(session, mark)
                 self.extras = self._extras(session)
@@ -109,17 +111,14 @@ class _Run:
         self._store(document)
         return result
 
-    @contextmanager
-    def _session(self) -> Iterator[Session | None]:
-        """Session of the rows of the day; None if there are none."""
+    def _session(self, stack: ExitStack) -> Session | None:
+        """Session of the rows of the day until the stack is closed; None if there are none."""
         job, progress = self.job, self.progress
-        with ExitStack() as stack:
-            opened = day_source.opened(job, self.day, job.ledger_path, progress)
-            source = stack.enter_context(opened)
-            if source is None:
-                yield None
-                return
-            yield stack.enter_context(Session.open(source, progress=progress, **job.options))
+        opened = day_source.opened(job, self.day, job.ledger_path, progress)
+        source = stack.enter_context(opened)
+        if source is None:
+            return None
+        return stack.enter_context(Session.open(source, progress=progress, **job.options))
 
     # ---------------------------------------------------------------- the day's record
 
@@ -142,21 +141,18 @@ class _Run:
         if session is None:
             if self.ledger is None:
                 return
-            recipe = self.ledger.recipe
-            wagers = bets_of(self.job, recipe, self.ledger, self.day)
-            records: dict[float | None, Record] = {None: empty_record(recipe, wagers)}
+            wagers = bets_of(self.job, self.ledger.recipe, self.ledger, self.day)
+            records: dict[float | None, Record] = {None: empty_record(self.ledger.recipe, wagers)}
         else:
             day_source.check_covariates(self.job, session.source)
             session = session.by_cluster(self.job.cluster)
-            reading = read_day(self.job, session, self.day, self.ledger)
-            records = reading.records
+            recipe, records = read_day(self.job, session, self.day, self.ledger)
             if self.ledger is None:
                 if records[None].n == 0:  # no rows to choose bandwidths from
                     return
                 self.ledger = Ledger.create(
-                    self.job.ledger_path, reading.recipe, job=frozen(self.job),
-                    first_rows=records[None].n,
-                )  # fmt: skip
+                    self.job.ledger_path, recipe, job=frozen(self.job), first_rows=records[None].n
+                )
                 self._stack.enter_context(self.ledger.writing())
         records[None].info["mark"] = mark
         self.ledger.write(self.day, self.job.model, records)
@@ -172,10 +168,9 @@ class _Run:
             if requested.map:
                 extras["bias"] = local_bias(session, requested.map, at="grid").to_dict()
             if requested.risk:
-                notion = "positive" if session.source.classes == 2 else "top_label"
-                notion = requested.reliability or notion
-                selection = select(session, notion, seed=self.job.seed)
-                extras["selection"] = selection.to_dict()
+                default = "positive" if session.source.classes == 2 else "top_label"
+                notion = requested.reliability or default
+                extras["selection"] = select(session, notion, seed=self.job.seed).to_dict()
         except OptionError as error:  # for instance too few rows: the night continues
             self.notes.append(f"The map or the risk table of the day was not computed: {error}")
         return extras
@@ -185,11 +180,13 @@ class _Run:
     def _stored(self) -> dict[str, Any]:
         """Stored result of this night; empty if there is none or the file was changed."""
         assert self.ledger is not None
+        path = self.ledger.result_path(self.job.model, self.day)
         try:
-            data = self.ledger.result_path(self.job.model, self.day).read_bytes()
-            if self._stamps()["result"] != hashlib.sha256(data).hexdigest():
+            data = path.read_bytes()
+            stamps = json.loads(path.with_suffix(".outputs").read_text())
+            if stamps["result"] != hashlib.sha256(data).hexdigest():
                 return {}
-            result = json.loads(data)
+            self._places, result = stamps["places"], json.loads(data)
             return result if result["schema"] == Night.schema else {}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
@@ -207,15 +204,10 @@ class _Run:
         write_whole(path.with_suffix(".outputs"), json.dumps(written, sort_keys=True).encode())
         write_whole(path, data)
 
-    def _stamps(self) -> dict[str, Any]:
-        """Stamps that `_store` wrote."""
-        assert self.ledger is not None
-        path = self.ledger.result_path(self.job.model, self.day).with_suffix(".outputs")
-        return json.loads(path.read_text())
-
     def _key(self) -> str:
         """Hash that identifies a finished night: job, ledger revision, day, versions."""
-        assert self.ledger is not None
+        if self.ledger is None:
+            return ""
         text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, versions()])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -225,13 +217,14 @@ class _Run:
     def _written(self) -> bool:
         """Whether the outputs are still those that this night wrote."""
         try:
-            return bool(self._stamps()["places"] == outputs.stamps(self.job, self.day))
-        except (OSError, ValueError, KeyError, TypeError):
+            return outputs.stamps(self.job, self.day) == self._places
+        except OSError:
             return False
 
     def _result(self, mark: str | None) -> Night:
         entry = self._entry()
         info: dict[str, Any] = {} if entry is None else entry.info
+        estimators = () if self.ledger is None else self.ledger.recipe.estimators
         out: dict[str, Any] = {
             "job": self.job.name,
             "day": self.day,
@@ -242,9 +235,9 @@ class _Run:
             "versions": versions(),
             "parameters": {
                 "job": self.job.to_dict(),
-                "estimators": [],
+                "estimators": [{"estimator": e.name, **encode(e)["settings"]} for e in estimators],
                 "extras": self._extras_key(mark),
-                "key": "",
+                "key": self._key(),
             },
             "source": info.get("source"),
             "n": 0 if entry is None else entry.n,
@@ -261,11 +254,6 @@ class _Run:
         if self.ledger is None:
             out["notes"] = ["No row has a label, and there is no ledger yet: nothing was kept."]
         else:
-            out["parameters"]["key"] = self._key()
-            out["parameters"]["estimators"] = [
-                {"estimator": e.name, **encode(e)["settings"]}
-                for e in self.ledger.recipe.estimators
-            ]
             self._judge(out)
         out["seconds"] = time.perf_counter() - self.started
         return Night(**out, fresh=True)
@@ -273,11 +261,10 @@ class _Run:
     def _judge(self, out: dict[str, Any]) -> None:
         assert self.ledger is not None
         judge = NightJudge(self.job, self.ledger, self.day)
-        drift = judge.drift()
         out |= {
             "windows": judge.windows(),
-            "drift": drift,
-            "thresholds": judge.thresholds(drift),
+            "drift": judge.drift,
+            "thresholds": judge.thresholds(),
             "alarms": judge.alarms(),
             "trend": judge.trend(),
             "ranking": judge.ranking(),
@@ -355,14 +342,12 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
     entries = [] if ledger is None else ledger.select(model=job.model)
     marks = {e.day: e.info.get("mark") for e in entries}
     days = {e.day for e in entries if e.n}
+    reads = "nothing: the day in the ledger is up to date"
     if mark is None or marks.get(day) != mark:
         days.add(day)
-    if day not in marks:
         reads = "the day, for the first time"
-    elif mark is None or marks[day] != mark:
-        reads = "the day again: its predictions or labels have changed"
-    else:
-        reads = "nothing: the day in the ledger is up to date"
+        if day in marks:
+            reads = "the day again: its predictions or labels have changed"
     rows = seconds = None
     if job.source.format != "files":
         with day_source.opened(job, day, job.ledger_path) as source:

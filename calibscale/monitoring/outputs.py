@@ -40,34 +40,25 @@ def write_json(path: str | Path, result: Result) -> None:
 
 # ---------------------------------------------------------------- Prometheus
 
-_OF_ESTIMATE = ("estimator", "notion", "window", "group")
-_GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "estimate": ("Estimate of a calibration error or score.", _OF_ESTIMATE),
-    "estimate_low": ("Lower end of the confidence interval of an estimate.", _OF_ESTIMATE),
-    "estimate_high": ("Upper end of the confidence interval of an estimate.", _OF_ESTIMATE),
-    "estimate_noise": ("95 % quantile of the estimate of a calibrated model.", _OF_ESTIMATE),
-    "p_value": ("P-value of the test of calibration.", _OF_ESTIMATE),
-    "drift_p_value": (
-        "P-value of the difference from the baseline, adjusted for multiple tests.", _OF_ESTIMATE,
-    ),
-    "threshold_breached": ("1 if a threshold is breached, else 0.", ("name",)),
-    "log_evidence": (
-        "Natural logarithm of the evidence against calibration so far.", ("notion", "group"),
-    ),
-    "log_evidence_overall": (
-        "Natural logarithm of the mean evidence of all notions and groups; it raises the alarm.",
-        (),
-    ),
-    "error_at_least": (
-        "Lower confidence bound of the calibration error, with a tolerance.", ("notion", "group"),
-    ),
-    "alarm": ("1 if the evidence has ever reached the alarm threshold, else 0.", ()),
-    "rows": ("Number of rows of the day that were used.", ()),
-    "rows_dropped": ("Number of rows of the day that were dropped as invalid.", ()),
-    "rows_unlabelled": ("Number of rows of the day without a label so far.", ()),
-    "day_timestamp_seconds": ("Time of the midnight (UTC) at which the day began.", ()),
-    "run_timestamp_seconds": ("Time at which the day was judged.", ()),
-}  # fmt: skip
+_GAUGES = {
+    "estimate": "Estimate of a calibration error or score.",
+    "estimate_low": "Lower end of the confidence interval of an estimate.",
+    "estimate_high": "Upper end of the confidence interval of an estimate.",
+    "estimate_noise": "95 % quantile of the estimate of a calibrated model.",
+    "p_value": "P-value of the test of calibration.",
+    "drift_p_value": "P-value of the difference from the baseline, adjusted for multiple tests.",
+    "threshold_breached": "1 if a threshold is breached, else 0.",
+    "log_evidence": "Natural logarithm of the evidence against calibration so far.",
+    "log_evidence_overall": "Natural logarithm of the mean evidence of all notions and groups; it "
+    "raises the alarm.",
+    "error_at_least": "Lower confidence bound of the calibration error, with a tolerance.",
+    "alarm": "1 if the evidence has ever reached the alarm threshold, else 0.",
+    "rows": "Number of rows of the day that were used.",
+    "rows_dropped": "Number of rows of the day that were dropped as invalid.",
+    "rows_unlabelled": "Number of rows of the day without a label so far.",
+    "day_timestamp_seconds": "Time of the midnight (UTC) at which the day began.",
+    "run_timestamp_seconds": "Time at which the day was judged.",
+}
 
 
 def write_prometheus(path: str | Path, result: Result) -> None:
@@ -82,10 +73,9 @@ def write_prometheus(path: str | Path, result: Result) -> None:
         if value is None:
             continue
         labels = {"job": result["job"], "model": result["model"], **labels}
-        help_, names = _GAUGES[name]
         if name not in gauges:
-            names = ("job", "model", *names)
-            gauges[name] = Gauge(f"calibscale_{name}", help_, names, registry=registry)
+            what = _GAUGES[name]
+            gauges[name] = Gauge(f"calibscale_{name}", what, [*labels], registry=registry)
         gauges[name].labels(**{key: _text(text) for key, text in labels.items()}).set(value)
     write_whole(path, generate_latest(registry))
 
@@ -150,31 +140,28 @@ def _text(value: Any) -> str:
 
 def write_junit(path: str | Path, result: Result) -> None:
     """Write a JUnit file with a test case for each threshold, and one for the alarms."""
-    suite = ET.Element("testsuite")
+    cases = [_threshold_case(threshold, result) for threshold in result["thresholds"]]
+    cases.append(_alarm_case(result["alarms"], result))
+    outcomes = [outcome for _, outcome, _ in cases]
+    attributes = {
+        "name": f"{result['job']} {result['model']} {result['day']}",
+        "tests": len(cases),
+        "failures": outcomes.count("failure"),
+        "errors": 0,
+        "skipped": outcomes.count("skipped"),
+        "time": f"{result['seconds']:.3f}",
+        "timestamp": datetime.fromisoformat(result["created"]).replace(tzinfo=None).isoformat(),
+    }
+    root = ET.Element("testsuites")
+    suite = ET.SubElement(root, "testsuite", {key: _xml(v) for key, v in attributes.items()})
     properties = ET.SubElement(suite, "properties")
     for name in ("job", "model", "day", "schema"):
         ET.SubElement(properties, "property", name=name, value=_xml(result[name]))
-    counts = {"failure": 0, "skipped": 0}
-    cases = [_threshold_case(threshold, result) for threshold in result["thresholds"]]
-    cases.append(_alarm_case(result["alarms"], result))
     folder = _xml(f"calibscale.{result['job']}.{result['model']}")
     for name, outcome, message in cases:
         case = ET.SubElement(suite, "testcase", classname=folder, name=_xml(name), time="0")
         if outcome is not None:
-            counts[outcome] += 1
             ET.SubElement(case, outcome, message=_xml(message)).text = _xml(message)
-    for name, value in {
-        "name": f"{result['job']} {result['model']} {result['day']}",
-        "tests": len(cases),
-        "failures": counts["failure"],
-        "errors": 0,
-        "skipped": counts["skipped"],
-        "time": f"{result['seconds']:.3f}",
-        "timestamp": datetime.fromisoformat(result["created"]).replace(tzinfo=None).isoformat(),
-    }.items():
-        suite.set(name, _xml(value))
-    root = ET.Element("testsuites")
-    root.append(suite)
     ET.indent(root)
     write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
 
@@ -405,11 +392,7 @@ _FORMATS = {".csv": (_read_csv, _written_csv), ".parquet": (_read_parquet, _writ
 
 def places(job: Job, day: str) -> dict[str, Path]:
     """Paths of the outputs, by kind."""
-    return {
-        kind: Path(job.place(template, day))
-        for kind, template in job.to_dict()["outputs"].items()
-        if template is not None
-    }
+    return {kind: Path(job.place(t, day)) for kind, t in job.outputs.templates.items()}
 
 
 def check_places(job: Job, day: str) -> None:

@@ -35,17 +35,17 @@ _FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
 
 @dataclass(frozen=True)
 class Judged:
-    """A window of a night, for all rows (None if no day can be read) and for each group."""
+    """A window of a night by group, with None for all rows; empty if no day can be read."""
 
     name: str
     first: str
     last: str
-    whole: Window | None
-    groups: dict[float, Window]
+    parts: dict[float | None, Window]
     reason: str | None = None
 
-    def of(self, group: float | None) -> Window | None:
-        return self.whole if group is None else self.groups.get(group)
+    @property
+    def whole(self) -> Window | None:
+        return self.parts.get(None)
 
 
 class NightJudge:
@@ -54,10 +54,10 @@ class NightJudge:
     def __init__(self, job: Job, ledger: Ledger, day: str) -> None:
         self.job, self.ledger, self.day = job, ledger, day
         self.recipe = ledger.recipe
-        self.names = [e.name for e in self.recipe.estimators]
         self.notes: list[str] = []  # sentences for the result
         self._windows: dict[str, Judged] = {}
         self._jackknife = Jackknife(confidence_level=job.confidence)
+        self.drift = self._drift()  # before other verdicts, as thresholds limit its p-values
 
     # ---------------------------------------------------------------- windows
 
@@ -71,25 +71,23 @@ class NightJudge:
     def _judge(self, name: str, first: str, last: str) -> Judged:
         model, level, settings = self.job.model, self.job.confidence, self.job.drift
         compared = settings is not None and name in (str(settings.window), "baseline")
-        try:
-            whole = window(
-                self.ledger, first, last, model, confidence_level=level, compared=compared
-            )
-        except StoreError as error:
-            return Judged(name, first, last, None, {}, str(error))
-        groups: dict[float, Window] = {}
-        damaged = list(whole.damaged)
-        for group in self.ledger.groups(model):
-            if not any(e.n for e in self.ledger.select(first, last, model, group)):
+        parts: dict[float | None, Window] = {}
+        damaged: list[str] = []
+        for group in (None, *self.ledger.groups(model)):
+            entries = self.ledger.select(first, last, model, group)
+            if group is not None and not any(e.n for e in entries):
                 continue
             try:
                 part = window(self.ledger, first, last, model, group, level, compared=compared)
             except StoreError as error:
+                if group is None:
+                    return Judged(name, first, last, {}, str(error))
                 damaged.append(str(error))
                 continue
             damaged += part.damaged
-            groups[group] = replace(part, states={})
-        return Judged(name, first, last, replace(whole, damaged=tuple(damaged)), groups)
+            parts[group] = part if group is None else replace(part, states={})
+        parts[None] = replace(parts[None], damaged=tuple(damaged))
+        return Judged(name, first, last, parts)
 
     def windows(self) -> list[dict[str, Any]]:
         """Every window of the job."""
@@ -115,13 +113,14 @@ class NightJudge:
             "results": self._results(judged, None), "tests": self._tests(judged),
             "groups": [
                 {"group": group, "n": part.n, "results": self._results(judged, group)}
-                for group, part in judged.groups.items()
+                for group, part in judged.parts.items()
+                if group is not None
             ],
             "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
         }  # fmt: skip
 
     def _results(self, judged: Judged, group: float | None) -> list[dict[str, Any]]:
-        part = judged.of(group)
+        part = judged.parts.get(group)
         if part is None:
             return []
         results = []
@@ -183,7 +182,7 @@ class NightJudge:
 
     # ---------------------------------------------------------------- drift
 
-    def drift(self) -> dict[str, Any] | None:
+    def _drift(self) -> dict[str, Any] | None:
         """Differences of a window from its baseline, with p-values adjusted for their number."""
         settings = self.job.drift
         if settings is None:
@@ -204,11 +203,9 @@ class NightJudge:
         if first <= later.last and later.first <= last:
             self.notes.append(f"The window {later.name} still shares days with its baseline.")
             return out
-        for group in (None, *later.groups):
-            a, b = later.of(group), earlier.of(group)
-            if a is None or b is None:
-                continue
-            for change in drifts(a, b, self.job.confidence):
+        for group, a in later.parts.items():
+            b = earlier.parts.get(group)
+            for change in () if b is None else drifts(a, b, self.job.confidence):
                 notion = next(e.notion for e in a.estimates if e.estimator == change.estimator)
                 out["results"].append({
                     "estimator": change.estimator, "notion": notion, "group": group,
@@ -231,25 +228,20 @@ class NightJudge:
 
     # ---------------------------------------------------------------- thresholds
 
-    def thresholds(self, drift: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def thresholds(self) -> list[dict[str, Any]]:
         """Verdicts on every threshold, for each of its groups."""
         verdicts = []
         for threshold in self.job.thresholds:
-            groups: Sequence[float | None] = [None]
-            if threshold.group == "each":
-                groups = self._groups()
-            elif threshold.group is not None:
-                groups = [float(threshold.group)]
-            verdicts += [self._threshold(threshold, group, drift) for group in groups]
+            group = threshold.group
+            groups = self._groups() if isinstance(group, str) else [group]
+            verdicts += [self._threshold(threshold, each) for each in groups]
         return verdicts
 
-    def _threshold(
-        self, t: Threshold, group: float | None, drift: dict[str, Any] | None
-    ) -> dict[str, Any]:
+    def _threshold(self, t: Threshold, group: float | None) -> dict[str, Any]:
         kind, name = t.kind, str(t.window)
         subject = getattr(t, kind)
         quantity = {"test": "p_value", "drift": "drift_p_value"}.get(kind, t.bound or "value")
-        observed, reason = self._observed(kind, subject, quantity, name, group, drift)
+        observed, reason = self._observed(kind, subject, quantity, name, group)
         breached = observed is None and t.missing == "breach"
         breached |= observed is not None and (
             (t.above is not None and observed > t.above)
@@ -265,17 +257,16 @@ class NightJudge:
         }  # fmt: skip
 
     def _observed(
-        self, kind: str, subject: str, quantity: str, name: str, group: float | None,
-        drift: dict[str, Any] | None,
-    ) -> tuple[float | None, str | None]:  # fmt: skip
+        self, kind: str, subject: str, quantity: str, name: str, group: float | None
+    ) -> tuple[float | None, str | None]:
         """Number that a threshold limits, or the reason why there is none."""
         if kind == "drift":
-            for result in drift["results"] if drift else ():
+            for result in self.drift["results"] if self.drift else ():
                 if (result["estimator"], result["group"]) == (subject, group):
                     return result["adjusted_p_value"], None
             return None, "the window or its baseline has fewer than two days, or they share days"
         judged = self.judged(name)
-        if judged.of(group) is None:
+        if group not in judged.parts:
             return None, judged.reason or f"no rows in group {group:g}"
         if kind == "test":
             for test in self._tests(judged):
@@ -399,7 +390,7 @@ class NightJudge:
         name = str(settings.window)
         first, last = window_days(name, self.day[:10])
         days = self._shared_days(settings.models, first, min(last, self.day[:10]))
-        k = self.names.index(settings.by)
+        k = [e.name for e in self.recipe.estimators].index(settings.by)
         ranked = []
         for model in settings.models if days else ():
             part = window(

@@ -209,7 +209,7 @@ def test_drifts__are_detected_only_where_they_exist(ledger):
 
 
 def test_evidence__is_that_of_the_days_in_their_order(ledger, days):
-    collected = evidence(ledger, "v1", _name(0))
+    collected = evidence(ledger, "v1", _name(0), {}, 100)
     (process,) = collected.processes
     assert collected.days == [_name(k) for k in range(40)]
     L = np.array([_logs(day) for day in days])
@@ -226,13 +226,13 @@ def test_evidence__does_not_depend_on_the_order_in_which_days_come(days, tmp_pat
     L = np.zeros((4, len(_logs(days[0]))))
     L[0], L[3] = _logs(days[0]), _logs(days[3])
     np.testing.assert_allclose(
-        evidence(ledger, "v1", _name(0)).processes[0].log_evidence, advance(L)[0]
+        evidence(ledger, "v1", _name(0), {}, 100).processes[0].log_evidence, advance(L)[0]
     )
     with ledger.writing():
         ledger.write(_name(1), "v1", {None: Record(ROWS, _vectors([days[1]]), {})})
     L[1] = _logs(days[1])
     np.testing.assert_allclose(
-        evidence(ledger, "v1", _name(0)).processes[0].log_evidence, advance(L)[0]
+        evidence(ledger, "v1", _name(0), {}, 100).processes[0].log_evidence, advance(L)[0]
     )
 
 
@@ -242,6 +242,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
     recipe = replace(RECIPE, group_by="region")
     ledger = Ledger.create(tmp_path / "ledger", recipe)
     logs: dict[float, dict[int, np.ndarray]] = {0.0: {}, 1.0: {}}
+    weights = {0.0: 0.9, 1.0: 0.05}
     reads = []
     real = ledger.read
     ledger.read = lambda *arguments: reads.append(arguments) or real(*arguments)
@@ -267,7 +268,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
                 for some in logs.values():
                     del some[33]
             reads.clear()
-            collected = evidence(ledger, "v1", _name(0), nights=25)
+            collected = evidence(ledger, "v1", _name(0), weights, 25)
         count = max(logs[0.0]) + 1
         assert collected.days == [_name(day) for day in range(max(0, count - 25), count)]
         for process in collected.processes:
@@ -277,12 +278,12 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
             np.testing.assert_array_equal(process.log_evidence, advance(L)[0][-25:])
         if k > 25 and k not in (*write_late, 60):
             assert len(reads) <= 2 * 16
-    scratch = evidence(Ledger.open(tmp_path / "ledger"), "v1", _name(0))
+    scratch = evidence(Ledger.open(tmp_path / "ledger"), "v1", _name(0), weights, 100)
     for process, last in zip(scratch.processes, collected.processes, strict=True):
         np.testing.assert_array_equal(process.log_evidence[-25:], last.log_evidence)
     for file in (tmp_path / "ledger" / "sums").glob("*evidence*"):
         file.write_bytes(file.read_bytes()[:-9] + b"x" * 9)  # damaged sums are ignored
-    damaged = evidence(Ledger.open(tmp_path / "ledger"), "v1", _name(0), nights=25)
+    damaged = evidence(Ledger.open(tmp_path / "ledger"), "v1", _name(0), weights, 25)
     for a, b in zip(damaged.processes, collected.processes, strict=True):
         np.testing.assert_array_equal(a.log_evidence, b.log_evidence)
 

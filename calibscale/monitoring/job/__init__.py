@@ -23,9 +23,9 @@ from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger import Ledger
 
-FIRST_DAY = date.min.isoformat()
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
 _PLACES = ("date", "model", "name")
+_KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
 _NAME_BYTES = 200  # in a part of a path; file systems allow 255
 
 
@@ -108,11 +108,9 @@ def _size(value: Any) -> int | str:
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    seen: set[Any] = set()
-    for value in values:
-        if value in seen:
+    for position, value in enumerate(values):
+        if value in values[:position]:
             raise ValueError(f"{shown(value)} is listed twice")
-        seen.add(value)
     return values
 
 
@@ -255,6 +253,11 @@ class Outputs:
     history: Template | None = None
     report: Template | None = None
 
+    @property
+    def templates(self) -> dict[str, str]:
+        """Templates of the files to write, by kind."""
+        return {kind: path for kind, path in asdict(self).items() if path is not None}
+
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
 class RunSettings:
@@ -340,7 +343,7 @@ def window_days(text: str, day: str) -> tuple[str, str]:
     if fixed is not None:
         return fixed
     if text == "all":
-        return FIRST_DAY, day
+        return date.min.isoformat(), day
     return _back(day, 0 if text == "day" else int(text[:-1]) - 1), day
 
 
@@ -359,9 +362,6 @@ def _back(day: str, count: int) -> str:
 
 
 # ---------------------------------------------------------------- Ledger of the job
-
-
-_KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")
 
 
 def open_ledger(job: Job) -> Ledger | None:

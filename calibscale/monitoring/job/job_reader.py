@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -29,29 +29,34 @@ def checked(job: Job, problems: Problems) -> Job:
     """Job with defaults that depend on other keys; adds conflicts between keys to `problems`."""
     _source(job, problems)
     _estimators(job, problems)
-    names = [table.get("name") for table in job.estimators]
-    job = _defaults(job, names)
+    job = _defaults(job)
     _columns(job, problems)
-    _tests(job, names, problems)
+    _tests(job, problems)
     _drift(job, problems)
     first: dict[Threshold, int] = {}
     for index, threshold in enumerate(job.thresholds):
         sound = not problems.under("thresholds", index)
-        _threshold(job, names, index, threshold, problems)
+        _threshold(job, index, threshold, problems)
         if first.setdefault(threshold, index) != index and sound:
             problems.add(("thresholds", index), f"repeats thresholds[{first[threshold]}]")
-    _ranking(job, names, problems)
+    if job.ranking is not None and not problems.under("ranking"):
+        _listed(job, ("ranking", "by"), job.ranking.by, problems)
     _report(job, problems)
     _paths(job, problems)
     return job
 
 
-def _defaults(job: Job, names: list[str | None]) -> Job:
+def _names(job: Job) -> list[Any]:
+    """Names of the estimators, which may be missing or unknown."""
+    return [table.get("name") for table in job.estimators]
+
+
+def _defaults(job: Job) -> Job:
     """Job with default windows (the first one) and default tests (all testable estimators)."""
     first = job.windows[0]
     test, drift, ranking = job.test, job.drift, job.ranking
     if test is not None and test.statistics is None:
-        known = (n for n in names if n and n in ESTIMATORS and ESTIMATORS[n].testable)
+        known = (n for n in _names(job) if n and n in ESTIMATORS and ESTIMATORS[n].testable)
         testable = (n for n in known if not (job.cluster and ESTIMATORS[n].draws_cells))
         test = replace(test, statistics=tuple(testable))
     if drift is not None:
@@ -142,23 +147,23 @@ def _estimators(job: Job, problems: Problems) -> None:
     if not job.estimators and not problems.under("estimators"):
         problems.add(("estimators",), "name at least one")
     seen: dict[str, int] = {}
-    for index, table in enumerate(job.estimators):
-        name = table.get("name")
+    for index, name in enumerate(_names(job)):
         if isinstance(name, str) and seen.setdefault(name, index) != index:
             problems.add(("estimators", index), f"{shown(name)} is listed twice")
 
 
-def _listed(where: Where, name: str, names: Iterable[str | None], problems: Problems) -> bool:
+def _listed(job: Job, where: Where, name: str, problems: Problems) -> bool:
     """Whether the job has an estimator; if not, adds a problem."""
+    names = _names(job)
     valid = [n for n in names if n is not None and n in ESTIMATORS]
     if name in valid:
         return True
-    if valid == list(names) != []:  # else it may be the one that is misspelt in `estimators`
+    if valid == names != []:  # else it may be the one that is misspelt in `estimators`
         problems.add(where, f"{shown(name)} is not among `estimators`; {hint(name, valid)}")
     return False
 
 
-def _tests(job: Job, names: list[str | None], problems: Problems) -> None:
+def _tests(job: Job, problems: Problems) -> None:
     statistics = (job.test and job.test.statistics) or ()
     for index, name in enumerate(job.alarms.tests if job.alarms else ()):
         if name not in statistics:
@@ -170,7 +175,7 @@ def _tests(job: Job, names: list[str | None], problems: Problems) -> None:
         problems.add(("test",), "none of `estimators` can be tested")
     for index, name in enumerate(job.test.statistics or ()):
         where: Where = ("test", "statistics", index)
-        if _listed(where, name, names, problems) and not ESTIMATORS[name].testable:
+        if _listed(job, where, name, problems) and not ESTIMATORS[name].testable:
             problems.add(where, f"{name} is not a calibration error and cannot be tested")
         elif job.cluster and name in ESTIMATORS and ESTIMATORS[name].draws_cells:
             problems.add(where, f"{name} keeps cells of the score, not rows: no test with cluster")
@@ -191,9 +196,7 @@ def _drift(job: Job, problems: Problems) -> None:
             problems.add(("drift", "baseline"), f"shares days with the window {drift.window}")
 
 
-def _threshold(
-    job: Job, names: list[str | None], index: int, t: Threshold, problems: Problems
-) -> None:
+def _threshold(job: Job, index: int, t: Threshold, problems: Problems) -> None:
     where: Where = ("thresholds", index)
     if problems.under(*where):
         return
@@ -203,7 +206,7 @@ def _threshold(
         return
     (kind,) = kinds
     check = {"estimator": _of_value, "test": _of_test, "drift": _of_drift}[kind]
-    check(job, names, where, t, problems)
+    check(job, where, t, problems)
     if (t.above is None) == (t.below is None):
         problems.add(where, "give exactly one of above and below")
     elif kind != "estimator":
@@ -220,10 +223,8 @@ def _threshold(
         problems.add((*where, "group"), "needs `group_by`, the covariate whose values are groups")
 
 
-def _of_value(
-    job: Job, names: list[str | None], where: Where, t: Threshold, problems: Problems
-) -> None:
-    _listed((*where, "estimator"), str(t.estimator), names, problems)
+def _of_value(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
+    _listed(job, (*where, "estimator"), str(t.estimator), problems)
     kind = ESTIMATORS.get(str(t.estimator))
     limited = kind is not None and kind.limits is not Estimator.limits and not job.cluster
     if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
@@ -231,9 +232,7 @@ def _of_value(
         problems.add((*where, "bound"), what)
 
 
-def _of_test(
-    job: Job, names: list[str | None], where: Where, t: Threshold, problems: Problems
-) -> None:
+def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
     if t.group is not None:
         problems.add((*where, "group"), "tests use all rows, not groups")
     if problems.under("test"):
@@ -257,10 +256,8 @@ def _of_test(
         problems.add((*where, "below"), what)
 
 
-def _of_drift(
-    job: Job, names: list[str | None], where: Where, t: Threshold, problems: Problems
-) -> None:
-    _listed((*where, "drift"), str(t.drift), names, problems)
+def _of_drift(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
+    _listed(job, (*where, "drift"), str(t.drift), problems)
     if problems.under("drift"):
         return
     if job.drift is None:
@@ -268,11 +265,6 @@ def _of_drift(
     elif t.window != job.drift.window:
         what = f"must be the window of [drift], {shown(job.drift.window)}"
         problems.add((*where, "window"), what)
-
-
-def _ranking(job: Job, names: list[str | None], problems: Problems) -> None:
-    if job.ranking is not None and not problems.under("ranking"):
-        _listed(("ranking", "by"), job.ranking.by, names, problems)
 
 
 def _report(job: Job, problems: Problems) -> None:
@@ -295,8 +287,7 @@ def _paths(job: Job, problems: Problems) -> None:
         problems.add(("ledger",), "a ledger is a local folder, not a URL")
     if "{date}" in job.ledger or "{model}" in job.ledger:
         problems.add(("ledger",), "one ledger has all days and models: remove {date} and {model}")
-    outputs = {f.name: getattr(job.outputs, f.name) for f in fields(job.outputs)}
-    paths = {name: path for name, path in outputs.items() if path is not None}
+    paths = job.outputs.templates
     for name, path in paths.items():
         if is_url(path):
             problems.add(("outputs", name), "must be a local file, not a URL")

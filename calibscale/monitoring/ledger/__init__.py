@@ -52,7 +52,7 @@ class Ledger:
     def __init__(self, path: Path, recipe: Recipe, group: zarr.Group) -> None:
         self.path = path
         self.recipe = recipe
-        self._group = group
+        self._group: Any = group  # of arrays
         self.damaged: dict[Key, str] = {}  # errors of `read` so far, by day and model
         self.writable = False  # within `writing`
         self._index = log.Index()
@@ -102,7 +102,13 @@ class Ledger:
         """
         place = zarr_arrays.local_path(path)
         with zarr_arrays.complaints(path):
-            group, meta = _group_of(path)
+            try:
+                group = zarr.open_group(place, mode="r+")
+            except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
+                raise StoreError(f"{path}: there is no ledger") from error
+            meta: Any = group.attrs.get(KEY)
+            if not isinstance(meta, dict):
+                raise StoreError(f"{path}: a zarr group, but not a ledger")
             if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT:
                 raise StoreError(
                     f"{path}: written in format {meta.get('format')} by a newer calibscale; this "
@@ -129,7 +135,7 @@ class Ledger:
     @property
     def notes(self) -> dict[str, Any]:
         """Notes passed to `create`."""
-        meta: Any = self._group.attrs[KEY]
+        meta = self._group.attrs[KEY]
         return {key: value for key, value in meta.items() if key not in ("format", "recipe")}
 
     def result_path(self, model: str, day: str) -> Path:
@@ -231,8 +237,7 @@ class Ledger:
                 for section, vector in record.vectors.items():
                     if np.isnan(vector).any():  # infinity is allowed: the log loss may be infinite
                         raise OptionError(f"the state of {day} contains NaN")
-                    array: Any = self._group[section]
-                    array[slot] = vector
+                    self._group[section][slot] = vector
                     flush(self.path / section / "c" / str(slot) / "0")  # before the index names it
                 fresh.append(
                     Entry(
@@ -312,11 +317,10 @@ class Ledger:
 
     @cached_property
     def _arrays(self) -> dict[str, zarr_arrays.DirectArray]:
-        arrays: dict[str, zarr_arrays.DirectArray] = {}
-        for section in self.recipe.sizes:
-            array: Any = self._group[section]
-            arrays[section] = zarr_arrays.DirectArray(self.path / section, array)
-        return arrays
+        return {
+            section: zarr_arrays.DirectArray(self.path / section, self._group[section])
+            for section in self.recipe.sizes
+        }
 
     @property
     def revision(self) -> int:
@@ -351,15 +355,3 @@ class Ledger:
 def _order(group: float | None) -> tuple[bool, float]:
     """Sort key: all rows first, then groups by their values."""
     return group is not None, 0.0 if group is None else group
-
-
-def _group_of(path: str | Path) -> tuple[zarr.Group, dict[str, Any]]:
-    """The zarr group of a ledger of any format, and its metadata."""
-    try:
-        group = zarr.open_group(zarr_arrays.local_path(path), mode="r+")
-    except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
-        raise StoreError(f"{path}: there is no ledger") from error
-    meta: Any = group.attrs.get(KEY)
-    if not isinstance(meta, dict):
-        raise StoreError(f"{path}: a zarr group, but not a ledger")
-    return group, meta

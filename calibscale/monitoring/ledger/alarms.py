@@ -16,7 +16,7 @@ import numpy as np
 from calibscale.atomic_files import write_whole
 from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
-from calibscale.inference.e_process import BettingEProcess, advance, log_e_value, places, shares
+from calibscale.inference.e_process import BettingEProcess, advance, log_e_value, places
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store
@@ -69,34 +69,30 @@ def evidence(
     ledger: Ledger,
     model: str,
     start: str,
-    weights: Mapping[float, float] | None = None,
-    nights: int | None = None,
+    weights: Mapping[float, float],
+    nights: int,
     tests: Sequence[str] = (),
 ) -> Evidence:
-    """Processes of all notions, groups and `tests` since `start`, or over the last `nights` only.
+    """Processes of all notions, groups and `tests` since `start`, over the last `nights`.
 
     Days without rows have the factor 1, so that a day that comes late, or in another order, changes
     neither the bets nor the restarts of other days.  If there are groups, the processes are those
-    of groups, with the given weights (default: weights of new groups), without one for all rows.
+    of groups, with the given weights, without one for all rows.
     """
     recipe, first = ledger.recipe, date.fromisoformat(start)
     entries = {
         group: ledger.select(start, None, model, group) for group in (None, *ledger.groups(model))
     }
-    if not any(entries.values()) or not (recipe.wagers or tests):
+    if not any(entries.values()):
         return Evidence([], [], [])
     count = 1 + max(_night(some[-1], first) for some in entries.values() if some)
-    shown = range(0 if nights is None else max(0, count - nights), count)
+    shown = range(max(0, count - nights), count)
     share_of: Mapping[float | None, float] = {None: 1.0}
     if recipe.group_by is not None:
-        first_of = first_nights(ledger, model, start)
-        weights = shares(places({}, first_of)) if weights is None else weights
-        share_of = {group: weight for group, weight in weights.items() if group in first_of}
+        share_of = {group: weights[group] for group in sorted(weights) if entries.get(group)}
     processes: list[Process] = []
     damaged: list[str] = []
-    for group in sorted(
-        share_of if recipe.wagers else (), key=lambda group: -np.inf if group is None else group
-    ):
+    for group in share_of if recipe.wagers else ():
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
@@ -250,8 +246,10 @@ class AlarmBook:
 
     def __init__(self, ledger: Ledger) -> None:
         self._path = ledger.path / _NAME
+        self._data = b""
         try:
-            book = json.loads(self._path.read_text())
+            self._data = self._path.read_bytes()
+            book = json.loads(self._data)
             self._starts: dict[str, str] = dict(book["starts"])
             self._raised: list[dict[str, Any]] = list(book["raised"])
             _check(self._starts, self._raised, book.get("groups", ()))
@@ -269,14 +267,10 @@ class AlarmBook:
                 f"{error or type(error).__name__}. Restore the file, or delete it to forget "
                 "past alarms"
             ) from error
-        self._changed = False
 
     def start(self, model: str, first: str) -> str:
         """First day of the evidence of a model; set to `first` by the first call."""
-        if model not in self._starts:
-            self._starts[model] = first
-            self._changed = True
-        return self._starts[model]
+        return self._starts.setdefault(model, first)
 
     def since(self, reached: bool, day: str, **process: Any) -> str | None:
         """Day on which a process raised an alarm: a recorded day, or `day` if reached."""
@@ -286,7 +280,6 @@ class AlarmBook:
         if not reached:
             return None
         self._raised.append({**process, "day": day})
-        self._changed = True
         return day
 
     def places(self, model: str, since: str | None, first: Mapping[float, int]) -> dict[float, int]:
@@ -294,23 +287,21 @@ class AlarmBook:
 
         `first` has the first night of each group, by the days that are in the ledger now.
         """
-        recorded = self._places.get((model, since), {})
-        updated = places(recorded, first)
-        if updated != recorded:
+        updated = places(self._places.get((model, since), {}), first)
+        if updated:
             self._places[model, since] = updated
-            self._changed = True
         return updated
 
     def save(self) -> None:
         """Write changes; call within `writing`."""
-        if self._changed:
-            groups = [
-                {"model": model, "since": since, "places": [*map(list, by_group.items())]}
-                for (model, since), by_group in self._places.items()
-            ]
-            book = {"starts": self._starts, "raised": self._raised, "groups": groups}
-            write_whole(self._path, json.dumps(book, indent=1).encode())
-            self._changed = False
+        groups = [
+            {"model": model, "since": since, "places": [*map(list, by_group.items())]}
+            for (model, since), by_group in self._places.items()
+        ]
+        book = {"starts": self._starts, "raised": self._raised, "groups": groups}
+        data = json.dumps(book, indent=1).encode()
+        if data != self._data:
+            write_whole(self._path, data)
 
 
 _KINDS: dict[str, Any] = {

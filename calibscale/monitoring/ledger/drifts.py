@@ -57,49 +57,28 @@ def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tu
     require(not shared, f"the windows share days: {', '.join(shared[:3])}")
     if len(later.runs) < 2 or len(earlier.runs) < 2:
         return ()
-    with engine.one_thread():
-        return _compared(later, earlier, confidence_level)
-
-
-def _compared(later: Window, earlier: Window, confidence_level: float) -> tuple[Drift, ...]:
-    effects = DayEffects(earlier.runs, later.runs)
     out = []
-    for k, e in enumerate(later.estimators):
-        sides = [_Side.of(part, k) for part in (earlier, later)]
-        change = _of_bins(e, *sides) or _of_values(*sides)
-        if change is None:
-            continue
-        between, freedom = effects.variance(change.days, change.noise)
-        variance = change.variance + between
-        if not variance > 0:
-            continue
-        error = float(np.sqrt(variance))
-        if between > 0:
-            freedom *= (variance / between) ** 2  # Satterthwaite; only `between` is uncertain
-        half = float(stdtrit(freedom, 0.5 + confidence_level / 2)) * error
-        p_value = 2 * float(stdtr(freedom, -abs(change.value) / error))
-        out.append(Drift(e.name, change.value, change.value - half, change.value + half, p_value))
+    with engine.one_thread():
+        effects = DayEffects(earlier.runs, later.runs)
+        for k, e in enumerate(later.estimators):
+            change = _of_bins(e, earlier, later, k) or _of_values(earlier, later, k)
+            if change is None:
+                continue
+            value = change.value
+            between, freedom = effects.variance(change.days, change.noise)
+            variance = change.variance + between
+            if not variance > 0:
+                continue
+            error = float(np.sqrt(variance))
+            if between > 0:
+                freedom *= (variance / between) ** 2  # Satterthwaite; only `between` is uncertain
+            half = float(stdtrit(freedom, 0.5 + confidence_level / 2)) * error
+            p_value = 2 * float(stdtr(freedom, -abs(value) / error))
+            out.append(Drift(e.name, value, value - half, value + half, p_value))
     return tuple(out)
 
 
 # ---------------------------------------------------------------- what is compared
-
-
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """Estimate of one window, its values without each run of days (r,), and bins (r, 5, B)."""
-
-    value: float
-    rows: Floats
-    left_out: Floats
-    variance: float
-    bins: Floats | None
-
-    @classmethod
-    def of(cls, window: Window, k: int) -> _Side:
-        rows = np.array([run.n for run in window.runs], dtype=np.float64)
-        part = window.parts[k]
-        return cls(part.value, rows, part.left_out, window.within[k], window.bins[k])
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,23 +91,24 @@ class _Change:
     noise: Floats
 
 
-def _of_values(earlier: _Side, later: _Side) -> _Change | None:
+def _of_values(earlier: Window, later: Window, k: int) -> _Change | None:
     """Change of any estimate: deviations of runs from the values without each run."""
-    value = later.value - earlier.value
+    value = later.parts[k].value - earlier.parts[k].value
+    variance = earlier.within[k] + later.within[k]
     deviations, noise = [], []
-    for side in (earlier, later):
-        rest = side.rows.sum() - side.rows
-        deviations.append((side.value - side.left_out) * rest / side.rows)
-        noise.append(side.variance * side.rows.sum() / side.rows)
+    for window in (earlier, later):
+        part, rows = window.parts[k], np.array([run.n for run in window.runs], np.float64)
+        deviations.append((part.value - part.left_out) * (rows.sum() - rows) / rows)
+        noise.append(window.within[k] * rows.sum() / rows)
     days = np.concatenate(deviations)
     if not (np.isfinite(days).all() and np.isfinite(value)):
         return None
-    if not np.isfinite(earlier.variance + later.variance):  # only days show the noise
+    if not np.isfinite(variance):  # only days show the noise
         return _Change(value, 0.0, days, np.zeros(len(days)))
-    return _Change(value, earlier.variance + later.variance, days, np.concatenate(noise))
+    return _Change(value, variance, days, np.concatenate(noise))
 
 
-def _of_bins(e: BoundEstimator, earlier: _Side, later: _Side) -> _Change | None:
+def _of_bins(e: BoundEstimator, earlier: Window, later: Window, k: int) -> _Change | None:
     """Change of a binned estimate, with the noise of rows from the bins of both windows.
 
     Let g_b be the gap of all rows of a bin, s² = f̃(1 − f̃)/n_b its noise in a window, and f̃ the
@@ -136,27 +116,27 @@ def _of_bins(e: BoundEstimator, earlier: _Side, later: _Side) -> _Change | None:
     μ_b = √max(g_b² − s², 0).  Then |g_b| of a window has the mean and variance of a folded normal
     (Leone, Nelson, Nottingham 1961), and g_b² has mean μ² + s² and variance 2s⁴ + 4μ²s².
     """
-    if earlier.bins is None or later.bins is None:
+    before, after = earlier.bins[k], later.bins[k]
+    if before is None or after is None:
         return None
-    whole = earlier.bins.sum(axis=0) + later.bins.sum(axis=0)
+    whole = before.sum(axis=0) + after.sum(axis=0)
     g, v = _gaps(whole)
     mu = np.sqrt(np.maximum(g**2 - ratio(v * whole[2], whole[1] ** 2), 0.0))
     slope = np.divide(mu, g, out=np.zeros_like(g), where=g != 0) ** 2  # fraction of g that is bias
     slope *= np.sign(g) if e.gap_power == 1 else 2 * g
     value, variance, days, noise = 0.0, 0.0, [], []
-    for sign, side in ((-1, earlier), (1, later)):
-        assert side.bins is not None
-        sums = side.bins.sum(axis=0)
+    for sign, bins, part in ((-1, before, earlier.parts[k]), (1, after, later.parts[k])):
+        sums = bins.sum(axis=0)
         share = sums[1] / sums[1].sum()
         s2 = ratio(v * sums[2], sums[1] ** 2)
         floor, spread, size = _noise(e, mu, s2)
-        value += sign * (side.value - float(share @ floor))
+        value += sign * (part.value - float(share @ floor))
         variance += float(share**2 @ spread)
         n = sums[1].sum() ** 2 / sums[2].sum()
         variance += float(share @ size**2 - (share @ size) ** 2) / n  # of the shares
-        weight = side.bins[:, 1].sum(axis=1)
-        days.append((side.bins[:, 4] - g * side.bins[:, 1]) @ slope / weight)
-        noise.append((side.bins[:, 2] * v) @ slope**2 / weight**2)
+        weight = bins[:, 1].sum(axis=1)
+        days.append((bins[:, 4] - g * bins[:, 1]) @ slope / weight)
+        noise.append((bins[:, 2] * v) @ slope**2 / weight**2)
     return _Change(value, variance, np.concatenate(days), np.concatenate(noise))
 
 

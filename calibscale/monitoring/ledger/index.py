@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -66,9 +65,6 @@ class Entry:
     def info(self) -> dict[str, Any]:
         """Information about the record from the run that wrote it."""
         return json.loads(self.facts)
-
-
-_Line = tuple[Key, tuple[Entry, ...], int]  # with the revision
 
 
 @dataclass
@@ -140,15 +136,14 @@ def check_key(day: str) -> None:
     raise OptionError(f"a day must be a date such as 2026-11-21, or 2026-11-21T06, not {day!r}")
 
 
-def _head(key: Key, revision: int, entries: Iterable[Entry]) -> bytes:
+def _head(key: Key, revision: int, entries: tuple[Entry, ...]) -> bytes:
     records = [[e.slot, e.group, e.n, list(e.sections)] for e in entries]
     head = {"day": key[0], "model": key[1], "revision": revision, "records": records}
     return json.dumps(head, allow_nan=False).encode()
 
 
-def line_of(key: Key, revision: int, entries: Iterable[Entry]) -> bytes:
+def line_of(key: Key, revision: int, entries: tuple[Entry, ...]) -> bytes:
     """Line of a day; a line without entries removes the day."""
-    entries = tuple(entries)
     body = b"\t".join([_head(key, revision, entries), *(e.facts for e in entries)])
     return b"%08x %s\n" % (google_crc32c.value(body), body)
 
@@ -162,8 +157,8 @@ def _key_of(line: bytes) -> Key | None:
         return None
 
 
-def _parsed(line: bytes) -> _Line:
-    """Contents of a line without its end; raises an error of `DAMAGE` if it is damaged."""
+def _parsed(line: bytes) -> tuple[Key, tuple[Entry, ...], int]:
+    """Day, entries and revision of a line; raises an error of `DAMAGE` if it is damaged."""
     body = line[9:]
     if line[:9] != b"%08x " % google_crc32c.value(body):
         raise ValueError("its checksum does not match")

@@ -306,7 +306,7 @@ class Recipe:
     def sizes(self) -> dict[str, int]:
         """Number of float64 values in each section of a day's record, without empty sections."""
         sizes = {
-            name: sum(_count(field) for zero in zeros for field in zero)
+            name: sum(field.nbytes // 8 for zero in zeros for field in zero)
             for name, zeros in self._zeros.items()
         }
         return {name: size for name, size in sizes.items() if size}
@@ -326,8 +326,8 @@ class Recipe:
         for zero in self._zeros[section]:
             arrays = []
             for field in zero:
-                part = vector[at : at + _count(field)]
-                at += _count(field)
+                part = vector[at : at + field.nbytes // 8]
+                at += len(part)
                 arrays.append(part.view(field.dtype).reshape(field.shape))
             states.append(zero._make(arrays) if hasattr(zero, "_make") else tuple(arrays))
         return states
@@ -335,8 +335,3 @@ class Recipe:
     def states(self, vector: Floats) -> dict[Statistic, Any]:
         """States by statistic from a vector, or a sum of vectors, of the section "states"."""
         return dict(zip(self.statistics, self.unpack("states", vector), strict=True))
-
-
-def _count(field: Any) -> int:
-    """Number of float64 values in an array."""
-    return int(field.size * field.dtype.itemsize // 8)

@@ -61,11 +61,6 @@ class Window:
 
     Attributes
     ----------
-    first, last : str
-    days : tuple of str
-        Days in the window.
-    n : int
-        Number of rows.
     estimates : tuple of Estimate
         Estimates with intervals from the variation of rows within days: in closed form, or by the
         jackknife of parts of days.  If the ledger has no parts, the jackknife is over runs of days.
@@ -85,10 +80,6 @@ class Window:
         Error messages of days that could not be read.
     """
 
-    first: str
-    last: str
-    days: tuple[str, ...]
-    n: int
     estimators: tuple[BoundEstimator, ...]
     estimates: tuple[Estimate, ...]
     parts: tuple[Parts, ...]
@@ -98,6 +89,16 @@ class Window:
     tests: tuple[TestResult, ...] = ()
     states: States = field(default_factory=dict, repr=False, compare=False)
     damaged: tuple[str, ...] = ()
+
+    @property
+    def days(self) -> tuple[str, ...]:
+        """Days in the window."""
+        return tuple(day for run in self.runs for day in run.days)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return sum(run.n for run in self.runs)
 
     @property
     def by_days(self) -> list[str]:
@@ -129,12 +130,11 @@ def window(
     recipe = ledger.recipe
     selected = ledger.select(first, last, model, group)
     entries = [e for e in selected if e.n and (only is None or e.day in only)]
-    days = sorted({entry.day for entry in entries})
-    runs = runs_of(days)
-    of_runs = _summed(ledger, [_those_of(entries, run) for run in runs], STATES)
+    every = map(set, runs_of(sorted({entry.day for entry in entries})))
+    of_runs = _summed(ledger, [[e for e in entries if e.day in run] for run in every], STATES)
     damaged = [message for run in of_runs for message in run.damaged]
     of_runs = [run for run in of_runs if run.entries]
-    read = [entry for run in of_runs for entry in run.entries]
+    read = [run.entries for run in of_runs]
     if not read:
         when = f"on {last}" if first == last else f"from {first} to {last}"
         when = f"up to {last}" if first == date.min.isoformat() else when  # "all"
@@ -143,33 +143,23 @@ def window(
         details = "".join(f"; {message}" for message in damaged[:3])
         raise StoreError(f"{ledger.path}: no day {when} can be read{details}")
     sums = [run.vector for run in of_runs]
-    window_runs = tuple(
-        WindowDays(tuple(sorted({e.day for e in run.entries})), sum(e.n for e in run.entries))
-        for run in of_runs
+    runs = tuple(
+        WindowDays(tuple(sorted({e.day for e in run})), sum(e.n for e in run)) for run in read
     )
     states = recipe.states(np.sum(sums, axis=0))
     jackknife = recipe.jackknife(confidence_level)
     with engine.one_thread():
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
-        strata = None
-        try:
-            strata = _strata(ledger, read, window_runs)
-        except StoreError as error:
-            damaged.append(str(error))
+        strata = _strata(ledger, read, damaged)
         needed = [compared or not (has_limits(e, jackknife) or _for(e, strata)) for e in frozen]
         parts = _without_runs(recipe, frozen, states, sums, needed)
         bins = _bins_by_run(recipe, frozen, sums if compared and not recipe.cluster else [])
         pairs = zip(frozen, parts, strict=True)
         estimates = [_estimate(e, states, strata, p, jackknife, recipe.classes) for e, p in pairs]
-        try:
-            tests = _tests(ledger, frozen, states, read)
-        except StoreError as error:
-            tests = ()
-            damaged.append(str(error))
+        tests = _tests(ledger, frozen, states, [entry for run in read for entry in run], damaged)
     return Window(
-        first, last, tuple(sorted({entry.day for entry in read})), sum(e.n for e in read), frozen,
-        tuple(estimate for estimate, _ in estimates), parts,
-        tuple(within for _, within in estimates), bins, window_runs, tests,
+        frozen, tuple(estimate for estimate, _ in estimates), parts,
+        tuple(within for _, within in estimates), bins, runs, tests,
         states if recipe.cluster else with_variances(states), tuple(damaged),
     )  # fmt: skip
 
@@ -197,11 +187,6 @@ def runs_of(days: Sequence[str]) -> list[list[str]]:
             runs[neighbour] = sorted(runs[neighbour] + runs[end])
             del runs[end]
     return runs
-
-
-def _those_of(entries: Sequence[Entry], days: Collection[str]) -> list[Entry]:
-    selected = set(days)
-    return [entry for entry in entries if entry.day in selected]
 
 
 def has_bins(e: BoundEstimator) -> bool:
@@ -235,24 +220,23 @@ def _bins_by_run(
     )
 
 
-def _strata(ledger: Ledger, entries: Sequence[Entry], runs: Sequence[WindowDays]) -> Strata | None:
+def _strata(ledger: Ledger, runs: Sequence[Sequence[Entry]], damaged: list[str]) -> Strata | None:
     """Parts of the rows of runs of days, and the runs' shares; None if a day has no parts."""
     recipe = ledger.recipe
-    if not recipe.parted or not all(PARTS_SECTION in e.sections for e in entries):
+    if not recipe.parted or not all(PARTS_SECTION in e.sections for run in runs for e in run):
         return None
     count = 1 if recipe.cluster else min(len(runs), STRATA)
-    of = {day: k * count // len(runs) for k, run in enumerate(runs) for day in run.days}
+    of_run = np.arange(len(runs)) * count // len(runs)
     sums = [np.zeros(recipe.sizes[PARTS_SECTION]) for _ in range(count)]
-    by_run = [_those_of(entries, run.days) for run in runs]
-    for run, total in zip(runs, _summed(ledger, by_run, PARTS_SECTION), strict=True):
+    for k, total in zip(of_run, _summed(ledger, runs, PARTS_SECTION), strict=True):
         if total.damaged:
-            raise StoreError(total.damaged[0])
-        sums[of[run.days[0]]] += total.vector
+            damaged.append(total.damaged[0])
+            return None
+        sums[k] += total.vector
     unpacked = (recipe.unpack(PARTS_SECTION, total) for total in sums)
-    total_rows = sum(run.n for run in runs)
-    rows = np.bincount([of[run.days[0]] for run in runs], [run.n for run in runs]) / total_rows
+    rows = np.bincount(of_run, [sum(e.n for e in run) for run in runs])
     parts = [dict(zip(recipe.parted, fields, strict=True)) for fields in unpacked]
-    return Strata(parts, rows.tolist())
+    return Strata(parts, (rows / rows.sum()).tolist())
 
 
 def _for(e: BoundEstimator, strata: Strata | None) -> Strata | None:
@@ -306,8 +290,9 @@ def _left_out(sums: list[Floats]) -> Iterator[Floats]:
 
 
 def _tests(
-    ledger: Ledger, frozen: tuple[BoundEstimator, ...], states: States, entries: Sequence[Entry]
-) -> tuple[TestResult, ...]:
+    ledger: Ledger, frozen: tuple[BoundEstimator, ...], states: States, entries: Sequence[Entry],
+    damaged: list[str],
+) -> tuple[TestResult, ...]:  # fmt: skip
     """Tests of a sum of days, whose replicates are the sums of the days' replicates."""
     recipe = ledger.recipe
     replicated = recipe.replicated()
@@ -316,7 +301,8 @@ def _tests(
     if replicated and recipe.keep and all("replicates" in e.sections for e in entries):
         drawn = sum_of(ledger, entries, "replicates")
         if drawn.damaged:
-            raise StoreError(drawn.damaged[0])
+            damaged.append(drawn.damaged[0])
+            return ()
         sums = recipe.unpack("replicates", drawn.vector)
         all_states.update(zip(replicated.values(), sums, strict=True))
     else:
