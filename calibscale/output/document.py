@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from calibscale import formatting
@@ -161,7 +161,7 @@ class Article:
     verdict: str
     state: str = ""
     reasons: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = field(default=())
+    sections: tuple[Section, ...] = ()
     duration: str = ""
 
     @property
@@ -194,6 +194,19 @@ def section(name: str, title: str, *blocks: Block | None, detail: bool = False) 
     """Make a section, or None if all blocks are None."""
     present = tuple(block for block in blocks if block is not None)
     return Section(name, title, present, detail) if present else None
+
+
+def article(
+    title: str,
+    subtitle: str,
+    verdict: str,
+    *sections: Section | None,
+    state: str = "",
+    reasons: tuple[str, ...] = (),
+) -> Article:
+    """Make a document of the sections that are not None."""
+    present = tuple(one for one in sections if one is not None)
+    return Article(title, subtitle, verdict, state, reasons, present)
 
 
 # ---------------------------------------------------------------- shared sections
@@ -321,11 +334,6 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
                 )
         else:
             yield name, formatting.plain(item)
-
-
-def only(*sections: Section | None) -> tuple[Section, ...]:
-    """Sections that are not None."""
-    return tuple(one for one in sections if one is not None)
 
 
 def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:

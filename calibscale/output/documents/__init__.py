@@ -65,17 +65,15 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
         plots.insert(0, replace(diagram, title="Reliability of all rows"))
     if plots:
         blocks = [doc.Figures(tuple(plots)), *blocks[1:]]  # the table has the intervals
-    return doc.Article(
+    return doc.article(
         f"Calibration of {doc.source_name(result)}", doc.size_of(result),
         (result["verdict"] or _first_value(results)).removesuffix("."),
-        sections=doc.only(
-            doc.section("estimates", "Estimates", *blocks),
-            *grouped,
-            *doc.closing(
-                result,
-                ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
-                [e["estimator"] for e in every], doc.estimator_notes(every),
-            ),
+        doc.section("estimates", "Estimates", *blocks),
+        *grouped,
+        *doc.closing(
+            result,
+            ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
+            [e["estimator"] for e in every], doc.estimator_notes(every),
         ),
     )  # fmt: skip
 
@@ -142,15 +140,13 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     if k is not None:
         names = (result["source"] or {}).get("class_names")
         notion = f"class {names[k] if names else k}"
-    return doc.Article(
+    return doc.article(
         f"Reliability of {doc.source_name(result)}", f"{doc.size_of(result)}, {notion}", verdict,
-        sections=doc.only(
-            doc.section("reliability", "Reliability", doc.figures(plots), pit_table(result)),
-            doc.section("groups", "Groups", listed),
-            *doc.closing(
-                result, ["calibrated", "interval", "band"],
-                ["quantile_ece"] if result["notion"] == "pit" else ["ece", "tce2_debiased"],
-            ),
+        doc.section("reliability", "Reliability", doc.figures(plots), pit_table(result)),
+        doc.section("groups", "Groups", listed),
+        *doc.closing(
+            result, ["calibrated", "interval", "band"],
+            ["quantile_ece"] if result["notion"] == "pit" else ["ece", "tce2_debiased"],
         ),
     )  # fmt: skip
 
@@ -173,14 +169,13 @@ def test(result: dict[str, Any]) -> doc.Article:
     own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
     seed = tests[0]["seed"] if tests else None
     shown = {**result, "parameters": {**run, **own, "seed": seed}}
-    return doc.Article(
-        f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict, reasons=several,
-        sections=doc.only(
-            doc.section("tests", "Tests", *comparisons.test_blocks(
-                [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
-            *doc.closing(shown, ["calibrated", "p-value", "critical"],
-                         [t["statistic"] for t in tests]),
-        ),
+    return doc.article(
+        f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict,
+        doc.section("tests", "Tests", *comparisons.test_blocks(
+            [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
+        *doc.closing(shown, ["calibrated", "p-value", "critical"],
+                     [t["statistic"] for t in tests]),
+        reasons=several,
     )  # fmt: skip
 
 
@@ -199,13 +194,12 @@ def recalibration(result: dict[str, Any]) -> doc.Article:
         formatting.number(result[key]) if result[key] is not None else "∞"
         for key in ("log_loss_before", "log_loss_after")
     )
-    return doc.Article(
+    return doc.article(
         f"Recalibration fitted to {doc.source_name(result)}", doc.size_of(result),
         f"{result['method'].replace('_', ' ')}{': '[errors.keys() == {'temperature'}:]}"
         + ", ".join(texts),
+        *doc.closing(result, ["calibrated"], ["nll"], result["notes"] or (), **result["settings"]),
         reasons=(f"Log loss on the rows of the fit: {before} before, {after} after.",),
-        sections=doc.only(*doc.closing(result, ["calibrated"], ["nll"], result["notes"] or (),
-                               **result["settings"])),
     )  # fmt: skip
 
 
@@ -221,13 +215,11 @@ def selection(result: dict[str, Any]) -> doc.Article:
         level = interval_name(chosen["interval"]["level"])
         verdict += f" ({level} {formatting.span(*ends(chosen))})"
     features = {"features": result["features"]} if result.get("features") else {}
-    return doc.Article(
+    return doc.article(
         f"Selection of an estimator for {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.notion(result['notion'])}", verdict,
-        sections=doc.only(
-            doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
-            *doc.closing(result, ["calibrated", "risk", "root"], **features),
-        ),
+        doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
+        *doc.closing(result, ["calibrated", "risk", "root"], **features),
     )  # fmt: skip
 
 
@@ -280,16 +272,14 @@ def ranking(result: dict[str, Any]) -> doc.Article:
     ]
     columns = ("model", "reason", "rows")
     left = doc.table("Rows that were left out", columns, excluded) if excluded else None
-    return doc.Article(
+    return doc.article(
         f"Ranking by {result['estimator']}", subtitle, verdict,
-        sections=doc.only(
-            doc.section("ranking", "Models",
+        doc.section("ranking", "Models",
                     *comparisons.ranking_blocks(models, result["estimator"], level, sentences),
                     comparisons.difference_table(differences, level, ("model", "minus"))),
-            *doc.closing(
-                result, ["calibrated", "interval", "rank", "adjusted", *doc.interval_terms(models)],
-                [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
-            ),
+        *doc.closing(
+            result, ["calibrated", "interval", "rank", "adjusted", *doc.interval_terms(models)],
+            [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
         ),
     )  # fmt: skip
 
@@ -323,14 +313,12 @@ def power(result: dict[str, Any]) -> doc.Article:
         caption = f"Share of detections by the number of rows. {verdict}."
         draw, label = partial(plot_power, result), "Power by the number of rows"
         shown = doc.Figures((doc.Figure(draw, CURVE_HEIGHT, label, caption, listed, in_text=True),))
-    return doc.Article(
+    return doc.article(
         f"Required rows: {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",
         verdict,
-        sections=doc.only(
-            doc.section("power", "Power", shown),
-            *doc.closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
-        ),
+        doc.section("power", "Power", shown),
+        *doc.closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
     )  # fmt: skip
 
 

@@ -280,14 +280,12 @@ def bias(result: dict[str, Any]) -> doc.Article:
     if biases:
         verdict = f"The bias is between {formatting.signed(min(biases), 3)} and "
         verdict += formatting.signed(max(biases), 3)
-    return doc.Article(
+    return doc.article(
         f"Local bias of {doc.source_name(result)}",
         f"{doc.size_of(result)}{', over ' + names if names else ''}",
         verdict,
-        sections=doc.only(
-            doc.section("map", "Map", *map_blocks(result)),
-            *doc.closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
-        ),
+        doc.section("map", "Map", *map_blocks(result)),
+        *doc.closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
     )  # fmt: skip
 
 
@@ -306,26 +304,24 @@ def audit(result: dict[str, Any]) -> doc.Article:
     where = result["source"]
     regions = result["map"]["regions"] if result["map"] is not None else ()
     listed = region_table(regions, where, "Most biased regions of the map") if regions else None
-    return doc.Article(
+    return doc.article(
         f"Audit of {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.notion(result['notion'])}",
         result["verdict"][:1].upper() + result["verdict"][1:],
-        reasons=reasons,
-        sections=doc.only(
-            doc.section("tests", "Tests of local calibration",
+        doc.section("tests", "Tests of local calibration",
                     *test_blocks(tests, "covariates", 1 - level + 1e-12)),
-            doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
-            doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
-            doc.section("curves", "Where predictions are biased",
+        doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
+        doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
+        doc.section("curves", "Where predictions are biased",
                     curve_figures(result["curves"], where, result.get("histograms", {})), listed),
-            doc.section("recalibration", "After recalibration",
+        doc.section("recalibration", "After recalibration",
                     _scores(result["recalibration"], _held_out(result["recalibration"]))),
-            doc.section("against", "Comparison with another model", *_against(against, level)),
-            *doc.closing(
-                result, ["calibrated", "map", "interval", "p-value", "critical", "adjusted"],
-                ["klce"], result["notes"] or (),
-            ),
+        doc.section("against", "Comparison with another model", *_against(against, level)),
+        *doc.closing(
+            result, ["calibrated", "map", "interval", "p-value", "critical", "adjusted"],
+            ["klce"], result["notes"] or (),
         ),
+        reasons=reasons,
     )  # fmt: skip
 
 

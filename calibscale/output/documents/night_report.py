@@ -45,38 +45,34 @@ def nightly(night: dict[str, Any]) -> doc.Article:
     risk = [] if selected is None else selection_blocks(selected)
     drift = [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
     every = _every(night)
-    return doc.Article(
-        title=f"{night['job']}, model {night['model']}",
-        subtitle=_subtitle(night),
-        verdict=verdict,
+    return doc.article(
+        f"{night['job']}, model {night['model']}",
+        _subtitle(night),
+        verdict,
+        doc.section("key", "Key numbers", _facts(night)),
+        doc.section("thresholds", "Thresholds", *_thresholds(night)),
+        doc.section("estimates", "Estimates", *_estimates(night)),
+        doc.section("reliability", "Reliability", _diagrams(night), detail=True),
+        doc.section("trend", "Trend over days", trend_figures(night), detail=True),
+        doc.section("evidence", "Evidence over time", *_evidence(night)),
+        doc.section("drift", "Drift", *drift, detail=True),
+        doc.section("groups", f"Groups by {group}", *_groups(night), detail=True),
+        doc.section("tests", "Tests", *_tests(night), detail=True),
+        doc.section("ranking", "Ranking of models", *_ranking(night), detail=True),
+        doc.section("risk", "Selection of an estimator by risk", *risk, detail=True),
+        doc.section("map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True),
+        *doc.closing(
+            night,
+            _terms(night),
+            [e["estimator"] for e in every],
+            [*(night["notes"] or ()), *doc.estimator_notes(every)],
+            _left_out(night),
+            model=night["model"],
+            day=night["day"],
+            created=night["created"],
+        ),
         state=state,
         reasons=reasons,
-        sections=doc.only(
-            doc.section("key", "Key numbers", _facts(night)),
-            doc.section("thresholds", "Thresholds", *_thresholds(night)),
-            doc.section("estimates", "Estimates", *_estimates(night)),
-            doc.section("reliability", "Reliability", _diagrams(night), detail=True),
-            doc.section("trend", "Trend over days", trend_figures(night), detail=True),
-            doc.section("evidence", "Evidence over time", *_evidence(night)),
-            doc.section("drift", "Drift", *drift, detail=True),
-            doc.section("groups", f"Groups by {group}", *_groups(night), detail=True),
-            doc.section("tests", "Tests", *_tests(night), detail=True),
-            doc.section("ranking", "Ranking of models", *_ranking(night), detail=True),
-            doc.section("risk", "Selection of an estimator by risk", *risk, detail=True),
-            doc.section(
-                "map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True
-            ),
-            *doc.closing(
-                night,
-                _terms(night),
-                [e["estimator"] for e in every],
-                [*(night["notes"] or ()), *doc.estimator_notes(every)],
-                _left_out(night),
-                model=night["model"],
-                day=night["day"],
-                created=night["created"],
-            ),
-        ),
     )
 
 
