@@ -33,18 +33,6 @@ _MAX_BARS = 14  # groups in a plot
 _INTERVAL = "95 % interval"
 
 
-def _with_limits(points: dict[str, Any]) -> dict[str, Any]:
-    """Add interval limits and z to points or a curve of an older result, which lacks them."""
-    if points.get("low") is not None:
-        return points
-    both = list(zip(points["bias"], points["standard_error"], strict=True))
-    limits = {
-        name: [None if b is None or e is None else b + sign * e for b, e in both]
-        for name, sign in (("low", -2), ("high", 2))
-    }
-    return {**points, **limits, "z": [b / e if b is not None and e else None for b, e in both]}
-
-
 # ---------------------------------------------------------------- the map
 
 
@@ -56,7 +44,7 @@ def _z(points: dict[str, Any], i: int) -> float:
 
 def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
     """A map for each covariate, or a curve without covariates, and the most biased points."""
-    points = {**_with_limits(result["points"]), "source": result["source"]}
+    points = {**result["points"], "source": result["source"]}
     bias, masked = points["bias"], points["masked"]
     shown = [
         i for i, value in enumerate(bias)
@@ -238,7 +226,7 @@ def curve_figures(
             BiasLine(formatting.group(c["by"], formatting.level(source, c["by"],
             c["level"])) if c["by"] else "",
                   c["x"], c["bias"], c["low"], c["high"])
-            for c in map(_with_limits, some)
+            for c in some
         ]  # fmt: skip
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
