@@ -171,15 +171,24 @@ class Article:
 
 
 def table(
-    caption: str, head: Sequence[str | TableColumn], rows: Sequence[Row], note: str = ""
+    caption: str, head: Sequence[str | TableColumn | None], rows: Iterable[Row], note: str = ""
 ) -> Table:
-    """Make a table of texts; by default the first column is text, the others are numbers."""
+    """Make a table of texts; by default the first column is text, the others are numbers.
+
+    Columns whose header is None are left out.
+    """
     columns = tuple(
         h if isinstance(h, TableColumn) else TableColumn(h, numbers=i > 0)
         for i, h in enumerate(head)
+        if h is not None
     )
     cells = tuple(
-        tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows
+        tuple(
+            cell if isinstance(cell, Cell) else Cell(cell)
+            for h, cell in zip(head, row, strict=True)
+            if h is not None
+        )
+        for row in rows
     )
     return Table(caption, columns, cells, note)
 

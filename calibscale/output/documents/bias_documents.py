@@ -10,7 +10,13 @@ from typing import Any
 from calibscale import formatting
 from calibscale.output import document as doc
 from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
-from calibscale.output.documents.estimates import ends, interval_name, strip_table
+from calibscale.output.documents.estimates import (
+    ends,
+    interval_name,
+    p_cell,
+    significant,
+    strip_table,
+)
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,
@@ -148,19 +154,13 @@ def biased_groups(
     """Plot and table of groups by |z|, or of segments, with simultaneous intervals."""
     if not groups:
         return []
-    segments = kind == "segment"
     alpha = 1 - level + 1e-12
-
-    def alert(g: dict[str, Any]) -> bool:
-        return g["adjusted"] is not None and g["adjusted"] <= alpha
-
     shown = groups[:_MAX_BARS]
     rows = tuple(
-        IntervalRow(
-            f"{g[kind]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"], alert(g)
-        )
+        IntervalRow(f"{g[kind]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"],
+                    significant(g["adjusted"], alpha))
         for g in shown
-    )
+    )  # fmt: skip
     strip = IntervalPanel("bias y − p", rows, zero=True)
     count = len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
@@ -177,15 +177,14 @@ def biased_groups(
         (
             g[kind], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
             formatting.number(g["frequency"]), formatting.signed(g["bias"]),
-            formatting.span(g["low"], g["high"]),
-            *([formatting.number(g["scaled"])] if segments else []),
-            doc.Cell(formatting.p_value(g["adjusted"]), "breached" if alert(g) else ""),
+            formatting.span(g["low"], g["high"]), formatting.number(g.get("scaled")),
+            p_cell(g["adjusted"], alpha),
         )
         for g in groups
     ]  # fmt: skip
     head = (
         kind, "rows", "mean prediction", "frequency", "bias", interval_name(level),
-        *(["ECCE/σ"] if segments else []), "adjusted p",
+        "ECCE/σ" if kind == "segment" else None, "adjusted p",
     )  # fmt: skip
     title = f"{kind.capitalize()}s by their bias"
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
@@ -242,17 +241,14 @@ def _curve_table(
     curves: Sequence[BiasLine], label: str, source: dict[str, Any] | None, name: str | None
 ) -> doc.Table:
     """Table of about 20 points of each curve."""
-    several = len(curves) > 1
-    rows = []
-    for curve in curves:
-        step = max(1, len(curve.x) // 20)
-        for i in range(0, len(curve.x), step):
-            row = [_value(source, name or "", curve.x[i]), formatting.signed(curve.bias[i]),
-                   formatting.span(curve.low[i], curve.high[i])]  # fmt: skip
-            rows.append([curve.name, *row] if several else row)
-    head: list[str | doc.TableColumn] = [doc.TableColumn(label), "bias", _INTERVAL]
-    return doc.table(f"Data of the plot: bias over {label}", ["curve", *head] if several else head,
-                 rows)  # fmt: skip
+    rows = [
+        (curve.name, _value(source, name or "", curve.x[i]), formatting.signed(curve.bias[i]),
+         formatting.span(curve.low[i], curve.high[i]))
+        for curve in curves
+        for i in range(0, len(curve.x), max(1, len(curve.x) // 20))
+    ]  # fmt: skip
+    head = ("curve" if len(curves) > 1 else None, doc.TableColumn(label), "bias", _INTERVAL)
+    return doc.table(f"Data of the plot: bias over {label}", head, rows)
 
 
 # ---------------------------------------------------------------- documents
@@ -315,7 +311,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
 
 def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
-    biased = [g for g in groups if g["adjusted"] is not None and g["adjusted"] <= 1 - level + 1e-12]
+    biased = [g for g in groups if significant(g["adjusted"], 1 - level + 1e-12)]
     for direction, sign in (("low", 1), ("high", -1)):
         named = [f"{g['group']} ({formatting.signed(g['bias'], 3)})" for g in biased
                  if sign * g["bias"] > 0]  # fmt: skip
@@ -351,18 +347,17 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
                                        s["reason"], s["note"],
                                        "a label had the probability 0" * unbounded)))
                for s, unbounded in zip(scores, infinite, strict=True)]  # fmt: skip
-    remarks = any(reasons)
     rows = [
         (s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
          formatting.number(s["brier"]),
          "∞" if unbounded else formatting.number(s["log_loss"]), formatting.number(s["klce"]),
          formatting.p_value(s["p_value"], s["test"] is not None and is_smallest_p(s["test"])),
-         *([reason] if remarks else []))
+         reason)
         for s, unbounded, reason in zip(scores, infinite, reasons, strict=True)
     ]  # fmt: skip
-    head = ["method", "rows", "ece", "brier", "nll", "klce", "p-value"]
-    last = [doc.text_column("remark")] if remarks else []
-    return doc.table("Scores", [*head, *last], rows, note)
+    last = doc.text_column("remark") if any(reasons) else None
+    head = ("method", "rows", "ece", "brier", "nll", "klce", "p-value", last)
+    return doc.table("Scores", head, rows, note)
 
 
 def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]:

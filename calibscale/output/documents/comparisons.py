@@ -26,6 +26,8 @@ from calibscale.output.documents.estimates import (
     ends,
     interval_name,
     noise,
+    p_cell,
+    significant,
     strip_table,
 )
 from calibscale.output.plots.curve_plots import (
@@ -58,19 +60,19 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block 
     """Values compared with the null, and p-values."""
     if not tests:
         return []
-    adjusted = any(one.adjusted is not None for one in tests)
-    several = any(one.place for one in tests)
-    head: list[str | TableColumn] = ["statistic"]
-    head += [text_column(what), "value"] if several else ["value"]
-    head += ["95 % null quantile", "p-value", *(["adjusted"] if adjusted else [])]
-    rows: list[list[str | Cell]] = []
-    for place, test, holm in tests:
-        p, smallest = test["p_value"], is_smallest_p(test)
-        state = "breached" if p is not None and p <= alpha else ""
-        row: list[str | Cell] = [_statistic(test), *([place] if several else [])]
-        row += [formatting.number(test["value"]), formatting.number(test["critical_value"])]
-        row += [Cell(formatting.p_value(p, smallest), state)]
-        rows.append([*row, *([formatting.p_value(holm)] if adjusted else [])])
+    head = (
+        "statistic", text_column(what) if any(one.place for one in tests) else None, "value",
+        "95 % null quantile", "p-value",
+        "adjusted" if any(one.adjusted is not None for one in tests) else None,
+    )  # fmt: skip
+    rows = [
+        (
+            _statistic(test), place, formatting.number(test["value"]),
+            formatting.number(test["critical_value"]),
+            p_cell(test["p_value"], alpha, is_smallest_p(test)), formatting.p_value(adjusted),
+        )
+        for place, test, adjusted in tests
+    ]  # fmt: skip
     missing = dict.fromkeys(
         f"{_statistic(one.test)}: {one.test['reason']}" for one in tests if one.test["reason"]
     )
@@ -114,8 +116,10 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
             continue
         quantiles = drawn["quantiles"]
         if "0.05" in quantiles and "0.95" in quantiles:
-            alert = test["p_value"] is not None and test["p_value"] <= alpha
-            ends = quantiles["0.05"], quantiles["0.95"]
+            ends, alert = (
+                (quantiles["0.05"], quantiles["0.95"]),
+                significant(test["p_value"], alpha),
+            )
             row = IntervalRow(place or "all rows", test["value"], *ends, alert, bar="rows")
             by_statistic.setdefault(_statistic(test), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
@@ -174,10 +178,10 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
         rank = "–" if model["rank"] is None else str(model["rank"])
         rows.append((
             model["name"], rank, formatting.number(model["value"]),
-            formatting.span(*ends(model)), *(noise(model) if noisy else ()), *probabilities,
+            formatting.span(*ends(model)), *noise(model), *probabilities,
             *(formatting.number(model.get(key)) for key in extra),
         ))  # fmt: skip
-    head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else ()))
+    head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else (None, None)))
     ranks = [TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
     notes = ["P(rank): probability of the rank"] * bool(n_ranks) + [NOISE_NOTE] * noisy
     return table(f"Models by {by}", (*head, *ranks, *extra), rows, "; ".join(notes))
@@ -191,7 +195,7 @@ def difference_table(
         return None
     rows = []
     for d in differences:
-        differ = d["p"] is not None and level is not None and d["p"] <= 1 - level + 1e-12
+        differ = level is not None and significant(d["p"], 1 - level + 1e-12)
         state = Cell("different", "strong") if differ else "indistinguishable"
         rows.append((
             d["first"], d["second"], formatting.signed(d["value"]),
@@ -228,7 +232,7 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[Block]:
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
         row = IntervalRow(
             formatting.group(column, d["group"]), d["difference"], d["low"], d["high"],
-            p is not None and p <= alpha + 1e-12,
+            significant(p, alpha + 1e-12),
         )  # fmt: skip
         by_estimator.setdefault(formatting.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]

@@ -134,14 +134,14 @@ def strip_table(
 ) -> Table:
     """Table of the data of strips."""
     named = any(row.label for strip in some for row in strip.rows)
+    head = ("quantity", text_column(what) if named else None, value, interval_name(level))
     rows = [
-        (strip.title or "–", *([row.label] if named else []), formatting.number(row.value),
+        (strip.title or "–", row.label, formatting.number(row.value),
          formatting.span(row.low, row.high, 4))
         for strip in some
         for row in strip.rows
     ]  # fmt: skip
-    middle = [text_column(what)] if named else []
-    return table(caption, ("quantity", *middle, value, interval_name(level)), rows)
+    return table(caption, head, rows)
 
 
 def estimate_table(
@@ -154,38 +154,27 @@ def estimate_table(
     every = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
     rooted = any(e["squared"] for e in every)
-    approximate = any(_approximation(e) for e in every)
-    head: list[str | TableColumn] = ["estimator"]
-    head += [text_column(what), "value"] if several else ["value"]
-    head += [interval_name(level)] if level is not None else []
     noisy = any(e.get("floor") for e in every)
-    head += NOISE if noisy else []
-    head += ["p-value"] if p_values else []
-    head += [*(["root"] if rooted else []),
-             *([TableColumn("± approx.", optional=True)] if approximate else [])]  # fmt: skip
-    head.append(
-        TableColumn("rows", optional=True)
-        if several
-        else TableColumn("description", numbers=False, optional=True)
-    )
-    rows: list[list[str | Cell]] = []
+    approximate = any(_approximation(e) for e in every)
+    head = (
+        "estimator", text_column(what) if several else None, "value",
+        None if level is None else interval_name(level), *(NOISE if noisy else (None, None)),
+        "p-value" if p_values else None, "root" if rooted else None,
+        TableColumn("± approx.", optional=True) if approximate else None,
+        TableColumn("rows" if several else "description", numbers=several, optional=True),
+    )  # fmt: skip
+    rows = []
     for label, some in _by_estimator(places).items():
         for i, (place, estimate) in enumerate(some):
-            row: list[str | Cell] = [Cell(label, "strong" if i == 0 else "faint")]
-            row += [place.name] if several else []
-            state = "breached" if estimate["estimator"] in place.breached else ""
-            row.append(Cell(formatting.number(estimate["value"]), state))
-            row += [_interval(estimate)] if level is not None else []
-            row += noise(estimate) if noisy else []
-            p = p_values.get(estimate["estimator"]) if p_values else None
-            alert = "breached" if p is not None and p <= _ALPHA else ""
-            row += [Cell(formatting.p_value(p), alert)] if p_values else []
-            root = formatting.number(estimate["root"]) if estimate["squared"] else ""
-            row += [root] if rooted else []
-            row += [_approximation(estimate)] if approximate else []
-            n = formatting.count(estimate["n"] if estimate["n"] is not None else place.n)
-            last = n if several else short_summary(estimate["estimator"])
-            rows.append([*row, last])
+            name = estimate["estimator"]
+            n = estimate["n"] if estimate["n"] is not None else place.n
+            rows.append((
+                Cell(label, "faint" if i else "strong"), place.name,
+                alert_cell(formatting.number(estimate["value"]), name in place.breached),
+                _interval(estimate), *noise(estimate), p_cell((p_values or {}).get(name), _ALPHA),
+                formatting.number(estimate["root"]) if estimate["squared"] else "",
+                _approximation(estimate), formatting.count(n) if several else short_summary(name),
+            ))  # fmt: skip
     remarks = ["root: √value of a squared error"] * rooted + _signs(every)
     remarks += [NOISE_NOTE] * noisy
     remarks += ["p-values are adjusted for the number of estimators"] * bool(p_values)
@@ -210,7 +199,22 @@ def _interval(estimate: dict[str, Any]) -> str:
     return formatting.span(*ends(estimate)) + " at this n" * biased
 
 
-NOISE = ["noise (mean … 95 %)", "p"]
+def alert_cell(text: str, alert: bool) -> Cell:
+    """Cell that is red if `alert`."""
+    return Cell(text, "breached" if alert else "")
+
+
+def p_cell(p: float | None, alpha: float, least: bool = False) -> Cell:
+    """Cell of a p-value, red if it is at most `alpha`; `least` if it is the smallest possible."""
+    return alert_cell(formatting.p_value(p, least), significant(p, alpha))
+
+
+def significant(p: float | None, alpha: float) -> bool:
+    """Whether there is a p-value of at most `alpha`."""
+    return p is not None and p <= alpha
+
+
+NOISE = ("noise (mean … 95 %)", "p")
 NOISE_NOTE = (
     "noise: estimates of a calibrated model with these predictions; p: share of them that are at "
     "least as large"
@@ -408,7 +412,7 @@ def bin_table(
     rows = [
         (
             f"{formatting.given(b['lower'], 3)} – {formatting.given(b['upper'], 3)}",
-            *[formatting.count(b["count"])] * (what == "bin"),
+            formatting.count(b["count"]),
             formatting.number(b["mean_p"]),
             formatting.number(b["frequency"]),
             formatting.span(*(b["interval"] or (None, None))),
@@ -417,8 +421,9 @@ def bin_table(
         )
         for b in bins
     ]
-    head = [what, *["rows"] * (what == "bin"), names[1], names[0], level, "band"]
-    return table(caption, [*head, text_column("state")], rows)
+    counts = "rows" if what == "bin" else None
+    head = (what, counts, names[1], names[0], level, "band", text_column("state"))
+    return table(caption, head, rows)
 
 
 # ---------------------------------------------------------------- curves of the score
