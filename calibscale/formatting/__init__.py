@@ -338,12 +338,13 @@ def clean(text: str) -> str:
     return _DIRECTION.sub("", "".join(visible))
 
 
-def printed(value: Any, shown: Callable[[str], str]) -> Any:
-    """Return a JSON value with converted texts; NaN and infinity become None."""
+def printed(value: Any, shown: Callable[[str], str], kind: type[dict[str, Any]] = dict) -> Any:
+    """Return a JSON value with converted texts, and objects of `kind`; NaN and ∞ become None."""
     if isinstance(value, dict):
-        return {shown(str(key)): printed(item, shown) for key, item in value.items()}
+        items = value.items()
+        return kind((shown(str(key)), printed(item, shown, kind)) for key, item in items)
     if isinstance(value, list | tuple):
-        return [printed(item, shown) for item in value]
+        return [printed(item, shown, kind) for item in value]
     if isinstance(value, str):
         return shown(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

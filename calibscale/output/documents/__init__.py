@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from calibscale import formatting
 from calibscale.errors import require
@@ -30,7 +30,7 @@ from calibscale.output.documents.estimates import (
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
-from calibscale.results import Declared, Object, members
+from calibscale.results import Declared
 
 _ALPHA = 0.05  # level of tests
 
@@ -346,6 +346,13 @@ def article_of(result: dict[str, Any]) -> doc.Article:
     return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
 
 
+class Completed(dict[str, Any]):
+    """JSON object in which keys that it need not have, and has not, are None, as in `read`."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
 def document(result: Any) -> doc.Article:
     """Document of a result; control characters of names are escaped.
 
@@ -362,33 +369,8 @@ def document(result: Any) -> doc.Article:
     'Calibration of arrays'
     """
     value = formatting.printed(
-        completed(Declared.to_dict(result), type(result)), lambda text: clean(one_line(text))
+        Declared.to_dict(result), lambda text: clean(one_line(text)), Completed
     )
     histograms = getattr(result, "histograms", ())
     value["histograms"] = {one.covariate: (one.edges, one.counts) for one in histograms}
     return article_of(value)
-
-
-def completed(value: Any, declared: Any) -> Any:
-    """JSON value with every key of its declaration, as `reading.read` returns it."""
-    if isinstance(value, list):
-        return [completed(item, declared) for item in value]
-    kind = _declaration(declared)
-    if not isinstance(value, dict) or kind is None:
-        return value
-    out = {"schema": value["schema"]} if "schema" in value else {}
-    for member in members(kind):
-        if "inline" in member.marks:
-            out |= completed(value, member.type)
-        else:
-            out[member.key] = completed(value.get(member.key), member.type)
-    return out
-
-
-def _declaration(hint: Any) -> Any:
-    """First declaration in an annotation; None without any, and for other dictionaries."""
-    for each in (hint, *getattr(hint, "__metadata__", ())):
-        if isinstance(each, Object) or (isinstance(each, type) and issubclass(each, Declared)):
-            return each
-    arguments = () if get_origin(hint) is dict else get_args(hint)
-    return next((one for one in map(_declaration, arguments) if one is not None), None)

@@ -12,17 +12,7 @@ from calibscale import formatting
 from calibscale.errors import OptionError
 from calibscale.estimators import BIASED, short_summary
 from calibscale.formatting import name_of
-from calibscale.output.document import (
-    Block,
-    Cell,
-    Figure,
-    Figures,
-    Paragraph,
-    Table,
-    TableColumn,
-    table,
-    text_column,
-)
+from calibscale.output import document as doc
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,
@@ -77,7 +67,7 @@ def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
 
 def estimate_blocks(
     places: Sequence[Place], what: str, p_values: dict[str, float | None] | None = None
-) -> list[Block]:
+) -> list[doc.Block]:
     """Plots and a table of the same estimators at several places; `what` is the kind of place."""
     if not any(place.results for place in places):
         return []
@@ -86,7 +76,7 @@ def estimate_blocks(
     return [_forest(places, what, level), listed, *_reasons(places)]
 
 
-def _forest(places: Sequence[Place], what: str, level: float | None) -> Figures:
+def _forest(places: Sequence[Place], what: str, level: float | None) -> doc.Figures:
     """Strips of each estimator, with a row for each place."""
     panels = []
     for label, rows in _by_estimator(places).items():
@@ -94,7 +84,7 @@ def _forest(places: Sequence[Place], what: str, level: float | None) -> Figures:
         if any(row.value is not None for row in drawn):
             panels.append(IntervalPanel(label, drawn))
     pictures = in_pictures(panels)
-    return Figures(tuple(_forest_figure(some, places, what, level) for some in pictures))
+    return doc.Figures(tuple(_forest_figure(some, places, what, level) for some in pictures))
 
 
 def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[str, Any]]]]:
@@ -113,12 +103,12 @@ def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
 
 def _forest_figure(
     some: Sequence[IntervalPanel], places: Sequence[Place], what: str, level: float | None
-) -> Figure:
+) -> doc.Figure:
     names = formatting.joined([strip.title for strip in some])
     title = f"{names} by {what}" if len(places) > 1 else names
     caption = f"{title}: each point is an estimate"
     caption += f", each bar its {interval_name(level)}" if level is not None else ""
-    return Figure(
+    return doc.Figure(
         partial(plot_intervals, some, interval=interval_name(level)), intervals_height(some),
         f"Estimates of {title}", f"{caption}. Every strip has its own scale.",
         strip_table(some, f"Data of the plot: {title}", what, level),
@@ -131,17 +121,17 @@ def strip_table(
     what: str,
     level: float | None,
     value: str = "value",
-) -> Table:
+) -> doc.Table:
     """Table of the data of strips."""
     named = any(row.label for strip in some for row in strip.rows)
-    head = ("quantity", text_column(what) if named else None, value, interval_name(level))
+    head = ("quantity", doc.text_column(what) if named else None, value, interval_name(level))
     rows = [
         (strip.title or "–", row.label, formatting.number(row.value),
          formatting.span(row.low, row.high, 4))
         for strip in some
         for row in strip.rows
     ]  # fmt: skip
-    return table(caption, head, rows)
+    return doc.table(caption, head, rows)
 
 
 def estimate_table(
@@ -149,7 +139,7 @@ def estimate_table(
     what: str,
     level: float | None,
     p_values: dict[str, float | None] | None = None,
-) -> Table:
+) -> doc.Table:
     """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
     every = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
@@ -157,11 +147,11 @@ def estimate_table(
     noisy = any(e.get("floor") for e in every)
     approximate = any(_approximation(e) for e in every)
     head = (
-        "estimator", text_column(what) if several else None, "value",
+        "estimator", doc.text_column(what) if several else None, "value",
         None if level is None else interval_name(level), *(NOISE if noisy else (None, None)),
         "p-value" if p_values else None, "root" if rooted else None,
-        TableColumn("± approx.", optional=True) if approximate else None,
-        TableColumn("rows" if several else "description", numbers=several, optional=True),
+        doc.TableColumn("± approx.", optional=True) if approximate else None,
+        doc.TableColumn("rows" if several else "description", numbers=several, optional=True),
     )  # fmt: skip
     rows = []
     for label, some in _by_estimator(places).items():
@@ -169,7 +159,7 @@ def estimate_table(
             name = estimate["estimator"]
             n = estimate["n"] if estimate["n"] is not None else place.n
             rows.append((
-                Cell(label, "faint" if i else "strong"), place.name,
+                doc.Cell(label, "faint" if i else "strong"), place.name,
                 alert_cell(formatting.number(estimate["value"]), name in place.breached),
                 _interval(estimate), *noise(estimate), p_cell((p_values or {}).get(name), _ALPHA),
                 formatting.number(estimate["root"]) if estimate["squared"] else "",
@@ -189,7 +179,7 @@ def estimate_table(
         "population value"
         for covers, some in covered.items()
     ]
-    return table("Values and intervals", head, rows, "; ".join(remarks))
+    return doc.table("Values and intervals", head, rows, "; ".join(remarks))
 
 
 def _interval(estimate: dict[str, Any]) -> str:
@@ -199,12 +189,12 @@ def _interval(estimate: dict[str, Any]) -> str:
     return formatting.span(*ends(estimate)) + " at this n" * biased
 
 
-def alert_cell(text: str, alert: bool) -> Cell:
+def alert_cell(text: str, alert: bool) -> doc.Cell:
     """Cell that is red if `alert`."""
-    return Cell(text, "breached" if alert else "")
+    return doc.Cell(text, "breached" if alert else "")
 
 
-def p_cell(p: float | None, alpha: float, least: bool = False) -> Cell:
+def p_cell(p: float | None, alpha: float, least: bool = False) -> doc.Cell:
     """Cell of a p-value, red if it is at most `alpha`; `least` if it is the smallest possible."""
     return alert_cell(formatting.p_value(p, least), significant(p, alpha))
 
@@ -221,14 +211,14 @@ NOISE_NOTE = (
 )
 
 
-def noise(estimate: dict[str, Any], name: str = "value") -> list[str | Cell]:
+def noise(estimate: dict[str, Any], name: str = "value") -> list[str | doc.Cell]:
     """Noise floor of an estimate and its p-value; an estimate below the quantile is faint."""
     floor = estimate.get("floor")
     if not floor:
         return ["", ""]
     within = estimate[name] is not None and estimate[name] <= floor["high"]
     text = formatting.span(floor["mean"], floor["high"], 3) + ", within" * within
-    return [Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
+    return [doc.Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
 
 
 def _approximation(estimate: dict[str, Any]) -> str:
@@ -239,7 +229,7 @@ def _approximation(estimate: dict[str, Any]) -> str:
     return "unknown" if error is None else formatting.number(error, 2)
 
 
-def _reasons(places: Sequence[Place]) -> list[Block]:
+def _reasons(places: Sequence[Place]) -> list[doc.Block]:
     """Sentences about missing values, each once."""
     reasons = dict.fromkeys(
         f"{formatting.label(e)}: {e['reason']}"
@@ -247,7 +237,7 @@ def _reasons(places: Sequence[Place]) -> list[Block]:
         for e in place.results
         if e["value"] is None and e["reason"]
     )
-    return [Paragraph(f"There is no value of {text}.") for text in reasons]
+    return [doc.Paragraph(f"There is no value of {text}.") for text in reasons]
 
 
 # ---------------------------------------------------------------- groups
@@ -259,7 +249,7 @@ def group_blocks(
     where: str,
     judged: Callable[[Any], tuple[dict[str, tuple[float, ...]], frozenset[str]]] | None = None,
     worst_first: bool = False,
-) -> list[Block]:
+) -> list[doc.Block]:
     """Plot of the first groups and table of all groups, largest or worst first, with notes.
 
     `groups` have the keys ``group``, ``n`` and ``results``; `judged` returns the thresholds of a
@@ -280,10 +270,10 @@ def group_blocks(
     many = len(places) > MAX_GROUPS
     shown = f"The plots show {MAX_GROUPS} of {len(places):,} groups" if many else "All groups"
     return [
-        Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
+        doc.Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
         _forest(places, "group", level),
         group_table(column, ordered, where),
-        *map(Paragraph, _size_notes(ordered)),
+        *map(doc.Paragraph, _size_notes(ordered)),
     ]
 
 
@@ -320,7 +310,7 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"Biased upwards, most in small groups: {', '.join(biased)}."
 
 
-def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str) -> Table:
+def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str) -> doc.Table:
     """Table with a row for each group and a column for each estimator."""
     labels = list(dict.fromkeys(formatting.label(e) for g in groups for e in g["results"]))
     rows = []
@@ -331,7 +321,7 @@ def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str
     every = [e for g in groups for e in g["results"]]
     remarks = [*(["intervals are in brackets"] if level_of(every) else []), *_signs(every)]
     caption = f"Groups {where}".rstrip()
-    return table(caption, ("group", "rows", *labels), rows, "; ".join(remarks))
+    return doc.table(caption, ("group", "rows", *labels), rows, "; ".join(remarks))
 
 
 def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
@@ -356,7 +346,7 @@ def reliability_figure(
     where: str,
     reference: dict[str, Any] | None = None,
     in_text: bool = False,
-) -> Figure | None:
+) -> doc.Figure | None:
     """Reliability diagram, or None if every bin is empty."""
     bins = diagram["bins"]
     filled = [b for b in bins if b["frequency"] is not None]
@@ -377,7 +367,7 @@ def reliability_figure(
         if count
     ]
     direction = f" ({' and '.join(sides)})" if sides else ""
-    return Figure(
+    return doc.Figure(
         partial(plot_reliability, diagram, reference),
         RELIABILITY_HEIGHT,
         f"Reliability diagram {where}: {summary}",
@@ -394,7 +384,7 @@ def unit(diagram: dict[str, Any]) -> str:
     return "level" if diagram["notion"] == "pit" else "bin"
 
 
-def pit_table(diagram: dict[str, Any]) -> Table | None:
+def pit_table(diagram: dict[str, Any]) -> doc.Table | None:
     """PIT histogram of forecasts; None for other predictions."""
     if not (bins := diagram.get("pit")):
         return None
@@ -404,7 +394,7 @@ def pit_table(diagram: dict[str, Any]) -> Table | None:
 
 def bin_table(
     caption: str, bins: Sequence[dict[str, Any]], names: tuple[str, str], level: str, what: str
-) -> Table:
+) -> doc.Table:
     """Table of bins; `names` are those of the observed and the predicted quantity.
 
     Bins of PIT values have no numbers of rows, which are all rows.
@@ -412,24 +402,23 @@ def bin_table(
     rows = [
         (
             f"{formatting.given(b['lower'], 3)} – {formatting.given(b['upper'], 3)}",
-            formatting.count(b["count"]),
-            formatting.number(b["mean_p"]),
-            formatting.number(b["frequency"]),
-            formatting.span(*(b["interval"] or (None, None))),
+            formatting.count(b["count"]), formatting.number(b["mean_p"]),
+            formatting.number(b["frequency"]), formatting.span(*(b["interval"] or (None, None))),
             formatting.span(*(b["consistency"] or (None, None))),
-            Cell("outside", "breached") if b["outside"] else "–" if b["mean_p"] is None else "in",
+            "–" if b["mean_p"] is None
+            else alert_cell("outside" if b["outside"] else "in", b["outside"]),
         )
         for b in bins
-    ]
+    ]  # fmt: skip
     counts = "rows" if what == "bin" else None
-    head = (what, counts, names[1], names[0], level, "band", text_column("state"))
-    return table(caption, head, rows)
+    head = (what, counts, names[1], names[0], level, "band", doc.text_column("state"))
+    return doc.table(caption, head, rows)
 
 
 # ---------------------------------------------------------------- curves of the score
 
 
-def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
     """Plots of the curves of estimates, each once for a notion."""
     drawn = set()
     for estimate in estimates:
@@ -446,7 +435,7 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[Figure]:
             if floor := estimate.get("floor"):
                 noise = formatting.number(floor["mean"])
                 text += f"; {noise} on average if calibrated, p = {floor['p_value']:.2g}"
-            yield Figure(
+            yield doc.Figure(
                 partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
-                table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
+                doc.table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
             )  # fmt: skip

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.output.document import Figure, Figures, figures, table
+from calibscale.output import document as doc
 from calibscale.output.documents.estimates import ends, interval_name
 from calibscale.output.plots import day_plots
 
@@ -118,7 +118,7 @@ def _processes(night: dict[str, Any]) -> list[str]:
 
 def size_figure(
     days: list[str], lines: list[day_plots.Line], tolerance: float, level: str
-) -> Figure:
+) -> doc.Figure:
     """Plot of the lower confidence sequence of the error of each process."""
     largest = max(lines, key=lambda line: line.values[-1] or 0.0)
     others = [line for line in lines if line is not largest]
@@ -131,9 +131,9 @@ def size_figure(
     head = ("day", *(line.name for line in lines))
     columns = zip(days, *(line.values for line in lines), strict=True)
     rows = [(day, *(formatting.number(v, 3) for v in values)) for day, *values in columns]
-    data = table("Data of the plot: the error is at least", head, rows)
+    data = doc.table("Data of the plot: the error is at least", head, rows)
     plot = partial(day_plots.plot_trend, days, largest, others, [limit])
-    return Figure(
+    return doc.Figure(
         plot, day_plots.DAYS_HEIGHT, "Lower bound of the calibration error", caption, data
     )
 
@@ -302,7 +302,7 @@ def newest(values: Sequence[float | None]) -> float | None:
     return next((v for v in reversed(values) if v is not None), None)
 
 
-def trend_figures(night: dict[str, Any]) -> Figures | None:
+def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
     """Plots of the rows and estimates of each day."""
     trend = night["trend"]
     if trend is None or len(trend["days"]) < 2:
@@ -317,16 +317,16 @@ def trend_figures(night: dict[str, Any]) -> Figures | None:
                 and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
             ]  # fmt: skip
             plots.append(_trend_figure(night, days, series, groups))
-    return figures(plots)
+    return doc.figures(plots)
 
 
-def _rows_figure(days: list[str], counts: list[int | None]) -> Figure:
+def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
     highest = max((n for n in counts if n is not None), default=0)
-    return Figure(
+    return doc.Figure(
         partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT,
         "Rows of each day",
         f"Rows of each day, at most {formatting.count(highest)}.",
-        table("Data of the plot: rows of each day", ("day", "rows"),
+        doc.table("Data of the plot: rows of each day", ("day", "rows"),
               [(day, formatting.count(n)) for day, n in zip(days, counts, strict=True)]),
         "Rows",
     )  # fmt: skip
@@ -334,7 +334,7 @@ def _rows_figure(days: list[str], counts: list[int | None]) -> Figure:
 
 def _trend_figure(
     night: dict[str, Any], days: list[str], series: dict[str, Any], groups: list[dict[str, Any]]
-) -> Figure:
+) -> doc.Figure:
     label, column = formatting.label(series), night["group_by"]
     missing: list[float | None] = [None] * len(days)
     values = series["values"][-DAYS:]
@@ -354,17 +354,15 @@ def _trend_figure(
         if limit not in near:
             caption += f" The threshold {limit.name} is far outside the plot."
     each = f"each {column or 'group'}{', named at its end' * named}"
-    heads = [formatting.group(column, g["group"]) for g in groups]
     rows = [
         (day, formatting.number(v), formatting.span(a, b),
-        *(formatting.number(g["values"][-DAYS:][i], 3)
-                                                  for g in groups))
+         *(formatting.number(g["values"][-DAYS:][i], 3) for g in groups))
         for i, (day, v, a, b) in enumerate(zip(days, values, low, high, strict=True))
     ]  # fmt: skip
-    numbers = table(f"Data of the plot: {label} of each day", ("day", label, "interval", *heads),
-                    rows)  # fmt: skip
+    heads = ("day", label, "interval", *(formatting.group(column, g["group"]) for g in groups))
+    numbers = doc.table(f"Data of the plot: {label} of each day", heads, rows)
     draw = partial(day_plots.plot_trend, days, line, drawn, near, each)
-    return Figure(
+    return doc.Figure(
         draw, day_plots.DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label
     )
 
