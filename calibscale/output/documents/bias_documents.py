@@ -12,17 +12,12 @@ from calibscale.output import document as doc
 from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
 from calibscale.output.documents.estimates import (
     ends,
+    interval_figure,
     interval_name,
     p_cell,
     significant,
-    strip_table,
 )
-from calibscale.output.plots.curve_plots import (
-    IntervalPanel,
-    IntervalRow,
-    intervals_height,
-    plot_intervals,
-)
+from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
 from calibscale.output.plots.prediction_plots import (
     CURVES_HEIGHT,
     MAP_HEIGHT,
@@ -161,17 +156,16 @@ def biased_groups(
                     significant(g["adjusted"], alpha))
         for g in shown
     )  # fmt: skip
-    strip = IntervalPanel("bias y − p", rows, zero=True)
+    panel = IntervalPanel("bias y − p", rows, zero=True)
     count = len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
     some = some if count > len(shown) else f"All {kind}s"
     intervals = f"simultaneous {interval_name(level)}s over all {count:,}"
-    figure = doc.Figure(
-        partial(plot_intervals, [strip], "bias", alert=f"adjusted p ≤ {1 - level:.2g}"),
-        intervals_height([strip]),
-        f"Bias of {kind}s: {some}",
+    figure = interval_figure(
+        [panel], f"Bias of {kind}s: {some}",
         f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
-        strip_table([strip], f"Data of the plot: bias of {kind}s", kind, level, "bias"),
+        f"bias of {kind}s", ("quantity", kind, "bias", interval_name(level)), point="bias",
+        interval="interval", alert=f"adjusted p ≤ {1 - level:.2g}",
     )  # fmt: skip
     listed = [
         (

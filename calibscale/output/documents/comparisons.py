@@ -13,19 +13,18 @@ from calibscale.output.documents.estimates import (
     NOISE,
     NOISE_NOTE,
     ends,
+    interval_figure,
     interval_name,
+    level_of,
     noise,
     p_cell,
     significant,
-    strip_table,
 )
 from calibscale.output.plots.curve_plots import (
     CURVE_HEIGHT,
     IntervalPanel,
     IntervalRow,
     in_pictures,
-    intervals_height,
-    plot_intervals,
     plot_risk,
     root_risk,
     root_spread,
@@ -118,18 +117,11 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figur
         caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
         caption += "under calibration. A point far to the right of its bar is evidence against "
         caption += "calibration."
-        rows = [
-            (strip.title, r.label, formatting.number(r.value), formatting.span(r.low, r.high, 4))
-            for strip in some
-            for r in strip.rows
-        ]
-        head = ("statistic", doc.text_column(what), "value", "5 % … 95 % null quantiles")
-        numbers = doc.table(f"Data of the plot: tests of {names}", head, rows)
-        draw = partial(plot_intervals, some, "value", "central 90 % of the null",
-                       f"p ≤ {alpha:.2g}")  # fmt: skip
-        plots.append(
-            doc.Figure(draw, intervals_height(some), f"Tests of {names}", caption, numbers)
-        )
+        plots.append(interval_figure(
+            some, f"Tests of {names}", caption, f"tests of {names}",
+            ("statistic", what, "value", "5 % … 95 % null quantiles"), point="value",
+            interval="central 90 % of the null", alert=f"p ≤ {alpha:.2g}",
+        ))  # fmt: skip
     return doc.figures(plots)
 
 
@@ -143,12 +135,10 @@ def ranking_blocks(
     if not models:
         return []
     rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
-    strip = IntervalPanel(by, rows)
-    figure = doc.Figure(
-        partial(plot_intervals, [strip], by, interval_name(level)), intervals_height([strip]),
-        f"Models by {by}",
+    figure = interval_figure(
+        [IntervalPanel(by, rows)], f"Models by {by}",
         f"{by} of each model, best calibrated first. If bars overlap, the order is uncertain.",
-        strip_table([strip], f"Data of the plot: models by {by}", "model", level),
+        f"models by {by}", ("quantity", "model", "value", interval_name(level)), point=by,
     )  # fmt: skip
     return [doc.Figures((figure,)), _models_table(models, by, level), *map(doc.Paragraph, notes)]
 
@@ -251,9 +241,11 @@ def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float | None
         f"{names}: change since the baseline. Significance is by p-values adjusted for all "
         "comparisons; each bar is the unadjusted interval of one comparison."
     )
-    numbers = strip_table(some, f"Data of the plot: drift of {names}", "group", level, "change")
-    draw = partial(plot_intervals, some, "difference", interval_name(level), "significant change")
-    return doc.Figure(draw, intervals_height(some), f"Drift of {names}. {title}", caption, numbers)
+    return interval_figure(
+        some, f"Drift of {names}. {title}", caption, f"drift of {names}",
+        ("quantity", "group", "change", interval_name(level)), point="difference",
+        alert="significant change",
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- selection
@@ -323,14 +315,10 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block
         ))  # fmt: skip
     head = (
         "estimator", doc.text_column("setting"), "√risk × 100", "risk − best", "±", "estimate",
-        "root", f"{interval_name(_level(chosen))} of the root", doc.text_column("state"),
+        "root", f"{interval_name(level_of([chosen]))} of the root", doc.text_column("state"),
     )  # fmt: skip
     caption = "Best candidate of each estimator by risk"
     return doc.table(caption, head, rows, "±: standard error of the difference, paired by rows")
-
-
-def _level(candidate: dict[str, Any]) -> float | None:
-    return None if candidate["interval"] is None else candidate["interval"]["level"]
 
 
 def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
@@ -347,7 +335,7 @@ def _interval_sentence(chosen: dict[str, Any]) -> str:
     if low is None or high is None:
         return ""
     between = formatting.span(low, high)
-    text = f"The {interval_name(_level(chosen))} of the squared error is {between}"
+    text = f"The {interval_name(level_of([chosen]))} of the squared error is {between}"
     if low <= 0:
         return f"{text}. It includes 0, although the estimate, a mean of squares, is positive."
     return f"{text}."
@@ -355,15 +343,12 @@ def _interval_sentence(chosen: dict[str, Any]) -> str:
 
 def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Figure:
     rows = tuple(IntervalRow(c["estimator"], c["root"], *_roots(c)) for c in best)
-    strip, level = IntervalPanel("", rows), _level(chosen)
-    return doc.Figure(
-        partial(plot_intervals, [strip], interval=interval_name(level)),
-        intervals_height([strip]),
-        "Calibration error by estimator",
-        f"Calibration error (root) by each estimator, with its {interval_name(level)}; "
-        f"{chosen['estimator']} has the smallest risk.",
-        strip_table([strip], "Data of the plot: calibration error by estimator", "estimator",
-                    level), "Calibration error (root)",
+    interval = interval_name(level_of([chosen]))
+    return interval_figure(
+        [IntervalPanel("", rows)], "Calibration error by estimator",
+        f"Calibration error (root) by each estimator, with its {interval}; "
+        f"{chosen['estimator']} has the smallest risk.", "calibration error by estimator",
+        ("quantity", "estimator", "value", interval), "Calibration error (root)",
     )  # fmt: skip
 
 

@@ -108,30 +108,39 @@ def _forest_figure(
     title = f"{names} by {what}" if len(places) > 1 else names
     caption = f"{title}: each point is an estimate"
     caption += f", each bar its {interval_name(level)}" if level is not None else ""
-    return doc.Figure(
-        partial(plot_intervals, some, interval=interval_name(level)), intervals_height(some),
-        f"Estimates of {title}", f"{caption}. Every strip has its own scale.",
-        strip_table(some, f"Data of the plot: {title}", what, level),
+    return interval_figure(
+        some, f"Estimates of {title}", f"{caption}. Every strip has its own scale.", title,
+        ("quantity", what, "value", interval_name(level)),
     )  # fmt: skip
 
 
-def strip_table(
-    some: Sequence[IntervalPanel],
+def interval_figure(
+    panels: Sequence[IntervalPanel],
+    label: str,
     caption: str,
-    what: str,
-    level: float | None,
-    value: str = "value",
-) -> doc.Table:
-    """Table of the data of strips."""
-    named = any(row.label for strip in some for row in strip.rows)
-    head = ("quantity", doc.text_column(what) if named else None, value, interval_name(level))
+    numbers: str,
+    head: tuple[str, str, str, str],
+    title: str = "",
+    **legend: str,
+) -> doc.Figure:
+    """Figure of panels of intervals.
+
+    `numbers` names its table, whose headers for panels, rows, values and intervals are in `head`.
+    """
+    quantity, row, value, interval = head
+    named = any(row.label for panel in panels for row in panel.rows)
     rows = [
-        (strip.title or "–", row.label, formatting.number(row.value),
+        (panel.title or "–", row.label, formatting.number(row.value),
          formatting.span(row.low, row.high, 4))
-        for strip in some
-        for row in strip.rows
+        for panel in panels
+        for row in panel.rows
     ]  # fmt: skip
-    return doc.table(caption, head, rows)
+    heads = (quantity, doc.text_column(row) if named else None, value, interval)
+    return doc.Figure(
+        partial(plot_intervals, panels, **{"interval": interval, **legend}),
+        intervals_height(panels), label, caption,
+        doc.table(f"Data of the plot: {numbers}", heads, rows), title,
+    )  # fmt: skip
 
 
 def estimate_table(
