@@ -11,22 +11,8 @@ from calibscale import formatting
 from calibscale.errors import require
 from calibscale.formatting import clean, one_line
 from calibscale.output import document as doc
-from calibscale.output.documents import comparisons
+from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import audit, bias
-from calibscale.output.documents.estimates import (
-    NOISE,
-    NOISE_NOTE,
-    Place,
-    ends,
-    estimate_blocks,
-    group_blocks,
-    interval_name,
-    noise,
-    pit_table,
-    reliability_figure,
-    score_figures,
-    unit,
-)
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
@@ -46,23 +32,21 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     audited = (result["source"] or {}).get("forecast") is None  # audits are of classes
     hint = "To test which groups are biased, run {}"
     grouped = [
-        doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
+        doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *estimates.group_blocks(
             one["column"], [{**g, "group": g["name"] or g["value"]} for g in one["values"]], "",
             worst_first=True,
         ), *[doc.Paragraph(hint.format(_audit_command(one["column"])))] * audited)
         for i, one in enumerate(columns)
     ]  # fmt: skip
     p_values = result.get("adjusted_p_values")
-    blocks = estimate_blocks([Place("", results, result["n"])], "estimator", p_values)
-    bins = result["reliability"]
-    band: list[str] = []
-    diagram = (
-        reliability_figure({**bins, "source": result["source"]}, "of all rows") if bins else None
-    )
-    plots = list(score_figures(results))
-    if diagram is not None:
+    place = estimates.Place("", results, result["n"])
+    blocks = estimates.estimate_blocks([place], "estimator", p_values)
+    plots, band = list(estimates.score_figures(results)), []
+    diagram = {**(result["reliability"] or {"bins": ()}), "source": result["source"]}
+    figure = estimates.reliability_figure(diagram, "of all rows")
+    if figure is not None:
         band = ["band"]
-        plots.insert(0, replace(diagram, title="Reliability of all rows"))
+        plots.insert(0, replace(figure, title="Reliability of all rows"))
     if plots:
         blocks = [doc.Figures(tuple(plots)), *blocks[1:]]  # the table has the intervals
     return doc.article(
@@ -96,9 +80,9 @@ def _first_value(results: list[dict[str, Any]]) -> str:
         if name in by_name:
             estimate = by_name[name]
             text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
-            if None not in ends(estimate):
-                level = interval_name(estimate["interval"]["level"])
-                text += f" ({level} {formatting.span(*ends(estimate))})"
+            if None not in estimates.ends(estimate):
+                level = estimates.interval_name(estimate["interval"]["level"])
+                text += f" ({level} {formatting.span(*estimates.ends(estimate))})"
             return text
     return "No estimate has a value"
 
@@ -110,14 +94,15 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     filled = [b for curve in curves for b in curve["bins"] if b["frequency"] is not None]
     outside = sum(bool(b["outside"]) for b in filled)
     level = result["level"]
-    verdict = f"{outside} of {formatting.plural(len(filled), unit(result))} outside the band"
+    bins = formatting.plural(len(filled), estimates.unit(result))
+    verdict = f"{outside} of {bins} outside the band"
     if level is not None:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not by_class and result["ece"] is not None:
         verdict += f"; {formatting.ece(result)}"
     if not filled:
         verdict = result["reason"] or "There are no bins"
-    plots = [reliability_figure(result, "of all rows", in_text=True)]
+    plots = [estimates.reliability_figure(result, "of all rows", in_text=True)]
     listed = None
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
@@ -127,22 +112,22 @@ def reliability(result: dict[str, Any]) -> doc.Article:
         for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
             judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
-            plots.append(reliability_figure(judged, where, reference))
+            plots.append(estimates.reliability_figure(judged, where, reference))
         rows = [
-            (name, formatting.count(g["n"]), formatting.number(g["ece"]), *noise(g, "ece"),
-             formatting.number(g["tce2_debiased"]))
+            (name, formatting.count(g["n"]), formatting.number(g["ece"]),
+             *estimates.noise(g, "ece"), formatting.number(g["tce2_debiased"]))
             for name, g in zip(whom, groups, strict=True)
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
-        columns = (head, "rows", "ece", *NOISE, "tce2_debiased")
-        listed = doc.table(caption, columns, rows, NOISE_NOTE)
+        columns = (head, "rows", "ece", *estimates.NOISE, "tce2_debiased")
+        listed = doc.table(caption, columns, rows, estimates.NOISE_NOTE)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")
         notion = f"class {names[k] if names else k}"
     return doc.article(
         f"Reliability of {doc.source_name(result)}", f"{doc.size_of(result)}, {notion}", verdict,
-        doc.section("reliability", "Reliability", doc.figures(plots), pit_table(result)),
+        doc.section("reliability", "Reliability", doc.figures(plots), estimates.pit_table(result)),
         doc.section("groups", "Groups", listed),
         *doc.closing(
             result, ["calibrated", "interval", "band"],
@@ -212,8 +197,8 @@ def selection(result: dict[str, Any]) -> doc.Article:
     verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
     verdict += formatting.number(chosen["estimate"])
     if chosen["interval"] is not None:
-        level = interval_name(chosen["interval"]["level"])
-        verdict += f" ({level} {formatting.span(*ends(chosen))})"
+        level = estimates.interval_name(chosen["interval"]["level"])
+        verdict += f" ({level} {formatting.span(*estimates.ends(chosen))})"
     features = {"features": result["features"]} if result.get("features") else {}
     return doc.article(
         f"Selection of an estimator for {doc.source_name(result)}",
@@ -254,7 +239,7 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         )
     differences = [
         {"first": d["worse"], "second": d["better"], "value": d["value"], "p": d["p_adjusted"],
-         **dict(zip(("low", "high"), ends(d), strict=True))}
+         **dict(zip(("low", "high"), estimates.ends(d), strict=True))}
         for d in result["differences"]
     ]  # fmt: skip
     rows = sorted({m["n"] for m in models if m["n"] is not None})
@@ -276,7 +261,7 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         f"Ranking by {result['estimator']}", subtitle, verdict,
         doc.section("ranking", "Models",
                     *comparisons.ranking_blocks(models, result["estimator"], level, sentences),
-                    comparisons.difference_table(differences, level, ("model", "minus"))),
+                    comparisons.difference_table(differences, level)),
         *doc.closing(
             result, ["calibrated", "interval", "rank", "adjusted", *doc.interval_terms(models)],
             [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),

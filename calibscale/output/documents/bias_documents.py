@@ -9,14 +9,7 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.output import document as doc
-from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
-from calibscale.output.documents.estimates import (
-    ends,
-    interval_figure,
-    interval_name,
-    p_cell,
-    significant,
-)
+from calibscale.output.documents import comparisons, estimates
 from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
 from calibscale.output.plots.prediction_plots import (
     CURVES_HEIGHT,
@@ -153,31 +146,31 @@ def biased_groups(
     shown = groups[:_MAX_BARS]
     rows = tuple(
         IntervalRow(f"{g[kind]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"],
-                    significant(g["adjusted"], alpha))
+                    estimates.significant(g["adjusted"], alpha))
         for g in shown
     )  # fmt: skip
     panel = IntervalPanel("bias y − p", rows, zero=True)
     count = len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
     some = some if count > len(shown) else f"All {kind}s"
-    intervals = f"simultaneous {interval_name(level)}s over all {count:,}"
-    figure = interval_figure(
+    intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
+    figure = estimates.interval_figure(
         [panel], f"Bias of {kind}s: {some}",
         f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
-        f"bias of {kind}s", ("quantity", kind, "bias", interval_name(level)), point="bias",
-        interval="interval", alert=f"adjusted p ≤ {1 - level:.2g}",
+        f"bias of {kind}s", ("quantity", kind, "bias", estimates.interval_name(level)),
+        point="bias", interval="interval", alert=f"adjusted p ≤ {1 - level:.2g}",
     )  # fmt: skip
     listed = [
         (
             g[kind], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
             formatting.number(g["frequency"]), formatting.signed(g["bias"]),
             formatting.span(g["low"], g["high"]), formatting.number(g.get("scaled")),
-            p_cell(g["adjusted"], alpha),
+            estimates.p_cell(g["adjusted"], alpha),
         )
         for g in groups
     ]  # fmt: skip
     head = (
-        kind, "rows", "mean prediction", "frequency", "bias", interval_name(level),
+        kind, "rows", "mean prediction", "frequency", "bias", estimates.interval_name(level),
         "ECCE/σ" if kind == "segment" else None, "adjusted p",
     )  # fmt: skip
     title = f"{kind.capitalize()}s by their bias"
@@ -287,7 +280,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
         f"{doc.size_of(result)}, {formatting.notion(result['notion'])}",
         result["verdict"][:1].upper() + result["verdict"][1:],
         doc.section("tests", "Tests of local calibration",
-                    *test_blocks(tests, "covariates", 1 - level + 1e-12)),
+                    *comparisons.test_blocks(tests, "covariates", 1 - level + 1e-12)),
         doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
         doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
         doc.section("curves", "Where predictions are biased",
@@ -305,7 +298,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
 
 def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
-    biased = [g for g in groups if significant(g["adjusted"], 1 - level + 1e-12)]
+    biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
     for direction, sign in (("low", 1), ("high", -1)):
         named = [f"{g['group']} ({formatting.signed(g['bias'], 3)})" for g in biased
                  if sign * g["bias"] > 0]  # fmt: skip
@@ -323,12 +316,12 @@ def _held_out(scores: list[dict[str, Any]] | None) -> str:
     return note
 
 
-def _local_tests(tests: dict[str, Any], model: str) -> list[Tested]:
+def _local_tests(tests: dict[str, Any], model: str) -> list[comparisons.Tested]:
     prefix = f"{model}: " if model else ""
     return [
-        Tested(f"{prefix}all covariates", tests["joint"]),
-        Tested(f"{prefix}no covariate", tests["calibration"]),
-        *(Tested(f"{prefix}{t['covariate']}", t, t["adjusted"]) for t in tests["each"]),
+        comparisons.Tested(f"{prefix}all covariates", tests["joint"]),
+        comparisons.Tested(f"{prefix}no covariate", tests["calibration"]),
+        *(comparisons.Tested(f"{prefix}{t['covariate']}", t, t["adjusted"]) for t in tests["each"]),
     ]
 
 
@@ -345,7 +338,7 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
         (s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
          formatting.number(s["brier"]),
          "∞" if unbounded else formatting.number(s["log_loss"]), formatting.number(s["klce"]),
-         formatting.p_value(s["p_value"], s["test"] is not None and is_smallest_p(s["test"])),
+         formatting.p_value(s["p_value"], bool(s["test"]) and comparisons.is_smallest_p(s["test"])),
          reason)
         for s, unbounded, reason in zip(scores, infinite, reasons, strict=True)
     ]  # fmt: skip
@@ -359,10 +352,11 @@ def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]
         return []
     rows = [
         (d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
-         formatting.signed(d["difference"]), formatting.span(*ends(d)))
+         formatting.signed(d["difference"]), formatting.span(*estimates.ends(d)))
         for d in comparison["differences"]
     ]  # fmt: skip
-    head = ("estimator", "this model", comparison["name"], "difference", interval_name(level))
+    interval = estimates.interval_name(level)
+    head = ("estimator", "this model", comparison["name"], "difference", interval)
     listed = doc.table(
         "Both models on the same rows", head, rows, "below 0 the other model is better"
     )

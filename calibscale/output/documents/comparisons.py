@@ -169,7 +169,7 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
 
 
 def difference_table(
-    differences: Sequence[dict[str, Any]], level: float | None, names: tuple[str, str]
+    differences: Sequence[dict[str, Any]], level: float | None
 ) -> doc.Block | None:
     """Table of paired differences (keys: first, second, value, low, high, p)."""
     if not differences:
@@ -184,7 +184,7 @@ def difference_table(
             "–" if d["p"] is None else state,
         ))  # fmt: skip
     head = (
-        names[0], doc.text_column(names[1]), "difference", interval_name(level),
+        "model", doc.text_column("minus"), "difference", interval_name(level),
         "adjusted p", doc.text_column("state"),
     )  # fmt: skip
     return doc.table(

@@ -7,23 +7,8 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.output import document as doc
+from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import map_blocks
-from calibscale.output.documents.comparisons import (
-    Tested,
-    difference_table,
-    drift_blocks,
-    ranking_blocks,
-    selection_blocks,
-    test_blocks,
-)
-from calibscale.output.documents.estimates import (
-    Place,
-    ends,
-    estimate_blocks,
-    group_blocks,
-    group_table,
-    reliability_figure,
-)
 from calibscale.output.documents.night_sections import (
     DAYS,
     head,
@@ -33,6 +18,7 @@ from calibscale.output.documents.night_sections import (
     over,
     size_figure,
     trend_figures,
+    value_limits,
     what,
 )
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
@@ -42,8 +28,8 @@ def nightly(night: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
     group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
-    risk = [] if selected is None else selection_blocks(selected)
-    drift = [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
+    risk = [] if selected is None else comparisons.selection_blocks(selected)
+    drift = comparisons.drift_blocks(night["drift"], night["group_by"]) if night["drift"] else []
     every = _every(night)
     return doc.article(
         f"{night['job']}, model {night['model']}",
@@ -104,7 +90,7 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
     for window, estimate in _key_estimates(night):
         remark = f"over {over(night, window)}"
         if estimate["interval"] is not None:
-            remark += f", {formatting.span(*ends(estimate), 2)}"
+            remark += f", {formatting.span(*estimates.ends(estimate), 2)}"
         facts.append((formatting.label(estimate), formatting.number(estimate["value"]), remark))
     alarms = night["alarms"]
     if alarms is not None:
@@ -198,16 +184,11 @@ def _limits(
     """Thresholds of one window and group by estimator, and the estimators that breach one."""
     limits: dict[str, tuple[float, ...]] = {}
     breached = set()
-    for t in night["thresholds"] or ():
-        if (t["window"], t["group"]) != (window, group) or t["estimator"] is None:
-            continue
-        if (t["quantity"] or "value") not in ("value", "low", "high"):
-            continue
-        limit = t["above"] if t["above"] is not None else t["below"]
-        if limit is not None:
+    for t, limit in value_limits(night):
+        if (t["window"], t["group"]) == (window, group):
             limits[t["estimator"]] = (*limits.get(t["estimator"], ()), limit)
-        if t["breached"]:
-            breached.add(t["estimator"])
+            if t["breached"]:
+                breached.add(t["estimator"])
     return limits, frozenset(breached)
 
 
@@ -216,16 +197,18 @@ def _limits(
 
 def _estimates(night: dict[str, Any]) -> list[doc.Block]:
     places = [
-        Place(over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None))
+        estimates.Place(
+            over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None)
+        )
         for w in night["windows"]
         if w["results"]
     ]
-    return estimate_blocks(places, "window")
+    return estimates.estimate_blocks(places, "window")
 
 
 def _diagrams(night: dict[str, Any]) -> doc.Figures | None:
     return doc.figures(
-        reliability_figure(window["reliability"], f"over {over(night, window['name'])}")
+        estimates.reliability_figure(window["reliability"], f"over {over(night, window['name'])}")
         for window in night["windows"]
         if window["reliability"] is not None
     )
@@ -237,7 +220,7 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
     if not windows:
         return []
     first = max(windows, key=lambda w: w["n"] or 0)
-    blocks = group_blocks(
+    blocks = estimates.group_blocks(
         night["group_by"], first["groups"], f"over {over(night, first['name'])}",
         lambda group: _limits(night, first["name"], group),
     )  # fmt: skip
@@ -245,17 +228,19 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
         if window is not first:
             where = f"over {over(night, window['name'])}"
             ordered = sorted(window["groups"], key=lambda g: -(g["n"] or 0))
-            listed = group_table(night["group_by"], ordered, where)
+            listed = estimates.group_table(night["group_by"], ordered, where)
             blocks.append(doc.Folded(f"Groups {where}", (listed,)))
     return blocks
 
 
 def _tests(night: dict[str, Any]) -> list[doc.Block | None]:
     tests = [
-        Tested(over(night, w["name"]), test) for w in night["windows"] for test in w["tests"] or ()
+        comparisons.Tested(over(night, w["name"]), test)
+        for w in night["windows"]
+        for test in w["tests"] or ()
     ]
     tests.sort(key=lambda one: one.test["statistic"])
-    return test_blocks(tests, "window", 0.05)
+    return comparisons.test_blocks(tests, "window", 0.05)
 
 
 def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
@@ -271,10 +256,10 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
         for d in ranking["differences"] or ()
     ]  # fmt: skip
     by = ranking["by"] or "value"
-    blocks: list[doc.Block | None] = [*ranking_blocks(models, by, ranking["level"])]
+    blocks: list[doc.Block | None] = [*comparisons.ranking_blocks(models, by, ranking["level"])]
     if ranking["window"]:
         blocks.insert(0, doc.Paragraph(f"Over {formatting.window(ranking['window'])}."))
-    return [*blocks, difference_table(differences, ranking["level"], ("model", "minus"))]
+    return [*blocks, comparisons.difference_table(differences, ranking["level"])]
 
 
 # ---------------------------------------------------------------- evidence over time
@@ -296,10 +281,9 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     combined = alarms["log_evidence"][-DAYS:]
     threshold, each = alarms["threshold"], alarms["process_threshold"]
     drawn = [
-        Line(name(p), p["log_evidence"][-DAYS:], alarm=bool(p["alarm"]),
-             threshold=p["threshold"] if p["threshold"] is not None else each)
+        Line(name(p), p["log_evidence"][-DAYS:], alarm=p["alarm"], threshold=p["threshold"])
         for p in processes
-    ]  # fmt: skip
+    ]
     level = formatting.percent(alarms["level"])
     now = formatting.evidence(newest(combined))
     caption = f"Evidence against calibration after each day, currently E = {now}. "
@@ -337,7 +321,6 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
 
 def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> doc.Table:
     alarms = night["alarms"]
-    each = alarms["process_threshold"]
 
     def row(name: str, notion: str, log: float | None, at: float | None, process: Any) -> Any:
         since = f"alarm since {formatting.day(process['since'])}" if process["since"] else "alarm"
@@ -347,7 +330,7 @@ def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> do
     combined = row("combined", "–", newest(alarms["log_evidence"]), alarms["threshold"], alarms)
     rows = [combined] + [
         row(formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]),
-            newest(p["log_evidence"]), p["threshold"] if p["threshold"] is not None else each, p)
+            newest(p["log_evidence"]), p["threshold"], p)
         for p in sorted(processes, key=lambda p: -(newest(p["log_evidence"]) or 0.0))
     ]  # fmt: skip
     text = doc.text_column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -370,14 +370,18 @@ def _trend_figure(
 def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots.Limit], bool]:
     """Thresholds of an estimator over all rows, and whether one of them is breached."""
     limits, alert = {}, False
-    for t in night["thresholds"] or ():
-        quantity = t["quantity"] or "value"
-        if (t["estimator"], t["group"]) != (estimator, None) or quantity.endswith("p_value"):
-            continue
-        limit = t["above"] if t["above"] is not None else t["below"]
-        if limit is not None:
-            bound = "" if quantity == "value" else f", {QUANTITIES[quantity]}"
+    for t, limit in value_limits(night):
+        if (t["estimator"], t["group"]) == (estimator, None):
+            bound = "" if t["quantity"] == "value" else f", {QUANTITIES[t['quantity']]}"
             name = f"{formatting.given(limit)} ({formatting.window(t['window'])}{bound})"
             limits[name] = day_plots.Limit(limit, name)
-        alert = alert or t["breached"]
+            alert = alert or t["breached"]
     return list(limits.values()), alert
+
+
+def value_limits(night: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Thresholds of values and of their intervals, not of p-values, with their limits."""
+    for t in night["thresholds"] or ():
+        limit = t["above"] if t["above"] is not None else t["below"]
+        if limit is not None and not t["quantity"].endswith("p_value"):
+            yield t, limit
