@@ -169,6 +169,12 @@ class Article:
         """Subtitle and computing time."""
         return f"{self.subtitle}, {self.duration}" if self.duration else self.subtitle
 
+    @property
+    def figures(self) -> list[Figure]:
+        """Plots of all sections."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        return [plot for block in blocks if isinstance(block, Figures) for plot in block.items]
+
 
 def table(
     caption: str, head: Sequence[str | TableColumn | None], rows: Iterable[Row], note: str = ""
@@ -311,21 +317,18 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
 
 def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
     """Section of all parameters and versions."""
-    blocks: list[Block] = []
-    values = {**others, **(result.get("parameters") or {})}
-    flat = list(_flat(values))
-    if flat:
-        blocks.append(table("Settings", ("parameter", "value"), flat))
-    source = result.get("source")
-    if source:
-        blocks.append(table("Source", ("property", "value"), list(_flat(source))))
-    versions = result.get("versions") or {}
-    if versions:
-        named = [(name, formatting.plain(version)) for name, version in versions.items()]
-        blocks.append(table("Versions", ("package", "version"), named))
-    if not blocks:
-        blocks.append(Paragraph("The result contains no parameters."))
-    folded = Folded("All parameters and versions", tuple(blocks))
+    settings = {**others, **(result.get("parameters") or {})}
+    tables = (
+        table(caption, head, list(_flat(values)))
+        for caption, head, values in (
+            ("Settings", ("parameter", "value"), settings),
+            ("Source", ("property", "value"), result.get("source") or {}),
+            ("Versions", ("package", "version"), result.get("versions") or {}),
+        )
+        if values
+    )
+    none = (Paragraph("The result contains no parameters."),)
+    folded = Folded("All parameters and versions", tuple(tables) or none)
     return Section("settings", "Parameters", (folded,))
 
 

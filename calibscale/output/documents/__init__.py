@@ -80,10 +80,7 @@ def _first_value(results: list[dict[str, Any]]) -> str:
         if name in by_name:
             estimate = by_name[name]
             text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
-            if None not in estimates.ends(estimate):
-                level = estimates.interval_name(estimate["interval"]["level"])
-                text += f" ({level} {formatting.span(*estimates.ends(estimate))})"
-            return text
+            return text + estimates.in_brackets(estimate)
     return "No estimate has a value"
 
 
@@ -195,10 +192,7 @@ def selection(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale select``."""
     chosen = result["selected"]
     verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
-    verdict += formatting.number(chosen["estimate"])
-    if chosen["interval"] is not None:
-        level = estimates.interval_name(chosen["interval"]["level"])
-        verdict += f" ({level} {formatting.span(*estimates.ends(chosen))})"
+    verdict += formatting.number(chosen["estimate"]) + estimates.in_brackets(chosen)
     features = {"features": result["features"]} if result.get("features") else {}
     return doc.article(
         f"Selection of an estimator for {doc.source_name(result)}",

@@ -62,6 +62,13 @@ def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
     return (None, None) if interval is None else (interval["low"], interval["high"])
 
 
+def in_brackets(result: dict[str, Any]) -> str:
+    """Interval of a result with its level, in brackets after a space; empty if it has none."""
+    if None in ends(result):
+        return ""
+    return f" ({interval_name(result['interval']['level'])} {formatting.span(*ends(result))})"
+
+
 # ---------------------------------------------------------------- estimates
 
 

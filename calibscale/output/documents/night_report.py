@@ -11,6 +11,7 @@ from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.night_sections import (
     DAYS,
+    day_figure,
     head,
     missing_value,
     newest,
@@ -298,18 +299,12 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     error = f"model whose error is at most {tolerance} every day"
     caption += f" A {error if tolerance else 'calibrated model'} ever raises an alarm with "
     caption += f"probability at most {level}."
-    rows = [
-        (day, formatting.evidence(v), *(formatting.evidence(p.values[i]) for p in drawn))
-        for i, (day, v) in enumerate(zip(days, combined, strict=True))
-    ]
-    head = ("day", "combined", *(p.name for p in drawn))
-    figure = doc.Figure(
-        partial(plot_evidence, days, Line("combined", combined, threshold=threshold), drawn),
-        EVIDENCE_HEIGHT,
-        "Evidence against calibration over days",
-        caption,
-        doc.table("Data of the plot: evidence E after each day", head, rows),
-    )
+    total = Line("combined", combined, threshold=threshold)
+    figure = day_figure(
+        partial(plot_evidence, days, total, drawn), EVIDENCE_HEIGHT,
+        "Evidence against calibration over days", caption, "evidence E after each day", days,
+        [(one.name, map(formatting.evidence, one.values)) for one in (total, *drawn)],
+    )  # fmt: skip
     lines = [
         Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm)
         for p, each in zip(drawn, processes, strict=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
 from calibscale.output import document as doc
-from calibscale.output.documents.estimates import ends, interval_name
+from calibscale.output.documents.estimates import ends, in_brackets
 from calibscale.output.plots import day_plots
 
 _NAMED = 4  # maximum number of reasons of each kind
@@ -116,6 +116,23 @@ def _processes(night: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------- size of the error
 
 
+def day_figure(
+    draw: Callable[..., Any],
+    height: float,
+    label: str,
+    caption: str,
+    numbers: str,
+    days: Sequence[str],
+    columns: Iterable[tuple[str, Iterable[str]]],
+    title: str = "",
+) -> doc.Figure:
+    """Plot over days; `columns` are the headers and cells of its table, which `numbers` names."""
+    names, cells = zip(*columns, strict=True)
+    rows = zip(days, *cells, strict=True)
+    listed = doc.table(f"Data of the plot: {numbers}", ("day", *names), list(rows))
+    return doc.Figure(draw, height, label, caption, listed, title)
+
+
 def size_figure(
     days: list[str], lines: list[day_plots.Line], tolerance: float, level: str
 ) -> doc.Figure:
@@ -128,14 +145,11 @@ def size_figure(
         f"{formatting.number(largest.values[-1], 3)} for {largest.name}. The probability that "
         f"a bound is ever above the error of all days is at most {level}."
     )
-    head = ("day", *(line.name for line in lines))
-    columns = zip(days, *(line.values for line in lines), strict=True)
-    rows = [(day, *(formatting.number(v, 3) for v in values)) for day, *values in columns]
-    data = doc.table("Data of the plot: the error is at least", head, rows)
-    plot = partial(day_plots.plot_trend, days, largest, others, [limit])
-    return doc.Figure(
-        plot, day_plots.DAYS_HEIGHT, "Lower bound of the calibration error", caption, data
-    )
+    return day_figure(
+        partial(day_plots.plot_trend, days, largest, others, [limit]), day_plots.DAYS_HEIGHT,
+        "Lower bound of the calibration error", caption, "the error is at least", days,
+        [(line.name, [formatting.number(v, 3) for v in line.values]) for line in lines],
+    )  # fmt: skip
 
 
 class _Error(NamedTuple):
@@ -194,11 +208,8 @@ def _gap(
     if estimate is not None and estimate["value"] is not None:
         value, (low, high) = estimate["value"], ends(estimate)
         basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
-        if low is None or high is None:
-            return value, basis
-        level = interval_name(estimate["interval"]["level"])
-        basis += f" ({level} {formatting.span(low, high)})"
-        return (None if low <= 0 <= high else value), basis
+        certain = low is None or high is None or not low <= 0 <= high
+        return (value if certain else None), basis + in_brackets(estimate)
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
     rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
     if not sum(rows):
@@ -322,13 +333,10 @@ def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
 
 def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
     highest = max((n for n in counts if n is not None), default=0)
-    return doc.Figure(
-        partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT,
-        "Rows of each day",
-        f"Rows of each day, at most {formatting.count(highest)}.",
-        doc.table("Data of the plot: rows of each day", ("day", "rows"),
-              [(day, formatting.count(n)) for day, n in zip(days, counts, strict=True)]),
-        "Rows",
+    return day_figure(
+        partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT, "Rows of each day",
+        f"Rows of each day, at most {formatting.count(highest)}.", "rows of each day", days,
+        [("rows", map(formatting.count, counts))], "Rows",
     )  # fmt: skip
 
 
@@ -354,17 +362,15 @@ def _trend_figure(
         if limit not in near:
             caption += f" The threshold {limit.name} is far outside the plot."
     each = f"each {column or 'group'}{', named at its end' * named}"
-    rows = [
-        (day, formatting.number(v), formatting.span(a, b),
-         *(formatting.number(g["values"][-DAYS:][i], 3) for g in groups))
-        for i, (day, v, a, b) in enumerate(zip(days, values, low, high, strict=True))
+    columns = [
+        (label, map(formatting.number, values)), ("interval", map(formatting.span, low, high)),
+        *((formatting.group(column, g["group"]),
+           [formatting.number(v, 3) for v in g["values"][-DAYS:]]) for g in groups),
     ]  # fmt: skip
-    heads = ("day", label, "interval", *(formatting.group(column, g["group"]) for g in groups))
-    numbers = doc.table(f"Data of the plot: {label} of each day", heads, rows)
-    draw = partial(day_plots.plot_trend, days, line, drawn, near, each)
-    return doc.Figure(
-        draw, day_plots.DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label
-    )
+    return day_figure(
+        partial(day_plots.plot_trend, days, line, drawn, near, each), day_plots.DAYS_HEIGHT,
+        f"Trend of {label} over days", caption, f"{label} of each day", days, columns, label,
+    )  # fmt: skip
 
 
 def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots.Limit], bool]:
