@@ -6,7 +6,7 @@ import ast
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calibscale.errors import OptionError
@@ -34,24 +34,24 @@ NOTIONS = {
 TERMS = {
     "calibrated": "of the rows with a prediction of 0.8, 80 % come true",
     "interval": "confidence interval: it covers the true value with the stated probability",
-    "expectation": "an interval marked “at this n” covers the expectation of a biased estimate, "
+    "at this n": "an interval marked “at this n” covers the expectation of a biased estimate, "
     "not the value of the population",
     "root": "the square root of a squared error, in the units of a probability",
-    "approximation": "the error of a faster computation, not of sampling",
+    "± approx.": "the error of a faster computation, not of sampling",
     "window": "a range of days, with the same results as one pass over all of their rows",
     "threshold": "a limit set in advance in the job file",
     "p-value": "the probability of a value at least as large by chance alone; ≤ marks the smallest "
     "p-value of this number of replicates",
     "adjusted": "a p-value corrected for the number of tests (by Holm, or for groups by Westfall "
     "and Young)",
-    "critical": "a calibrated model stays below this value in 95 % of cases",
+    "95 % null quantile": "a calibrated model stays below this value in 95 % of cases",
     "evidence": "E is the gain of a bet against calibration: if the model is calibrated, the "
     "probability that E ever reaches 20 is at most 5 %, at any number of looks",
     "drift": "change of the error since the baseline",
     "band": "range of a bin's frequency if the model were calibrated; red points lie outside",
     "rank": "position in the order of models, with its probability",
     "risk": "distance of an estimator from the true error, up to a constant; smaller is better",
-    "map": f"{SIGN}; here near a point",
+    "bias": f"{SIGN}; here near a point",
     "unlabelled": "rows whose label is not known yet; they are used once it is",
     "power": "the probability that the test detects the bias",
 }
@@ -249,9 +249,14 @@ def group(column: str | None, value: float | str | None) -> str:
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 
 
+def categories(source: dict[str, Any] | None, covariate: str | None) -> Sequence[str]:
+    """Names of the values 0, 1, … of a categorical covariate; empty for a numerical one."""
+    return ((source or {}).get("categories") or {}).get(covariate, ())
+
+
 def level(source: dict[str, Any] | None, covariate: str | None, value: Any) -> Any:
     """Value of a covariate, or the name of its category if the source has names."""
-    names = ((source or {}).get("categories") or {}).get(covariate, ())
+    names = categories(source, covariate)
     has_name = isinstance(value, int | float) and value in range(len(names))
     return names[int(value)] if has_name else value
 

@@ -308,9 +308,7 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     """Section that defines each term and estimator of the report."""
     listed = dict.fromkeys(map(name_of, estimators))
     items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
-    titles = {"map": "bias", "expectation": "at this n", "critical": "95 % null quantile",
-              "approximation": "± approx."}  # fmt: skip
-    items += [(titles.get(name, name), formatting.TERMS[name]) for name in dict.fromkeys(names)]
+    items += [(name, formatting.TERMS[name]) for name in dict.fromkeys(names)]
     folded = Folded("Definitions of terms", (Listing(terms=tuple(items)),))
     return Section("terms", "How to read this report", (folded,))
 
@@ -357,9 +355,9 @@ def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
         e["interval"] is not None and e["interval"]["covers"] not in (None, "the population")
         for e in results
     ):
-        names.append("expectation")
+        names.append("at this n")
     if any(e["squared"] for e in results):
         names.append("root")
     if any((e["approximation"] or {}).get("kind") not in (None, "exact") for e in results):
-        names.append("approximation")
+        names.append("± approx.")
     return names

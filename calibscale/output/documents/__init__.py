@@ -155,7 +155,7 @@ def test(result: dict[str, Any]) -> doc.Article:
         f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict,
         doc.section("tests", "Tests", *comparisons.test_blocks(
             [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
-        *doc.closing(shown, ["calibrated", "p-value", "critical"],
+        *doc.closing(shown, ["calibrated", "p-value", "95 % null quantile"],
                      [t["statistic"] for t in tests]),
         reasons=several,
     )  # fmt: skip

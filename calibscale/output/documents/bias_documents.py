@@ -72,7 +72,7 @@ def _map_figure(
     caption += "2.3 % above 2 and 2.3 % below −2). The darkest shade is a bias of "
     caption += f"{formatting.number(cells.largest, 2)} or more."
     numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
-    draw = partial(plot_bias_map, cells, name, _categories(points["source"], name))
+    draw = partial(plot_bias_map, cells, name, formatting.categories(points["source"], name))
     return doc.Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
 
 
@@ -89,11 +89,6 @@ def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
         "Bias over the prediction; above 0 predictions are too low.",
         _most_biased(points, shown, "Data of the plot: most biased points"),
     )
-
-
-def _categories(source: dict[str, Any] | None, name: str | None) -> Sequence[str]:
-    """Names of the values 0, 1, … of a categorical covariate; empty for a numerical one."""
-    return ((source or {}).get("categories") or {}).get(name, ())
 
 
 def _value(source: dict[str, Any] | None, name: str, value: float | None) -> str:
@@ -216,7 +211,7 @@ def curve_figures(
         ]  # fmt: skip
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
-        title, names = f"Bias over {label}{split}", _categories(source, name)
+        title, names = f"Bias over {label}{split}", formatting.categories(source, name)
         draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
         caption = f"{title}; above 0 predictions are too low."
         numbers = _curve_table(drawn, label, source, name)
@@ -256,7 +251,7 @@ def bias(result: dict[str, Any]) -> doc.Article:
         f"{doc.size_of(result)}{', over ' + names if names else ''}",
         verdict,
         doc.section("map", "Map", *map_blocks(result)),
-        *doc.closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
+        *doc.closing(result, ["calibrated", "bias"], remarks=result["notes"] or ()),
     )  # fmt: skip
 
 
@@ -289,7 +284,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
                     _scores(result["recalibration"], _held_out(result["recalibration"]))),
         doc.section("against", "Comparison with another model", *_against(against, level)),
         *doc.closing(
-            result, ["calibrated", "map", "interval", "p-value", "critical", "adjusted"],
+            result, ["calibrated", "bias", "interval", "p-value", "95 % null quantile", "adjusted"],
             ["klce"], result["notes"] or (),
         ),
         reasons=reasons,

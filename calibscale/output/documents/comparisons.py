@@ -79,8 +79,6 @@ def _null_note(tests: Sequence[Tested]) -> str:
     first = tests[0].test
     if first["null"] == "hoeffding":
         return "p-values are upper bounds, by Hoeffding's inequality"
-    if first["null"] is None:
-        return ""
     count = max(one.test["replicates"] or 0 for one in tests)
     what = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
     drawn = f"{what} drawn from the predictions" if first["null"] == "labels" else first["null"]

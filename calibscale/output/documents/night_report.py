@@ -363,10 +363,10 @@ def _terms(night: dict[str, Any]) -> list[str]:
     names = ["calibrated", "window", *doc.interval_terms(every)]
     names += ["threshold"] if night["thresholds"] else []
     if any(w["tests"] for w in night["windows"]):
-        names += ["p-value", "critical"]
+        names += ["p-value", "95 % null quantile"]
     names += ["band"] if any(w["reliability"] for w in night["windows"]) else []
     names += ["evidence"] if night["alarms"] is not None else []
     names += ["drift", "adjusted"] if night["drift"] is not None else []
-    for key, term in (("ranking", "rank"), ("selection", "risk"), ("bias", "map")):
+    for key, term in (("ranking", "rank"), ("selection", "risk"), ("bias", "bias")):
         names += [term] if night[key] is not None else []
     return [*names, *(["unlabelled"] if night["n_unlabelled"] else [])]
