@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -284,13 +284,18 @@ def closing(
 
 def left_out(result: dict[str, Any]) -> Table | None:
     """Table of excluded rows by reason; None if all rows were used."""
-    counts = {"without a label yet": result["n_unlabelled"]} if result["n_unlabelled"] else {}
-    for reason, n in (result["dropped"] or {}).items():
-        counts[f"dropped: {reason.replace('_', ' ')}"] = n
-    if not counts:
+    rows = [(reason, formatting.count(n)) for reason, n in exclusions(result, "dropped: ")]
+    if not rows:
         return None
-    rows = [(status, formatting.count(n)) for status, n in counts.items()]
     return table("Rows", ("status", "rows"), [("used", formatting.count(result["n"])), *rows])
+
+
+def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str, int]]:
+    """Reasons for excluding rows, and numbers of rows; `dropped` precedes reasons for dropping."""
+    if result["n_unlabelled"]:
+        yield "without a label yet", result["n_unlabelled"]
+    for reason, n in (result["dropped"] or {}).items():
+        yield f"{dropped}{reason.replace('_', ' ')}", n
 
 
 def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:

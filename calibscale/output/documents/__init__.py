@@ -214,9 +214,7 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         verb = "is" if len(first) == 1 else "are equally"
         verdict = f"{formatting.joined(first)} {verb} the best calibrated of "
         verdict += formatting.plural(len(models), "model")
-        best = (
-            (models[0]["rank_probabilities"] or [None])[0] if len(first) == 1 and several else None
-        )
+        best = models[0]["p_best"] if len(first) == 1 and several else None
         verdict += f" with probability {formatting.probability(best)}" if best is not None else ""
     sentences = []
     if len(result["differences"]) > 1:
@@ -242,12 +240,7 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         + f" rows{doc.clusters_of(result)}"
     )
     excluded = [
-        (m["name"], reason.replace("_", " "), formatting.count(n))
-        for m in models
-        for reason, n in {
-            **({"without a label yet": m["n_unlabelled"]} if m["n_unlabelled"] else {}),
-            **(m["dropped"] or {}),
-        }.items()
+        (m["name"], reason, formatting.count(n)) for m in models for reason, n in doc.exclusions(m)
     ]
     columns = ("model", "reason", "rows")
     left = doc.table("Rows that were left out", columns, excluded) if excluded else None

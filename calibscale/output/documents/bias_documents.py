@@ -181,11 +181,9 @@ def segment_blocks(errors: dict[str, Any] | None, level: float) -> list[doc.Bloc
     columns = formatting.joined(list(errors["columns"]), len(errors["columns"]))
     text = f"Multicalibration error {formatting.number(errors['error'])}: the largest ECCE of "
     text += f"{formatting.plural(errors['count'], 'segment')} of {columns} is "
-    text += (
-        f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for the "
-    )
-    text += "largest of all segments)"
-    return [doc.Paragraph(f"{text}."), *biased_groups(errors["listed"], level, "segment")]
+    text += f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for "
+    text += "the largest of all segments)."
+    return [doc.Paragraph(text), *biased_groups(errors["listed"], level, "segment")]
 
 
 # ---------------------------------------------------------------- curves of an audit
@@ -324,20 +322,19 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
     """Table of the scores of each method or model."""
     if not scores:
         return None
-    infinite = [s["log_loss"] is None and s["brier"] is not None for s in scores]
-    reasons = ["; ".join(filter(None, (formatting.fitted((s["fitted"] or {}).get("parameters")),
-                                       s["reason"], s["note"],
-                                       "a label had the probability 0" * unbounded)))
-               for s, unbounded in zip(scores, infinite, strict=True)]  # fmt: skip
-    rows = [
-        (s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
-         formatting.number(s["brier"]),
-         "∞" if unbounded else formatting.number(s["log_loss"]), formatting.number(s["klce"]),
-         formatting.p_value(s["p_value"], bool(s["test"]) and comparisons.is_smallest_p(s["test"])),
-         reason)
-        for s, unbounded, reason in zip(scores, infinite, reasons, strict=True)
-    ]  # fmt: skip
-    last = doc.text_column("remark") if any(reasons) else None
+    rows = []
+    for s in scores:
+        unbounded = s["log_loss"] is None and s["brier"] is not None
+        least = s["test"] is not None and comparisons.is_smallest_p(s["test"])
+        remarks = (formatting.fitted((s["fitted"] or {}).get("parameters")), s["reason"], s["note"],
+                   "a label had the probability 0" * unbounded)  # fmt: skip
+        rows.append((
+            s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
+            formatting.number(s["brier"]), "∞" if unbounded else formatting.number(s["log_loss"]),
+            formatting.number(s["klce"]), formatting.p_value(s["p_value"], least),
+            "; ".join(filter(None, remarks)),
+        ))  # fmt: skip
+    last = doc.text_column("remark") if any(row[-1] for row in rows) else None
     head = ("method", "rows", "ece", "brier", "nll", "klce", "p-value", last)
     return doc.table("Scores", head, rows, note)
 

@@ -14,7 +14,6 @@ from calibscale.output.documents.night_sections import (
     day_figure,
     head,
     missing_value,
-    newest,
     observed,
     over,
     size_figure,
@@ -22,7 +21,7 @@ from calibscale.output.documents.night_sections import (
     value_limits,
     what,
 )
-from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
+from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
 
 
 def nightly(night: dict[str, Any]) -> doc.Article:

@@ -308,11 +308,6 @@ _GROUP_SERIES = 20  # maximum number of groups drawn in a trend
 _NAMED_GROUPS, _LETTERS = 6, 12  # maximum number and length of group names beside their lines
 
 
-def newest(values: Sequence[float | None]) -> float | None:
-    """Last value that is not missing."""
-    return next((v for v in reversed(values) if v is not None), None)
-
-
 def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
     """Plots of the rows and estimates of each day."""
     trend = night["trend"]
@@ -357,7 +352,7 @@ def _trend_figure(
         for g in groups[:_GROUP_SERIES]
     ]  # fmt: skip
     caption = f"{formatting.day(days[0])} to {formatting.day(days[-1])}, last "
-    caption += f"{formatting.number(newest(values))}."
+    caption += f"{formatting.number(day_plots.newest(values))}."
     for limit in limits:
         if limit not in near:
             caption += f" The threshold {limit.name} is far outside the plot."
