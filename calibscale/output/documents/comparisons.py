@@ -195,23 +195,20 @@ def difference_table(
 
 def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     """Plot and table of differences from the baseline."""
-    results = drift["results"]
-    base = drift["baseline"]
-    window = formatting.window(drift["window"]) if drift["window"] else "the window"
-    title = f"{window[:1].upper()}{window[1:]} against the baseline"
-    if base is not None and base["first"] and base["last"]:
-        title += f", {formatting.day(base['first'])} to {formatting.day(base['last'])}"
-        title += f" ({formatting.count(base['n'])} rows)" if base["n"] is not None else ""
+    results, base, window = drift["results"], drift["baseline"], formatting.window(drift["window"])
+    title = (
+        f"{window[:1].upper()}{window[1:]} against the baseline, {formatting.day(base['first'])}"
+    )
+    title += f" to {formatting.day(base['last'])} ({formatting.count(base['n'])} rows)"
     if not results:
         return [doc.Paragraph(f"{title}: no comparison is possible yet.")]
-    level = next((d["level"] for d in results if d["level"] is not None), None)
-    alpha = 0.05 if level is None else 1 - level
+    level = results[0]["level"]
     by_estimator: dict[str, list[IntervalRow]] = {}
     for d in sorted(results, key=lambda d: d["group"] is not None):
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
         row = IntervalRow(
             formatting.group(column, d["group"]), d["difference"], d["low"], d["high"],
-            significant(p, alpha + 1e-12),
+            significant(p, 1 - level + 1e-12),
         )  # fmt: skip
         by_estimator.setdefault(formatting.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
@@ -233,7 +230,7 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     return [doc.Paragraph(f"{title}."), plots, doc.Folded("Differences and p-values", (listed,))]
 
 
-def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float | None) -> doc.Figure:
+def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float) -> doc.Figure:
     names = formatting.joined([strip.title for strip in some])
     caption = (
         f"{names}: change since the baseline. Significance is by p-values adjusted for all "

@@ -255,11 +255,11 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
          "p": d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]}
         for d in ranking["differences"] or ()
     ]  # fmt: skip
-    by = ranking["by"] or "value"
-    blocks: list[doc.Block | None] = [*comparisons.ranking_blocks(models, by, ranking["level"])]
-    if ranking["window"]:
-        blocks.insert(0, doc.Paragraph(f"Over {formatting.window(ranking['window'])}."))
-    return [*blocks, comparisons.difference_table(differences, ranking["level"])]
+    return [
+        doc.Paragraph(f"Over {formatting.window(ranking['window'])}."),
+        *comparisons.ranking_blocks(models, ranking["by"], ranking["level"]),
+        comparisons.difference_table(differences, ranking["level"]),
+    ]
 
 
 # ---------------------------------------------------------------- evidence over time

@@ -43,7 +43,7 @@ def head(night: dict[str, Any]) -> Head:
         state = "breached" if breached else "alarm"
         return Head(state, verdict, (*basis, *_processes(night), *limits))
     if breached:
-        size, basis = _breach(night, breached)
+        size, basis = _breach(night)
         return Head("breached", f"Breached: {count}{size and '; '}{size}", (*basis, *limits))
     if night["status"] == "breached":
         return Head("breached", "Breached")
@@ -222,13 +222,10 @@ def _gap(
 # ---------------------------------------------------------------- thresholds
 
 
-def _breach(night: dict[str, Any], breached: list[dict[str, Any]]) -> tuple[str, list[str]]:
+def _breach(night: dict[str, Any]) -> tuple[str, list[str]]:
     """Size of the error in the window of the first breached threshold, and its groups."""
-    errors = [
-        t for t in breached
-        if t["estimator"] not in (None, *_SCORES)
-        and t["quantity"] in (None, "value", "low", "high")
-    ]  # fmt: skip
+    breached = [t for t, _ in value_limits(night) if t["breached"]]
+    errors = [t for t in breached if t["estimator"] not in _SCORES]
     first = errors[0]["window"] if errors else None
     window = next((w for w in night["windows"] if w["name"] == first), None)
     if window is None:
@@ -257,15 +254,13 @@ def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
 
 
 def _limit_text(night: dict[str, Any], t: dict[str, Any]) -> str:
-    where = f" over {over(night, t['window'])}" if t["window"] else ""
     side, limit = ("above", t["above"]) if t["above"] is not None else ("below", t["below"])
-    return f"{what(t)}{where}, {side} {formatting.given(limit)}"
+    return f"{what(t)} over {over(night, t['window'])}, {side} {formatting.given(limit)}"
 
 
 def what(t: dict[str, Any]) -> str:
     """Estimator and quantity that a threshold limits."""
-    quantity = QUANTITIES.get(t["quantity"] or "value", t["quantity"])
-    return f"{t['estimator'] or t['name']}, {quantity}"
+    return f"{t['estimator']}, {QUANTITIES[t['quantity']]}"
 
 
 def observed(t: dict[str, Any]) -> str:
