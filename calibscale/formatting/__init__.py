@@ -232,6 +232,22 @@ def notion(name: str | None) -> str:
     return NOTIONS.get(name or "", name or "–")
 
 
+def outcome(notion: str | None) -> str:
+    """Name of the observed quantity of a reliability diagram."""
+    if notion == "pit":
+        return "outcomes below"
+    return "accuracy" if notion in (None, "top_label") else "observed frequency"
+
+
+def prediction(diagram: dict[str, Any]) -> str:
+    """Name of the predicted quantity of a reliability diagram."""
+    if diagram["notion"] in (None, "top_label", "pit"):
+        return "quantile level" if diagram["notion"] == "pit" else "confidence"
+    k = 1 if diagram.get("class") is None else diagram["class"]
+    names = (diagram.get("source") or {}).get("class_names")
+    return f"predicted P(y = {names[k] if names else k})"
+
+
 def label(estimate: dict[str, Any]) -> str:
     """Name of an estimator, with its notion if ambiguous."""
     name = str(estimate["estimator"])

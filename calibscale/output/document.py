@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from calibscale import formatting
 from calibscale.estimators import SUMMARIES
 from calibscale.formatting import name_of
+from calibscale.results import EXACT, POPULATION
 
 
 @dataclass(frozen=True)
@@ -354,15 +355,13 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
 def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
     """Terms needed to explain a list of estimates."""
     names = []
-    if any(e["interval"] is not None for e in results):
+    intervals = [e["interval"] for e in results if e["interval"] is not None]
+    if intervals:
         names.append("interval")
-    if any(
-        e["interval"] is not None and e["interval"]["covers"] not in (None, "the population")
-        for e in results
-    ):
+    if any(interval["covers"] != POPULATION for interval in intervals):
         names.append("at this n")
     if any(e["squared"] for e in results):
         names.append("root")
-    if any((e["approximation"] or {}).get("kind") not in (None, "exact") for e in results):
+    if any(e["approximation"]["kind"] != EXACT.kind for e in results):
         names.append("± approx.")
     return names

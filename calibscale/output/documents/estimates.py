@@ -20,17 +20,12 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
 )
-from calibscale.output.plots.prediction_plots import (
-    RELIABILITY_HEIGHT,
-    outcome,
-    plot_reliability,
-    prediction,
-)
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
 from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of
+from calibscale.results import EXACT, POPULATION, THIS_N
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _ALPHA = 0.05  # level of tests
-THIS_N = "the expectation at this n"
 
 
 class Place(NamedTuple):
@@ -187,9 +182,8 @@ def estimate_table(
     remarks += ["± approx.: numerical error of an approximation, not sampling error"] * approximate
     covered: dict[str, list[str]] = {}
     for e in every:
-        covers = (e["interval"] or {"covers": None})["covers"]
-        if covers not in (None, "the population"):
-            covered.setdefault(covers, []).append(e["estimator"])
+        if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
+            covered.setdefault(e["interval"]["covers"], []).append(e["estimator"])
     remarks += [
         f"intervals of {', '.join(dict.fromkeys(some))} cover {covers}, which exceeds the "
         "population value"
@@ -238,10 +232,9 @@ def noise(estimate: dict[str, Any], name: str = "value") -> list[str | doc.Cell]
 
 
 def _approximation(estimate: dict[str, Any]) -> str:
-    approximation = estimate["approximation"]
-    if approximation is None or approximation["kind"] in (None, "exact"):
+    error = estimate["approximation"]["error"]
+    if estimate["approximation"]["kind"] == EXACT.kind:
         return ""
-    error = approximation["error"]
     return "unknown" if error is None else formatting.number(error, 2)
 
 
@@ -369,7 +362,7 @@ def reliability_figure(
     if not filled:
         return None
     level = interval_name(diagram["level"])
-    names = outcome(diagram["notion"]), prediction(diagram)
+    names = formatting.outcome(diagram["notion"]), formatting.prediction(diagram)
     outside = [b for b in filled if b["outside"]]
     ece = "" if diagram["ece"] is None else f", {formatting.ece(diagram)}"
     summary = f"{len(outside)} of {formatting.plural(len(filled), unit(diagram))} outside the band"

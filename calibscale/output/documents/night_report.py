@@ -73,12 +73,9 @@ def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _subtitle(night: dict[str, Any]) -> str:
-    text = f"Night of {formatting.day(night['day'])}"
     created = night["created"]
-    if created:
-        text += f", computed {created[:16].replace('T', ' ')}"
-        text += " UTC" if created.endswith(("+00:00", "Z")) else ""
-    return text
+    text = f"Night of {formatting.day(night['day'])}, computed {created[:16].replace('T', ' ')}"
+    return text + " UTC" * created.endswith(("+00:00", "Z"))
 
 
 # ---------------------------------------------------------------- key numbers
