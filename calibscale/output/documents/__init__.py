@@ -30,12 +30,11 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
     every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
     audited = (result["source"] or {}).get("forecast") is None  # audits are of classes
-    hint = "To test which groups are biased, run {}"
     grouped = [
         doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *estimates.group_blocks(
             one["column"], [{**g, "group": g["name"] or g["value"]} for g in one["values"]], "",
             worst_first=True,
-        ), *[doc.Paragraph(hint.format(_audit_command(one["column"])))] * audited)
+        ), _audit_hint(one["column"]) if audited else None)
         for i, one in enumerate(columns)
     ]  # fmt: skip
     p_values = result.get("adjusted_p_values")
@@ -67,10 +66,11 @@ def check(result: dict[str, Any]) -> doc.Article:
     return replace(evaluation(result), title=f"Check of {doc.source_name(result)}")
 
 
-def _audit_command(column: str) -> str:
+def _audit_hint(column: str) -> doc.Paragraph:
     name, _, ranges = column.rpartition(":")
     name = name if ranges.isdecimal() and name else column
-    return f"calibscale audit STORE --covariates {name}"
+    command = f"calibscale audit STORE --covariates {name}"
+    return doc.Paragraph(f"To test which groups are biased, run {command}")
 
 
 def _first_value(results: list[dict[str, Any]]) -> str:
@@ -234,11 +234,9 @@ def ranking(result: dict[str, Any]) -> doc.Article:
          **dict(zip(("low", "high"), estimates.ends(d), strict=True))}
         for d in result["differences"]
     ]  # fmt: skip
-    rows = sorted({m["n"] for m in models if m["n"] is not None})
-    subtitle = (
-        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ()))
-        + f" rows{doc.clusters_of(result)}"
-    )
+    rows = [m["n"] for m in models]
+    sizes = [f"{n:,}" for n in sorted({min(rows), max(rows)})] if rows else []
+    subtitle = f"{' to '.join(sizes)} rows{doc.clusters_of(result)}"
     excluded = [
         (m["name"], reason, formatting.count(n)) for m in models for reason, n in doc.exclusions(m)
     ]

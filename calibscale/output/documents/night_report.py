@@ -311,19 +311,18 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
 
 
 def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> doc.Table:
-    alarms = night["alarms"]
-
-    def row(name: str, notion: str, log: float | None, at: float | None, process: Any) -> Any:
-        since = f"alarm since {formatting.day(process['since'])}" if process["since"] else "alarm"
-        state = doc.Cell(since, "breached") if process["alarm"] else doc.Cell("no alarm", "fine")
-        return name, state, formatting.evidence(log), formatting.evidence(at), notion
-
-    combined = row("combined", "–", newest(alarms["log_evidence"]), alarms["threshold"], alarms)
-    rows = [combined] + [
-        row(formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]),
-            newest(p["log_evidence"]), p["threshold"], p)
+    named = [("combined", "–", night["alarms"])] + [
+        (formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]), p)
         for p in sorted(processes, key=lambda p: -(newest(p["log_evidence"]) or 0.0))
-    ]  # fmt: skip
+    ]
+    rows = []
+    for name, notion, p in named:
+        since = f"alarm since {formatting.day(p['since'])}" if p["since"] else "alarm"
+        state = doc.Cell(since, "breached") if p["alarm"] else doc.Cell("no alarm", "fine")
+        rows.append((
+            name, state, formatting.evidence(newest(p["log_evidence"])),
+            formatting.evidence(p["threshold"]), notion,
+        ))  # fmt: skip
     text = doc.text_column
     head = ("process", text("state"), "current E", "threshold", text("notion"))
     return doc.table("Evidence of each process", head, rows)
