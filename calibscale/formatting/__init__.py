@@ -6,7 +6,7 @@ import ast
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calibscale.errors import OptionError
@@ -34,24 +34,24 @@ NOTIONS = {
 TERMS = {
     "calibrated": "of the rows with a prediction of 0.8, 80 % come true",
     "interval": "confidence interval: it covers the true value with the stated probability",
-    "expectation": "an interval marked “at this n” covers the expectation of a biased estimate, "
+    "at this n": "an interval marked “at this n” covers the expectation of a biased estimate, "
     "not the value of the population",
     "root": "the square root of a squared error, in the units of a probability",
-    "approximation": "the error of a faster computation, not of sampling",
+    "± approx.": "the error of a faster computation, not of sampling",
     "window": "a range of days, with the same results as one pass over all of their rows",
     "threshold": "a limit set in advance in the job file",
     "p-value": "the probability of a value at least as large by chance alone; ≤ marks the smallest "
     "p-value of this number of replicates",
     "adjusted": "a p-value corrected for the number of tests (by Holm, or for groups by Westfall "
     "and Young)",
-    "critical": "a calibrated model stays below this value in 95 % of cases",
+    "95 % null quantile": "a calibrated model stays below this value in 95 % of cases",
     "evidence": "E is the gain of a bet against calibration: if the model is calibrated, the "
     "probability that E ever reaches 20 is at most 5 %, at any number of looks",
     "drift": "change of the error since the baseline",
     "band": "range of a bin's frequency if the model were calibrated; red points lie outside",
     "rank": "position in the order of models, with its probability",
     "risk": "distance of an estimator from the true error, up to a constant; smaller is better",
-    "map": f"{SIGN}; here near a point",
+    "bias": f"{SIGN}; here near a point",
     "unlabelled": "rows whose label is not known yet; they are used once it is",
     "power": "the probability that the test detects the bias",
 }
@@ -232,6 +232,22 @@ def notion(name: str | None) -> str:
     return NOTIONS.get(name or "", name or "–")
 
 
+def outcome(notion: str | None) -> str:
+    """Name of the observed quantity of a reliability diagram."""
+    if notion == "pit":
+        return "outcomes below"
+    return "accuracy" if notion in (None, "top_label") else "observed frequency"
+
+
+def prediction(diagram: dict[str, Any]) -> str:
+    """Name of the predicted quantity of a reliability diagram."""
+    if diagram["notion"] in (None, "top_label", "pit"):
+        return "quantile level" if diagram["notion"] == "pit" else "confidence"
+    k = 1 if diagram.get("class") is None else diagram["class"]
+    names = (diagram.get("source") or {}).get("class_names")
+    return f"predicted P(y = {names[k] if names else k})"
+
+
 def label(estimate: dict[str, Any]) -> str:
     """Name of an estimator, with its notion if ambiguous."""
     name = str(estimate["estimator"])
@@ -249,9 +265,14 @@ def group(column: str | None, value: float | str | None) -> str:
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 
 
+def categories(source: dict[str, Any] | None, covariate: str | None) -> Sequence[str]:
+    """Names of the values 0, 1, … of a categorical covariate; empty for a numerical one."""
+    return ((source or {}).get("categories") or {}).get(covariate, ())
+
+
 def level(source: dict[str, Any] | None, covariate: str | None, value: Any) -> Any:
     """Value of a covariate, or the name of its category if the source has names."""
-    names = ((source or {}).get("categories") or {}).get(covariate, ())
+    names = categories(source, covariate)
     has_name = isinstance(value, int | float) and value in range(len(names))
     return names[int(value)] if has_name else value
 
@@ -338,12 +359,13 @@ def clean(text: str) -> str:
     return _DIRECTION.sub("", "".join(visible))
 
 
-def printed(value: Any, shown: Callable[[str], str]) -> Any:
-    """Return a JSON value with converted texts; NaN and infinity become None."""
+def printed(value: Any, shown: Callable[[str], str], kind: type[dict[str, Any]] = dict) -> Any:
+    """Return a JSON value with converted texts, and objects of `kind`; NaN and ∞ become None."""
     if isinstance(value, dict):
-        return {shown(str(key)): printed(item, shown) for key, item in value.items()}
+        items = value.items()
+        return kind((shown(str(key)), printed(item, shown, kind)) for key, item in items)
     if isinstance(value, list | tuple):
-        return [printed(item, shown) for item in value]
+        return [printed(item, shown, kind) for item in value]
     if isinstance(value, str):
         return shown(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from calibscale import formatting
 from calibscale.estimators import SUMMARIES
 from calibscale.formatting import name_of
+from calibscale.results import EXACT, POPULATION
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Article:
     verdict: str
     state: str = ""
     reasons: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = field(default=())
+    sections: tuple[Section, ...] = ()
     duration: str = ""
 
     @property
@@ -169,17 +170,32 @@ class Article:
         """Subtitle and computing time."""
         return f"{self.subtitle}, {self.duration}" if self.duration else self.subtitle
 
+    @property
+    def figures(self) -> list[Figure]:
+        """Plots of all sections."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        return [plot for block in blocks if isinstance(block, Figures) for plot in block.items]
+
 
 def table(
-    caption: str, head: Sequence[str | TableColumn], rows: Sequence[Row], note: str = ""
+    caption: str, head: Sequence[str | TableColumn | None], rows: Iterable[Row], note: str = ""
 ) -> Table:
-    """Make a table of texts; by default the first column is text, the others are numbers."""
+    """Make a table of texts; by default the first column is text, the others are numbers.
+
+    Columns whose header is None are left out.
+    """
     columns = tuple(
         h if isinstance(h, TableColumn) else TableColumn(h, numbers=i > 0)
         for i, h in enumerate(head)
+        if h is not None
     )
     cells = tuple(
-        tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows
+        tuple(
+            cell if isinstance(cell, Cell) else Cell(cell)
+            for h, cell in zip(head, row, strict=True)
+            if h is not None
+        )
+        for row in rows
     )
     return Table(caption, columns, cells, note)
 
@@ -194,6 +210,19 @@ def section(name: str, title: str, *blocks: Block | None, detail: bool = False) 
     """Make a section, or None if all blocks are None."""
     present = tuple(block for block in blocks if block is not None)
     return Section(name, title, present, detail) if present else None
+
+
+def article(
+    title: str,
+    subtitle: str,
+    verdict: str,
+    *sections: Section | None,
+    state: str = "",
+    reasons: tuple[str, ...] = (),
+) -> Article:
+    """Make a document of the sections that are not None."""
+    present = tuple(one for one in sections if one is not None)
+    return Article(title, subtitle, verdict, state, reasons, present)
 
 
 # ---------------------------------------------------------------- shared sections
@@ -256,13 +285,18 @@ def closing(
 
 def left_out(result: dict[str, Any]) -> Table | None:
     """Table of excluded rows by reason; None if all rows were used."""
-    counts = {"without a label yet": result["n_unlabelled"]} if result["n_unlabelled"] else {}
-    for reason, n in (result["dropped"] or {}).items():
-        counts[f"dropped: {reason.replace('_', ' ')}"] = n
-    if not counts:
+    rows = [(reason, formatting.count(n)) for reason, n in exclusions(result, "dropped: ")]
+    if not rows:
         return None
-    rows = [(status, formatting.count(n)) for status, n in counts.items()]
     return table("Rows", ("status", "rows"), [("used", formatting.count(result["n"])), *rows])
+
+
+def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str, int]]:
+    """Reasons for excluding rows, and numbers of rows; `dropped` precedes reasons for dropping."""
+    if result["n_unlabelled"]:
+        yield "without a label yet", result["n_unlabelled"]
+    for reason, n in (result["dropped"] or {}).items():
+        yield f"{dropped}{reason.replace('_', ' ')}", n
 
 
 def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
@@ -280,30 +314,25 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     """Section that defines each term and estimator of the report."""
     listed = dict.fromkeys(map(name_of, estimators))
     items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
-    titles = {"map": "bias", "expectation": "at this n", "critical": "95 % null quantile",
-              "approximation": "± approx."}  # fmt: skip
-    items += [(titles.get(name, name), formatting.TERMS[name]) for name in dict.fromkeys(names)]
+    items += [(name, formatting.TERMS[name]) for name in dict.fromkeys(names)]
     folded = Folded("Definitions of terms", (Listing(terms=tuple(items)),))
     return Section("terms", "How to read this report", (folded,))
 
 
 def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
     """Section of all parameters and versions."""
-    blocks: list[Block] = []
-    values = {**others, **(result.get("parameters") or {})}
-    flat = list(_flat(values))
-    if flat:
-        blocks.append(table("Settings", ("parameter", "value"), flat))
-    source = result.get("source")
-    if source:
-        blocks.append(table("Source", ("property", "value"), list(_flat(source))))
-    versions = result.get("versions") or {}
-    if versions:
-        named = [(name, formatting.plain(version)) for name, version in versions.items()]
-        blocks.append(table("Versions", ("package", "version"), named))
-    if not blocks:
-        blocks.append(Paragraph("The result contains no parameters."))
-    folded = Folded("All parameters and versions", tuple(blocks))
+    settings = {**others, **(result.get("parameters") or {})}
+    tables = (
+        table(caption, head, list(_flat(values)))
+        for caption, head, values in (
+            ("Settings", ("parameter", "value"), settings),
+            ("Source", ("property", "value"), result.get("source") or {}),
+            ("Versions", ("package", "version"), result.get("versions") or {}),
+        )
+        if values
+    )
+    none = (Paragraph("The result contains no parameters."),)
+    folded = Folded("All parameters and versions", tuple(tables) or none)
     return Section("settings", "Parameters", (folded,))
 
 
@@ -323,23 +352,16 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
             yield name, formatting.plain(item)
 
 
-def only(*sections: Section | None) -> tuple[Section, ...]:
-    """Sections that are not None."""
-    return tuple(one for one in sections if one is not None)
-
-
 def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
     """Terms needed to explain a list of estimates."""
     names = []
-    if any(e["interval"] is not None for e in results):
+    intervals = [e["interval"] for e in results if e["interval"] is not None]
+    if intervals:
         names.append("interval")
-    if any(
-        e["interval"] is not None and e["interval"]["covers"] not in (None, "the population")
-        for e in results
-    ):
-        names.append("expectation")
+    if any(interval["covers"] != POPULATION for interval in intervals):
+        names.append("at this n")
     if any(e["squared"] for e in results):
         names.append("root")
-    if any((e["approximation"] or {}).get("kind") not in (None, "exact") for e in results):
-        names.append("approximation")
+    if any(e["approximation"]["kind"] != EXACT.kind for e in results):
+        names.append("± approx.")
     return names

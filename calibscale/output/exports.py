@@ -15,7 +15,7 @@ from typing import Any
 from calibscale.atomic_files import replacing, write_json
 from calibscale.errors import OptionError, require
 from calibscale.formatting import plural
-from calibscale.output.document import Article, Figure, Figures, Table
+from calibscale.output.document import Table
 from calibscale.output.documents import document
 from calibscale.output.plots.pictures import FORMATS, add_legend, save_picture
 from calibscale.output.plots.prediction_plots import plot_reliability
@@ -97,14 +97,9 @@ def save(result: Any, path: str | Path) -> None:
     writers[suffix](result, path)
 
 
-def _figures(article: Article) -> list[Figure]:
-    blocks = [block for section in article.sections for block in section.blocks]
-    return [plot for block in blocks if isinstance(block, Figures) for plot in block.items]
-
-
 def plot(result: Any, ax: Any) -> Any:
     """Draw the first plot of the report of a result; see `Shown.plot`."""
-    first = next(iter(_figures(document(result))), None)
+    first = next(iter(document(result).figures), None)
     if first is None:
         raise OptionError("there is nothing to draw: the result has no estimates with a value")
     if ax is not None or getattr(result, "judged", "") == "each class":
@@ -118,15 +113,14 @@ def plot(result: Any, ax: Any) -> Any:
 def notebook_page(result: Any) -> str:
     """HTML of the verdict, the first table and the first plot of a result, without scripts."""
     article = document(result)
-    first = next(iter(_figures(article)), None)
+    plots = article.figures[:1]
     tables = (
         block for section in article.sections if section.name not in _CLOSING
         for block in section.blocks if isinstance(block, Table)
     )  # fmt: skip
-    table = next(tables, None if first is None else first.numbers)
-    if table is not None:
-        table = _listed(table)
-    return as_page("notebook.html", article=article, table=table, plots=[first] if first else [])
+    table = next(tables, plots[0].numbers if plots else None)
+    listed = None if table is None else _listed(table)
+    return as_page("notebook.html", article=article, table=listed, plots=plots)
 
 
 def _listed(table: Table) -> Table:

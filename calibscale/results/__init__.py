@@ -439,12 +439,6 @@ class Labelled(Generic[_Part]):
         return len(getattr(self, self.parts[0]))
 
 
-def stratum(value: float) -> Json:
-    """Value of the covariate that separates groups of rows, with the name of a category."""
-    name = getattr(value, "name", None)
-    return {"value": value} if name is None else {"value": value, "name": name}
-
-
 def not_there(name: str, computed: Iterable[str]) -> str:
     """Message of the KeyError for the name of a result."""
     return f"{name!r} was not computed; computed: {', '.join(dict.fromkeys(computed)) or 'none'}"

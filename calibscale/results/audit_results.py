@@ -55,7 +55,19 @@ def name_of(where: tuple[Where, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Group(Declared):
+class _Rows(Declared):
+    """Rows that meet conditions, with their bias: the fields that groups and segments share."""
+
+    where: tuple[Where, ...]
+    n: Count
+    effective_rows: Size
+    mean_prediction: float
+    frequency: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Group(_Rows):
     """Bias of a group of rows.
 
     Attributes
@@ -90,12 +102,6 @@ class Group(Declared):
         rare events and not symmetric, see `excess_limits`.
     """
 
-    where: tuple[Where, ...]
-    n: Count
-    effective_rows: Size
-    mean_prediction: float
-    frequency: float
-    bias: float
     standard_error: float
     null_error: float
     z: float
@@ -115,7 +121,7 @@ class Group(Declared):
 
 
 @dataclass(frozen=True)
-class Segment(Declared):
+class Segment(_Rows):
     """Calibration errors of a segment, an intersection of values or ranges of covariates.
 
     Attributes
@@ -143,12 +149,6 @@ class Segment(Declared):
         over all segments, see `StepDown`.
     """
 
-    where: tuple[Where, ...]
-    n: Count
-    effective_rows: Size
-    mean_prediction: float
-    frequency: float
-    bias: float
     low: float
     high: float
     ecce: float

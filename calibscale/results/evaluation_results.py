@@ -29,17 +29,29 @@ from calibscale.results import (
     Source,
     SourceRows,
     key,
-    stratum,
 )
 from calibscale.results.exported import Row, Tabular
 
 _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
 
 
-def _grouped(column: str | None, groups: dict[float, Any]) -> Iterator[tuple[Row, Any]]:
-    """Values of groups, with the columns of tidy tables that name the group."""
-    for value, some in groups.items():
-        yield {"covariate": column, "group": getattr(value, "name", value)}, some
+def _grouped(column: str | None, groups: dict[float, Json]) -> Json | None:
+    """JSON object of groups by value of a column, with the names of categories."""
+    if column is None:
+        return None
+    values = []
+    for value, group in groups.items():
+        name = getattr(value, "name", None)
+        values.append({"value": value, **({} if name is None else {"name": name}), **group})
+    return {"column": column, "values": values}
+
+
+def _strata(overall: Any, *columns: tuple[str | None, dict[float, Any]]) -> Iterator[Any]:
+    """Values of all rows and of groups, with the columns of tidy tables that name the group."""
+    yield {"covariate": None, "group": None} if columns[0][1] else {}, overall
+    for column, groups in columns:
+        for value, some in groups.items():
+            yield {"covariate": column, "group": getattr(value, "name", value)}, some
 
 
 class Range(NamedTuple):
@@ -237,13 +249,11 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     @property
     def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUPS]:
         """Estimates by value of `group_by`; None without it."""
-        if self.group_by is None:
-            return None
-        values = [
-            {**stratum(value), "n": some[0].n if some else 0, "results": some}
+        groups = {
+            value: {"n": some[0].n if some else 0, "results": some}
             for value, some in self.groups.items()
-        ]
-        return {"column": self.group_by, "values": values}
+        }
+        return _grouped(self.group_by, groups)
 
     @property
     def other_groups(self) -> Computed[Omitted[list[Annotated[Json | None, _GROUPS]]]]:
@@ -251,9 +261,8 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
         return [other.grouped for other in self.others]
 
     def _strata(self) -> Iterator[tuple[Row, Iterable[Estimate]]]:
-        yield {"covariate": None, "group": None} if self.groups else {}, self.estimates
-        for one in (self, *self.others):
-            yield from _grouped(one.group_by, one.groups)
+        columns = [(one.group_by, one.groups) for one in (self, *self.others)]
+        return _strata(self.estimates, *columns)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{e.estimator}={e.value}" for e in self.estimates)
@@ -308,23 +317,17 @@ class Reliability(Outcome, SourceRows):
     @property
     def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUP_CURVES]:
         """Curves by value of `group_by`; None without it."""
-        if self.group_by is None:
-            return None
-        values = [{**stratum(value), **curve.to_dict()} for value, curve in self.groups.items()]
-        return {"column": self.group_by, "values": values}
+        curves = {value: curve.to_dict() for value, curve in self.groups.items()}
+        return _grouped(self.group_by, curves)
 
     def _strata(self) -> Iterator[tuple[Row, Iterable[ReliabilityBin]]]:
-        for names, curve in self._curves():
+        for names, curve in _strata(self.overall, (self.group_by, self.groups)):
             yield names, curve.bins
 
     def _measured(self) -> Iterator[Row]:
-        for names, curve in self._curves():
+        for names, curve in _strata(self.overall, (self.group_by, self.groups)):
             yield {**names, "name": "ece", "value": curve.ece}
             yield {**names, "name": "tce2_debiased", "value": curve.tce2_debiased}
-
-    def _curves(self) -> Iterator[tuple[Row, ReliabilityCurve]]:
-        yield {"covariate": None, "group": None} if self.groups else {}, self.overall
-        yield from _grouped(self.group_by, self.groups)
 
     @property
     def bins(self) -> tuple[ReliabilityBin, ...]:

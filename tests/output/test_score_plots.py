@@ -10,7 +10,6 @@ from matplotlib.figure import Figure as Canvas
 
 import calibscale as cs
 from calibscale.output.documents import article_of, document
-from calibscale.output.exports import _figures as figures
 from calibscale.output.plots import plot_corp, plot_cumulative, plot_murphy, plot_risk_coverage
 from calibscale.output.reading import read
 from tests.support.score_peers import rows
@@ -91,20 +90,20 @@ def test_risk_coverage__ends_at_the_error_rate(result):
 
 
 def test_documents__draw_each_curve_once_and_omit_malformed_ones(result):
-    titles = [figure.title for figure in figures(document(result))]
+    titles = [figure.title for figure in document(result).figures]
     assert titles == [
         "Cumulative differences", "CORP reliability diagram", "Murphy diagram",
         "Risk–coverage curve",
     ]  # fmt: skip
     value = result.to_dict()
     del value["results"][NAMES.index("corp")]["details"]["band"]  # an earlier version's
-    assert len(figures(article_of(read(value)))[1].draw().collections) == 1
+    assert len(article_of(read(value)).figures[1].draw().collections) == 1
     curves = [("murphy", "murphy", "score"), ("aurc", "risk_coverage", "risk")]
     for name, key, column in curves:
         for bad in (None, [], {"x": 1}, "text", [{"x": 1}], {column: [1.0, None]}):
             broken = copy.deepcopy(value)
             broken["results"][NAMES.index(name)]["details"][key] = bad
-            assert len(figures(article_of(read(broken)))) == 3
+            assert len(article_of(read(broken)).figures) == 3
     with pytest.raises(cs.OptionError, match="ecce_mad, positive class has no murphy that can be"):
         plot_murphy(result["ecce_mad"])
 

@@ -5,32 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from calibscale import formatting
 from calibscale.errors import require
 from calibscale.formatting import clean, one_line
 from calibscale.output import document as doc
-from calibscale.output.documents import comparisons
+from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import audit, bias
-from calibscale.output.documents.estimates import (
-    NOISE,
-    NOISE_NOTE,
-    Place,
-    ends,
-    estimate_blocks,
-    group_blocks,
-    interval_name,
-    noise,
-    pit_table,
-    reliability_figure,
-    score_figures,
-    unit,
-)
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
-from calibscale.results import Declared, Object, members
+from calibscale.results import Declared
 
 _ALPHA = 0.05  # level of tests
 
@@ -44,38 +30,33 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
     every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
     audited = (result["source"] or {}).get("forecast") is None  # audits are of classes
-    hint = "To test which groups are biased, run {}"
     grouped = [
-        doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *group_blocks(
+        doc.section(f"groups{i or ''}", f"Groups by {one['column']}", *estimates.group_blocks(
             one["column"], [{**g, "group": g["name"] or g["value"]} for g in one["values"]], "",
             worst_first=True,
-        ), *[doc.Paragraph(hint.format(_audit_command(one["column"])))] * audited)
+        ), _audit_hint(one["column"]) if audited else None)
         for i, one in enumerate(columns)
     ]  # fmt: skip
     p_values = result.get("adjusted_p_values")
-    blocks = estimate_blocks([Place("", results, result["n"])], "estimator", p_values)
-    bins = result["reliability"]
-    band: list[str] = []
-    diagram = (
-        reliability_figure({**bins, "source": result["source"]}, "of all rows") if bins else None
-    )
-    plots = list(score_figures(results))
-    if diagram is not None:
+    place = estimates.Place("", results, result["n"])
+    blocks = estimates.estimate_blocks([place], "estimator", p_values)
+    plots, band = list(estimates.score_figures(results)), []
+    diagram = {**(result["reliability"] or {"bins": ()}), "source": result["source"]}
+    figure = estimates.reliability_figure(diagram, "of all rows")
+    if figure is not None:
         band = ["band"]
-        plots.insert(0, replace(diagram, title="Reliability of all rows"))
+        plots.insert(0, replace(figure, title="Reliability of all rows"))
     if plots:
         blocks = [doc.Figures(tuple(plots)), *blocks[1:]]  # the table has the intervals
-    return doc.Article(
+    return doc.article(
         f"Calibration of {doc.source_name(result)}", doc.size_of(result),
         (result["verdict"] or _first_value(results)).removesuffix("."),
-        sections=doc.only(
-            doc.section("estimates", "Estimates", *blocks),
-            *grouped,
-            *doc.closing(
-                result,
-                ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
-                [e["estimator"] for e in every], doc.estimator_notes(every),
-            ),
+        doc.section("estimates", "Estimates", *blocks),
+        *grouped,
+        *doc.closing(
+            result,
+            ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
+            [e["estimator"] for e in every], doc.estimator_notes(every),
         ),
     )  # fmt: skip
 
@@ -85,10 +66,11 @@ def check(result: dict[str, Any]) -> doc.Article:
     return replace(evaluation(result), title=f"Check of {doc.source_name(result)}")
 
 
-def _audit_command(column: str) -> str:
+def _audit_hint(column: str) -> doc.Paragraph:
     name, _, ranges = column.rpartition(":")
     name = name if ranges.isdecimal() and name else column
-    return f"calibscale audit STORE --covariates {name}"
+    command = f"calibscale audit STORE --covariates {name}"
+    return doc.Paragraph(f"To test which groups are biased, run {command}")
 
 
 def _first_value(results: list[dict[str, Any]]) -> str:
@@ -98,10 +80,7 @@ def _first_value(results: list[dict[str, Any]]) -> str:
         if name in by_name:
             estimate = by_name[name]
             text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
-            if None not in ends(estimate):
-                level = interval_name(estimate["interval"]["level"])
-                text += f" ({level} {formatting.span(*ends(estimate))})"
-            return text
+            return text + estimates.in_brackets(estimate)
     return "No estimate has a value"
 
 
@@ -112,14 +91,15 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     filled = [b for curve in curves for b in curve["bins"] if b["frequency"] is not None]
     outside = sum(bool(b["outside"]) for b in filled)
     level = result["level"]
-    verdict = f"{outside} of {formatting.plural(len(filled), unit(result))} outside the band"
+    bins = formatting.plural(len(filled), estimates.unit(result))
+    verdict = f"{outside} of {bins} outside the band"
     if level is not None:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not by_class and result["ece"] is not None:
         verdict += f"; {formatting.ece(result)}"
     if not filled:
         verdict = result["reason"] or "There are no bins"
-    plots = [reliability_figure(result, "of all rows", in_text=True)]
+    plots = [estimates.reliability_figure(result, "of all rows", in_text=True)]
     listed = None
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
@@ -129,28 +109,26 @@ def reliability(result: dict[str, Any]) -> doc.Article:
         for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
             judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
-            plots.append(reliability_figure(judged, where, reference))
+            plots.append(estimates.reliability_figure(judged, where, reference))
         rows = [
-            (name, formatting.count(g["n"]), formatting.number(g["ece"]), *noise(g, "ece"),
-             formatting.number(g["tce2_debiased"]))
+            (name, formatting.count(g["n"]), formatting.number(g["ece"]),
+             *estimates.noise(g, "ece"), formatting.number(g["tce2_debiased"]))
             for name, g in zip(whom, groups, strict=True)
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
-        columns = (head, "rows", "ece", *NOISE, "tce2_debiased")
-        listed = doc.table(caption, columns, rows, NOISE_NOTE)
+        columns = (head, "rows", "ece", *estimates.NOISE, "tce2_debiased")
+        listed = doc.table(caption, columns, rows, estimates.NOISE_NOTE)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")
         notion = f"class {names[k] if names else k}"
-    return doc.Article(
+    return doc.article(
         f"Reliability of {doc.source_name(result)}", f"{doc.size_of(result)}, {notion}", verdict,
-        sections=doc.only(
-            doc.section("reliability", "Reliability", doc.figures(plots), pit_table(result)),
-            doc.section("groups", "Groups", listed),
-            *doc.closing(
-                result, ["calibrated", "interval", "band"],
-                ["quantile_ece"] if result["notion"] == "pit" else ["ece", "tce2_debiased"],
-            ),
+        doc.section("reliability", "Reliability", doc.figures(plots), estimates.pit_table(result)),
+        doc.section("groups", "Groups", listed),
+        *doc.closing(
+            result, ["calibrated", "interval", "band"],
+            ["quantile_ece"] if result["notion"] == "pit" else ["ece", "tce2_debiased"],
         ),
     )  # fmt: skip
 
@@ -173,14 +151,13 @@ def test(result: dict[str, Any]) -> doc.Article:
     own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
     seed = tests[0]["seed"] if tests else None
     shown = {**result, "parameters": {**run, **own, "seed": seed}}
-    return doc.Article(
-        f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict, reasons=several,
-        sections=doc.only(
-            doc.section("tests", "Tests", *comparisons.test_blocks(
-                [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
-            *doc.closing(shown, ["calibrated", "p-value", "critical"],
-                         [t["statistic"] for t in tests]),
-        ),
+    return doc.article(
+        f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict,
+        doc.section("tests", "Tests", *comparisons.test_blocks(
+            [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
+        *doc.closing(shown, ["calibrated", "p-value", "95 % null quantile"],
+                     [t["statistic"] for t in tests]),
+        reasons=several,
     )  # fmt: skip
 
 
@@ -199,13 +176,12 @@ def recalibration(result: dict[str, Any]) -> doc.Article:
         formatting.number(result[key]) if result[key] is not None else "∞"
         for key in ("log_loss_before", "log_loss_after")
     )
-    return doc.Article(
+    return doc.article(
         f"Recalibration fitted to {doc.source_name(result)}", doc.size_of(result),
         f"{result['method'].replace('_', ' ')}{': '[errors.keys() == {'temperature'}:]}"
         + ", ".join(texts),
+        *doc.closing(result, ["calibrated"], ["nll"], result["notes"] or (), **result["settings"]),
         reasons=(f"Log loss on the rows of the fit: {before} before, {after} after.",),
-        sections=doc.only(*doc.closing(result, ["calibrated"], ["nll"], result["notes"] or (),
-                               **result["settings"])),
     )  # fmt: skip
 
 
@@ -216,18 +192,13 @@ def selection(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale select``."""
     chosen = result["selected"]
     verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
-    verdict += formatting.number(chosen["estimate"])
-    if chosen["interval"] is not None:
-        level = interval_name(chosen["interval"]["level"])
-        verdict += f" ({level} {formatting.span(*ends(chosen))})"
+    verdict += formatting.number(chosen["estimate"]) + estimates.in_brackets(chosen)
     features = {"features": result["features"]} if result.get("features") else {}
-    return doc.Article(
+    return doc.article(
         f"Selection of an estimator for {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.notion(result['notion'])}", verdict,
-        sections=doc.only(
-            doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
-            *doc.closing(result, ["calibrated", "risk", "root"], **features),
-        ),
+        doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
+        *doc.closing(result, ["calibrated", "risk", "root"], **features),
     )  # fmt: skip
 
 
@@ -243,9 +214,7 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         verb = "is" if len(first) == 1 else "are equally"
         verdict = f"{formatting.joined(first)} {verb} the best calibrated of "
         verdict += formatting.plural(len(models), "model")
-        best = (
-            (models[0]["rank_probabilities"] or [None])[0] if len(first) == 1 and several else None
-        )
+        best = models[0]["p_best"] if len(first) == 1 and several else None
         verdict += f" with probability {formatting.probability(best)}" if best is not None else ""
     sentences = []
     if len(result["differences"]) > 1:
@@ -262,34 +231,25 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         )
     differences = [
         {"first": d["worse"], "second": d["better"], "value": d["value"], "p": d["p_adjusted"],
-         **dict(zip(("low", "high"), ends(d), strict=True))}
+         **dict(zip(("low", "high"), estimates.ends(d), strict=True))}
         for d in result["differences"]
     ]  # fmt: skip
-    rows = sorted({m["n"] for m in models if m["n"] is not None})
-    subtitle = (
-        " to ".join(f"{n:,}" for n in dict.fromkeys((rows[0], rows[-1]) if rows else ()))
-        + f" rows{doc.clusters_of(result)}"
-    )
+    rows = [m["n"] for m in models]
+    sizes = [f"{n:,}" for n in sorted({min(rows), max(rows)})] if rows else []
+    subtitle = f"{' to '.join(sizes)} rows{doc.clusters_of(result)}"
     excluded = [
-        (m["name"], reason.replace("_", " "), formatting.count(n))
-        for m in models
-        for reason, n in {
-            **({"without a label yet": m["n_unlabelled"]} if m["n_unlabelled"] else {}),
-            **(m["dropped"] or {}),
-        }.items()
+        (m["name"], reason, formatting.count(n)) for m in models for reason, n in doc.exclusions(m)
     ]
     columns = ("model", "reason", "rows")
     left = doc.table("Rows that were left out", columns, excluded) if excluded else None
-    return doc.Article(
+    return doc.article(
         f"Ranking by {result['estimator']}", subtitle, verdict,
-        sections=doc.only(
-            doc.section("ranking", "Models",
+        doc.section("ranking", "Models",
                     *comparisons.ranking_blocks(models, result["estimator"], level, sentences),
-                    comparisons.difference_table(differences, level, ("model", "minus"))),
-            *doc.closing(
-                result, ["calibrated", "interval", "rank", "adjusted", *doc.interval_terms(models)],
-                [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
-            ),
+                    comparisons.difference_table(differences, level)),
+        *doc.closing(
+            result, ["calibrated", "interval", "rank", "adjusted", *doc.interval_terms(models)],
+            [result["estimator"]], result["notes"] or (), [left], **(result["common"] or {}),
         ),
     )  # fmt: skip
 
@@ -323,14 +283,12 @@ def power(result: dict[str, Any]) -> doc.Article:
         caption = f"Share of detections by the number of rows. {verdict}."
         draw, label = partial(plot_power, result), "Power by the number of rows"
         shown = doc.Figures((doc.Figure(draw, CURVE_HEIGHT, label, caption, listed, in_text=True),))
-    return doc.Article(
+    return doc.article(
         f"Required rows: {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",
         verdict,
-        sections=doc.only(
-            doc.section("power", "Power", shown),
-            *doc.closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
-        ),
+        doc.section("power", "Power", shown),
+        *doc.closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
     )  # fmt: skip
 
 
@@ -358,6 +316,13 @@ def article_of(result: dict[str, Any]) -> doc.Article:
     return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
 
 
+class Completed(dict[str, Any]):
+    """JSON object in which keys that it need not have, and has not, are None, as in `read`."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
 def document(result: Any) -> doc.Article:
     """Document of a result; control characters of names are escaped.
 
@@ -374,33 +339,8 @@ def document(result: Any) -> doc.Article:
     'Calibration of arrays'
     """
     value = formatting.printed(
-        completed(Declared.to_dict(result), type(result)), lambda text: clean(one_line(text))
+        Declared.to_dict(result), lambda text: clean(one_line(text)), Completed
     )
     histograms = getattr(result, "histograms", ())
     value["histograms"] = {one.covariate: (one.edges, one.counts) for one in histograms}
     return article_of(value)
-
-
-def completed(value: Any, declared: Any) -> Any:
-    """JSON value with every key of its declaration, as `reading.read` returns it."""
-    if isinstance(value, list):
-        return [completed(item, declared) for item in value]
-    kind = _declaration(declared)
-    if not isinstance(value, dict) or kind is None:
-        return value
-    out = {"schema": value["schema"]} if "schema" in value else {}
-    for member in members(kind):
-        if "inline" in member.marks:
-            out |= completed(value, member.type)
-        else:
-            out[member.key] = completed(value.get(member.key), member.type)
-    return out
-
-
-def _declaration(hint: Any) -> Any:
-    """First declaration in an annotation; None without any, and for other dictionaries."""
-    for each in (hint, *getattr(hint, "__metadata__", ())):
-        if isinstance(each, Object) or (isinstance(each, type) and issubclass(each, Declared)):
-            return each
-    arguments = () if get_origin(hint) is dict else get_args(hint)
-    return next((one for one in map(_declaration, arguments) if one is not None), None)

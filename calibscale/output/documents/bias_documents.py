@@ -9,14 +9,8 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.output import document as doc
-from calibscale.output.documents.comparisons import Tested, is_smallest_p, test_blocks
-from calibscale.output.documents.estimates import ends, interval_name, strip_table
-from calibscale.output.plots.curve_plots import (
-    IntervalPanel,
-    IntervalRow,
-    intervals_height,
-    plot_intervals,
-)
+from calibscale.output.documents import comparisons, estimates
+from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
 from calibscale.output.plots.prediction_plots import (
     CURVES_HEIGHT,
     MAP_HEIGHT,
@@ -33,18 +27,6 @@ _MAX_BARS = 14  # groups in a plot
 _INTERVAL = "95 % interval"
 
 
-def _with_limits(points: dict[str, Any]) -> dict[str, Any]:
-    """Add interval limits and z to points or a curve of an older result, which lacks them."""
-    if points.get("low") is not None:
-        return points
-    both = list(zip(points["bias"], points["standard_error"], strict=True))
-    limits = {
-        name: [None if b is None or e is None else b + sign * e for b, e in both]
-        for name, sign in (("low", -2), ("high", 2))
-    }
-    return {**points, **limits, "z": [b / e if b is not None and e else None for b, e in both]}
-
-
 # ---------------------------------------------------------------- the map
 
 
@@ -56,7 +38,7 @@ def _z(points: dict[str, Any], i: int) -> float:
 
 def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
     """A map for each covariate, or a curve without covariates, and the most biased points."""
-    points = {**_with_limits(result["points"]), "source": result["source"]}
+    points = {**result["points"], "source": result["source"]}
     bias, masked = points["bias"], points["masked"]
     shown = [
         i for i, value in enumerate(bias)
@@ -90,7 +72,7 @@ def _map_figure(
     caption += "2.3 % above 2 and 2.3 % below −2). The darkest shade is a bias of "
     caption += f"{formatting.number(cells.largest, 2)} or more."
     numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
-    draw = partial(plot_bias_map, cells, name, _categories(points["source"], name))
+    draw = partial(plot_bias_map, cells, name, formatting.categories(points["source"], name))
     return doc.Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
 
 
@@ -107,11 +89,6 @@ def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
         "Bias over the prediction; above 0 predictions are too low.",
         _most_biased(points, shown, "Data of the plot: most biased points"),
     )
-
-
-def _categories(source: dict[str, Any] | None, name: str | None) -> Sequence[str]:
-    """Names of the values 0, 1, … of a categorical covariate; empty for a numerical one."""
-    return ((source or {}).get("categories") or {}).get(name, ())
 
 
 def _value(source: dict[str, Any] | None, name: str, value: float | None) -> str:
@@ -160,44 +137,36 @@ def biased_groups(
     """Plot and table of groups by |z|, or of segments, with simultaneous intervals."""
     if not groups:
         return []
-    segments = kind == "segment"
     alpha = 1 - level + 1e-12
-
-    def alert(g: dict[str, Any]) -> bool:
-        return g["adjusted"] is not None and g["adjusted"] <= alpha
-
     shown = groups[:_MAX_BARS]
     rows = tuple(
-        IntervalRow(
-            f"{g[kind]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"], alert(g)
-        )
+        IntervalRow(f"{g[kind]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"],
+                    estimates.significant(g["adjusted"], alpha))
         for g in shown
-    )
-    strip = IntervalPanel("bias y − p", rows, zero=True)
+    )  # fmt: skip
+    panel = IntervalPanel("bias y − p", rows, zero=True)
     count = len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
     some = some if count > len(shown) else f"All {kind}s"
-    intervals = f"simultaneous {interval_name(level)}s over all {count:,}"
-    figure = doc.Figure(
-        partial(plot_intervals, [strip], "bias", alert=f"adjusted p ≤ {1 - level:.2g}"),
-        intervals_height([strip]),
-        f"Bias of {kind}s: {some}",
+    intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
+    figure = estimates.interval_figure(
+        [panel], f"Bias of {kind}s: {some}",
         f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
-        strip_table([strip], f"Data of the plot: bias of {kind}s", kind, level, "bias"),
+        f"bias of {kind}s", ("quantity", kind, "bias", estimates.interval_name(level)),
+        point="bias", interval="interval", alert=f"adjusted p ≤ {1 - level:.2g}",
     )  # fmt: skip
     listed = [
         (
             g[kind], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
             formatting.number(g["frequency"]), formatting.signed(g["bias"]),
-            formatting.span(g["low"], g["high"]),
-            *([formatting.number(g["scaled"])] if segments else []),
-            doc.Cell(formatting.p_value(g["adjusted"]), "breached" if alert(g) else ""),
+            formatting.span(g["low"], g["high"]), formatting.number(g.get("scaled")),
+            estimates.p_cell(g["adjusted"], alpha),
         )
         for g in groups
     ]  # fmt: skip
     head = (
-        kind, "rows", "mean prediction", "frequency", "bias", interval_name(level),
-        *(["ECCE/σ"] if segments else []), "adjusted p",
+        kind, "rows", "mean prediction", "frequency", "bias", estimates.interval_name(level),
+        "ECCE/σ" if kind == "segment" else None, "adjusted p",
     )  # fmt: skip
     title = f"{kind.capitalize()}s by their bias"
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
@@ -212,11 +181,9 @@ def segment_blocks(errors: dict[str, Any] | None, level: float) -> list[doc.Bloc
     columns = formatting.joined(list(errors["columns"]), len(errors["columns"]))
     text = f"Multicalibration error {formatting.number(errors['error'])}: the largest ECCE of "
     text += f"{formatting.plural(errors['count'], 'segment')} of {columns} is "
-    text += (
-        f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for the "
-    )
-    text += "largest of all segments)"
-    return [doc.Paragraph(f"{text}."), *biased_groups(errors["listed"], level, "segment")]
+    text += f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for "
+    text += "the largest of all segments)."
+    return [doc.Paragraph(text), *biased_groups(errors["listed"], level, "segment")]
 
 
 # ---------------------------------------------------------------- curves of an audit
@@ -238,11 +205,11 @@ def curve_figures(
             BiasLine(formatting.group(c["by"], formatting.level(source, c["by"],
             c["level"])) if c["by"] else "",
                   c["x"], c["bias"], c["low"], c["high"])
-            for c in map(_with_limits, some)
+            for c in some
         ]  # fmt: skip
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
-        title, names = f"Bias over {label}{split}", _categories(source, name)
+        title, names = f"Bias over {label}{split}", formatting.categories(source, name)
         draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
         caption = f"{title}; above 0 predictions are too low."
         numbers = _curve_table(drawn, label, source, name)
@@ -254,17 +221,14 @@ def _curve_table(
     curves: Sequence[BiasLine], label: str, source: dict[str, Any] | None, name: str | None
 ) -> doc.Table:
     """Table of about 20 points of each curve."""
-    several = len(curves) > 1
-    rows = []
-    for curve in curves:
-        step = max(1, len(curve.x) // 20)
-        for i in range(0, len(curve.x), step):
-            row = [_value(source, name or "", curve.x[i]), formatting.signed(curve.bias[i]),
-                   formatting.span(curve.low[i], curve.high[i])]  # fmt: skip
-            rows.append([curve.name, *row] if several else row)
-    head: list[str | doc.TableColumn] = [doc.TableColumn(label), "bias", _INTERVAL]
-    return doc.table(f"Data of the plot: bias over {label}", ["curve", *head] if several else head,
-                 rows)  # fmt: skip
+    rows = [
+        (curve.name, _value(source, name or "", curve.x[i]), formatting.signed(curve.bias[i]),
+         formatting.span(curve.low[i], curve.high[i]))
+        for curve in curves
+        for i in range(0, len(curve.x), max(1, len(curve.x) // 20))
+    ]  # fmt: skip
+    head = ("curve" if len(curves) > 1 else None, doc.TableColumn(label), "bias", _INTERVAL)
+    return doc.table(f"Data of the plot: bias over {label}", head, rows)
 
 
 # ---------------------------------------------------------------- documents
@@ -280,14 +244,12 @@ def bias(result: dict[str, Any]) -> doc.Article:
     if biases:
         verdict = f"The bias is between {formatting.signed(min(biases), 3)} and "
         verdict += formatting.signed(max(biases), 3)
-    return doc.Article(
+    return doc.article(
         f"Local bias of {doc.source_name(result)}",
         f"{doc.size_of(result)}{', over ' + names if names else ''}",
         verdict,
-        sections=doc.only(
-            doc.section("map", "Map", *map_blocks(result)),
-            *doc.closing(result, ["calibrated", "map"], remarks=result["notes"] or ()),
-        ),
+        doc.section("map", "Map", *map_blocks(result)),
+        *doc.closing(result, ["calibrated", "bias"], remarks=result["notes"] or ()),
     )  # fmt: skip
 
 
@@ -306,32 +268,30 @@ def audit(result: dict[str, Any]) -> doc.Article:
     where = result["source"]
     regions = result["map"]["regions"] if result["map"] is not None else ()
     listed = region_table(regions, where, "Most biased regions of the map") if regions else None
-    return doc.Article(
+    return doc.article(
         f"Audit of {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.notion(result['notion'])}",
         result["verdict"][:1].upper() + result["verdict"][1:],
-        reasons=reasons,
-        sections=doc.only(
-            doc.section("tests", "Tests of local calibration",
-                    *test_blocks(tests, "covariates", 1 - level + 1e-12)),
-            doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
-            doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
-            doc.section("curves", "Where predictions are biased",
+        doc.section("tests", "Tests of local calibration",
+                    *comparisons.test_blocks(tests, "covariates", 1 - level + 1e-12)),
+        doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
+        doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
+        doc.section("curves", "Where predictions are biased",
                     curve_figures(result["curves"], where, result.get("histograms", {})), listed),
-            doc.section("recalibration", "After recalibration",
+        doc.section("recalibration", "After recalibration",
                     _scores(result["recalibration"], _held_out(result["recalibration"]))),
-            doc.section("against", "Comparison with another model", *_against(against, level)),
-            *doc.closing(
-                result, ["calibrated", "map", "interval", "p-value", "critical", "adjusted"],
-                ["klce"], result["notes"] or (),
-            ),
+        doc.section("against", "Comparison with another model", *_against(against, level)),
+        *doc.closing(
+            result, ["calibrated", "bias", "interval", "p-value", "95 % null quantile", "adjusted"],
+            ["klce"], result["notes"] or (),
         ),
+        reasons=reasons,
     )  # fmt: skip
 
 
 def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
-    biased = [g for g in groups if g["adjusted"] is not None and g["adjusted"] <= 1 - level + 1e-12]
+    biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
     for direction, sign in (("low", 1), ("high", -1)):
         named = [f"{g['group']} ({formatting.signed(g['bias'], 3)})" for g in biased
                  if sign * g["bias"] > 0]  # fmt: skip
@@ -349,12 +309,12 @@ def _held_out(scores: list[dict[str, Any]] | None) -> str:
     return note
 
 
-def _local_tests(tests: dict[str, Any], model: str) -> list[Tested]:
+def _local_tests(tests: dict[str, Any], model: str) -> list[comparisons.Tested]:
     prefix = f"{model}: " if model else ""
     return [
-        Tested(f"{prefix}all covariates", tests["joint"]),
-        Tested(f"{prefix}no covariate", tests["calibration"]),
-        *(Tested(f"{prefix}{t['covariate']}", t, t["adjusted"]) for t in tests["each"]),
+        comparisons.Tested(f"{prefix}all covariates", tests["joint"]),
+        comparisons.Tested(f"{prefix}no covariate", tests["calibration"]),
+        *(comparisons.Tested(f"{prefix}{t['covariate']}", t, t["adjusted"]) for t in tests["each"]),
     ]
 
 
@@ -362,23 +322,21 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
     """Table of the scores of each method or model."""
     if not scores:
         return None
-    infinite = [s["log_loss"] is None and s["brier"] is not None for s in scores]
-    reasons = ["; ".join(filter(None, (formatting.fitted((s["fitted"] or {}).get("parameters")),
-                                       s["reason"], s["note"],
-                                       "a label had the probability 0" * unbounded)))
-               for s, unbounded in zip(scores, infinite, strict=True)]  # fmt: skip
-    remarks = any(reasons)
-    rows = [
-        (s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
-         formatting.number(s["brier"]),
-         "∞" if unbounded else formatting.number(s["log_loss"]), formatting.number(s["klce"]),
-         formatting.p_value(s["p_value"], s["test"] is not None and is_smallest_p(s["test"])),
-         *([reason] if remarks else []))
-        for s, unbounded, reason in zip(scores, infinite, reasons, strict=True)
-    ]  # fmt: skip
-    head = ["method", "rows", "ece", "brier", "nll", "klce", "p-value"]
-    last = [doc.text_column("remark")] if remarks else []
-    return doc.table("Scores", [*head, *last], rows, note)
+    rows = []
+    for s in scores:
+        unbounded = s["log_loss"] is None and s["brier"] is not None
+        least = s["test"] is not None and comparisons.is_smallest_p(s["test"])
+        remarks = (formatting.fitted((s["fitted"] or {}).get("parameters")), s["reason"], s["note"],
+                   "a label had the probability 0" * unbounded)  # fmt: skip
+        rows.append((
+            s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
+            formatting.number(s["brier"]), "∞" if unbounded else formatting.number(s["log_loss"]),
+            formatting.number(s["klce"]), formatting.p_value(s["p_value"], least),
+            "; ".join(filter(None, remarks)),
+        ))  # fmt: skip
+    last = doc.text_column("remark") if any(row[-1] for row in rows) else None
+    head = ("method", "rows", "ece", "brier", "nll", "klce", "p-value", last)
+    return doc.table("Scores", head, rows, note)
 
 
 def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]:
@@ -386,10 +344,11 @@ def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]
         return []
     rows = [
         (d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
-         formatting.signed(d["difference"]), formatting.span(*ends(d)))
+         formatting.signed(d["difference"]), formatting.span(*estimates.ends(d)))
         for d in comparison["differences"]
     ]  # fmt: skip
-    head = ("estimator", "this model", comparison["name"], "difference", interval_name(level))
+    interval = estimates.interval_name(level)
+    head = ("estimator", "this model", comparison["name"], "difference", interval)
     listed = doc.table(
         "Both models on the same rows", head, rows, "below 0 the other model is better"
     )

@@ -8,33 +8,23 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.output.document import (
-    Block,
-    Cell,
-    Figure,
-    Figures,
-    Folded,
-    Paragraph,
-    TableColumn,
-    figures,
-    table,
-    text_column,
-)
+from calibscale.output import document as doc
 from calibscale.output.documents.estimates import (
     NOISE,
     NOISE_NOTE,
     ends,
+    interval_figure,
     interval_name,
+    level_of,
     noise,
-    strip_table,
+    p_cell,
+    significant,
 )
 from calibscale.output.plots.curve_plots import (
     CURVE_HEIGHT,
     IntervalPanel,
     IntervalRow,
     in_pictures,
-    intervals_height,
-    plot_intervals,
     plot_risk,
     root_risk,
     root_spread,
@@ -54,30 +44,30 @@ def is_smallest_p(test: dict[str, Any]) -> bool:
     return bool(test["replicates"]) and test["exceedances"] == 0
 
 
-def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[Block | None]:
+def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Block | None]:
     """Values compared with the null, and p-values."""
     if not tests:
         return []
-    adjusted = any(one.adjusted is not None for one in tests)
-    several = any(one.place for one in tests)
-    head: list[str | TableColumn] = ["statistic"]
-    head += [text_column(what), "value"] if several else ["value"]
-    head += ["95 % null quantile", "p-value", *(["adjusted"] if adjusted else [])]
-    rows: list[list[str | Cell]] = []
-    for place, test, holm in tests:
-        p, smallest = test["p_value"], is_smallest_p(test)
-        state = "breached" if p is not None and p <= alpha else ""
-        row: list[str | Cell] = [_statistic(test), *([place] if several else [])]
-        row += [formatting.number(test["value"]), formatting.number(test["critical_value"])]
-        row += [Cell(formatting.p_value(p, smallest), state)]
-        rows.append([*row, *([formatting.p_value(holm)] if adjusted else [])])
+    head = (
+        "statistic", doc.text_column(what) if any(one.place for one in tests) else None, "value",
+        "95 % null quantile", "p-value",
+        "adjusted" if any(one.adjusted is not None for one in tests) else None,
+    )  # fmt: skip
+    rows = [
+        (
+            _statistic(test), place, formatting.number(test["value"]),
+            formatting.number(test["critical_value"]),
+            p_cell(test["p_value"], alpha, is_smallest_p(test)), formatting.p_value(adjusted),
+        )
+        for place, test, adjusted in tests
+    ]  # fmt: skip
     missing = dict.fromkeys(
         f"{_statistic(one.test)}: {one.test['reason']}" for one in tests if one.test["reason"]
     )
     return [
         _null_figures(tests, what, alpha),
-        table("Tests of calibration", head, rows, _null_note(tests)),
-        *(Paragraph(f"{text}.") for text in missing),
+        doc.table("Tests of calibration", head, rows, _null_note(tests)),
+        *(doc.Paragraph(f"{text}.") for text in missing),
     ]
 
 
@@ -89,8 +79,6 @@ def _null_note(tests: Sequence[Tested]) -> str:
     first = tests[0].test
     if first["null"] == "hoeffding":
         return "p-values are upper bounds, by Hoeffding's inequality"
-    if first["null"] is None:
-        return ""
     count = max(one.test["replicates"] or 0 for one in tests)
     what = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
     drawn = f"{what} drawn from the predictions" if first["null"] == "labels" else first["null"]
@@ -105,7 +93,7 @@ def _null_note(tests: Sequence[Tested]) -> str:
     )  # fmt: skip
 
 
-def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures | None:
+def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figures | None:
     """Plots of observed values over the range of the null, if its quantiles are available."""
     by_statistic: dict[str, list[IntervalRow]] = {}
     for place, test, _ in tests:
@@ -114,8 +102,10 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
             continue
         quantiles = drawn["quantiles"]
         if "0.05" in quantiles and "0.95" in quantiles:
-            alert = test["p_value"] is not None and test["p_value"] <= alpha
-            ends = quantiles["0.05"], quantiles["0.95"]
+            ends, alert = (
+                (quantiles["0.05"], quantiles["0.95"]),
+                significant(test["p_value"], alpha),
+            )
             row = IntervalRow(place or "all rows", test["value"], *ends, alert, bar="rows")
             by_statistic.setdefault(_statistic(test), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
@@ -125,17 +115,12 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
         caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
         caption += "under calibration. A point far to the right of its bar is evidence against "
         caption += "calibration."
-        rows = [
-            (strip.title, r.label, formatting.number(r.value), formatting.span(r.low, r.high, 4))
-            for strip in some
-            for r in strip.rows
-        ]
-        head = ("statistic", text_column(what), "value", "5 % … 95 % null quantiles")
-        numbers = table(f"Data of the plot: tests of {names}", head, rows)
-        draw = partial(plot_intervals, some, "value", "central 90 % of the null",
-                       f"p ≤ {alpha:.2g}")  # fmt: skip
-        plots.append(Figure(draw, intervals_height(some), f"Tests of {names}", caption, numbers))
-    return figures(plots)
+        plots.append(interval_figure(
+            some, f"Tests of {names}", caption, f"tests of {names}",
+            ("statistic", what, "value", "5 % … 95 % null quantiles"), point="value",
+            interval="central 90 % of the null", alert=f"p ≤ {alpha:.2g}",
+        ))  # fmt: skip
+    return doc.figures(plots)
 
 
 # ---------------------------------------------------------------- ranking
@@ -143,22 +128,20 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> Figures |
 
 def ranking_blocks(
     models: Sequence[dict[str, Any]], by: str, level: float | None, notes: Sequence[str] = ()
-) -> list[Block]:
+) -> list[doc.Block]:
     """Plot and table of ranked models (keys: name, rank, value, interval, rank_probabilities)."""
     if not models:
         return []
     rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
-    strip = IntervalPanel(by, rows)
-    figure = Figure(
-        partial(plot_intervals, [strip], by, interval_name(level)), intervals_height([strip]),
-        f"Models by {by}",
+    figure = interval_figure(
+        [IntervalPanel(by, rows)], f"Models by {by}",
         f"{by} of each model, best calibrated first. If bars overlap, the order is uncertain.",
-        strip_table([strip], f"Data of the plot: models by {by}", "model", level),
+        f"models by {by}", ("quantity", "model", "value", interval_name(level)), point=by,
     )  # fmt: skip
-    return [Figures((figure,)), _models_table(models, by, level), *map(Paragraph, notes)]
+    return [doc.Figures((figure,)), _models_table(models, by, level), *map(doc.Paragraph, notes)]
 
 
-def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None) -> Block:
+def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None) -> doc.Block:
     n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
     scores = ("accuracy", "brier", "nll", "crps")
@@ -168,41 +151,41 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
     for model in models:
         given = list(model["rank_probabilities"] or ())[:n_ranks]
         probabilities = [
-            Cell(formatting.probability(p), "share", round(p, 3)) if p is not None else Cell("–")
+            "–" if p is None else doc.Cell(formatting.probability(p), "share", round(p, 3))
             for p in [*given, *[None] * (n_ranks - len(given))]
         ]
         rank = "–" if model["rank"] is None else str(model["rank"])
         rows.append((
             model["name"], rank, formatting.number(model["value"]),
-            formatting.span(*ends(model)), *(noise(model) if noisy else ()), *probabilities,
+            formatting.span(*ends(model)), *noise(model), *probabilities,
             *(formatting.number(model.get(key)) for key in extra),
         ))  # fmt: skip
-    head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else ()))
-    ranks = [TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
+    head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else (None, None)))
+    ranks = [doc.TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
     notes = ["P(rank): probability of the rank"] * bool(n_ranks) + [NOISE_NOTE] * noisy
-    return table(f"Models by {by}", (*head, *ranks, *extra), rows, "; ".join(notes))
+    return doc.table(f"Models by {by}", (*head, *ranks, *extra), rows, "; ".join(notes))
 
 
 def difference_table(
-    differences: Sequence[dict[str, Any]], level: float | None, names: tuple[str, str]
-) -> Block | None:
+    differences: Sequence[dict[str, Any]], level: float | None
+) -> doc.Block | None:
     """Table of paired differences (keys: first, second, value, low, high, p)."""
     if not differences:
         return None
     rows = []
     for d in differences:
-        differ = d["p"] is not None and level is not None and d["p"] <= 1 - level + 1e-12
-        state = Cell("different", "strong") if differ else "indistinguishable"
+        differ = level is not None and significant(d["p"], 1 - level + 1e-12)
+        state = doc.Cell("different", "strong") if differ else "indistinguishable"
         rows.append((
             d["first"], d["second"], formatting.signed(d["value"]),
             formatting.span(d["low"], d["high"]), formatting.p_value(d["p"]),
             "–" if d["p"] is None else state,
         ))  # fmt: skip
     head = (
-        names[0], text_column(names[1]), "difference", interval_name(level),
-        "adjusted p", text_column("state"),
+        "model", doc.text_column("minus"), "difference", interval_name(level),
+        "adjusted p", doc.text_column("state"),
     )  # fmt: skip
-    return table(
+    return doc.table(
         "Pairwise differences", head, rows, "p-values are adjusted for the number of pairs"
     )
 
@@ -210,29 +193,26 @@ def difference_table(
 # ---------------------------------------------------------------- drift
 
 
-def drift_blocks(drift: dict[str, Any], column: str | None) -> list[Block]:
+def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     """Plot and table of differences from the baseline."""
-    results = drift["results"]
-    base = drift["baseline"]
-    window = formatting.window(drift["window"]) if drift["window"] else "the window"
-    title = f"{window[:1].upper()}{window[1:]} against the baseline"
-    if base is not None and base["first"] and base["last"]:
-        title += f", {formatting.day(base['first'])} to {formatting.day(base['last'])}"
-        title += f" ({formatting.count(base['n'])} rows)" if base["n"] is not None else ""
+    results, base, window = drift["results"], drift["baseline"], formatting.window(drift["window"])
+    title = (
+        f"{window[:1].upper()}{window[1:]} against the baseline, {formatting.day(base['first'])}"
+    )
+    title += f" to {formatting.day(base['last'])} ({formatting.count(base['n'])} rows)"
     if not results:
-        return [Paragraph(f"{title}: no comparison is possible yet.")]
-    level = next((d["level"] for d in results if d["level"] is not None), None)
-    alpha = 0.05 if level is None else 1 - level
+        return [doc.Paragraph(f"{title}: no comparison is possible yet.")]
+    level = results[0]["level"]
     by_estimator: dict[str, list[IntervalRow]] = {}
     for d in sorted(results, key=lambda d: d["group"] is not None):
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
         row = IntervalRow(
             formatting.group(column, d["group"]), d["difference"], d["low"], d["high"],
-            p is not None and p <= alpha + 1e-12,
+            significant(p, 1 - level + 1e-12),
         )  # fmt: skip
         by_estimator.setdefault(formatting.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
-    plots = Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
+    plots = doc.Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
     rows = [
         (
             formatting.label(d), formatting.group(column, d["group"]),
@@ -243,28 +223,30 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[Block]:
         for d in results
     ]  # fmt: skip
     head = (
-        "estimator", text_column("group"), "difference", interval_name(level), "p-value",
+        "estimator", doc.text_column("group"), "difference", interval_name(level), "p-value",
         "adjusted",
     )  # fmt: skip
-    listed = table("Drift since the baseline", head, rows)
-    return [Paragraph(f"{title}."), plots, Folded("Differences and p-values", (listed,))]
+    listed = doc.table("Drift since the baseline", head, rows)
+    return [doc.Paragraph(f"{title}."), plots, doc.Folded("Differences and p-values", (listed,))]
 
 
-def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float | None) -> Figure:
+def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float) -> doc.Figure:
     names = formatting.joined([strip.title for strip in some])
     caption = (
         f"{names}: change since the baseline. Significance is by p-values adjusted for all "
         "comparisons; each bar is the unadjusted interval of one comparison."
     )
-    numbers = strip_table(some, f"Data of the plot: drift of {names}", "group", level, "change")
-    draw = partial(plot_intervals, some, "difference", interval_name(level), "significant change")
-    return Figure(draw, intervals_height(some), f"Drift of {names}. {title}", caption, numbers)
+    return interval_figure(
+        some, f"Drift of {names}. {title}", caption, f"drift of {names}",
+        ("quantity", "group", "change", interval_name(level)), point="difference",
+        alert="significant change",
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- selection
 
 
-def selection_blocks(result: dict[str, Any]) -> list[Block | None]:
+def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
     """Table of risks, plots of risk along grids, and the best estimate of each estimator."""
     candidates = result["candidates"]
     names = list(dict.fromkeys(c["estimator"] for c in candidates))
@@ -272,8 +254,8 @@ def selection_blocks(result: dict[str, Any]) -> list[Block | None]:
     best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
     root = "" if chosen["root"] is None else f", its root {formatting.number(chosen['root'])}"
-    blocks: list[Block | None] = [
-        Paragraph(
+    blocks: list[doc.Block | None] = [
+        doc.Paragraph(
             f"The estimator with the smallest risk is {chosen['estimator']}"
             f"{' with ' * bool(_settings(chosen))}{_settings(chosen)}"
             f": the squared calibration error is {formatting.number(chosen['estimate'])}"
@@ -281,17 +263,17 @@ def selection_blocks(result: dict[str, Any]) -> list[Block | None]:
         ),
         _risk_table(list(best.values()), chosen),
     ]
-    plots: list[Figure | None] = [_root_figure(list(best.values()), chosen)]
+    plots: list[doc.Figure | None] = [_root_figure(list(best.values()), chosen)]
     for name, grid in grids.items():
         figure = _risk_figure(name, grid, best[name], chosen)
         plots.append(figure)
         if figure is not None and figure.caption.endswith("may be better."):
             text = f"{name}: {_settings(best[name])} is at the end of its grid; extend it with "
-            blocks.append(Paragraph(f"{text}--grid."))
+            blocks.append(doc.Paragraph(f"{text}--grid."))
     if result["nested"] is not None:
         nested = formatting.number(result["nested"]["estimate"])
-        blocks.append(Paragraph(f"Nested cross-validation: {nested}."))
-    return [*blocks, figures(plots)]
+        blocks.append(doc.Paragraph(f"Nested cross-validation: {nested}."))
+    return [*blocks, doc.figures(plots)]
 
 
 def _risk(candidate: dict[str, Any]) -> float:
@@ -312,30 +294,26 @@ def _digits(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else formatting.plain(value)
 
 
-def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Block:
+def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block:
     rows = []
     for c in sorted(best, key=_risk):
         best_one = c["estimator"] == chosen["estimator"]
         state = "worse" if c["distinguishable"] else "indistinguishable"
         rows.append((
-            Cell(c["estimator"], "strong" if best_one else ""), _settings(c) or "–",
+            doc.Cell(c["estimator"], "strong" if best_one else ""), _settings(c) or "–",
             formatting.number(None if c["risk"] is None else root_risk(c), 6),
             "–" if best_one else formatting.signed(c["difference"]),
             "–" if best_one else formatting.number(c["difference_standard_error"], 2),
             formatting.number(c["estimate"]), formatting.number(c["root"]),
             formatting.span(*_roots(c)),
-            Cell("selected", "strong") if best_one else state,
+            doc.Cell("selected", "strong") if best_one else state,
         ))  # fmt: skip
     head = (
-        "estimator", text_column("setting"), "√risk × 100", "risk − best", "±", "estimate",
-        "root", f"{interval_name(_level(chosen))} of the root", text_column("state"),
+        "estimator", doc.text_column("setting"), "√risk × 100", "risk − best", "±", "estimate",
+        "root", f"{interval_name(level_of([chosen]))} of the root", doc.text_column("state"),
     )  # fmt: skip
     caption = "Best candidate of each estimator by risk"
-    return table(caption, head, rows, "±: standard error of the difference, paired by rows")
-
-
-def _level(candidate: dict[str, Any]) -> float | None:
-    return None if candidate["interval"] is None else candidate["interval"]["level"]
+    return doc.table(caption, head, rows, "±: standard error of the difference, paired by rows")
 
 
 def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
@@ -352,29 +330,26 @@ def _interval_sentence(chosen: dict[str, Any]) -> str:
     if low is None or high is None:
         return ""
     between = formatting.span(low, high)
-    text = f"The {interval_name(_level(chosen))} of the squared error is {between}"
+    text = f"The {interval_name(level_of([chosen]))} of the squared error is {between}"
     if low <= 0:
         return f"{text}. It includes 0, although the estimate, a mean of squares, is positive."
     return f"{text}."
 
 
-def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> Figure:
+def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Figure:
     rows = tuple(IntervalRow(c["estimator"], c["root"], *_roots(c)) for c in best)
-    strip, level = IntervalPanel("", rows), _level(chosen)
-    return Figure(
-        partial(plot_intervals, [strip], interval=interval_name(level)),
-        intervals_height([strip]),
-        "Calibration error by estimator",
-        f"Calibration error (root) by each estimator, with its {interval_name(level)}; "
-        f"{chosen['estimator']} has the smallest risk.",
-        strip_table([strip], "Data of the plot: calibration error by estimator", "estimator",
-                    level), "Calibration error (root)",
+    interval = interval_name(level_of([chosen]))
+    return interval_figure(
+        [IntervalPanel("", rows)], "Calibration error by estimator",
+        f"Calibration error (root) by each estimator, with its {interval}; "
+        f"{chosen['estimator']} has the smallest risk.", "calibration error by estimator",
+        ("quantity", "estimator", "value", interval), "Calibration error (root)",
     )  # fmt: skip
 
 
 def _risk_figure(
     name: str, grid: list[dict[str, Any]], best: dict[str, Any], selected: dict[str, Any]
-) -> Figure | None:
+) -> doc.Figure | None:
     """Plot of the risk along a grid of one hyper-parameter."""
     drawn = [c for c in grid if c["risk"] is not None and len(c["hyperparameter"] or {}) == 1]
     if len(drawn) < 3 or selected["risk"] is None or best not in drawn:
@@ -393,9 +368,9 @@ def _risk_figure(
     caption = f"Risk of {name} along its grid; the minimum is at {label} = {_digits(at)}"
     end = at in (values[0], values[-1])
     caption += ", an end of the grid: a wider grid may be better." if end else "."
-    return Figure(
+    return doc.Figure(
         partial(plot_risk, drawn, best, selected), CURVE_HEIGHT, f"Risk of {name} by {label}",
         caption,
-        table(f"Data of the plot: risk of {name}", (label, y_name, "±", "estimate"), rows),
+        doc.table(f"Data of the plot: risk of {name}", (label, y_name, "±", "estimate"), rows),
         f"Risk of {name}",
     )  # fmt: skip

@@ -12,17 +12,7 @@ from calibscale import formatting
 from calibscale.errors import OptionError
 from calibscale.estimators import BIASED, short_summary
 from calibscale.formatting import name_of
-from calibscale.output.document import (
-    Block,
-    Cell,
-    Figure,
-    Figures,
-    Paragraph,
-    Table,
-    TableColumn,
-    table,
-    text_column,
-)
+from calibscale.output import document as doc
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,
@@ -30,17 +20,12 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
 )
-from calibscale.output.plots.prediction_plots import (
-    RELIABILITY_HEIGHT,
-    outcome,
-    plot_reliability,
-    prediction,
-)
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
 from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of
+from calibscale.results import EXACT, POPULATION, THIS_N
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _ALPHA = 0.05  # level of tests
-THIS_N = "the expectation at this n"
 
 
 class Place(NamedTuple):
@@ -72,12 +57,19 @@ def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
     return (None, None) if interval is None else (interval["low"], interval["high"])
 
 
+def in_brackets(result: dict[str, Any]) -> str:
+    """Interval of a result with its level, in brackets after a space; empty if it has none."""
+    if None in ends(result):
+        return ""
+    return f" ({interval_name(result['interval']['level'])} {formatting.span(*ends(result))})"
+
+
 # ---------------------------------------------------------------- estimates
 
 
 def estimate_blocks(
     places: Sequence[Place], what: str, p_values: dict[str, float | None] | None = None
-) -> list[Block]:
+) -> list[doc.Block]:
     """Plots and a table of the same estimators at several places; `what` is the kind of place."""
     if not any(place.results for place in places):
         return []
@@ -86,7 +78,7 @@ def estimate_blocks(
     return [_forest(places, what, level), listed, *_reasons(places)]
 
 
-def _forest(places: Sequence[Place], what: str, level: float | None) -> Figures:
+def _forest(places: Sequence[Place], what: str, level: float | None) -> doc.Figures:
     """Strips of each estimator, with a row for each place."""
     panels = []
     for label, rows in _by_estimator(places).items():
@@ -94,7 +86,7 @@ def _forest(places: Sequence[Place], what: str, level: float | None) -> Figures:
         if any(row.value is not None for row in drawn):
             panels.append(IntervalPanel(label, drawn))
     pictures = in_pictures(panels)
-    return Figures(tuple(_forest_figure(some, places, what, level) for some in pictures))
+    return doc.Figures(tuple(_forest_figure(some, places, what, level) for some in pictures))
 
 
 def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[str, Any]]]]:
@@ -113,35 +105,44 @@ def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
 
 def _forest_figure(
     some: Sequence[IntervalPanel], places: Sequence[Place], what: str, level: float | None
-) -> Figure:
+) -> doc.Figure:
     names = formatting.joined([strip.title for strip in some])
     title = f"{names} by {what}" if len(places) > 1 else names
     caption = f"{title}: each point is an estimate"
     caption += f", each bar its {interval_name(level)}" if level is not None else ""
-    return Figure(
-        partial(plot_intervals, some, interval=interval_name(level)), intervals_height(some),
-        f"Estimates of {title}", f"{caption}. Every strip has its own scale.",
-        strip_table(some, f"Data of the plot: {title}", what, level),
+    return interval_figure(
+        some, f"Estimates of {title}", f"{caption}. Every strip has its own scale.", title,
+        ("quantity", what, "value", interval_name(level)),
     )  # fmt: skip
 
 
-def strip_table(
-    some: Sequence[IntervalPanel],
+def interval_figure(
+    panels: Sequence[IntervalPanel],
+    label: str,
     caption: str,
-    what: str,
-    level: float | None,
-    value: str = "value",
-) -> Table:
-    """Table of the data of strips."""
-    named = any(row.label for strip in some for row in strip.rows)
+    numbers: str,
+    head: tuple[str, str, str, str],
+    title: str = "",
+    **legend: str,
+) -> doc.Figure:
+    """Figure of panels of intervals.
+
+    `numbers` names its table, whose headers for panels, rows, values and intervals are in `head`.
+    """
+    quantity, row, value, interval = head
+    named = any(row.label for panel in panels for row in panel.rows)
     rows = [
-        (strip.title or "–", *([row.label] if named else []), formatting.number(row.value),
+        (panel.title or "–", row.label, formatting.number(row.value),
          formatting.span(row.low, row.high, 4))
-        for strip in some
-        for row in strip.rows
+        for panel in panels
+        for row in panel.rows
     ]  # fmt: skip
-    middle = [text_column(what)] if named else []
-    return table(caption, ("quantity", *middle, value, interval_name(level)), rows)
+    heads = (quantity, doc.text_column(row) if named else None, value, interval)
+    return doc.Figure(
+        partial(plot_intervals, panels, **{"interval": interval, **legend}),
+        intervals_height(panels), label, caption,
+        doc.table(f"Data of the plot: {numbers}", heads, rows), title,
+    )  # fmt: skip
 
 
 def estimate_table(
@@ -149,58 +150,46 @@ def estimate_table(
     what: str,
     level: float | None,
     p_values: dict[str, float | None] | None = None,
-) -> Table:
+) -> doc.Table:
     """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
     every = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
     rooted = any(e["squared"] for e in every)
-    approximate = any(_approximation(e) for e in every)
-    head: list[str | TableColumn] = ["estimator"]
-    head += [text_column(what), "value"] if several else ["value"]
-    head += [interval_name(level)] if level is not None else []
     noisy = any(e.get("floor") for e in every)
-    head += NOISE if noisy else []
-    head += ["p-value"] if p_values else []
-    head += [*(["root"] if rooted else []),
-             *([TableColumn("± approx.", optional=True)] if approximate else [])]  # fmt: skip
-    head.append(
-        TableColumn("rows", optional=True)
-        if several
-        else TableColumn("description", numbers=False, optional=True)
-    )
-    rows: list[list[str | Cell]] = []
+    approximate = any(_approximation(e) for e in every)
+    head = (
+        "estimator", doc.text_column(what) if several else None, "value",
+        None if level is None else interval_name(level), *(NOISE if noisy else (None, None)),
+        "p-value" if p_values else None, "root" if rooted else None,
+        doc.TableColumn("± approx.", optional=True) if approximate else None,
+        doc.TableColumn("rows" if several else "description", numbers=several, optional=True),
+    )  # fmt: skip
+    rows = []
     for label, some in _by_estimator(places).items():
         for i, (place, estimate) in enumerate(some):
-            row: list[str | Cell] = [Cell(label, "strong" if i == 0 else "faint")]
-            row += [place.name] if several else []
-            state = "breached" if estimate["estimator"] in place.breached else ""
-            row.append(Cell(formatting.number(estimate["value"]), state))
-            row += [_interval(estimate)] if level is not None else []
-            row += noise(estimate) if noisy else []
-            p = p_values.get(estimate["estimator"]) if p_values else None
-            alert = "breached" if p is not None and p <= _ALPHA else ""
-            row += [Cell(formatting.p_value(p), alert)] if p_values else []
-            root = formatting.number(estimate["root"]) if estimate["squared"] else ""
-            row += [root] if rooted else []
-            row += [_approximation(estimate)] if approximate else []
-            n = formatting.count(estimate["n"] if estimate["n"] is not None else place.n)
-            last = n if several else short_summary(estimate["estimator"])
-            rows.append([*row, last])
+            name = estimate["estimator"]
+            n = estimate["n"] if estimate["n"] is not None else place.n
+            rows.append((
+                doc.Cell(label, "faint" if i else "strong"), place.name,
+                alert_cell(formatting.number(estimate["value"]), name in place.breached),
+                _interval(estimate), *noise(estimate), p_cell((p_values or {}).get(name), _ALPHA),
+                formatting.number(estimate["root"]) if estimate["squared"] else "",
+                _approximation(estimate), formatting.count(n) if several else short_summary(name),
+            ))  # fmt: skip
     remarks = ["root: √value of a squared error"] * rooted + _signs(every)
     remarks += [NOISE_NOTE] * noisy
     remarks += ["p-values are adjusted for the number of estimators"] * bool(p_values)
     remarks += ["± approx.: numerical error of an approximation, not sampling error"] * approximate
     covered: dict[str, list[str]] = {}
     for e in every:
-        covers = (e["interval"] or {"covers": None})["covers"]
-        if covers not in (None, "the population"):
-            covered.setdefault(covers, []).append(e["estimator"])
+        if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
+            covered.setdefault(e["interval"]["covers"], []).append(e["estimator"])
     remarks += [
         f"intervals of {', '.join(dict.fromkeys(some))} cover {covers}, which exceeds the "
         "population value"
         for covers, some in covered.items()
     ]
-    return table("Values and intervals", head, rows, "; ".join(remarks))
+    return doc.table("Values and intervals", head, rows, "; ".join(remarks))
 
 
 def _interval(estimate: dict[str, Any]) -> str:
@@ -210,32 +199,46 @@ def _interval(estimate: dict[str, Any]) -> str:
     return formatting.span(*ends(estimate)) + " at this n" * biased
 
 
-NOISE = ["noise (mean … 95 %)", "p"]
+def alert_cell(text: str, alert: bool) -> doc.Cell:
+    """Cell that is red if `alert`."""
+    return doc.Cell(text, "breached" if alert else "")
+
+
+def p_cell(p: float | None, alpha: float, least: bool = False) -> doc.Cell:
+    """Cell of a p-value, red if it is at most `alpha`; `least` if it is the smallest possible."""
+    return alert_cell(formatting.p_value(p, least), significant(p, alpha))
+
+
+def significant(p: float | None, alpha: float) -> bool:
+    """Whether there is a p-value of at most `alpha`."""
+    return p is not None and p <= alpha
+
+
+NOISE = ("noise (mean … 95 %)", "p")
 NOISE_NOTE = (
     "noise: estimates of a calibrated model with these predictions; p: share of them that are at "
     "least as large"
 )
 
 
-def noise(estimate: dict[str, Any], name: str = "value") -> list[str | Cell]:
+def noise(estimate: dict[str, Any], name: str = "value") -> list[str | doc.Cell]:
     """Noise floor of an estimate and its p-value; an estimate below the quantile is faint."""
     floor = estimate.get("floor")
     if not floor:
         return ["", ""]
     within = estimate[name] is not None and estimate[name] <= floor["high"]
     text = formatting.span(floor["mean"], floor["high"], 3) + ", within" * within
-    return [Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
+    return [doc.Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
 
 
 def _approximation(estimate: dict[str, Any]) -> str:
-    approximation = estimate["approximation"]
-    if approximation is None or approximation["kind"] in (None, "exact"):
+    error = estimate["approximation"]["error"]
+    if estimate["approximation"]["kind"] == EXACT.kind:
         return ""
-    error = approximation["error"]
     return "unknown" if error is None else formatting.number(error, 2)
 
 
-def _reasons(places: Sequence[Place]) -> list[Block]:
+def _reasons(places: Sequence[Place]) -> list[doc.Block]:
     """Sentences about missing values, each once."""
     reasons = dict.fromkeys(
         f"{formatting.label(e)}: {e['reason']}"
@@ -243,7 +246,7 @@ def _reasons(places: Sequence[Place]) -> list[Block]:
         for e in place.results
         if e["value"] is None and e["reason"]
     )
-    return [Paragraph(f"There is no value of {text}.") for text in reasons]
+    return [doc.Paragraph(f"There is no value of {text}.") for text in reasons]
 
 
 # ---------------------------------------------------------------- groups
@@ -255,7 +258,7 @@ def group_blocks(
     where: str,
     judged: Callable[[Any], tuple[dict[str, tuple[float, ...]], frozenset[str]]] | None = None,
     worst_first: bool = False,
-) -> list[Block]:
+) -> list[doc.Block]:
     """Plot of the first groups and table of all groups, largest or worst first, with notes.
 
     `groups` have the keys ``group``, ``n`` and ``results``; `judged` returns the thresholds of a
@@ -276,10 +279,10 @@ def group_blocks(
     many = len(places) > MAX_GROUPS
     shown = f"The plots show {MAX_GROUPS} of {len(places):,} groups" if many else "All groups"
     return [
-        Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
+        doc.Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
         _forest(places, "group", level),
         group_table(column, ordered, where),
-        *map(Paragraph, _size_notes(ordered)),
+        *map(doc.Paragraph, _size_notes(ordered)),
     ]
 
 
@@ -316,7 +319,7 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"Biased upwards, most in small groups: {', '.join(biased)}."
 
 
-def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str) -> Table:
+def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str) -> doc.Table:
     """Table with a row for each group and a column for each estimator."""
     labels = list(dict.fromkeys(formatting.label(e) for g in groups for e in g["results"]))
     rows = []
@@ -327,7 +330,7 @@ def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str
     every = [e for g in groups for e in g["results"]]
     remarks = [*(["intervals are in brackets"] if level_of(every) else []), *_signs(every)]
     caption = f"Groups {where}".rstrip()
-    return table(caption, ("group", "rows", *labels), rows, "; ".join(remarks))
+    return doc.table(caption, ("group", "rows", *labels), rows, "; ".join(remarks))
 
 
 def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
@@ -352,14 +355,14 @@ def reliability_figure(
     where: str,
     reference: dict[str, Any] | None = None,
     in_text: bool = False,
-) -> Figure | None:
+) -> doc.Figure | None:
     """Reliability diagram, or None if every bin is empty."""
     bins = diagram["bins"]
     filled = [b for b in bins if b["frequency"] is not None]
     if not filled:
         return None
     level = interval_name(diagram["level"])
-    names = outcome(diagram["notion"]), prediction(diagram)
+    names = formatting.outcome(diagram["notion"]), formatting.prediction(diagram)
     outside = [b for b in filled if b["outside"]]
     ece = "" if diagram["ece"] is None else f", {formatting.ece(diagram)}"
     summary = f"{len(outside)} of {formatting.plural(len(filled), unit(diagram))} outside the band"
@@ -373,7 +376,7 @@ def reliability_figure(
         if count
     ]
     direction = f" ({' and '.join(sides)})" if sides else ""
-    return Figure(
+    return doc.Figure(
         partial(plot_reliability, diagram, reference),
         RELIABILITY_HEIGHT,
         f"Reliability diagram {where}: {summary}",
@@ -390,7 +393,7 @@ def unit(diagram: dict[str, Any]) -> str:
     return "level" if diagram["notion"] == "pit" else "bin"
 
 
-def pit_table(diagram: dict[str, Any]) -> Table | None:
+def pit_table(diagram: dict[str, Any]) -> doc.Table | None:
     """PIT histogram of forecasts; None for other predictions."""
     if not (bins := diagram.get("pit")):
         return None
@@ -400,7 +403,7 @@ def pit_table(diagram: dict[str, Any]) -> Table | None:
 
 def bin_table(
     caption: str, bins: Sequence[dict[str, Any]], names: tuple[str, str], level: str, what: str
-) -> Table:
+) -> doc.Table:
     """Table of bins; `names` are those of the observed and the predicted quantity.
 
     Bins of PIT values have no numbers of rows, which are all rows.
@@ -408,23 +411,23 @@ def bin_table(
     rows = [
         (
             f"{formatting.given(b['lower'], 3)} – {formatting.given(b['upper'], 3)}",
-            *[formatting.count(b["count"])] * (what == "bin"),
-            formatting.number(b["mean_p"]),
-            formatting.number(b["frequency"]),
-            formatting.span(*(b["interval"] or (None, None))),
+            formatting.count(b["count"]), formatting.number(b["mean_p"]),
+            formatting.number(b["frequency"]), formatting.span(*(b["interval"] or (None, None))),
             formatting.span(*(b["consistency"] or (None, None))),
-            Cell("outside", "breached") if b["outside"] else "–" if b["mean_p"] is None else "in",
+            "–" if b["mean_p"] is None
+            else alert_cell("outside" if b["outside"] else "in", b["outside"]),
         )
         for b in bins
-    ]
-    head = [what, *["rows"] * (what == "bin"), names[1], names[0], level, "band"]
-    return table(caption, [*head, text_column("state")], rows)
+    ]  # fmt: skip
+    counts = "rows" if what == "bin" else None
+    head = (what, counts, names[1], names[0], level, "band", doc.text_column("state"))
+    return doc.table(caption, head, rows)
 
 
 # ---------------------------------------------------------------- curves of the score
 
 
-def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
     """Plots of the curves of estimates, each once for a notion."""
     drawn = set()
     for estimate in estimates:
@@ -441,7 +444,7 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[Figure]:
             if floor := estimate.get("floor"):
                 noise = formatting.number(floor["mean"])
                 text += f"; {noise} on average if calibrated, p = {floor['p_value']:.2g}"
-            yield Figure(
+            yield doc.Figure(
                 partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
-                table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
+                doc.table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
             )  # fmt: skip

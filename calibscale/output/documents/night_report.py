@@ -7,76 +7,58 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.output import document as doc
+from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import map_blocks
-from calibscale.output.documents.comparisons import (
-    Tested,
-    difference_table,
-    drift_blocks,
-    ranking_blocks,
-    selection_blocks,
-    test_blocks,
-)
-from calibscale.output.documents.estimates import (
-    Place,
-    ends,
-    estimate_blocks,
-    group_blocks,
-    group_table,
-    reliability_figure,
-)
 from calibscale.output.documents.night_sections import (
     DAYS,
+    day_figure,
     head,
     missing_value,
-    newest,
     observed,
     over,
     size_figure,
     trend_figures,
+    value_limits,
     what,
 )
-from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, plot_evidence
+from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
 
 
 def nightly(night: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
     group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
-    risk = [] if selected is None else selection_blocks(selected)
-    drift = [] if night["drift"] is None else drift_blocks(night["drift"], night["group_by"])
+    risk = [] if selected is None else comparisons.selection_blocks(selected)
+    drift = comparisons.drift_blocks(night["drift"], night["group_by"]) if night["drift"] else []
     every = _every(night)
-    return doc.Article(
-        title=f"{night['job']}, model {night['model']}",
-        subtitle=_subtitle(night),
-        verdict=verdict,
+    return doc.article(
+        f"{night['job']}, model {night['model']}",
+        _subtitle(night),
+        verdict,
+        doc.section("key", "Key numbers", _facts(night)),
+        doc.section("thresholds", "Thresholds", *_thresholds(night)),
+        doc.section("estimates", "Estimates", *_estimates(night)),
+        doc.section("reliability", "Reliability", _diagrams(night), detail=True),
+        doc.section("trend", "Trend over days", trend_figures(night), detail=True),
+        doc.section("evidence", "Evidence over time", *_evidence(night)),
+        doc.section("drift", "Drift", *drift, detail=True),
+        doc.section("groups", f"Groups by {group}", *_groups(night), detail=True),
+        doc.section("tests", "Tests", *_tests(night), detail=True),
+        doc.section("ranking", "Ranking of models", *_ranking(night), detail=True),
+        doc.section("risk", "Selection of an estimator by risk", *risk, detail=True),
+        doc.section("map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True),
+        *doc.closing(
+            night,
+            _terms(night),
+            [e["estimator"] for e in every],
+            [*(night["notes"] or ()), *doc.estimator_notes(every)],
+            _left_out(night),
+            model=night["model"],
+            day=night["day"],
+            created=night["created"],
+        ),
         state=state,
         reasons=reasons,
-        sections=doc.only(
-            doc.section("key", "Key numbers", _facts(night)),
-            doc.section("thresholds", "Thresholds", *_thresholds(night)),
-            doc.section("estimates", "Estimates", *_estimates(night)),
-            doc.section("reliability", "Reliability", _diagrams(night), detail=True),
-            doc.section("trend", "Trend over days", trend_figures(night), detail=True),
-            doc.section("evidence", "Evidence over time", *_evidence(night)),
-            doc.section("drift", "Drift", *drift, detail=True),
-            doc.section("groups", f"Groups by {group}", *_groups(night), detail=True),
-            doc.section("tests", "Tests", *_tests(night), detail=True),
-            doc.section("ranking", "Ranking of models", *_ranking(night), detail=True),
-            doc.section("risk", "Selection of an estimator by risk", *risk, detail=True),
-            doc.section(
-                "map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True
-            ),
-            *doc.closing(
-                night,
-                _terms(night),
-                [e["estimator"] for e in every],
-                [*(night["notes"] or ()), *doc.estimator_notes(every)],
-                _left_out(night),
-                model=night["model"],
-                day=night["day"],
-                created=night["created"],
-            ),
-        ),
     )
 
 
@@ -91,12 +73,9 @@ def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _subtitle(night: dict[str, Any]) -> str:
-    text = f"Night of {formatting.day(night['day'])}"
     created = night["created"]
-    if created:
-        text += f", computed {created[:16].replace('T', ' ')}"
-        text += " UTC" if created.endswith(("+00:00", "Z")) else ""
-    return text
+    text = f"Night of {formatting.day(night['day'])}, computed {created[:16].replace('T', ' ')}"
+    return text + " UTC" * created.endswith(("+00:00", "Z"))
 
 
 # ---------------------------------------------------------------- key numbers
@@ -108,7 +87,7 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
     for window, estimate in _key_estimates(night):
         remark = f"over {over(night, window)}"
         if estimate["interval"] is not None:
-            remark += f", {formatting.span(*ends(estimate), 2)}"
+            remark += f", {formatting.span(*estimates.ends(estimate), 2)}"
         facts.append((formatting.label(estimate), formatting.number(estimate["value"]), remark))
     alarms = night["alarms"]
     if alarms is not None:
@@ -202,16 +181,11 @@ def _limits(
     """Thresholds of one window and group by estimator, and the estimators that breach one."""
     limits: dict[str, tuple[float, ...]] = {}
     breached = set()
-    for t in night["thresholds"] or ():
-        if (t["window"], t["group"]) != (window, group) or t["estimator"] is None:
-            continue
-        if (t["quantity"] or "value") not in ("value", "low", "high"):
-            continue
-        limit = t["above"] if t["above"] is not None else t["below"]
-        if limit is not None:
+    for t, limit in value_limits(night):
+        if (t["window"], t["group"]) == (window, group):
             limits[t["estimator"]] = (*limits.get(t["estimator"], ()), limit)
-        if t["breached"]:
-            breached.add(t["estimator"])
+            if t["breached"]:
+                breached.add(t["estimator"])
     return limits, frozenset(breached)
 
 
@@ -220,16 +194,18 @@ def _limits(
 
 def _estimates(night: dict[str, Any]) -> list[doc.Block]:
     places = [
-        Place(over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None))
+        estimates.Place(
+            over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None)
+        )
         for w in night["windows"]
         if w["results"]
     ]
-    return estimate_blocks(places, "window")
+    return estimates.estimate_blocks(places, "window")
 
 
 def _diagrams(night: dict[str, Any]) -> doc.Figures | None:
     return doc.figures(
-        reliability_figure(window["reliability"], f"over {over(night, window['name'])}")
+        estimates.reliability_figure(window["reliability"], f"over {over(night, window['name'])}")
         for window in night["windows"]
         if window["reliability"] is not None
     )
@@ -241,7 +217,7 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
     if not windows:
         return []
     first = max(windows, key=lambda w: w["n"] or 0)
-    blocks = group_blocks(
+    blocks = estimates.group_blocks(
         night["group_by"], first["groups"], f"over {over(night, first['name'])}",
         lambda group: _limits(night, first["name"], group),
     )  # fmt: skip
@@ -249,17 +225,19 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
         if window is not first:
             where = f"over {over(night, window['name'])}"
             ordered = sorted(window["groups"], key=lambda g: -(g["n"] or 0))
-            listed = group_table(night["group_by"], ordered, where)
+            listed = estimates.group_table(night["group_by"], ordered, where)
             blocks.append(doc.Folded(f"Groups {where}", (listed,)))
     return blocks
 
 
 def _tests(night: dict[str, Any]) -> list[doc.Block | None]:
     tests = [
-        Tested(over(night, w["name"]), test) for w in night["windows"] for test in w["tests"] or ()
+        comparisons.Tested(over(night, w["name"]), test)
+        for w in night["windows"]
+        for test in w["tests"] or ()
     ]
     tests.sort(key=lambda one: one.test["statistic"])
-    return test_blocks(tests, "window", 0.05)
+    return comparisons.test_blocks(tests, "window", 0.05)
 
 
 def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
@@ -274,11 +252,11 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
          "p": d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]}
         for d in ranking["differences"] or ()
     ]  # fmt: skip
-    by = ranking["by"] or "value"
-    blocks: list[doc.Block | None] = [*ranking_blocks(models, by, ranking["level"])]
-    if ranking["window"]:
-        blocks.insert(0, doc.Paragraph(f"Over {formatting.window(ranking['window'])}."))
-    return [*blocks, difference_table(differences, ranking["level"], ("model", "minus"))]
+    return [
+        doc.Paragraph(f"Over {formatting.window(ranking['window'])}."),
+        *comparisons.ranking_blocks(models, ranking["by"], ranking["level"]),
+        comparisons.difference_table(differences, ranking["level"]),
+    ]
 
 
 # ---------------------------------------------------------------- evidence over time
@@ -300,10 +278,9 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     combined = alarms["log_evidence"][-DAYS:]
     threshold, each = alarms["threshold"], alarms["process_threshold"]
     drawn = [
-        Line(name(p), p["log_evidence"][-DAYS:], alarm=bool(p["alarm"]),
-             threshold=p["threshold"] if p["threshold"] is not None else each)
+        Line(name(p), p["log_evidence"][-DAYS:], alarm=p["alarm"], threshold=p["threshold"])
         for p in processes
-    ]  # fmt: skip
+    ]
     level = formatting.percent(alarms["level"])
     now = formatting.evidence(newest(combined))
     caption = f"Evidence against calibration after each day, currently E = {now}. "
@@ -318,18 +295,12 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     error = f"model whose error is at most {tolerance} every day"
     caption += f" A {error if tolerance else 'calibrated model'} ever raises an alarm with "
     caption += f"probability at most {level}."
-    rows = [
-        (day, formatting.evidence(v), *(formatting.evidence(p.values[i]) for p in drawn))
-        for i, (day, v) in enumerate(zip(days, combined, strict=True))
-    ]
-    head = ("day", "combined", *(p.name for p in drawn))
-    figure = doc.Figure(
-        partial(plot_evidence, days, Line("combined", combined, threshold=threshold), drawn),
-        EVIDENCE_HEIGHT,
-        "Evidence against calibration over days",
-        caption,
-        doc.table("Data of the plot: evidence E after each day", head, rows),
-    )
+    total = Line("combined", combined, threshold=threshold)
+    figure = day_figure(
+        partial(plot_evidence, days, total, drawn), EVIDENCE_HEIGHT,
+        "Evidence against calibration over days", caption, "evidence E after each day", days,
+        [(one.name, map(formatting.evidence, one.values)) for one in (total, *drawn)],
+    )  # fmt: skip
     lines = [
         Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm)
         for p, each in zip(drawn, processes, strict=True)
@@ -340,20 +311,18 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
 
 
 def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> doc.Table:
-    alarms = night["alarms"]
-    each = alarms["process_threshold"]
-
-    def row(name: str, notion: str, log: float | None, at: float | None, process: Any) -> Any:
-        since = f"alarm since {formatting.day(process['since'])}" if process["since"] else "alarm"
-        state = doc.Cell(since, "breached") if process["alarm"] else doc.Cell("no alarm", "fine")
-        return name, state, formatting.evidence(log), formatting.evidence(at), notion
-
-    combined = row("combined", "–", newest(alarms["log_evidence"]), alarms["threshold"], alarms)
-    rows = [combined] + [
-        row(formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]),
-            newest(p["log_evidence"]), p["threshold"] if p["threshold"] is not None else each, p)
+    named = [("combined", "–", night["alarms"])] + [
+        (formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]), p)
         for p in sorted(processes, key=lambda p: -(newest(p["log_evidence"]) or 0.0))
-    ]  # fmt: skip
+    ]
+    rows = []
+    for name, notion, p in named:
+        since = f"alarm since {formatting.day(p['since'])}" if p["since"] else "alarm"
+        state = doc.Cell(since, "breached") if p["alarm"] else doc.Cell("no alarm", "fine")
+        rows.append((
+            name, state, formatting.evidence(newest(p["log_evidence"])),
+            formatting.evidence(p["threshold"]), notion,
+        ))  # fmt: skip
     text = doc.text_column
     head = ("process", text("state"), "current E", "threshold", text("notion"))
     return doc.table("Evidence of each process", head, rows)
@@ -389,10 +358,10 @@ def _terms(night: dict[str, Any]) -> list[str]:
     names = ["calibrated", "window", *doc.interval_terms(every)]
     names += ["threshold"] if night["thresholds"] else []
     if any(w["tests"] for w in night["windows"]):
-        names += ["p-value", "critical"]
+        names += ["p-value", "95 % null quantile"]
     names += ["band"] if any(w["reliability"] for w in night["windows"]) else []
     names += ["evidence"] if night["alarms"] is not None else []
     names += ["drift", "adjusted"] if night["drift"] is not None else []
-    for key, term in (("ranking", "rank"), ("selection", "risk"), ("bias", "map")):
+    for key, term in (("ranking", "rank"), ("selection", "risk"), ("bias", "bias")):
         names += [term] if night[key] is not None else []
     return [*names, *(["unlabelled"] if night["n_unlabelled"] else [])]

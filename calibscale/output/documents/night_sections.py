@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale import formatting
-from calibscale.output.document import Figure, Figures, figures, table
-from calibscale.output.documents.estimates import ends, interval_name
+from calibscale.output import document as doc
+from calibscale.output.documents.estimates import ends, in_brackets
 from calibscale.output.plots import day_plots
 
 _NAMED = 4  # maximum number of reasons of each kind
@@ -43,7 +43,7 @@ def head(night: dict[str, Any]) -> Head:
         state = "breached" if breached else "alarm"
         return Head(state, verdict, (*basis, *_processes(night), *limits))
     if breached:
-        size, basis = _breach(night, breached)
+        size, basis = _breach(night)
         return Head("breached", f"Breached: {count}{size and '; '}{size}", (*basis, *limits))
     if night["status"] == "breached":
         return Head("breached", "Breached")
@@ -116,9 +116,26 @@ def _processes(night: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------- size of the error
 
 
+def day_figure(
+    draw: Callable[..., Any],
+    height: float,
+    label: str,
+    caption: str,
+    numbers: str,
+    days: Sequence[str],
+    columns: Iterable[tuple[str, Iterable[str]]],
+    title: str = "",
+) -> doc.Figure:
+    """Plot over days; `columns` are the headers and cells of its table, which `numbers` names."""
+    names, cells = zip(*columns, strict=True)
+    rows = zip(days, *cells, strict=True)
+    listed = doc.table(f"Data of the plot: {numbers}", ("day", *names), list(rows))
+    return doc.Figure(draw, height, label, caption, listed, title)
+
+
 def size_figure(
     days: list[str], lines: list[day_plots.Line], tolerance: float, level: str
-) -> Figure:
+) -> doc.Figure:
     """Plot of the lower confidence sequence of the error of each process."""
     largest = max(lines, key=lambda line: line.values[-1] or 0.0)
     others = [line for line in lines if line is not largest]
@@ -128,14 +145,11 @@ def size_figure(
         f"{formatting.number(largest.values[-1], 3)} for {largest.name}. The probability that "
         f"a bound is ever above the error of all days is at most {level}."
     )
-    head = ("day", *(line.name for line in lines))
-    columns = zip(days, *(line.values for line in lines), strict=True)
-    rows = [(day, *(formatting.number(v, 3) for v in values)) for day, *values in columns]
-    data = table("Data of the plot: the error is at least", head, rows)
-    plot = partial(day_plots.plot_trend, days, largest, others, [limit])
-    return Figure(
-        plot, day_plots.DAYS_HEIGHT, "Lower bound of the calibration error", caption, data
-    )
+    return day_figure(
+        partial(day_plots.plot_trend, days, largest, others, [limit]), day_plots.DAYS_HEIGHT,
+        "Lower bound of the calibration error", caption, "the error is at least", days,
+        [(line.name, [formatting.number(v, 3) for v in line.values]) for line in lines],
+    )  # fmt: skip
 
 
 class _Error(NamedTuple):
@@ -194,11 +208,8 @@ def _gap(
     if estimate is not None and estimate["value"] is not None:
         value, (low, high) = estimate["value"], ends(estimate)
         basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
-        if low is None or high is None:
-            return value, basis
-        level = interval_name(estimate["interval"]["level"])
-        basis += f" ({level} {formatting.span(low, high)})"
-        return (None if low <= 0 <= high else value), basis
+        certain = low is None or high is None or not low <= 0 <= high
+        return (value if certain else None), basis + in_brackets(estimate)
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
     rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
     if not sum(rows):
@@ -211,13 +222,10 @@ def _gap(
 # ---------------------------------------------------------------- thresholds
 
 
-def _breach(night: dict[str, Any], breached: list[dict[str, Any]]) -> tuple[str, list[str]]:
+def _breach(night: dict[str, Any]) -> tuple[str, list[str]]:
     """Size of the error in the window of the first breached threshold, and its groups."""
-    errors = [
-        t for t in breached
-        if t["estimator"] not in (None, *_SCORES)
-        and t["quantity"] in (None, "value", "low", "high")
-    ]  # fmt: skip
+    breached = [t for t, _ in value_limits(night) if t["breached"]]
+    errors = [t for t in breached if t["estimator"] not in _SCORES]
     first = errors[0]["window"] if errors else None
     window = next((w for w in night["windows"] if w["name"] == first), None)
     if window is None:
@@ -246,15 +254,13 @@ def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
 
 
 def _limit_text(night: dict[str, Any], t: dict[str, Any]) -> str:
-    where = f" over {over(night, t['window'])}" if t["window"] else ""
     side, limit = ("above", t["above"]) if t["above"] is not None else ("below", t["below"])
-    return f"{what(t)}{where}, {side} {formatting.given(limit)}"
+    return f"{what(t)} over {over(night, t['window'])}, {side} {formatting.given(limit)}"
 
 
 def what(t: dict[str, Any]) -> str:
     """Estimator and quantity that a threshold limits."""
-    quantity = QUANTITIES.get(t["quantity"] or "value", t["quantity"])
-    return f"{t['estimator'] or t['name']}, {quantity}"
+    return f"{t['estimator']}, {QUANTITIES[t['quantity']]}"
 
 
 def observed(t: dict[str, Any]) -> str:
@@ -297,12 +303,7 @@ _GROUP_SERIES = 20  # maximum number of groups drawn in a trend
 _NAMED_GROUPS, _LETTERS = 6, 12  # maximum number and length of group names beside their lines
 
 
-def newest(values: Sequence[float | None]) -> float | None:
-    """Last value that is not missing."""
-    return next((v for v in reversed(values) if v is not None), None)
-
-
-def trend_figures(night: dict[str, Any]) -> Figures | None:
+def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
     """Plots of the rows and estimates of each day."""
     trend = night["trend"]
     if trend is None or len(trend["days"]) < 2:
@@ -317,24 +318,21 @@ def trend_figures(night: dict[str, Any]) -> Figures | None:
                 and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
             ]  # fmt: skip
             plots.append(_trend_figure(night, days, series, groups))
-    return figures(plots)
+    return doc.figures(plots)
 
 
-def _rows_figure(days: list[str], counts: list[int | None]) -> Figure:
+def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
     highest = max((n for n in counts if n is not None), default=0)
-    return Figure(
-        partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT,
-        "Rows of each day",
-        f"Rows of each day, at most {formatting.count(highest)}.",
-        table("Data of the plot: rows of each day", ("day", "rows"),
-              [(day, formatting.count(n)) for day, n in zip(days, counts, strict=True)]),
-        "Rows",
+    return day_figure(
+        partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT, "Rows of each day",
+        f"Rows of each day, at most {formatting.count(highest)}.", "rows of each day", days,
+        [("rows", map(formatting.count, counts))], "Rows",
     )  # fmt: skip
 
 
 def _trend_figure(
     night: dict[str, Any], days: list[str], series: dict[str, Any], groups: list[dict[str, Any]]
-) -> Figure:
+) -> doc.Figure:
     label, column = formatting.label(series), night["group_by"]
     missing: list[float | None] = [None] * len(days)
     values = series["values"][-DAYS:]
@@ -349,37 +347,37 @@ def _trend_figure(
         for g in groups[:_GROUP_SERIES]
     ]  # fmt: skip
     caption = f"{formatting.day(days[0])} to {formatting.day(days[-1])}, last "
-    caption += f"{formatting.number(newest(values))}."
+    caption += f"{formatting.number(day_plots.newest(values))}."
     for limit in limits:
         if limit not in near:
             caption += f" The threshold {limit.name} is far outside the plot."
     each = f"each {column or 'group'}{', named at its end' * named}"
-    heads = [formatting.group(column, g["group"]) for g in groups]
-    rows = [
-        (day, formatting.number(v), formatting.span(a, b),
-        *(formatting.number(g["values"][-DAYS:][i], 3)
-                                                  for g in groups))
-        for i, (day, v, a, b) in enumerate(zip(days, values, low, high, strict=True))
+    columns = [
+        (label, map(formatting.number, values)), ("interval", map(formatting.span, low, high)),
+        *((formatting.group(column, g["group"]),
+           [formatting.number(v, 3) for v in g["values"][-DAYS:]]) for g in groups),
     ]  # fmt: skip
-    numbers = table(f"Data of the plot: {label} of each day", ("day", label, "interval", *heads),
-                    rows)  # fmt: skip
-    draw = partial(day_plots.plot_trend, days, line, drawn, near, each)
-    return Figure(
-        draw, day_plots.DAYS_HEIGHT, f"Trend of {label} over days", caption, numbers, label
-    )
+    return day_figure(
+        partial(day_plots.plot_trend, days, line, drawn, near, each), day_plots.DAYS_HEIGHT,
+        f"Trend of {label} over days", caption, f"{label} of each day", days, columns, label,
+    )  # fmt: skip
 
 
 def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots.Limit], bool]:
     """Thresholds of an estimator over all rows, and whether one of them is breached."""
     limits, alert = {}, False
-    for t in night["thresholds"] or ():
-        quantity = t["quantity"] or "value"
-        if (t["estimator"], t["group"]) != (estimator, None) or quantity.endswith("p_value"):
-            continue
-        limit = t["above"] if t["above"] is not None else t["below"]
-        if limit is not None:
-            bound = "" if quantity == "value" else f", {QUANTITIES[quantity]}"
+    for t, limit in value_limits(night):
+        if (t["estimator"], t["group"]) == (estimator, None):
+            bound = "" if t["quantity"] == "value" else f", {QUANTITIES[t['quantity']]}"
             name = f"{formatting.given(limit)} ({formatting.window(t['window'])}{bound})"
             limits[name] = day_plots.Limit(limit, name)
-        alert = alert or t["breached"]
+            alert = alert or t["breached"]
     return list(limits.values()), alert
+
+
+def value_limits(night: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Thresholds of values and of their intervals, not of p-values, with their limits."""
+    for t in night["thresholds"] or ():
+        limit = t["above"] if t["above"] is not None else t["below"]
+        if limit is not None and not t["quantity"].endswith("p_value"):
+            yield t, limit

@@ -193,6 +193,11 @@ def plot_evidence(
 # ---------------------------------------------------------------- axes and marks
 
 
+def newest(values: Sequence[float | None]) -> float | None:
+    """Last value that is not missing."""
+    return next((v for v in reversed(values) if v is not None), None)
+
+
 def ordinals(days: Sequence[str]) -> list[float]:
     """Days as numbers; parts of a day are spaced evenly."""
     numbers: list[float] = []
@@ -250,8 +255,7 @@ def _line_ends(ax: Any, x: Any, lines: Sequence[Line]) -> None:
     """Write the name of each line beside its last value, shifted so that names do not overlap."""
     low, high = ax.get_ylim()
     step = (high - low) * TEXT / 130
-    last = [(next((v for v in reversed(one.values) if v is not None), None), one.name)
-            for one in lines]  # fmt: skip
+    last = [(newest(one.values), one.name) for one in lines]
     place = -math.inf
     ends = []
     for value, name in sorted((min(max(v, low), high), name) for v, name in last if v is not None):

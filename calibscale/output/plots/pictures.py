@@ -10,7 +10,6 @@ from typing import Any
 
 from calibscale.atomic_files import replacing
 from calibscale.errors import require
-from calibscale.output.document import Figures
 from calibscale.output.documents import document
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
 from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, legend_entries
@@ -54,8 +53,7 @@ def plot_result(result: Any) -> Any:
     from matplotlib.figure import Figure
 
     article = document(result)
-    blocks = [block for section in article.sections for block in section.blocks]
-    plots = [plot for block in blocks if isinstance(block, Figures) for plot in block.items]
+    plots = article.figures
     columns = _COLUMNS.get(len(plots), 4)
     lines = [plots[i : i + columns] for i in range(0, len(plots), columns)]
     heights = [max(plot.height for plot in line) + 24.0 for line in lines]

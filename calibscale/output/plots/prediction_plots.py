@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.errors import OptionError
-from calibscale.formatting import base, ece, number, short
+from calibscale.formatting import base, ece, number, outcome, prediction, short
 from calibscale.output.plots.histograms import draw_counts, draw_pit, pit_shares
 from calibscale.output.plots.style import (
     COLOURS,
@@ -28,22 +28,6 @@ from calibscale.output.plots.style import (
 RELIABILITY_HEIGHT = 456.0
 MAX_DIAGRAMS = 12  # of groups or classes
 _ZOOM = 0.4  # if all values are below this, the axes end below 1
-
-
-def outcome(notion: str | None) -> str:
-    """Name of the observed quantity of a reliability diagram."""
-    if notion == "pit":
-        return "outcomes below"
-    return "accuracy" if notion in (None, "top_label") else "observed frequency"
-
-
-def prediction(diagram: dict[str, Any]) -> str:
-    """Name of the predicted quantity of a reliability diagram."""
-    if diagram["notion"] in (None, "top_label", "pit"):
-        return "quantile level" if diagram["notion"] == "pit" else "confidence"
-    k = 1 if diagram.get("class") is None else diagram["class"]
-    names = (diagram.get("source") or {}).get("class_names")
-    return f"predicted P(y = {names[k] if names else k})"
 
 
 def plot_reliability(
@@ -97,11 +81,9 @@ def plot_reliability(
         if not empty:
             _band(ax, list(run), end)
     if reference is not None:
-        all_rows = [b for b in reference["bins"] if b["frequency"] is not None]
-        ax.plot([b["mean_p"] for b in all_rows], [b["frequency"] for b in all_rows],
-                color=COLOURS["other"], linewidth=2.5, alpha=0.45, label="all rows")  # fmt: skip
-    ax.plot([b["mean_p"] for b in filled], [b["frequency"] for b in filled],
-            color=COLOURS["accent"], linewidth=0.8)  # fmt: skip
+        ax.plot(*_means(_filled(reference)), color=COLOURS["other"], linewidth=2.5, alpha=0.45,
+                label="all rows")  # fmt: skip
+    ax.plot(*_means(filled), color=COLOURS["accent"], linewidth=0.8)
     what = level if pit else f"{outcome(diagram['notion'])} with its {level}"
     for role, outside, name in (("accent", False, what), ("alert", True, "outside the band")):
         _points(ax, [b for b in filled if bool(b["outside"]) is outside], role, name,
@@ -119,6 +101,18 @@ def plot_reliability(
 
 def _filled(diagram: dict[str, Any]) -> list[dict[str, Any]]:
     return [b for b in diagram["bins"] if b["frequency"] is not None and b["mean_p"] is not None]
+
+
+def _means(bins: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Mean predictions and frequencies of bins."""
+    return [b["mean_p"] for b in bins], [b["frequency"] for b in bins]
+
+
+def _intervals(ax: Any, bins: Sequence[dict[str, Any]], **style: Any) -> None:
+    """Draw the intervals of the frequencies."""
+    limits = [(b["mean_p"], *b["interval"]) for b in bins if b["interval"]]
+    if limits:
+        ax.vlines(*zip(*limits, strict=True), **style)
 
 
 def _square(ax: Any, filled: Sequence[dict[str, Any]], pit: Any) -> tuple[Any, float]:
@@ -166,12 +160,10 @@ def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any) -> An
     for k, (diagram, name) in enumerate(zip(diagrams, names, strict=True)):
         role, dashes = LINES[k % len(LINES)]
         bins = _filled(diagram)
-        x = [b["mean_p"] for b in bins]
-        limits = [(b["mean_p"], *b["interval"]) for b in bins if b["interval"]]
-        if limits:
-            ax.vlines(*zip(*limits, strict=True), color=COLOURS[role], linewidth=1, alpha=0.6)
+        x, frequency = _means(bins)
+        _intervals(ax, bins, color=COLOURS[role], linewidth=1, alpha=0.6)
         error = "" if diagram["ece"] is None else f", ECE {number(diagram['ece'], 3)}"
-        ax.plot(x, [b["frequency"] for b in bins], "os^D"[k // len(LINES) % 4], linestyle=dashes,
+        ax.plot(x, frequency, "os^D"[k // len(LINES) % 4], linestyle=dashes,
                 color=COLOURS[role], markersize=5, mew=0, label=f"{name}{error}")  # fmt: skip
         if pit:
             edges, heights = pit_shares(diagram["pit"], "frequency")
@@ -218,11 +210,9 @@ def _points(ax: Any, bins: list[dict[str, Any]], role: str, name: str, small: bo
     """Draw frequencies with their intervals, and stems from the diagonal."""
     if not bins:
         return
-    x, y = [b["mean_p"] for b in bins], [b["frequency"] for b in bins]
+    x, y = _means(bins)
     ax.vlines(x, x, y, color=COLOURS[role], linewidth=2 if small else 4, alpha=0.3)
-    limits = [(b["mean_p"], *b["interval"]) for b in bins if b["interval"]]
-    if limits:
-        ax.vlines(*zip(*limits, strict=True), color=COLOURS[role], linewidth=1.1)
+    _intervals(ax, bins, color=COLOURS[role], linewidth=1.1)
     ax.plot(x, y, "o", color=COLOURS[role], markersize=3.5 if small else 6, mew=0, label=name,
             clip_on=False, zorder=3)  # fmt: skip
 
@@ -423,16 +413,14 @@ def _covariate_ticks(ax: Any, names: Sequence[str], edges: Any = ()) -> None:
         letters = max(3, int((WIDTH - 60) / 7 / max(len(values), 1)) - 1)
         named_ticks(ax.xaxis, values, [short(names[k], letters) for k in values])
     elif 0 < len(edges) <= _MAX_TICKS:
-        middle = (np.array(edges[1:]) + np.array(edges[:-1])) / 2
-        ax.set_xticks(middle if len(edges) == 2 else _values_of(edges))
+        ax.set_xticks(_values_of(edges))
     else:
         ax.locator_params(axis="x", nbins=6)
 
 
 def _values_of(edges: Any) -> Any:
     """Values whose midpoints are the inner edges, with equal margins at both ends."""
-    first = (edges[0] + edges[1]) / 2
-    values = [first]
+    values = [(edges[0] + edges[1]) / 2]
     for edge in edges[1:-1]:
         values.append(2 * edge - values[-1])
     return values

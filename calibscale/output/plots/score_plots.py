@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from calibscale.errors import OptionError
-from calibscale.formatting import label, number
-from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, diagonal, outcome
+from calibscale.formatting import label, number, outcome
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, diagonal
 from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, axes, framed
 
 _HEIGHT = 300.0
