@@ -315,7 +315,8 @@ def classes_only(what: str, source: ArraySource) -> None:
     source.need_integer_labels(what)
     if source.forecast is not None:
         raise OptionError(
-            f"{unsuitable(what, source)}; use forecast_events(source, level=0.5) for two"
+            f"{unsuitable(what, source)}; use forecast_events(source, level=0.5) (--event "
+            "level=0.5) for two"
         )
 
 

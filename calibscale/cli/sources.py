@@ -32,6 +32,22 @@ def _storage_options(
     return options or None
 
 
+def _event(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> dict[str, Any] | None:
+    """Setting of `forecast_events`."""
+    if text is None:
+        return None
+    name, _, value = text.partition("=")
+    try:
+        first, *others = map(float, value.split(","))
+    except ValueError:
+        name = ""
+    if name not in ("level", "threshold"):
+        raise click.BadParameter("an event is level=NUMBER or threshold=NUMBER[,NUMBER]")
+    return {name: (first, *others) if others else first}
+
+
 storage_option = click.option(
     "--storage-option", "storage_options", multiple=True, metavar="KEY=VALUE",
     callback=_storage_options,
@@ -44,6 +60,12 @@ forecast_option = click.option(
     help="Kind of predictive distributions: normal (mean, standard deviation), ensemble (members), "
     "mixture (weights, means, standard deviations), quantiles(levels=[0.1,0.5,0.9]), "
     "histogram(edges=[0,1,2]) or ordinal(classes=5).  Labels are then the observed numbers.",
+)  # fmt: skip
+event_option = click.option(
+    "--event", metavar="NAME=VALUE", callback=_event,
+    help="Judge an event of predictive distributions as two classes: an outcome up to the "
+    "predicted quantile of a level (level=0.5), up to a number (threshold=20), or up to numbers "
+    "drawn between two, for the bias of the mean (threshold=0,40).",
 )  # fmt: skip
 _ARRAYS = (
     click.option(
@@ -62,6 +84,7 @@ _ARRAYS = (
         "--forecast, instead of --logits).",
     ),
     forecast_option,
+    event_option,
     click.option(
         "--labels", metavar="PATH",
         help="Path of a zarr array of labels, (n,), or column of a table: 0..K-1, or -1 for a "
@@ -89,7 +112,7 @@ EXECUTION = ("on_invalid", "tolerance", "scheduler", "memory_limit")  # options 
 _SOURCE_NAMES = (
     *("logits", "probabilities", "predictions", "forecast", "labels"),
     *("covariate_array", "covariate_names", "weights"),
-    *("binary", "class_names", "storage_options"),
+    *("binary", "class_names", "storage_options", "event"),
 )
 
 
@@ -140,11 +163,19 @@ def open_other(store: str, options: dict[str, Any]) -> ArraySource:
 
     given = {name: options[name] for name in _SOURCE_NAMES}
     if not is_table(store):  # a store names its arrays itself
-        given = {**dict.fromkeys(_SOURCE_NAMES), "storage_options": given["storage_options"]}
+        kept = {name: given[name] for name in ("storage_options", "event")}
+        given = dict.fromkeys(_SOURCE_NAMES) | kept
     return _opened(store, given)
 
 
 def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
+    from calibscale.data.derived_sources import forecast_events
+
+    source, event = _described(store, options), options["event"]
+    return forecast_events(source, **event) if event else source
+
+
+def _described(store: str | None, options: dict[str, Any]) -> ArraySource:
     from calibscale.data.ingest.formats import is_table
     from calibscale.data.store import as_source
     from calibscale.data.table_files import from_file

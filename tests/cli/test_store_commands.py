@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibscale import LogitStore, from_arrays
+from calibscale import LogitStore, evaluate, forecast_events, from_arrays
 from tests.support.command_store import NAMES, ROWS, api
 
 
@@ -239,8 +239,21 @@ def test_forecasts__of_a_table_equal_those_of_the_store(run, forecasts):
     assert first["value"] == pytest.approx(second["value"], rel=1e-12)
 
 
+@pytest.mark.parametrize(("option", "event"), [
+    ("level=0.3", dict(level=0.3)), ("threshold=1", dict(threshold=1.0)),
+    ("threshold=-2,2.5", dict(threshold=(-2.0, 2.5))),
+])  # fmt: skip
+def test_forecasts__events_are_two_classes(run, forecasts, option, event):
+    ran = run("evaluate", forecasts[1], "--event", option, "-e", "brier", "--json", "-")
+    expected = evaluate(forecast_events(forecasts[1], **event), "brier")["brier"].value
+    assert ran.json["results"][0]["value"] == expected
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (("-e", "ece"), "ece is for predictions of classes, and these are normal"),
+    (("--event", "level=1"), "level must be in (0, 1), not 1"),
+    (("--event", "threshold=a"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
+    (("--event", "0.5"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
     (("--forecast", "normal"), "--forecast applies to arrays; the store declares it itself"),
 ])  # fmt: skip
 def test_forecasts__errors(run, forecasts, arguments, says):
