@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.limits import Limits, bin_limits
 from calibscale.limits.excess import ratio
@@ -64,8 +64,7 @@ class Binned(ScalarEstimator):
     def __post_init__(self) -> None:
         if not isinstance(self.bins, int | np.integer):
             raise OptionError(f"bins must be a whole number such as 15, not {self.bins!r}")
-        if self.bins < 1:
-            raise OptionError(f"bins must be at least 1, not {self.bins}")
+        require(self.bins >= 1, "bins must be at least 1", self.bins)
         if isinstance(self.edges, str):
             if self.edges not in CONVENTIONS:
                 raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 
 from calibscale.data import Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import (
     ALL,
     NO_ROWS,
@@ -320,8 +320,7 @@ class CKCE(CMMD):
         super().__post_init__()
         if self.method not in ("features", "exact"):
             raise OptionError(f"method must be features or exact, not {self.method!r}")
-        if not 1e-14 <= self.tolerance < 1:
-            raise OptionError(f"tolerance must be in 1e-14..1, not {self.tolerance}")
+        require(1e-14 <= self.tolerance < 1, "tolerance must be in 1e-14..1", self.tolerance)
         if self.method == "features":
             if self.conditional_on is not None:
                 raise OptionError("conditional_on needs method='exact'")

@@ -284,8 +284,7 @@ class KCE(SKCE):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.covariates:
-            raise OptionError("kce has no covariates; klce does")
+        require(not self.covariates, "kce has no covariates; klce does")
 
 
 # ---------------------------------------------------------------- From moments

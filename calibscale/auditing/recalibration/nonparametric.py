@@ -202,10 +202,8 @@ class LocalBias(Recalibrator):
             object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
         if isinstance(self.covariate_bandwidth, Mapping):
             object.__setattr__(self, "covariate_bandwidth", dict(self.covariate_bandwidth))
-        if self.prediction_kernel not in ("gaussian", "none"):
-            raise OptionError(
-                f"prediction_kernel must be gaussian or none, not {self.prediction_kernel!r}"
-            )
+        known = self.prediction_kernel in ("gaussian", "none")
+        require(known, "prediction_kernel must be gaussian or none", self.prediction_kernel)
         self._local()  # validates the shared settings
 
     def _local(self) -> KLCE:

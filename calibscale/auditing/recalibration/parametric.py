@@ -335,8 +335,7 @@ class Platt(Recalibrator):
 
 def _check_overlap(extent: Floats) -> None:
     """Require overlapping log-odds of both labels; otherwise the likelihood has no maximum."""
-    if np.isinf(extent).any():
-        raise OptionError("platt: all labels are equal; fit to more rows")
+    require(np.isfinite(extent).all(), "platt: all labels are equal; fit to more rows")
     (low0, high0), (low1, high1) = extent * [1, -1]
     if low0 == high0 == low1 == high1:
         raise OptionError("platt: all predictions are equal, so that no slope is determined")
