@@ -156,7 +156,7 @@ class BoundEstimator(ABC):
         return ()
 
     def floor(self, *states: Any) -> Floor | None:
-        """Noise floor: the estimate for labels drawn from the predictions; None without rows."""
+        """Noise floor of an estimate with a value: that for labels drawn from the predictions."""
         return None
 
     @property

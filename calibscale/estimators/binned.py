@@ -108,8 +108,7 @@ class Binned(ScalarEstimator):
         return (counts, LabelVariances(counts)) if drawn else ()  # type: ignore[arg-type]
 
     def floor(self, *states: Any) -> Floor | None:
-        if self.of_gaps is None or not states[0].sums[1].sum() > 0:
-            return None
+        assert self.of_gaps is not None
         bins = self._bins(*states)
         values = self.of_gaps(np.vstack([bins.gap, bins.drawn_gaps()]), bins)
         return Floor.of(values[1:], float(values[0]))

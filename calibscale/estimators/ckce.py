@@ -76,8 +76,6 @@ class MomentError(Estimator):
 
     def floor(self, *states: Any) -> Floor | None:
         *own, noise = states
-        if self.undefined(own[0]):
-            return None
         value, vectors = self.frozen(*own).value(*own), self.form_vectors(*own)
         return form_floor(noise, value, lambda q: vectors(self.features(predictions(q))))
 

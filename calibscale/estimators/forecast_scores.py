@@ -261,7 +261,7 @@ class _PITError(Estimator):
     def floor_needs(self) -> tuple[Statistic, ...]:
         return self.needs
 
-    def floor(self, *states: Any) -> Floor | None:
+    def floor(self, *states: Any) -> Floor:
         (state,), rng = states, np.random.default_rng(0)
         shape, even = (_DRAWS, min(state.rows, _ROWS)), np.ones(min(state.rows, _ROWS))
         curves = (PITCurve.of(even, uniform_order(rng, shape)) for _ in range(_PARTS))

@@ -376,9 +376,7 @@ class Multicalibration(ScalarEstimator):
         for scaled in table.drawn(np.random.default_rng([seed, b]) for b in replicates):
             yield float(scaled.max() * table.sigma[0])
 
-    def floor(self, *states: Any) -> Floor | None:
-        if not states[0].sums[0].any():
-            return None
+    def floor(self, *states: Any) -> Floor:
         table = self.table(states[0])
         value = float(table.scaled.max() * table.sigma[0])
         return Floor.of([*self._drawn(table, 0, range(_DRAWS))], value)

@@ -75,8 +75,6 @@ class CWCE2(Binned):
     def floor(self, *states: Any) -> Floor | None:
         """Floor of a sum over bins, with the covariances of classes from a sample of rows."""
         bins, variances, noise = states
-        if not bins.sums[0, :, 1].sum() > 0:
-            return None
         weight = bins.sums[:, :, 1]
         total = float(weight[0].sum())
         shares = ratio(variances.squares, weight * total)
@@ -151,10 +149,8 @@ class SimplexECE(Estimator):
     def floor_needs(self) -> tuple[Statistic, ...]:
         return (*self.needs, CellNoise())
 
-    def floor(self, *states: Any) -> Floor | None:
+    def floor(self, *states: Any) -> Floor:
         cells, totals, noise = states
-        if not totals.weight > 0:
-            return None
         draws = int(np.clip(_CELL_DRAWS / cells.delta.size, 99, 1999))
         sizes = CellNoise.sizes(cells, noise, draws) / totals.weight
         return Floor.of(sizes, float(np.abs(cells.delta).sum() / totals.weight))
