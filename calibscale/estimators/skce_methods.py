@@ -127,13 +127,6 @@ class BoundSKCE(BoundEstimator):
         for same in ("name", "notion", "unbiased", "centred_null", "covariates", "largest_term"):
             object.__setattr__(self, same, getattr(self.settings, same))
 
-    @property
-    def covariate_bandwidths(self) -> dict[str, float]:
-        """Bandwidth of each continuous covariate."""
-        settings = self.settings
-        names = [name for name in settings.covariates if name not in settings.categorical]
-        return dict(zip(names, self.product.bandwidths, strict=True))
-
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)

@@ -117,6 +117,12 @@ def local_kernel(setup: DataProfile, notion: str, settings: Any) -> tuple[Produc
     return kernel, notes
 
 
+def named_bandwidths(settings: Any, kernel: ProductKernel) -> dict[str, float]:
+    """Bandwidth of each continuous covariate of the settings of an `SKCE`."""
+    names = [name for name in settings.covariates if name not in settings.categorical]
+    return dict(zip(names, kernel.bandwidths, strict=True))
+
+
 def _bandwidths(
     continuous: list[ColumnSummary],
     sample: NotionRows,

@@ -19,7 +19,7 @@ from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE
 from calibscale.kernel_sums import DataProfile
-from calibscale.kernel_sums.bandwidths import local_kernel
+from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import PassResult, Statistic
@@ -225,11 +225,9 @@ class LocalBias(Recalibrator):
             ) from error
         statistics = plan.statistics(_STRENGTHS)
         result = read(*statistics, covariates=self.covariates)
-        continuous = [name for name in self.covariates if name not in self.categorical]
         return LocalBiasFit(
-            plan=plan, result=result, prediction_bandwidth=kernel.prediction_bandwidth,
-            bandwidths=dict(zip(continuous, kernel.bandwidths, strict=True)), method=self,
-            classes=setup.classes, counts=result.counts, passes=1, notes=tuple(notes),
+            plan=plan, result=result, method=self, classes=setup.classes, counts=result.counts,
+            passes=1, notes=tuple(notes),
         )  # fmt: skip
 
 
@@ -247,8 +245,6 @@ class LocalBiasFit(FittedRecalibrator):
     method: LocalBias
     plan: Spectral
     result: PassResult
-    prediction_bandwidth: float
-    bandwidths: dict[str, float]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -269,20 +265,14 @@ class LocalBiasFit(FittedRecalibrator):
             shape = statistic.zero(2).sums.shape
             sums = np.frombuffer(b64decode(text), "<c16").astype(complex).reshape(shape)
             states[statistic] = StrengthState(np.array(weight), sums)
-        method: LocalBias = common["method"]
-        continuous = [name for name in method.covariates if name not in method.categorical]
-        return cls(
-            plan=plan, result=PassResult(common["counts"], {None: states}, {}),
-            prediction_bandwidth=plan.kernel.prediction_bandwidth,
-            bandwidths=dict(zip(continuous, plan.kernel.bandwidths, strict=True)), **common,
-        )  # fmt: skip
+        return cls(plan=plan, result=PassResult(common["counts"], {None: states}, {}), **common)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        constant = self.method.prediction_kernel == "none"
+        constant, kernel = self.method.prediction_kernel == "none", self.plan.kernel
         return {
-            "prediction_bandwidth": None if constant else self.prediction_bandwidth,
-            "covariate_bandwidth": self.bandwidths,
+            "prediction_bandwidth": None if constant else kernel.prediction_bandwidth,
+            "covariate_bandwidth": named_bandwidths(self.method, kernel),
             "modes": self.plan.modes.series.modes * self.plan.modes.combinations,
         }
 
