@@ -27,6 +27,7 @@ from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, predicted
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError, require
+from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import axes_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.results.audit_results import Audit, Scores
@@ -60,8 +61,7 @@ class Recalibration:
     hold_out: float = 0.5
 
     def __post_init__(self) -> None:
-        methods = (self.methods,) if isinstance(self.methods, str) else tuple(self.methods)
-        object.__setattr__(self, "methods", methods)
+        set_names(self, "methods")
         require(0 < self.hold_out < 1, "hold_out must be in (0, 1)", self.hold_out)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from calibscale.data import Floats, Ints
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.base import ScalarEstimator, set_names
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
@@ -294,9 +294,7 @@ class Multicalibration(ScalarEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("covariates", "categorical"):
-            names = getattr(self, option)
-            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        set_names(self, "covariates", "categorical")
         require(self.depth >= 1, "depth must be at least 1", self.depth)
         require(self.bins >= 2, "bins must be at least 2", self.bins)
         require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)

@@ -11,7 +11,7 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic
+from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic, set_names
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
@@ -76,9 +76,7 @@ class SKCE(Estimator):
     bound_fields: ClassVar[tuple[str, ...]] = ("product", "statistic", "notes")
 
     def __post_init__(self) -> None:
-        for option in ("covariates", "categorical"):
-            names = getattr(self, option)
-            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        set_names(self, "covariates", "categorical")
         check_settings(
             self,
             method=("auto", "spectral", "tiles", "features", "nystrom"),

@@ -17,6 +17,7 @@ from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, R
 from calibscale.auditing.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
+from calibscale.estimators.base import set_names
 from calibscale.estimators.skce import KLCE
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
@@ -197,9 +198,7 @@ class LocalBias(Recalibrator):
     name: ClassVar[str] = "local_bias"
 
     def __post_init__(self) -> None:
-        for option in ("covariates", "categorical"):
-            names = getattr(self, option)
-            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        set_names(self, "covariates", "categorical")
         if isinstance(self.covariate_bandwidth, Mapping):
             object.__setattr__(self, "covariate_bandwidth", dict(self.covariate_bandwidth))
         known = self.prediction_kernel in ("gaussian", "none")
