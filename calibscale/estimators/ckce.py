@@ -416,7 +416,7 @@ class ExactCKCE(BoundEstimator):
                 ]
             }
             solution = solve(
-                product, delta, settings.tolerance, checkpoint=pairs.checkpoint(name, work)
+                product, delta, settings.tolerance, checkpoint=pairs.checkpoint_of(name, work)
             )
         W = solution.X
         KW = delta - ridge * total * W - solution.residual
