@@ -261,9 +261,10 @@ class FoldScorer:
             state = total
         else:
             gains = None
-            state = residual_state(rows)
-            local = RowSums(self.profile.notion, "kept", [(fit,)])
-            sums = local.zero(self.profile.classes)
+            notion, classes = self.profile.notion, self.profile.classes
+            state = FoldResiduals.add(FoldResiduals(notion).zero(classes), rows)
+            local = RowSums(notion, "kept", [(fit,)])
+            sums = local.zero(classes)
             for piece in pieces(rows):
                 sums = local.add_fold(sums, 0, piece)
             A, R, diagonal = sums.A, sums.R, sums.diagonal
@@ -316,14 +317,6 @@ class FoldScorer:
         return sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
 
 
-def bilinear_risk(fit: Bilinear, part: FoldPart, rows: Sequence[NotionView]) -> Floats:
-    """R̂_CE of each hyper-parameter [GB eq. 20] on a part and all of its rows, (H,)."""
-    sums = fit.pair_sums(part, rows, True)
-    gaps = _gaps(rows, sums.diagonal)
-    diagonal = np.einsum("jhc,jhc->h", gaps, gaps)
-    return _risk(part.residuals, sums.cross, sums.square, diagonal)
-
-
 def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Weighted mean of each row of `values` and its standard error."""
     share = weights / weights.sum()
@@ -335,14 +328,6 @@ def pieces(rows: Sequence[NotionView]) -> list[list[NotionView]]:
     """Split rows into pieces with small intermediate arrays."""
     n = len(rows[0].rows)
     return [[view.take(slice(low, low + _PIECE)) for view in rows] for low in range(0, n, _PIECE)]
-
-
-def residual_state(rows: Sequence[NotionView]) -> ResidualState:
-    """Moments of δ of rows in memory."""
-    J, e = len(rows), rows[0].delta.shape[1]
-    n, weight, weight2 = (np.zeros(()) for _ in range(3))
-    state = ResidualState(n, weight, weight2, np.zeros((J, e, e)), np.zeros(J))
-    return FoldResiduals.add(state, rows)
 
 
 def _gaps(rows: Sequence[NotionView], diagonals: Floats) -> Floats:
