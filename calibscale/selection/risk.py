@@ -207,7 +207,10 @@ class FoldScorer:
             sums = fit.pair_sums(part, rows, self.profile.complete)
             gaps = _gaps(rows, sums.diagonal)
             total = part.residuals
-            diagonal, error = self._diagonal(f, fold, total, rows, gaps)
+            if f in self.streamed:
+                diagonal, error = self.sums[fold].diagonal[self._columns(f)[0]], np.zeros(fit.size)
+            else:
+                diagonal, error = self._diagonal(total, rows, gaps)
             risk = _risk(total, sums.cross, sums.square, diagonal)
             error = abs(pair_mean(error, 0.0, float(total.weight), float(total.weight2)))
             estimate = fit.estimates(self.parts(TEST, family))
@@ -218,18 +221,9 @@ class FoldScorer:
         return self._plug_in(f, fold, fit, part.residuals, rows, test)
 
     def _diagonal(
-        self, f: int, fold: int, total: ResidualState, rows: list[NotionView], gaps: Floats
-    ) -> tuple[Floats, Floats]:
-        """Σw²(|δ|² − h_ii)² of the fold, and two standard errors if estimated from kept rows."""
-        if f in self.streamed:
-            H, _ = self._offsets(f)
-            exact = self.sums[fold].diagonal[H : H + self.fitted[fold][f].size]
-            return exact, np.zeros(len(exact))
-        return self._kept_diagonal(total, rows, gaps)
-
-    def _kept_diagonal(
         self, total: ResidualState, rows: list[NotionView], gaps: Floats
     ) -> tuple[Floats, Floats]:
+        """Σw²(|δ|² − h_ii)² of a fold from its kept rows, and two standard errors."""
         squares = np.einsum("jhc,jhc->hc", gaps, gaps)
         if self.profile.complete:
             return squares.sum(axis=1), np.zeros(len(squares))
@@ -250,12 +244,11 @@ class FoldScorer:
     ) -> FoldScores:
         streamed = f in self.streamed
         if streamed:
-            H, P = self._offsets(f)
-            A, R = self.sums[fold].A[P : P + fit.size], self.sums[fold].R[P : P + fit.size]
-            diagonal = self.sums[fold].diagonal[H : H + fit.size]
+            H, P = self._columns(f)
+            A, R, diagonal = self.sums[fold].A[P], self.sums[fold].R[P], self.sums[fold].diagonal[H]
             tested = float(self.parts(TEST, self.families[f]).residuals.weight)
-            estimate = self.sums[TEST].estimates[fold, P : P + fit.size] / tested
-            products = self.sums[TEST].products[fold, P : P + fit.size] / tested
+            estimate = self.sums[TEST].estimates[fold, P] / tested
+            products = self.sums[TEST].products[fold, P] / tested
             own = np.stack([np.einsum("hjee->h", A), np.einsum("hjee->h", R)])
             gains = np.stack([own / float(total.weight), [products, estimate]])
             state = total
@@ -306,15 +299,16 @@ class FoldScorer:
         values = []
         for smaller in family.smaller_fits(train, [part, test]):
             sums = smaller.pair_sums(part, rows, self.profile.complete)
-            diagonal, _ = self._kept_diagonal(part.residuals, rows, _gaps(rows, sums.diagonal))
+            diagonal, _ = self._diagonal(part.residuals, rows, _gaps(rows, sums.diagonal))
             risk = _risk(part.residuals, sums.cross, sums.square, diagonal)
             values.append(np.stack([risk, smaller.estimates(test)]))
         return np.array(values).reshape(-1, 2, fit.size)
 
-    def _offsets(self, f: int) -> tuple[int, int]:
-        """Offsets of a streamed family's hyper-parameters among all and among plug-in families."""
-        before = [self.fitted[0][g] for g in self.streamed if g < f]
-        return sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
+    def _columns(self, f: int) -> tuple[slice, slice]:
+        """Columns of a streamed family's hyper-parameters among all and among plug-in families."""
+        before, size = [self.fitted[0][g] for g in self.streamed if g < f], self.fitted[0][f].size
+        H, P = sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
+        return slice(H, H + size), slice(P, P + size)
 
 
 def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
