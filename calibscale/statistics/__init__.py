@@ -201,6 +201,13 @@ def weighted_sum(values: Floats, weights: Floats) -> float:
     return float(weights @ np.where(weights > 0, values, 0.0))
 
 
+def added(state: Any, *values: Any) -> Any:
+    """Return a state after values have been added to its first fields."""
+    for total, value in zip(state, values, strict=False):
+        total += value
+    return state
+
+
 # ---------------------------------------------------------------- One pass
 
 

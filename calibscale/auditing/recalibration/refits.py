@@ -32,7 +32,7 @@ from calibscale.data import Chunk, Floats, Ints
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics import Replicates, States, Statistic, weights_of
+from calibscale.statistics import Replicates, States, Statistic, added, weights_of
 from calibscale.statistics.score_histogram import OccupiedCells, steps
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
@@ -272,8 +272,7 @@ class OwnLogit(Statistic):
 
     def accumulate(self, state: OwnState, chunk: Chunk) -> OwnState:
         z = parametric.clipped(chunk, self.clip)
-        state.own[...] += weights_of(chunk) @ z[np.arange(len(chunk)), chunk.labels]
-        return state
+        return added(state, weights_of(chunk) @ z[np.arange(len(chunk)), chunk.labels])
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         z = parametric.clipped(chunk, self.clip)
