@@ -88,12 +88,9 @@ class MomentError(Estimator):
         if reason := self.undefined(moments):
             unknown = self.unknown(self.shown, squared=True)
             return replace(unknown, n=int(moments.n), reason=reason)
-        frozen = self.frozen(*states)
-        assert isinstance(frozen, MomentError)
-        value = frozen.value(*states)
-        return Estimate(
-            self.name, self.judged, value, True, parameters=frozen.shown, n=int(moments.n)
-        )
+        frozen: Any = self.frozen(*states)
+        value, n = frozen.value(*states), int(moments.n)
+        return Estimate(self.name, self.judged, value, True, parameters=frozen.shown, n=n)
 
 
 @dataclass(frozen=True)
@@ -148,9 +145,11 @@ class CMMD(MomentError):
         return {**self.features.parameters, "exponent": self.exponent, "ridge": self.ridge}
 
     def frozen(self, *states: Any) -> Self:
-        if self.ridge is not None:
-            return self
-        return replace(self, ridge=float((states[0].weight ** 2 / states[0].weight2) ** -0.25))
+        return replace(self, ridge=self._ridge(states[0]))
+
+    def _ridge(self, sums: Any) -> float:
+        """The ridge, by default that of the effective number of rows."""
+        return float((sums.weight**2 / sums.weight2) ** -0.25) if self.ridge is None else self.ridge
 
     def value(self, *states: Any) -> float:
         moments = states[0]
@@ -160,14 +159,10 @@ class CMMD(MomentError):
 
     def _values(self, states: Sequence[Any], C: Floats) -> Floats:
         """Values (B,) with each of C (B, K, m) instead of that of the states."""
-        ridge = self.frozen(*states).ridge
-        assert ridge is not None
-        return _cmmd(states[0], C, ridge, self.exponent)
+        return _cmmd(states[0], C, self._ridge(states[0]), self.exponent)
 
     def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
-        ridge = self.frozen(*states).ridge
-        assert ridge is not None
-        inverse = _inverse(states[0], ridge)
+        inverse = _inverse(states[0], self._ridge(states[0]))
         if self.exponent == 0:
             return lambda phi: inverse(phi.T).T
         sigma, U = eigh(states[0].S)
@@ -265,9 +260,7 @@ class CKCECentred(CMMD):
 
     def _values(self, states: Sequence[Any], C: Floats) -> Floats:
         moments, noise = states
-        ridge = self.frozen(moments).ridge
-        assert ridge is not None
-        A = _inverse(moments, ridge)(np.eye(len(moments.S)))
+        A = _inverse(moments, self._ridge(moments))(np.eye(len(moments.S)))
         W = C @ A
         return np.einsum("bij,bij->b", W, W) - float(np.vdot(noise.M, A @ A))
 
