@@ -268,7 +268,7 @@ class PairSumTask(_PanelPairTask):
             scale = w.sum() ** 2 - w @ w
             if not scale > 0:
                 continue
-            block = LaidOutRows(rows, P.counts, *layout.panel(rows))
+            block = LaidOutRows(rows, *layout.panel(rows))
             part = PairState.zero(self._linear_width)
             self._rows(part, block)
             part.pairs[...] = self._sums(block, block, layout, True)[:, 0].sum()
