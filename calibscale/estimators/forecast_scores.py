@@ -238,6 +238,8 @@ class _PITError(Estimator):
     def needs(self) -> tuple[Statistic, ...]:
         return (PITCells() if self.fixed_cells else PITValues(),)
 
+    floor_needs = needs
+
     def mergeable(self, classes: int) -> Self:
         return replace(self, fixed_cells=True)
 
@@ -254,10 +256,6 @@ class _PITError(Estimator):
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         for replicate in replicates:
             yield float(self._sizes(states[0].drawn(np.random.default_rng([seed, replicate]))))
-
-    @property
-    def floor_needs(self) -> tuple[Statistic, ...]:
-        return self.needs
 
     def floor(self, *states: Any) -> Floor:
         (state,), rng = states, np.random.default_rng(0)

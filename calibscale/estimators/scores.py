@@ -101,10 +101,7 @@ class NLL(_MeanScore):
 
     name: ClassVar[str] = "nll"
     total: ClassVar[str] = "nll"
-
-    @property
-    def counted(self) -> tuple[Statistic, ...]:  # type: ignore[override]
-        return (score_sums.ImpossibleLabels(),)
+    counted: ClassVar[tuple[Statistic, ...]] = (score_sums.ImpossibleLabels(),)
 
     def noted(self, estimate: Estimate, *states: Any) -> Estimate:
         count = int(states[0].n)

@@ -131,6 +131,8 @@ class SimplexECE(Estimator):
     max_cells: int = 10_000
     name: ClassVar[str] = "simplex_ece"
     testable: ClassVar[bool] = True
+    needs: ClassVar[tuple[Statistic, ...]] = (SimplexCells(), Totals())
+    floor_needs: ClassVar[tuple[Statistic, ...]] = (*needs, CellNoise())
 
     def bind(self, setup: DataProfile) -> Self:
         cells = simplex_cell_count(setup.classes)
@@ -140,14 +142,6 @@ class SimplexECE(Estimator):
                 f"above max_cells = {self.max_cells}"
             )
         return self
-
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        return (SimplexCells(), Totals())
-
-    @property
-    def floor_needs(self) -> tuple[Statistic, ...]:
-        return (*self.needs, CellNoise())
 
     def floor(self, *states: Any) -> Floor:
         cells, totals, noise = states

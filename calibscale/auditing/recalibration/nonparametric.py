@@ -23,9 +23,10 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics import PassResult, Statistic
+from calibscale.statistics import PassResult, Statistic, added
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
+from calibscale.statistics.score_sums import CountState
 
 HISTOGRAM = FineHistogram("positive")
 
@@ -303,13 +304,7 @@ class LocalBiasFit(FittedRecalibrator):
             positions = tuple(session.source.covariate(name) for name in self.covariates)
             statistic = _Unchanged(self, positions)
             result = session.scan([statistic], covariates=self.covariates)
-        return result.counts.used, int(result.groups[None][statistic].rows)
-
-
-class _UnchangedState(NamedTuple):
-    """Number of rows whose p is unchanged, a 0-d array."""
-
-    rows: Floats
+        return result.counts.used, int(result.groups[None][statistic].n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,13 +315,12 @@ class _Unchanged(Statistic):
     positions: tuple[int, ...]
     large_chunks: ClassVar[bool] = True
 
-    def zero(self, classes: int) -> _UnchangedState:
-        return _UnchangedState(np.zeros(()))
+    def zero(self, classes: int) -> CountState:
+        return CountState(np.zeros(()))
 
-    def accumulate(self, state: _UnchangedState, chunk: Chunk) -> _UnchangedState:
+    def accumulate(self, state: CountState, chunk: Chunk) -> CountState:
         x = np.empty((len(chunk), 0))
         if self.positions:
             assert chunk.covariates is not None
             x = chunk.covariates[:, self.positions]
-        state.rows[...] += self.fitted.correction(chunk.event("positive").p, x).unchanged.sum()
-        return state
+        return added(state, self.fitted.correction(chunk.event("positive").p, x).unchanged.sum())
