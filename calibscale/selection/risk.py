@@ -21,7 +21,6 @@ from calibscale.selection.families import (
     FoldPart,
     FoldResiduals,
     FoldScores,
-    PlugIn,
     ResidualState,
     RowSums,
     RowSumState,
@@ -217,8 +216,7 @@ class FoldScorer:
             projections = _projections(rows, total, sums.first, gaps)
             smaller = self._smaller(f, fold, rows)
             return FoldScores(risk, estimate, projections, smaller, error, np.zeros(fit.size))
-        assert isinstance(fit, PlugIn)
-        return self._plug_in(f, fold, fit, part.residuals, rows, test)
+        return self._plug_in(f, fold, rows, test)
 
     def _diagonal(
         self, total: ResidualState, rows: list[NotionView], gaps: Floats
@@ -234,19 +232,14 @@ class FoldScorer:
         return float(total.quartic.sum()) + scale * squares.sum(axis=1), error
 
     def _plug_in(
-        self,
-        f: int,
-        fold: int,
-        fit: PlugIn,
-        total: ResidualState,
-        rows: list[NotionView],
-        test: list[NotionView],
+        self, f: int, fold: int, rows: list[NotionView], test: list[NotionView]
     ) -> FoldScores:
-        streamed = f in self.streamed
+        family, fit = self.families[f], self.fitted[fold][f]
+        total, streamed = self.parts(fold, family).residuals, f in self.streamed
         if streamed:
             H, P = self._columns(f)
             A, R, diagonal = self.sums[fold].A[P], self.sums[fold].R[P], self.sums[fold].diagonal[H]
-            tested = float(self.parts(TEST, self.families[f]).residuals.weight)
+            tested = float(self.parts(TEST, family).residuals.weight)
             estimate = self.sums[TEST].estimates[fold, P] / tested
             products = self.sums[TEST].products[fold, P] / tested
             own = np.stack([np.einsum("hjee->h", A), np.einsum("hjee->h", R)])
@@ -281,7 +274,7 @@ class FoldScorer:
         return FoldScores(risk, estimate, projections, smaller, 4.0 * error, 2.0 * estimate_error)
 
     def _plug_in_projections(
-        self, fit: PlugIn, state: ResidualState, A: Floats, R: Floats, rows: list[NotionView]
+        self, fit: FittedFamily, state: ResidualState, A: Floats, R: Floats, rows: list[NotionView]
     ) -> Floats:
         first = np.zeros((fit.size, len(rows[0].rows)))
         diagonals = np.empty((len(rows), *first.shape))
