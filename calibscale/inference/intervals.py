@@ -411,8 +411,7 @@ def _interval_of_parts(
 ) -> Interval | None:
     """Interval by jackknife or bootstrap."""
     covers = POPULATION if estimator.unbiased else THIS_N
-    error = _calibrated_error(estimator, request, states, classes)
-    error = max(error, parts.least_error)
+    error = max(_calibrated_error(estimator, request, states, classes), parts.least_error)
     interval = replace(parts, least_error=error).interval(request, covers)
     if interval is None or not estimate.squared:
         return interval
