@@ -371,9 +371,9 @@ class ExactCKCE(BoundEstimator):
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:
-        settings = self.settings
+        settings, bandwidth = self.settings, self.product.prediction_bandwidth
         parameters: dict[str, Any] = {
-            "kernel": "linear+gaussian", "bandwidth": self.product.prediction_bandwidth,
+            "kernel": "linear+gaussian", "bandwidth": bandwidth,
             "method": settings.method, "within": settings.conditional_on,
             "exponent": settings.exponent,
         }  # fmt: skip
@@ -400,17 +400,9 @@ class ExactCKCE(BoundEstimator):
                 KV = np.concatenate([root * s for root, s in zip(roots, sums, strict=True)])
                 return KV + ridge * total * V
 
-            work = {
-                "ckce": [
-                    self.product.prediction_bandwidth,
-                    ridge,
-                    settings.conditional_on,
-                    settings.tolerance,
-                ]
-            }
-            solution = solve(
-                product, delta, settings.tolerance, checkpoint=pairs.checkpoint_of(name, work)
-            )
+            work = {"ckce": [bandwidth, ridge, settings.conditional_on, settings.tolerance]}
+            checkpoint = pairs.checkpoint_of(name, work)
+            solution = solve(product, delta, settings.tolerance, checkpoint)
         W = solution.X
         KW = delta - ridge * total * W - solution.residual
         value = float(np.vdot(W, KW))

@@ -105,10 +105,8 @@ class NLL(_MeanScore):
 
     def noted(self, estimate: Estimate, *states: Any) -> Estimate:
         count = int(states[0].n)
-        if not count:
-            return estimate
         note = f"{count:,} of {estimate.n:,} rows have probability 0 for their label"
-        return estimate.with_note(note)
+        return estimate.with_note(note) if count else estimate
 
 
 @dataclass(frozen=True)

@@ -266,17 +266,14 @@ def _rows_left_out(
         shape = (len(rows), -1, e)
         first, second = (x[:, e + 1 :].reshape(shape) for x in (vectors, sums))
         gram = np.einsum("iae,ibe->ab", first, second, optimize=True)
-        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(
-            max(all_pairs, 1e-300)
-        )
+        size = max(all_pairs, 1e-300)
+        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(size)
         calibrated = noise_of_gram(gram, along)
         # noise of the observed rows; tr Σ² as if it had the shape of a calibrated model's noise
         square = (
             calibrated.square * (diagonal / calibrated.trace) ** 2 if calibrated.trace > 0 else 0.0
         )
-        observed = Noise(
-            float(diagonal), float(square), float(by_row @ by_row / max(all_pairs, 1e-300))
-        )
+        observed = Noise(float(diagonal), float(square), float(by_row @ by_row / size))
         scale = float(state.weight) ** 2
         sums_of_events = _event_sums(rows) * (not request.soft)
         form = SquaredNorm(
