@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.auditing.group_tests import GroupSums, tested_groups
-from calibscale.auditing.local_bias import local_bias, local_settings
+from calibscale.auditing.local_bias import NOTIONS, local_bias, local_settings
 from calibscale.auditing.recalibration import part_of
 from calibscale.auditing.segment_tests import Segments, tested_segments
 from calibscale.auditing.tests_and_scores import against as compare
@@ -27,6 +27,7 @@ from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, predicted
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError, require
+from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import axes_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.results.audit_results import Audit, Scores
@@ -60,8 +61,7 @@ class Recalibration:
     hold_out: float = 0.5
 
     def __post_init__(self) -> None:
-        methods = (self.methods,) if isinstance(self.methods, str) else tuple(self.methods)
-        object.__setattr__(self, "methods", methods)
+        set_names(self, "methods")
         require(0 < self.hold_out < 1, "hold_out must be in (0, 1)", self.hold_out)
 
 
@@ -225,8 +225,7 @@ def _check(
     min_rows: int,
 ) -> None:
     require(names, "an audit needs covariates")
-    if notion not in ("positive", "top_label"):
-        raise OptionError(f"notion of an audit must be positive or top_label, not {notion!r}")
+    require(notion in NOTIONS, f"notion of an audit must be {' or '.join(NOTIONS)}", notion)
     problems(notion, classes)
     require(0 < confidence_level < 1, "confidence_level must be in (0, 1)", confidence_level)
     require(bins >= 2, "bins must be at least 2", bins)

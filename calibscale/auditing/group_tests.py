@@ -339,8 +339,7 @@ def tested_groups(
     null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
 
     def draw(drawn: GroupSums) -> Iterator[DrawnGroups]:
-        for sums in drawn_batches(session, drawn, null, n_replicates, names):
-            yield DrawnGroups(*sums)
+        return drawn_batches(session, drawn, null, n_replicates, names)
 
     state = session.scan([statistic], covariates=names).groups[None][statistic]
     return group_biases(statistic, state, draw, min_rows, confidence_level, clustered)
@@ -348,7 +347,7 @@ def tested_groups(
 
 def drawn_batches(
     session: Session, statistic: Statistic, null: Null, n_replicates: int, names: tuple[str, ...]
-) -> Iterator[tuple[Floats, ...]]:
+) -> Iterator[Any]:
     """Sums of replicates, of as many in one pass over the rows as fit into 32 MB, or a limit."""
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
     max_replicates, limit = _STATE_BYTES // size, session.execution.limit

@@ -16,7 +16,7 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.kernel_sums import DataProfile, ProductKernel
-from calibscale.kernel_sums.bandwidths import local_kernel
+from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
 from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, classes_only, verb
@@ -107,7 +107,6 @@ def local_bias(
 
         direct = Direct(notion, kernel, tuple(data.covariate(name) for name in names))
         measured = (plan or direct).measure(read, where, Strengths(notion))
-    continuous = (name for name in names if name not in local.categorical)
     parameters: dict[str, Any] = {
         "covariates": list(names),
         "categorical": list(local.categorical),
@@ -115,7 +114,7 @@ def local_bias(
         "prediction_kernel": local.prediction_kernel,
         "prediction_bandwidth": kernel.prediction_bandwidth,
         "covariate_kernel": local.covariate_kernel,
-        "covariate_bandwidth": dict(zip(continuous, kernel.bandwidths, strict=True)),
+        "covariate_bandwidth": named_bandwidths(local, kernel),
         "at": at if isinstance(at, str) else "given",
         "min_rows": min_rows,
         "method": "direct" if plan is None else "spectral",

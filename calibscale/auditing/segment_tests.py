@@ -10,6 +10,7 @@ from scipy.special import ndtri
 
 from calibscale.auditing.group_tests import drawn_batches
 from calibscale.data import Floats
+from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration, SegmentTable
 from calibscale.estimators.skce import SKCE
 from calibscale.inference.multiple_testing import StepDown
@@ -47,8 +48,7 @@ class Segments:
     covariates: str | Sequence[str] | SKCE | None = None
 
     def __post_init__(self) -> None:
-        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
-        object.__setattr__(self, "columns", columns)
+        set_names(self, "columns")
 
     @classmethod
     def on(cls, covariates: str | Sequence[str] | SKCE | Segments) -> Segments:

@@ -51,6 +51,13 @@ def no_replicates(name: str, method: str) -> OptionError:
     return OptionError(f"{name} by method={method!r} has no test; use method='features'")
 
 
+def set_names(settings: Any, *options: str) -> None:
+    """Make tuples of settings of a frozen dataclass that are one name or several."""
+    for option in options:
+        names = getattr(settings, option)
+        object.__setattr__(settings, option, (names,) if isinstance(names, str) else tuple(names))
+
+
 class BoundEstimator(ABC):
     """Estimator with all settings that depend on the data, as `Estimator.bind` returns it.
 
@@ -156,7 +163,7 @@ class BoundEstimator(ABC):
         return ()
 
     def floor(self, *states: Any) -> Floor | None:
-        """Noise floor: the estimate for labels drawn from the predictions; None without rows."""
+        """Noise floor of an estimate with a value: that for labels drawn from the predictions."""
         return None
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.limits import Limits, bin_limits
 from calibscale.limits.excess import ratio
@@ -64,8 +64,7 @@ class Binned(ScalarEstimator):
     def __post_init__(self) -> None:
         if not isinstance(self.bins, int | np.integer):
             raise OptionError(f"bins must be a whole number such as 15, not {self.bins!r}")
-        if self.bins < 1:
-            raise OptionError(f"bins must be at least 1, not {self.bins}")
+        require(self.bins >= 1, "bins must be at least 1", self.bins)
         if isinstance(self.edges, str):
             if self.edges not in CONVENTIONS:
                 raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")
@@ -109,8 +108,7 @@ class Binned(ScalarEstimator):
         return (counts, LabelVariances(counts)) if drawn else ()  # type: ignore[arg-type]
 
     def floor(self, *states: Any) -> Floor | None:
-        if self.of_gaps is None or not states[0].sums[1].sum() > 0:
-            return None
+        assert self.of_gaps is not None
         bins = self._bins(*states)
         values = self.of_gaps(np.vstack([bins.gap, bins.drawn_gaps()]), bins)
         return Floor.of(values[1:], float(values[0]))
@@ -156,8 +154,23 @@ def _torch_linspace(bins: int) -> Floats:
     return np.array([k * step for k in range(half)] + upper)
 
 
+class _MeanGaps(Binned):
+    """Base class of means of powers of |gap| over bins, with limits of their expectation."""
+
+    def limits(self, confidence_level: float, *states: Any) -> Limits:
+        """Limits by `calibscale.limits.bin_limits`."""
+        gaps, power = self._bins(*states).gaps, self.gap_power or 1
+
+        def statistic(g: Floats) -> Floats:
+            return np.abs(g) ** power @ gaps.share
+
+        limits = bin_limits(gaps, statistic, (1.0 - confidence_level) / 2.0, self.unbiased)
+        high = limits.high if self.unbiased else limits.mean_at_high
+        return Limits(limits.low, high, "binned")
+
+
 @dataclass(frozen=True)
-class ECE(Binned):
+class ECE(_MeanGaps):
     """Expected calibration error Σ_b (n_b/n) |conf_b − acc_b| [Guo et al. 2017, eq. 3].
 
     The error is not squared; its unit is that of a probability, and 0.05 means that predictions
@@ -197,12 +210,6 @@ class ECE(Binned):
             scaled = drawn * scale if len(drawn) == len(scale) else drawn  # not for a sweep
             yield float(np.abs(scaled).sum() / bins.weight.sum())
 
-    def limits(self, confidence_level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.bin_limits`."""
-        gaps = self._bins(*states).gaps
-        limits = bin_limits(gaps, lambda g: np.abs(g) @ gaps.share, (1.0 - confidence_level) / 2.0)
-        return Limits(limits.low, limits.mean_at_high, "binned")
-
 
 @dataclass(frozen=True)
 class MCE(Binned):
@@ -234,26 +241,14 @@ class MCE(Binned):
         return np.abs(gaps).max(axis=1)
 
 
-class _SquaredGaps(Binned):
-    """Base class of sums of squared gaps, with limits of their expectation."""
+class _SquaredGaps(_MeanGaps):
+    """Base class of means of squared gaps."""
 
     gap_power: ClassVar[int | None] = 2
 
     def population(self, rows: int) -> Estimator:
         """Return `TCE2`: without label noise there is nothing to correct for."""
         return TCE2(self.bins, self.edges, self.notion)
-
-    def limits(self, confidence_level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.bin_limits`."""
-        gaps = self._bins(*states).gaps
-        limits = bin_limits(
-            gaps,
-            lambda g: g**2 @ gaps.share,
-            (1.0 - confidence_level) / 2.0,
-            at_least_mean=self.unbiased,
-        )
-        high = limits.high if self.unbiased else limits.mean_at_high
-        return Limits(limits.low, high, "binned")
 
 
 @dataclass(frozen=True)

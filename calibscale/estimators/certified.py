@@ -13,7 +13,7 @@ from scipy.special import expit, logit
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.base import ScalarEstimator, set_names
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
@@ -173,10 +173,9 @@ class CertifiedL1(ScalarEstimator):
         if not (known and 0 < self.level < 1):
             models, sides = ", ".join(("best", *MODELS)), ", ".join(SIDES)
             raise OptionError(f"by is one of {models}, side of {sides}, and level in (0, 1)")
-        names = (self.covariates,) if isinstance(self.covariates, str) else self.covariates
-        object.__setattr__(self, "covariates", tuple(names))
+        set_names(self, "covariates")
         by, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
-        fits = by and self.side == "both" and not names
+        fits = by and self.side == "both" and not self.covariates
         require(not canonical or fits, "canonical: by temperature, no side and no covariates")
 
     def bind(self, setup: DataProfile) -> Self:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 
 from calibscale.data import Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import (
     ALL,
     NO_ROWS,
@@ -76,8 +76,6 @@ class MomentError(Estimator):
 
     def floor(self, *states: Any) -> Floor | None:
         *own, noise = states
-        if self.undefined(own[0]):
-            return None
         value, vectors = self.frozen(*own).value(*own), self.form_vectors(*own)
         return form_floor(noise, value, lambda q: vectors(self.features(predictions(q))))
 
@@ -90,12 +88,9 @@ class MomentError(Estimator):
         if reason := self.undefined(moments):
             unknown = self.unknown(self.shown, squared=True)
             return replace(unknown, n=int(moments.n), reason=reason)
-        frozen = self.frozen(*states)
-        assert isinstance(frozen, MomentError)
-        value = frozen.value(*states)
-        return Estimate(
-            self.name, self.judged, value, True, parameters=frozen.shown, n=int(moments.n)
-        )
+        frozen: Any = self.frozen(*states)
+        value, n = frozen.value(*states), int(moments.n)
+        return Estimate(self.name, self.judged, value, True, parameters=frozen.shown, n=n)
 
 
 @dataclass(frozen=True)
@@ -150,9 +145,11 @@ class CMMD(MomentError):
         return {**self.features.parameters, "exponent": self.exponent, "ridge": self.ridge}
 
     def frozen(self, *states: Any) -> Self:
-        if self.ridge is not None:
-            return self
-        return replace(self, ridge=float((states[0].weight ** 2 / states[0].weight2) ** -0.25))
+        return replace(self, ridge=self._ridge(states[0]))
+
+    def _ridge(self, sums: Any) -> float:
+        """The ridge, by default that of the effective number of rows."""
+        return float((sums.weight**2 / sums.weight2) ** -0.25) if self.ridge is None else self.ridge
 
     def value(self, *states: Any) -> float:
         moments = states[0]
@@ -162,14 +159,10 @@ class CMMD(MomentError):
 
     def _values(self, states: Sequence[Any], C: Floats) -> Floats:
         """Values (B,) with each of C (B, K, m) instead of that of the states."""
-        ridge = self.frozen(*states).ridge
-        assert ridge is not None
-        return _cmmd(states[0], C, ridge, self.exponent)
+        return _cmmd(states[0], C, self._ridge(states[0]), self.exponent)
 
     def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
-        ridge = self.frozen(*states).ridge
-        assert ridge is not None
-        inverse = _inverse(states[0], ridge)
+        inverse = _inverse(states[0], self._ridge(states[0]))
         if self.exponent == 0:
             return lambda phi: inverse(phi.T).T
         sigma, U = eigh(states[0].S)
@@ -267,9 +260,7 @@ class CKCECentred(CMMD):
 
     def _values(self, states: Sequence[Any], C: Floats) -> Floats:
         moments, noise = states
-        ridge = self.frozen(moments).ridge
-        assert ridge is not None
-        A = _inverse(moments, ridge)(np.eye(len(moments.S)))
+        A = _inverse(moments, self._ridge(moments))(np.eye(len(moments.S)))
         W = C @ A
         return np.einsum("bij,bij->b", W, W) - float(np.vdot(noise.M, A @ A))
 
@@ -320,8 +311,7 @@ class CKCE(CMMD):
         super().__post_init__()
         if self.method not in ("features", "exact"):
             raise OptionError(f"method must be features or exact, not {self.method!r}")
-        if not 1e-14 <= self.tolerance < 1:
-            raise OptionError(f"tolerance must be in 1e-14..1, not {self.tolerance}")
+        require(1e-14 <= self.tolerance < 1, "tolerance must be in 1e-14..1", self.tolerance)
         if self.method == "features":
             if self.conditional_on is not None:
                 raise OptionError("conditional_on needs method='exact'")
@@ -381,9 +371,9 @@ class ExactCKCE(BoundEstimator):
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:
-        settings = self.settings
+        settings, bandwidth = self.settings, self.product.prediction_bandwidth
         parameters: dict[str, Any] = {
-            "kernel": "linear+gaussian", "bandwidth": self.product.prediction_bandwidth,
+            "kernel": "linear+gaussian", "bandwidth": bandwidth,
             "method": settings.method, "within": settings.conditional_on,
             "exponent": settings.exponent,
         }  # fmt: skip
@@ -410,17 +400,9 @@ class ExactCKCE(BoundEstimator):
                 KV = np.concatenate([root * s for root, s in zip(roots, sums, strict=True)])
                 return KV + ridge * total * V
 
-            work = {
-                "ckce": [
-                    self.product.prediction_bandwidth,
-                    ridge,
-                    settings.conditional_on,
-                    settings.tolerance,
-                ]
-            }
-            solution = solve(
-                product, delta, settings.tolerance, checkpoint=pairs.checkpoint(name, work)
-            )
+            work = {"ckce": [bandwidth, ridge, settings.conditional_on, settings.tolerance]}
+            checkpoint = pairs.checkpoint_of(name, work)
+            solution = solve(product, delta, settings.tolerance, checkpoint)
         W = solution.X
         KW = delta - ridge * total * W - solution.residual
         value = float(np.vdot(W, KW))

@@ -14,7 +14,7 @@ from calibscale.data.forecasts import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import FORECASTS, Estimator
 from calibscale.kernel_sums import DataProfile
-from calibscale.limits import Limits, clopper_pearson
+from calibscale.limits import Limits, share_limits
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.forecast_totals import (
@@ -212,9 +212,7 @@ class Coverage(_ForecastScore):
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
         (state,) = states
-        rows, tail = float(state.weight**2 / state.weight2), (1.0 - confidence_level) / 2.0
-        inside = rows * float(state.totals[0] / state.weight)
-        return Limits(*clopper_pearson(inside, rows, tail), "clopper_pearson")
+        return share_limits(state, state.totals[0], confidence_level)
 
 
 # ---------------------------------------------------------------- probability integral transforms
@@ -240,6 +238,8 @@ class _PITError(Estimator):
     def needs(self) -> tuple[Statistic, ...]:
         return (PITCells() if self.fixed_cells else PITValues(),)
 
+    floor_needs = needs
+
     def mergeable(self, classes: int) -> Self:
         return replace(self, fixed_cells=True)
 
@@ -257,11 +257,7 @@ class _PITError(Estimator):
         for replicate in replicates:
             yield float(self._sizes(states[0].drawn(np.random.default_rng([seed, replicate]))))
 
-    @property
-    def floor_needs(self) -> tuple[Statistic, ...]:
-        return self.needs
-
-    def floor(self, *states: Any) -> Floor | None:
+    def floor(self, *states: Any) -> Floor:
         (state,), rng = states, np.random.default_rng(0)
         shape, even = (_DRAWS, min(state.rows, _ROWS)), np.ones(min(state.rows, _ROWS))
         curves = (PITCurve.of(even, uniform_order(rng, shape)) for _ in range(_PARTS))

@@ -14,7 +14,7 @@ import numpy as np
 from calibscale.data import Floats, Ints
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.base import ScalarEstimator, set_names
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
@@ -89,7 +89,8 @@ class SegmentTable:
         self._starts = np.append(np.flatnonzero(np.diff(cell, prepend=-1)), len(cell))
         self.exact = bool(state.bits >= 40)
         codes, self._crossing = np.unique(state.crossing[order], return_inverse=True)
-        self.where, self._members = _segments(atoms, codes, self._by_crossing, depth, min_rows)
+        rows: Floats = np.array([np.bincount(self._crossing, row) for row in self._sums[:3]])
+        self.where, self._members = _segments(atoms, codes, rows, depth, min_rows)
         weight = np.cumsum(self._sums[1])
         before = np.repeat((weight - self._sums[1])[self._starts[:-1]], np.diff(self._starts))
         bins = np.minimum(_BINS * before / weight[-1:], _BINS - 1).astype(np.int64)
@@ -102,11 +103,6 @@ class SegmentTable:
 
     def __len__(self) -> int:
         return len(self.where)
-
-    @cached_property
-    def _by_crossing(self) -> Floats:
-        """Σ1, Σw and Σw² of each crossing (X, 3)."""
-        return np.stack([np.bincount(self._crossing, column) for column in self._sums[:3]], axis=1)
 
     # ---------------------------------------------------------------- errors, each (S,)
 
@@ -198,7 +194,10 @@ class SegmentTable:
 def _segments(
     atoms: SegmentAtoms, codes: Ints, sums: Floats, depth: int, min_rows: float
 ) -> tuple[list[tuple[Where, ...]], Ints]:
-    """Conditions of the listed segments, and their numbers in each crossing (X, T), −1 for none."""
+    """Conditions of the listed segments, and their numbers in each crossing (X, T), −1 for none.
+
+    `sums` (3, X) are Σ1, Σw and Σw² of each crossing.
+    """
     axes, parts = atoms.axes, np.unravel_index(codes, atoms.sizes or (1,))
     subsets = [s for k in range(depth + 1) for s in combinations(range(len(axes)), k)]
     count = sum(math.prod(len(axes[i]) for i in subset) for subset in subsets)
@@ -217,7 +216,7 @@ def _segments(
             known &= parts[i] < size  # other values are in no segment
             number = number * size + parts[i]
         number, total = number[known], math.prod(sizes)
-        n, w, w2 = (np.bincount(number, column[known], total) for column in sums.T)
+        n, w, w2 = (np.bincount(number, column[known], total) for column in sums)
         renamed = np.full(total, -1)
         for j in np.flatnonzero((w * w >= min_rows * (1 - 1e-9) * w2) & (n > 0) | (not subset)):
             each = np.unravel_index(j, sizes) if subset else ()
@@ -294,9 +293,7 @@ class Multicalibration(ScalarEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("covariates", "categorical"):
-            names = getattr(self, option)
-            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        set_names(self, "covariates", "categorical")
         require(self.depth >= 1, "depth must be at least 1", self.depth)
         require(self.bins >= 2, "bins must be at least 2", self.bins)
         require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
@@ -376,9 +373,7 @@ class Multicalibration(ScalarEstimator):
         for scaled in table.drawn(np.random.default_rng([seed, b]) for b in replicates):
             yield float(scaled.max() * table.sigma[0])
 
-    def floor(self, *states: Any) -> Floor | None:
-        if not states[0].sums[0].any():
-            return None
+    def floor(self, *states: Any) -> Floor:
         table = self.table(states[0])
         value = float(table.scaled.max() * table.sigma[0])
         return Floor.of([*self._drawn(table, 0, range(_DRAWS))], value)

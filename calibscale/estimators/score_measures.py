@@ -92,10 +92,8 @@ class ScoreError(ScoreMeasure):
     def floor_needs(self) -> tuple[Statistic, ...]:
         return self.needs[: 2 if self.fixed_cells else 1]
 
-    def floor(self, *states: Any) -> Floor | None:
+    def floor(self, *states: Any) -> Floor:
         cells, (draws, most, whole) = self._cells(*states), self.floor_draws
-        if not len(cells.score):
-            return None
         joined = cells.coarse(most)
         parts = np.array_split(drawn_residuals(joined, draws), 16)
         sizes = np.concatenate([self._sizes(joined, part) for part in parts])

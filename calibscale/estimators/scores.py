@@ -11,7 +11,7 @@ from scipy.special import rel_entr, xlogy
 from calibscale.data import Floats
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.estimators.binned import TCE2, Binned
-from calibscale.limits import Limits, clopper_pearson
+from calibscale.limits import Limits, share_limits
 from calibscale.limits.excess import excess_limits
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic, score_sums
@@ -60,11 +60,7 @@ class Accuracy(_MeanScore):
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Clopper-Pearson limits with (Σw)²/Σw² rows."""
         (totals,) = states
-        rows = float(totals.weight**2 / totals.weight2)
-        hits = rows * float(totals.hit / totals.weight)
-        return Limits(
-            *clopper_pearson(hits, rows, (1.0 - confidence_level) / 2.0), "clopper_pearson"
-        )
+        return share_limits(totals, totals.hit, confidence_level)
 
 
 @dataclass(frozen=True)
@@ -105,17 +101,12 @@ class NLL(_MeanScore):
 
     name: ClassVar[str] = "nll"
     total: ClassVar[str] = "nll"
-
-    @property
-    def counted(self) -> tuple[Statistic, ...]:  # type: ignore[override]
-        return (score_sums.ImpossibleLabels(),)
+    counted: ClassVar[tuple[Statistic, ...]] = (score_sums.ImpossibleLabels(),)
 
     def noted(self, estimate: Estimate, *states: Any) -> Estimate:
         count = int(states[0].n)
-        if not count:
-            return estimate
         note = f"{count:,} of {estimate.n:,} rows have probability 0 for their label"
-        return estimate.with_note(note)
+        return estimate.with_note(note) if count else estimate
 
 
 @dataclass(frozen=True)
@@ -241,10 +232,11 @@ class NLLDecomposition(_Decomposition):
     name: ClassVar[str] = "nll_decomposition"
     squared: ClassVar[bool] = False
 
-    def value(self, counts: BinState, _: score_sums.ScalarState, rests: BinState) -> float:
-        if not counts.sums[1].sum() > 0:
-            return float("nan")
-        return self._value(self._with_rest(self._bins(counts), rests))
+    def _bins(self, state: BinState, *others: Any) -> BinTable:
+        bins = super()._bins(state, *others)
+        if others and isinstance(others[-1], BinState):  # 1 − p in the place of δ
+            bins = bins._replace(rest=super()._bins(others[-1]).delta)
+        return bins
 
     def _value(self, bins: BinTable) -> float:
         return self._parts(bins)[0]
@@ -254,9 +246,6 @@ class NLLDecomposition(_Decomposition):
         conf = np.clip(bins.mean_p, 1e-300, 1.0 - 1e-16)
         acc = np.clip(conf - gaps, 0.0, 1.0)
         return (rel_entr(acc, conf) + rel_entr(1.0 - acc, 1.0 - conf)) @ bins.share
-
-    def _with_rest(self, bins: BinTable, rests: BinState) -> BinTable:
-        return bins._replace(rest=self._bins(rests).delta)
 
     @staticmethod
     def _parts(bins: BinTable) -> tuple[float, float]:
@@ -279,7 +268,6 @@ class NLLDecomposition(_Decomposition):
     def _estimate(
         self, bins: BinTable, scores: score_sums.ScalarState, rests: BinState
     ) -> Estimate:
-        bins = self._with_rest(bins, rests)
         calibration, refinement = self._parts(bins)
         base = float(bins.share @ bins.frequency)
         uncertainty = float(-xlogy(base, base) - xlogy(1.0 - base, 1.0 - base))

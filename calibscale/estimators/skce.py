@@ -11,7 +11,7 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic
+from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic, set_names
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
@@ -29,7 +29,7 @@ from calibscale.kernel_sums import (
     RandomFourier,
     pooled_distance,
 )
-from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful
+from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful, named_bandwidths
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.fourier_modes import Modes
@@ -76,9 +76,7 @@ class SKCE(Estimator):
     bound_fields: ClassVar[tuple[str, ...]] = ("product", "statistic", "notes")
 
     def __post_init__(self) -> None:
-        for option in ("covariates", "categorical"):
-            names = getattr(self, option)
-            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        set_names(self, "covariates", "categorical")
         check_settings(
             self,
             method=("auto", "spectral", "tiles", "features", "nystrom"),
@@ -120,7 +118,7 @@ class SKCE(Estimator):
         return replace(
             bound.settings,
             prediction_bandwidth=bound.product.prediction_bandwidth,
-            covariate_bandwidth=bound.covariate_bandwidths or None,
+            covariate_bandwidth=named_bandwidths(bound.settings, bound.product) or None,
             method=self.method,
             bandwidth_share=None,
         )
@@ -146,10 +144,9 @@ class SKCE(Estimator):
         samples = (setup.sample(notion).points for setup in setups)
         bandwidth = self.prediction_bandwidth or pooled_distance([*samples])
         named = replace(self, notion=notion, prediction_bandwidth=bandwidth)
-        kernels = [local_kernel(setup, notion, named)[0] for setup in setups]
-        names = [name for name in self.covariates if name not in self.categorical]
-        chosen = np.median([kernel.bandwidths for kernel in kernels], axis=0)
-        bandwidths = dict(zip(names, chosen.tolist(), strict=True))
+        kernels = (local_kernel(setup, notion, named)[0] for setup in setups)
+        own = [named_bandwidths(named, kernel) for kernel in kernels]
+        bandwidths = {name: float(np.median([each[name] for each in own])) for name in own[0]}
         common = replace(named, covariate_bandwidth=bandwidths)
         if common.method == "auto":  # the method of the largest model for all
             largest = max(setups, key=lambda setup: setup.rows)
@@ -169,14 +166,13 @@ class SKCE(Estimator):
 
     def parameters(self, kernel: ProductKernel, statistic: Statistic | None) -> dict[str, Any]:
         """Settings as written to results."""
-        names = [name for name in self.covariates if name not in self.categorical]
         parameters: dict[str, Any] = {
             "covariates": list(self.covariates),
             "categorical": list(self.categorical),
             "prediction_kernel": self.prediction_kernel,
             "prediction_bandwidth": kernel.prediction_bandwidth,
             "covariate_kernel": self.covariate_kernel,
-            "covariate_bandwidth": dict(zip(names, kernel.bandwidths, strict=True)),
+            "covariate_bandwidth": named_bandwidths(self, kernel),
             "normalization": self.normalization,
             "method": self.method,
         }
@@ -284,8 +280,7 @@ class KCE(SKCE):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.covariates:
-            raise OptionError("kce has no covariates; klce does")
+        require(not self.covariates, "kce has no covariates; klce does")
 
 
 # ---------------------------------------------------------------- From moments

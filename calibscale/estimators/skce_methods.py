@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from calibscale.data import problems
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
 from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.fourier_series import NoSeries
@@ -44,10 +44,9 @@ def choose_method(
         return nystrom_statistic(setup, notion, kernel, settings.n_features, settings.seed)
 
     def features() -> PairStatistic:
-        if settings.normalization == "kernel_sum":
-            raise OptionError("normalization='kernel_sum' needs method='spectral' or 'tiles'")
-        if kernel.linear:
-            raise OptionError("the kernel linear+gaussian needs method='tiles'")
+        pairs = settings.normalization == "pairs"
+        require(pairs, "normalization='kernel_sum' needs method='spectral' or 'tiles'")
+        require(not kernel.linear, "the kernel linear+gaussian needs method='tiles'")
         if method == "nystrom":
             return landmarks()
         check_size(setup, notion, kernel, 2 * settings.n_features)
@@ -78,14 +77,11 @@ def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
     """
     for option, allowed in (*choices.items(), ("precision", ("float64", "float32"))):
         value = getattr(settings, option)
-        if value not in allowed:
-            raise OptionError(f"{option} must be one of {', '.join(allowed)}, not {value!r}")
-    if settings.notion not in (type(settings).notion, "canonical", "top_label", "positive"):
-        raise OptionError(
-            f"notion must be canonical, top_label or positive, not {settings.notion!r}"
-        )
-    if not 0 <= settings.seed < 2**64:
-        raise OptionError(f"seed must be in 0..2^64−1, not {settings.seed}")
+        require(value in allowed, f"{option} must be one of {', '.join(allowed)}", value)
+    notion, open_notion = settings.notion, type(settings).notion
+    known = notion in (open_notion, "canonical", "top_label", "positive")
+    require(known, "notion must be canonical, top_label or positive", notion)
+    require(0 <= settings.seed < 2**64, "seed must be in 0..2^64−1", settings.seed)
 
 
 def checked_notion(settings: Any, setup: DataProfile) -> str:
@@ -130,13 +126,6 @@ class BoundSKCE(BoundEstimator):
     def __post_init__(self) -> None:
         for same in ("name", "notion", "unbiased", "centred_null", "covariates", "largest_term"):
             object.__setattr__(self, same, getattr(self.settings, same))
-
-    @property
-    def covariate_bandwidths(self) -> dict[str, float]:
-        """Bandwidth of each continuous covariate."""
-        settings = self.settings
-        names = [name for name in settings.covariates if name not in settings.categorical]
-        return dict(zip(names, self.product.bandwidths, strict=True))
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):

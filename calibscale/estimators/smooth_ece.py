@@ -16,7 +16,7 @@ from calibscale.estimators.base import ScalarEstimator
 from calibscale.estimators.score_measures import ScoreError, drawn_residuals
 from calibscale.kernels.row_sums import divide_rows
 from calibscale.results import Estimate, Floor
-from calibscale.statistics import Replicates, Statistic, weights_of
+from calibscale.statistics import Replicates, Statistic, added, weights_of
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, scores_of
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
@@ -70,12 +70,9 @@ class GridSums(Statistic):
     def accumulate(self, state: GridState, chunk: Chunk) -> GridState:
         p, _, delta, _ = chunk.event(self.notion)
         w = weights_of(chunk)
-        sums = (np.count_nonzero(w), w.sum(), w @ w)
-        for total, value in zip(state[:3], sums, strict=True):
-            total += value
         _divide(p, (w * delta)[None], state.residuals[None])
         _divide(p, w[None], state.weights[None])
-        return state
+        return added(state, np.count_nonzero(w), w.sum(), w @ w)
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         (residuals,) = sums

@@ -75,8 +75,6 @@ class CWCE2(Binned):
     def floor(self, *states: Any) -> Floor | None:
         """Floor of a sum over bins, with the covariances of classes from a sample of rows."""
         bins, variances, noise = states
-        if not bins.sums[0, :, 1].sum() > 0:
-            return None
         weight = bins.sums[:, :, 1]
         total = float(weight[0].sum())
         shares = ratio(variances.squares, weight * total)
@@ -133,6 +131,8 @@ class SimplexECE(Estimator):
     max_cells: int = 10_000
     name: ClassVar[str] = "simplex_ece"
     testable: ClassVar[bool] = True
+    needs: ClassVar[tuple[Statistic, ...]] = (SimplexCells(), Totals())
+    floor_needs: ClassVar[tuple[Statistic, ...]] = (*needs, CellNoise())
 
     def bind(self, setup: DataProfile) -> Self:
         cells = simplex_cell_count(setup.classes)
@@ -143,18 +143,8 @@ class SimplexECE(Estimator):
             )
         return self
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        return (SimplexCells(), Totals())
-
-    @property
-    def floor_needs(self) -> tuple[Statistic, ...]:
-        return (*self.needs, CellNoise())
-
-    def floor(self, *states: Any) -> Floor | None:
+    def floor(self, *states: Any) -> Floor:
         cells, totals, noise = states
-        if not totals.weight > 0:
-            return None
         draws = int(np.clip(_CELL_DRAWS / cells.delta.size, 99, 1999))
         sizes = CellNoise.sizes(cells, noise, draws) / totals.weight
         return Floor.of(sizes, float(np.abs(cells.delta).sum() / totals.weight))

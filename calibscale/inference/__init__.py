@@ -197,9 +197,8 @@ def _check(
     if stop_after is not None and (stop_after < 1 or null.centred):
         raise OptionError("stop_after must be at least 1, and is not for null='permute'")
     require(estimators, "no statistic to test")
-    for estimator in estimators:
-        if not estimator.testable:
-            raise OptionError(f"{estimator.name} is not a calibration error and cannot be tested")
+    for e in estimators:
+        require(e.testable, f"{e.name} is not a calibration error and cannot be tested")
 
 
 def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.data import LOG_SMALLEST, Chunk, Floats
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.limits.excess import ratio
 from calibscale.statistics import Statistic, weights_of
 from calibscale.statistics.cluster_sums import ClusterRows
@@ -77,8 +77,7 @@ class BettingEProcess(Statistic):
     powers: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        if self.notion not in NOTIONS:
-            raise OptionError(f"notion must be one of {', '.join(NOTIONS)}, not {self.notion!r}")
+        require(self.notion in NOTIONS, f"notion must be one of {', '.join(NOTIONS)}", self.notion)
         if not self.bets:
             shifts = SHIFTS if self.notion != "canonical" else ()
             bets = (*((a, 0.0) for a in SLOPES), *((1.0, b) for b in shifts))
@@ -184,8 +183,7 @@ class TolerantEProcess(BettingEProcess):
     tolerance: float = 0.02
 
     def __post_init__(self) -> None:
-        if self.notion not in NOTIONS[1:]:
-            raise OptionError(f"a tolerance is for a scalar notion, not {self.notion!r}")
+        require(self.notion in NOTIONS[1:], "a tolerance is for a scalar notion", self.notion)
 
     @property
     def sizes(self) -> tuple[float, ...]:  # type: ignore[override]

@@ -266,17 +266,14 @@ def _rows_left_out(
         shape = (len(rows), -1, e)
         first, second = (x[:, e + 1 :].reshape(shape) for x in (vectors, sums))
         gram = np.einsum("iae,ibe->ab", first, second, optimize=True)
-        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(
-            max(all_pairs, 1e-300)
-        )
+        size = max(all_pairs, 1e-300)
+        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(size)
         calibrated = noise_of_gram(gram, along)
         # noise of the observed rows; tr Σ² as if it had the shape of a calibrated model's noise
         square = (
             calibrated.square * (diagonal / calibrated.trace) ** 2 if calibrated.trace > 0 else 0.0
         )
-        observed = Noise(
-            float(diagonal), float(square), float(by_row @ by_row / max(all_pairs, 1e-300))
-        )
+        observed = Noise(float(diagonal), float(square), float(by_row @ by_row / size))
         scale = float(state.weight) ** 2
         sums_of_events = _event_sums(rows) * (not request.soft)
         form = SquaredNorm(
@@ -326,14 +323,11 @@ def interval_statistics(
     estimator: BoundEstimator, request: Resampling, classes: int
 ) -> tuple[Statistic, ...]:
     """Statistics that an interval needs; empty if the estimator's own are enough."""
-    if has_limits(estimator, request):
-        return ()
     grouped = request.needs(estimator)
-    if request.clustered:
-        drawn = drawn_sums(estimator, request, classes)
-        return (*grouped, *drawn, *request.sizes) if grouped else ()
-    events = (events_of(estimator),) if estimator.is_quadratic else ()
-    return (*grouped, *drawn_sums(estimator, request, classes), *events) if grouped else ()
+    if not grouped or has_limits(estimator, request):
+        return ()
+    events = (events_of(estimator),) if estimator.is_quadratic and not request.clustered else ()
+    return (*grouped, *drawn_sums(estimator, request, classes), *request.sizes, *events)
 
 
 def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
@@ -363,16 +357,23 @@ def with_interval(
         return estimate
     if estimator.no_interval is not None:
         return estimate.with_note(f"no interval: {estimator.no_interval}")
-    interval = _limits_interval(estimator, request, states, classes)
-    if interval is None and not has_limits(estimator, request):
+    limits, interval = _limits(estimator, request, states, classes), None
+    if limits is None and not has_limits(estimator, request):
         values = parts() if parts else parts_of(estimator, request, states, pairs, estimate.value)
         if request.clustered:
             if values is None or not np.isfinite(values.value):
                 note = "without correction for clusters, by this method or with so few clusters"
                 return estimate.with_note(note)
             estimate = replace(estimate, value=values.value)
-        if values is not None:
+        if values is not None and values.form is not None:
+            limits = values.form.limits(estimator, request.confidence_level)
+        elif values is not None:
             interval = _interval_of_parts(estimator, estimate, request, states, values, classes)
+    if limits is not None:
+        low, high, method = limits
+        error = (high - low) / (2.0 * float(ndtri(0.5 + request.confidence_level / 2)))
+        covers = POPULATION if estimator.unbiased else BOTH
+        interval = Interval(low, high, request.confidence_level, method, 0, error, covers)
     value = float(estimate)
     if interval is not None:  # limits of few rows may exclude the estimate
         end = max(value, 0.0) if estimate.squared else value
@@ -383,31 +384,18 @@ def with_interval(
     return result
 
 
-def _limits_interval(
+def _limits(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
-) -> Interval | None:
-    """Interval from the states alone, without values of parts of the rows."""
+) -> Limits | None:
+    """Limits from the states alone, without values of parts of the rows."""
     if has_limits(estimator, request):
         groups = dict(zip(estimator.needs, request.needs(estimator), strict=False))
         merged = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
-        return _from_limits(estimator, request, estimator.limits(request.confidence_level, *merged))
+        return estimator.limits(request.confidence_level, *merged)
     if request.clustered or not estimator.is_quadratic:
         return None
     form = norm_of(estimator, request, states, classes)
-    limits = None if form is None else form.limits(estimator, request.confidence_level)
-    return _from_limits(estimator, request, limits)
-
-
-def _from_limits(
-    estimator: BoundEstimator, request: Resampling, limits: Limits | None
-) -> Interval | None:
-    if limits is None:
-        return None
-    error = (limits.high - limits.low) / (2.0 * float(ndtri(0.5 + request.confidence_level / 2)))
-    covers = POPULATION if estimator.unbiased else BOTH
-    return Interval(
-        limits.low, limits.high, request.confidence_level, limits.method, 0, error, covers
-    )
+    return None if form is None else form.limits(estimator, request.confidence_level)
 
 
 def _interval_of_parts(
@@ -418,13 +406,9 @@ def _interval_of_parts(
     parts: Parts,
     classes: int,
 ) -> Interval | None:
-    """Interval of a sum over pairs from its squared norm, else by jackknife or bootstrap."""
-    limits = None if parts.form is None else parts.form.limits(estimator, request.confidence_level)
-    if limits is not None:
-        return _from_limits(estimator, request, limits)
+    """Interval by jackknife or bootstrap."""
     covers = POPULATION if estimator.unbiased else THIS_N
-    error = _calibrated_error(estimator, request, states, classes)
-    error = max(error, parts.least_error)
+    error = max(_calibrated_error(estimator, request, states, classes), parts.least_error)
     interval = replace(parts, least_error=error).interval(request, covers)
     if interval is None or not estimate.squared:
         return interval

@@ -19,6 +19,7 @@ from calibscale.estimators.base import Estimator
 from calibscale.inference import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
+from calibscale.statistics import weights_of
 
 POOL = 100_000  # rows from which data sets are drawn
 
@@ -165,22 +166,18 @@ class _Pool:
                     biased.append(biased_probabilities(bias, chunk, position))
                 else:
                     q.append(chunk.values)
-                x.append(
-                    np.empty((len(chunk), 0)) if chunk.covariates is None else chunk.covariates
-                )
-                weights.append(chunk.weights if len(chunk.weights) else np.ones(len(chunk)))
-        self.q, self.covariates = np.concatenate(q), np.concatenate(x) if x else None
-        w = np.concatenate(weights)
+                none = np.empty((len(chunk), 0))
+                x.append(none if chunk.covariates is None else chunk.covariates)
+                weights.append(weights_of(chunk))
+        self.q, self.covariates, w = map(np.concatenate, (q, x, weights))
         require(w.any(), "there are no rows to draw from")
         self.forecast, self.bias, self.position = rules.forecast, bias, position
         if self.forecast is None:
             self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
         elif self.forecast.name == "ensemble":
             raise OptionError("power draws outcomes, and ensembles have no distribution of them")
-        if bias.where is not None:
-            assert self.covariates is not None
-            if not w[self.covariates[:, position] == bias.where[1]].any():
-                raise OptionError(f"no row has {bias.where[0]} = {bias.where[1]:g}")
+        if bias.where is not None and not w[self.covariates[:, position] == bias.where[1]].any():
+            raise OptionError(f"no row has {bias.where[0]} = {bias.where[1]:g}")
         self.shares = w / w.sum()
         self.uniform = bool(np.all(w == w[0]))
         self.names = run.source.covariate_names
@@ -188,12 +185,11 @@ class _Pool:
     def draw(self, rows: int, rng: np.random.Generator) -> ArraySource:
         """Draw a data set."""
         chosen = rng.choice(len(self.q), rows, p=None if self.uniform else self.shares)
-        covariates = None if self.covariates is None else self.covariates[chosen]
+        covariates = self.covariates[chosen]
         if self.forecast is not None:
             u = rng.random(rows)
             biased = expit(self.bias.temperature * logit(u) - logit(0.5 + self.bias.shift))
             if self.bias.where is not None:
-                assert covariates is not None
                 biased = np.where(covariates[:, self.position] == self.bias.where[1], biased, u)
             values = self.q[chosen]
             return from_arrays(

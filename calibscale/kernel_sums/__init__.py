@@ -245,12 +245,12 @@ class ProductKernel:
         return int(np.prod([len(levels) for levels in self.levels], dtype=np.int64))
 
     def codes(self, covariates: Floats) -> Ints:
-        """Combination of categories of each row (c,)."""
+        """Combination of categories of each row (…)."""
         return combine(covariates, self.categorical, self.levels)
 
     def continuous(self, covariates: Floats) -> Floats:
-        """Continuous covariates relative to their centres, in bandwidths (c, d)."""
-        x = covariates[:, self.columns]
+        """Continuous covariates relative to their centres, in bandwidths (…, d)."""
+        x = covariates[..., self.columns]
         return (x - np.array(self.centres)) / np.array(self.bandwidths) if self.columns else x
 
     def coordinates(self, rows: NotionRows) -> Floats:
@@ -277,13 +277,17 @@ class ProductKernel:
         """κ of the i-th row of `a` and the i-th of `b` (c,)."""
         distances = np.linalg.norm(a.points - b.points, axis=1)
         products = partial(np.einsum, "ij,ij->i", a.points, b.points)
-        value = self.of_predictions(distances, products)
+        values = self.of_predictions(distances, products)
+        return self.times_covariates(values, a.covariates, b.covariates)
+
+    def times_covariates(self, values: Floats, a: Floats, b: Floats) -> Floats:
+        """Kernel on predictions (…), multiplied by that on covariates (…, d)."""
         if self.columns:
-            x = self.continuous(a.covariates) - self.continuous(b.covariates)
-            value *= radial(self.covariate, np.linalg.norm(x, axis=1))
+            x = self.continuous(a) - self.continuous(b)
+            values *= radial(self.covariate, np.linalg.norm(x, axis=-1))
         if self.categorical:
-            value *= self.codes(a.covariates) == self.codes(b.covariates)
-        return value
+            values *= self.codes(a) == self.codes(b)
+        return values
 
 
 def radial(kernel: str, r: Floats) -> Floats:
@@ -304,13 +308,13 @@ def with_unseen(levels: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...
 def combine(
     covariates: Floats, columns: tuple[int, ...], levels: tuple[tuple[float, ...], ...]
 ) -> Ints:
-    """Position of each row's values among all combinations of the columns' levels (c,).
+    """Position of each row's values among all combinations of the columns' levels (…).
 
     A last level of infinity stands for all values that are not among the other levels.
     """
-    code = np.zeros(len(covariates), np.int64)
+    code = np.zeros(covariates.shape[:-1], np.int64)
     for column, values in zip(columns, levels, strict=True):
-        level, x = np.array(values), covariates[:, column]
+        level, x = np.array(values), covariates[..., column]
         position = np.searchsorted(level, x)
         if np.isinf(level[-1]):
             position[level[position] != x] = len(level) - 1

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
-from calibscale.data import Floats
 from calibscale.data.covariates import ColumnSummary
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError
@@ -44,13 +43,18 @@ def most_powerful(
         codes = kernel.codes(rows.covariates)
         strengths *= codes[:, None] == codes
     np.fill_diagonal(strengths, 0.0)
-    on_predictions = [1.0] if kernel.prediction == "none" else FACTORS
-    on_covariates = FACTORS if kernel.columns else [1.0]
-    first = {a: _predictions(kernel, rows, a) for a in on_predictions}
-    second = {b: _covariates(kernel, rows, b) for b in on_covariates}
+    on_predictions: dict[float, Any] = {}
+    on_covariates: dict[float, Any] = {1.0: 1.0}
+    distances = squareform(pdist(rows.points))
+    for a in (1.0,) if kernel.prediction == "none" else FACTORS:
+        scaled = replace(kernel, prediction_bandwidth=a * kernel.prediction_bandwidth)
+        on_predictions[a] = scaled.of_predictions(distances, lambda: rows.points @ rows.points.T)
+    if kernel.columns:
+        distances = squareform(pdist(kernel.continuous(rows.covariates)))
+        on_covariates = {b: radial(kernel.covariate, distances / b) for b in FACTORS}
     means, variances = {}, {}
     for a, b in product(on_predictions, on_covariates):
-        h = strengths * first[a] * second[b]
+        h = strengths * on_predictions[a] * on_covariates[b]
         by_row = h.sum(axis=1) / (len(rows) - 1)
         means[a, b], variances[a, b] = float(by_row.mean()), float(by_row.var())
     floor = _REGULAR * max(variances.values())
@@ -61,18 +65,6 @@ def most_powerful(
         bandwidths=tuple(b * bandwidth for bandwidth in kernel.bandwidths),
         hold_out=hold_out,
     )
-
-
-def _predictions(kernel: ProductKernel, rows: NotionRows, factor: float) -> Floats:
-    kernel = replace(kernel, prediction_bandwidth=factor * kernel.prediction_bandwidth)
-    distances = squareform(pdist(rows.points))
-    return kernel.of_predictions(distances, lambda: rows.points @ rows.points.T)
-
-
-def _covariates(kernel: ProductKernel, rows: NotionRows, factor: float) -> Floats | float:
-    if not kernel.columns:
-        return 1.0
-    return radial(kernel.covariate, squareform(pdist(kernel.continuous(rows.covariates))) / factor)
 
 
 FEW_LEVELS = 16  # continuous columns with at most this many values are summed value by value
@@ -115,6 +107,12 @@ def local_kernel(setup: DataProfile, notion: str, settings: Any) -> tuple[Produc
                 "equal values alone"
             )
     return kernel, notes
+
+
+def named_bandwidths(settings: Any, kernel: ProductKernel) -> dict[str, float]:
+    """Bandwidth of each continuous covariate of the settings of an `SKCE`."""
+    names = [name for name in settings.covariates if name not in settings.categorical]
+    return dict(zip(names, kernel.bandwidths, strict=True))
 
 
 def _bandwidths(

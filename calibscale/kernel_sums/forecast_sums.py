@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.kernel_sums import NotionRows, radial
+from calibscale.kernel_sums import NotionRows
 from calibscale.kernel_sums.pair_tasks import PairSumTask
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout
 from calibscale.kernels import tiles
@@ -76,12 +76,6 @@ class ForecastSumTask(PairSumTask):
 
     def _kernel_values(self, i: NotionRows, j: NotionRows, squares: Floats, shared: Floats) -> Any:
         """κ between rows (s, c), from squared distances and inner products of predictions."""
-        kernel = self.spec.kernel
         distances = np.sqrt(np.maximum(squares, 0.0))
-        values = kernel.of_predictions(distances, lambda: shared)
-        if kernel.columns:
-            x, z = kernel.continuous(i.covariates), kernel.continuous(j.covariates)
-            values *= radial(kernel.covariate, np.linalg.norm(x[:, None] - z, axis=2))
-        if kernel.categorical:
-            values *= kernel.codes(i.covariates)[:, None] == kernel.codes(j.covariates)
-        return values
+        values = self.spec.kernel.of_predictions(distances, lambda: shared)
+        return self.spec.kernel.times_covariates(values, i.covariates[:, None], j.covariates)

@@ -18,6 +18,7 @@ from calibscale.errors import OptionError
 from calibscale.kernel_sums import frequencies
 from calibscale.kernels import elementary, random_draws
 
+_MAX_ITERATIONS = 200  # of conjugate gradients
 Product = Callable[[Floats, int], Floats]  # (vectors (n, r), number of earlier calls) → A vectors
 
 
@@ -42,11 +43,7 @@ class _State:
 
 
 def solve(
-    product: Product,
-    B: Floats,
-    tolerance: float,
-    max_iterations: int = 200,
-    checkpoint: Checkpoint | None = None,
+    product: Product, B: Floats, tolerance: float, checkpoint: Checkpoint | None = None
 ) -> Solution:
     """Solve A X = B (n, K) for a positive definite A, all columns of B in one Krylov space.
 
@@ -60,7 +57,7 @@ def solve(
     if norm == 0:
         return Solution(np.zeros_like(B), np.zeros_like(B), 0, 0.0)
     state = _restored(checkpoint) or _start(B)
-    while float(np.linalg.norm(state.C)) > tolerance * norm and state.iterations < max_iterations:
+    while float(np.linalg.norm(state.C)) > tolerance * norm and state.iterations < _MAX_ITERATIONS:
         AP = product(state.P, state.iterations)
         try:
             curvature = state.P.T @ AP

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,6 +91,7 @@ def _gather(pairs: Pairs, notion: str, requested: Ints) -> tuple[Ints, NotionRow
 # ---------------------------------------------------------------- All pairs
 
 
+@dataclass(eq=False)
 class Pairs:
     """Pair sums of one source, for estimators that need them.
 
@@ -98,26 +99,14 @@ class Pairs:
     belong to; `group`, (position, value), a restriction to rows with this value of a covariate.
     """
 
-    def __init__(
-        self,
-        source: ArraySource,
-        rules: Rules,
-        execution: engine.Execution,
-        *,
-        checkpoint: str | Path | None = None,
-        identity: dict[str, Any] | None = None,
-        group: tuple[int, float] | None = None,
-    ) -> None:
-        self.source = source
-        self.rules = rules
-        self.group = group
-        self.execution = execution
-        limit = execution.limit
-        self._budget = 2**29 if limit is None else max(2**24, limit // 4)
-        self._folder = None if checkpoint is None else Path(checkpoint)
-        self._identity = identity or {}
-        self._sums: dict[pair_tasks.PairSum, pair_tasks.PairState] = {}
-        self._names: Counter[str] = Counter()
+    source: ArraySource
+    rules: Rules
+    execution: engine.Execution
+    checkpoint: str | Path | None = None
+    identity: dict[str, Any] = field(default_factory=dict)
+    group: tuple[int, float] | None = None
+    _sums: dict[pair_tasks.PairSum, pair_tasks.PairState] = field(default_factory=dict)
+    _names: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
     def panels(
@@ -126,11 +115,10 @@ class Pairs:
         """Panels of the rows for a kernel, cached until the context ends."""
         layout = TileLayout(kernel, width(notion, self.source.classes), precision)
         cuts = panel_cuts(self.source.rows, self.source.classes, multiple)
-        token = os.urandom(8).hex()
+        token, limit = os.urandom(8).hex(), self.execution.limit
+        budget = 2**29 if limit is None else max(2**24, limit // 4)
         try:
-            yield Panels(
-                self.source, self.rules, notion, layout, cuts, self.group, token, self._budget
-            )
+            yield Panels(self.source, self.rules, notion, layout, cuts, self.group, token, budget)
         finally:
             forget(token)
 
@@ -144,7 +132,7 @@ class Pairs:
             kind = ForecastSumTask if vectors else pair_tasks.PairSumTask
             with self.panels(kernel, spec.notion, spec.precision, multiple) as panels:
                 task = kind(panels, spec=spec)
-                checkpoint = self.checkpoint(f"pairs-{len(self._sums)}", asdict(spec))
+                checkpoint = self.checkpoint_of(f"pairs-{len(self._sums)}", asdict(spec))
                 state = self.execution.fold(task, checkpoint)
                 self._sums[spec] = state.with_linear_part()
         return self._sums[spec]
@@ -153,9 +141,9 @@ class Pairs:
         """Product K V, panel by panel (rows, e)."""
         task = pair_tasks.MatrixProductTask(panels, vectors=tuple(vectors))
         checkpoint = None
-        if self._folder is not None:  # hashing is slow
+        if self.checkpoint is not None:  # hashing is slow
             work = {"kernel": asdict(panels.layout.kernel), "vectors": digest(*vectors)}
-            checkpoint = self.checkpoint(name, work)
+            checkpoint = self.checkpoint_of(name, work)
         products = self.execution.fold(task, checkpoint)
         return [products[index] for index in range(len(panels))]
 
@@ -181,14 +169,14 @@ class Pairs:
 
     def discard(self, name: str) -> None:
         """Remove the checkpoint of a piece of work."""
-        checkpoint = self.checkpoint(name, {})
+        checkpoint = self.checkpoint_of(name, {})
         if checkpoint is not None:
             checkpoint.path.unlink(missing_ok=True)
 
-    def checkpoint(self, name: str, work: dict[str, Any]) -> Checkpoint | None:
+    def checkpoint_of(self, name: str, work: dict[str, Any]) -> Checkpoint | None:
         """Checkpoint of one piece of work, None without a folder."""
-        if self._folder is None:
+        if self.checkpoint is None:
             return None
         suffix = "" if self.group is None else f"-group-{self.group[1]!r}"
-        identity = {**self._identity, "group": self.group, "work": work}
-        return Checkpoint(self._folder / f"{name}{suffix}.npz", identity)
+        identity = {**self.identity, "group": self.group, "work": work}
+        return Checkpoint(Path(self.checkpoint) / f"{name}{suffix}.npz", identity)

@@ -119,12 +119,29 @@ def _unit(index: int, panels: int) -> tuple[int, int]:
     return first, first + index
 
 
+class _SharedTask:
+    """Base of the tasks whose fields `large` are sent to each worker once, apart from the parts."""
+
+    large: ClassVar[tuple[str, ...]]
+
+    def part(self, first: int, last: int) -> Any:
+        return replace(self, **dict.fromkeys(self.large))  # type: ignore[type-var]
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.large}
+
+    def joined(self, shared: dict[str, Any]) -> Any:
+        return replace(self, **shared)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, eq=False)
-class _PanelPairTask:
+class _PanelPairTask(_SharedTask):
     """Base of the tasks over pairs of panels."""
 
     panels: Any  # Panels; None while a part is sent to a worker
     run_parts: RunParts = in_one_part
+    large: ClassVar[tuple[str, ...]] = ("panels",)
 
     @property
     def blocks(self) -> int:
@@ -140,16 +157,6 @@ class _PanelPairTask:
 
     def threaded(self, run_parts: RunParts) -> Any:
         return replace(self, run_parts=run_parts)
-
-    def part(self, first: int, last: int) -> Any:
-        return replace(self, panels=None)
-
-    @property
-    def shared(self) -> Any:
-        return {"panels": self.panels}
-
-    def joined(self, shared: Any) -> Any:
-        return replace(self, **shared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +268,7 @@ class PairSumTask(_PanelPairTask):
             scale = w.sum() ** 2 - w @ w
             if not scale > 0:
                 continue
-            block = LaidOutRows(rows, P.counts, *layout.panel(rows))
+            block = LaidOutRows(rows, *layout.panel(rows))
             part = PairState.zero(self._linear_width)
             self._rows(part, block)
             part.pairs[...] = self._sums(block, block, layout, True)[:, 0].sum()
@@ -288,17 +295,11 @@ class MatrixProductTask(_PanelPairTask):
     """Product K V by panels; a state maps panels to their sums, {panel: (rows, e)}."""
 
     vectors: tuple[Floats, ...] = ()
+    large: ClassVar[tuple[str, ...]] = ("panels", "vectors")
 
     @property
     def state_bytes(self) -> int:
         return sum(v.nbytes for v in self.vectors)
-
-    @property
-    def shared(self) -> Any:
-        return {"panels": self.panels, "vectors": self.vectors}
-
-    def part(self, first: int, last: int) -> Any:
-        return replace(self, panels=None, vectors=())
 
     def state(self, block: int) -> dict[int, Floats]:
         first, second = _unit(block, len(self.panels))
@@ -341,7 +342,7 @@ class MatrixProductTask(_PanelPairTask):
 
 
 @dataclass(frozen=True, eq=False)
-class MovedSumTask:
+class MovedSumTask(_SharedTask):
     """Sum over all pairs for many versions of the same rows, a few versions to a block.
 
     A state maps a version to its sum over all pairs, and to that over rows with themselves.
@@ -352,6 +353,7 @@ class MovedSumTask:
     versions: Callable[[NotionRows, int, int], Iterator[NotionRows]]
     count: int
     per_block: ClassVar[int] = 2
+    large: ClassVar[tuple[str, ...]] = ("rows", "versions")
 
     @property
     def blocks(self) -> int:
@@ -383,13 +385,3 @@ class MovedSumTask:
 
     def merge(self, a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
         return a | b
-
-    def part(self, first: int, last: int) -> MovedSumTask:
-        return replace(self, rows=None, versions=None)  # type: ignore[arg-type]
-
-    @property
-    def shared(self) -> Any:
-        return {"rows": self.rows, "versions": self.versions}
-
-    def joined(self, shared: Any) -> MovedSumTask:
-        return replace(self, **shared)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import Floats, Ints, RowCounts, Rules, chunks
+from calibscale.data import Floats, Ints, Rules, chunks
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.kernel_sums import NotionRows, ProductKernel
@@ -264,10 +264,9 @@ def _separate(size: int, labels: int) -> bool:
 
 
 class LaidOutRows(NamedTuple):
-    """Panel with the rows and counts that it comes from, and the place of each row."""
+    """Panel with the rows that it comes from, and the place of each row."""
 
     rows: NotionRows
-    counts: RowCounts
     panel: tile_strips.Panel
     place: Ints
 
@@ -311,15 +310,14 @@ class Panels:
         block = self.source.read(
             start - self.source.first_row, stop - self.source.first_row, covariates
         )
-        counts, parts = RowCounts(), []
-        for chunk, chunk_counts in chunks(block, self.rules):
+        parts = []
+        for chunk, _ in chunks(block, self.rules):
             if self.group is not None:
                 assert chunk.covariates is not None
                 chunk = chunk.take(chunk.covariates[:, self.group[0]] == self.group[1])
             parts.append(NotionRows.of(chunk, self.notion, self.layout.kernel.hold_out))
-            counts += chunk_counts._replace(used=len(parts[-1]))
         rows = NotionRows.join(parts)
-        return LaidOutRows(rows, counts, *self.layout.panel(rows))
+        return LaidOutRows(rows, *self.layout.panel(rows))
 
 
 class _PanelCache:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,6 +48,13 @@ def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float
     low = float(betaincinv(successes, failures + 1.0, tail)) if successes > 0 else 0.0
     high = float(betaincinv(successes + 1.0, failures, 1.0 - tail)) if failures > 0 else 1.0
     return low, high
+
+
+def share_limits(sums: Any, total: Any, confidence_level: float) -> Limits:
+    """Limits of the share `total`/Σw by `clopper_pearson` with (Σw)²/Σw² rows."""
+    rows = float(sums.weight**2 / sums.weight2)
+    share, tail = float(total / sums.weight), (1.0 - confidence_level) / 2.0
+    return Limits(*clopper_pearson(rows * share, rows, tail), "clopper_pearson")
 
 
 def bounded_low(x: float, confidence_level: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import combinations, count
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -282,32 +282,28 @@ def differences(
 
     Models with equal numbers in `rows` have the same rows.
     """
-    pairs = [
-        _difference(
-            names[i], names[j], values[i], values[j], parts[i], parts[j], rows[i] == rows[j],
-            resampling, covers,
-        )
-        for i in range(len(names))
-        for j in range(i + 1, len(names))
-    ]  # fmt: skip
+    models = zip(names, values, parts, rows, strict=True)
+    pairs = [_difference(a, b, resampling, covers) for a, b in combinations(models, 2)]
     return _adjusted(pairs, 1 - resampling.confidence_level)
 
 
-def _difference(
-    better: str, worse: str, low: float, high: float, a: Parts | None, b: Parts | None,
-    paired: bool, resampling: Resampling, covers: str,
-) -> Difference:  # fmt: skip
+_Compared = tuple[str, float, Parts | None, int]  # name, value and parts of a model, and its rows
+
+
+def _difference(a: _Compared, b: _Compared, resampling: Resampling, covers: str) -> Difference:
+    (better, low, first, rows), (worse, high, second, others) = a, b
     value = high - low
-    difference = Difference(better, worse, value, paired)
-    if a is None or b is None:
+    difference = Difference(better, worse, value, rows == others)
+    if first is None or second is None:
         return difference
-    if paired:
-        parts = b - a
+    if rows == others:
+        parts = second - first
     else:  # degrees of freedom of Welch and Satterthwaite
-        squares = [part.standard_error**2 for part in (a, b)]
-        rest = sum(s * s / max(part.count - 1, 1) for s, part in zip(squares, (a, b), strict=True))
+        both = (first, second)
+        squares = [part.standard_error**2 for part in both]
+        rest = sum(s * s / max(part.count - 1, 1) for s, part in zip(squares, both, strict=True))
         freedom = sum(squares) ** 2 / rest if rest > 0 else None
-        left_out = min(a, b, key=lambda part: part.count).left_out
+        left_out = min(both, key=lambda part: part.count).left_out
         parts = Parts(value, left_out, error=float(np.sqrt(sum(squares))), freedom=freedom)
     interval = parts.interval(resampling, covers)
     if interval is None:

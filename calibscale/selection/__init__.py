@@ -288,10 +288,8 @@ def _families(estimators: Iterable[str | Family] | None, notion: str) -> tuple[F
     chosen = []
     for estimator in [estimators] if isinstance(estimators, str | Family) else estimators:
         if isinstance(estimator, str):
-            if estimator not in FAMILIES:
-                raise OptionError(
-                    f"unknown estimator {estimator!r}; available: {', '.join(FAMILIES)}"
-                )
+            known = ", ".join(FAMILIES)
+            require(estimator in FAMILIES, f"unknown estimator {estimator!r}; available: {known}")
             estimator = FAMILIES[estimator]()
         chosen.append(estimator)
     require(chosen, "select at least one estimator")

@@ -355,17 +355,13 @@ class KDE(GridFamily):
         return (sums, CellMasses(self.notion, min(self.values))) if self.compressed else (sums,)
 
     def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> PlugIn:
-        return self._fit(train, profile, excluded, self._sums(train), self.values)
-
-    def _fit(
-        self,
-        train: Sequence[FoldPart],
-        profile: FamilyProfile,
-        excluded: int,
-        sums: KernelSumState,
-        grid: Sequence[float],
-    ) -> PlugIn:
-        """Ratios for the bandwidths `grid`, at the queries or at any row."""
+        """Ratios at the queries, or at any row if training points are compressed."""
+        first = train[0].states[0]
+        total = KernelSumState(np.full_like(first.top, -np.inf), np.zeros_like(first.sums))
+        sums = reduce(self.needs[0].merge, (part.states[0] for part in train), total)
+        folds = profile.folds[np.searchsorted(profile.subset[0].rows, self.queries[0].rows)]
+        trained = (folds >= 0) & (folds != excluded)
+        grid = self._bandwidths(sums, trained)
         ratios = sums.sums[..., 1:] / sums.sums[..., :1]
         exact = FittedKDE(self.queries, ratios, self.summed)
         if not self.compressed:
@@ -376,8 +372,7 @@ class KDE(GridFamily):
         smallest = int(np.argmin(grid))
         alone = exact.pick(*(i for i, h in enumerate(self.summed) if h == grid[smallest]))
         if alone.size:
-            unseen = ~self._trained(profile, excluded)
-            rows = [view.take(unseen) for view in self.queries]
+            rows = [view.take(~trained) for view in self.queries]
             gap = fitted.pick(smallest).diagonal(rows) - alone.diagonal(rows)
             fitted.error = float(np.abs(gap).sum(axis=0).max(initial=0.0))
         return fitted
@@ -388,15 +383,9 @@ class KDE(GridFamily):
         cells = Approximation("cells", max(fit.error for fit in fits)) if self.compressed else EXACT
         return [(EXACT, cells)] * fits[0].size
 
-    def _trained(self, profile: FamilyProfile, excluded: int) -> NDArray[np.bool_]:
-        """Mask of the queries that are rows of the training set."""
-        folds = profile.folds[np.searchsorted(profile.subset[0].rows, self.queries[0].rows)]
-        return (folds >= 0) & (folds != excluded)
-
-    def _sums(self, train: Sequence[FoldPart]) -> KernelSumState:
-        first = train[0].states[0]
-        total = KernelSumState(np.full_like(first.top, -np.inf), np.zeros_like(first.sums))
-        return reduce(self.needs[0].merge, (part.states[0] for part in train), total)
+    def _bandwidths(self, sums: KernelSumState, trained: NDArray[np.bool_]) -> Sequence[float]:
+        """Bandwidths of a fit, from sums at the queries, some of which it is trained on."""
+        return self.values
 
 
 @dataclass(frozen=True)
@@ -430,12 +419,9 @@ class LeaveOneOutKDE(KDE):
     def fitted_parameters(self, fits: Sequence[Any]) -> dict[str, Any]:
         return {"h": [fit.bandwidths[0] for fit in fits]}
 
-    def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> PlugIn:
-        sums = self._sums(train)
+    def _bandwidths(self, sums: KernelSumState, trained: NDArray[np.bool_]) -> Sequence[float]:
         density = sums.top + np.log(sums.sums[..., 0])
-        trained = self._trained(profile, excluded)
         likelihood = sum(
             density[j][:, trained] @ view.weights[trained] for j, view in enumerate(self.queries)
         )
-        h = self.values[int(np.argmax(likelihood))]
-        return self._fit(train, profile, excluded, sums, (h,))
+        return (self.values[int(np.argmax(likelihood))],)

@@ -21,7 +21,6 @@ from calibscale.selection.families import (
     FoldPart,
     FoldResiduals,
     FoldScores,
-    PlugIn,
     ResidualState,
     RowSums,
     RowSumState,
@@ -207,29 +206,22 @@ class FoldScorer:
             sums = fit.pair_sums(part, rows, self.profile.complete)
             gaps = _gaps(rows, sums.diagonal)
             total = part.residuals
-            diagonal, error = self._diagonal(f, fold, total, rows, gaps)
+            if f in self.streamed:
+                diagonal, error = self.sums[fold].diagonal[self._columns(f)[0]], np.zeros(fit.size)
+            else:
+                diagonal, error = self._diagonal(total, rows, gaps)
             risk = _risk(total, sums.cross, sums.square, diagonal)
             error = abs(pair_mean(error, 0.0, float(total.weight), float(total.weight2)))
             estimate = fit.estimates(self.parts(TEST, family))
             projections = _projections(rows, total, sums.first, gaps)
             smaller = self._smaller(f, fold, rows)
             return FoldScores(risk, estimate, projections, smaller, error, np.zeros(fit.size))
-        assert isinstance(fit, PlugIn)
-        return self._plug_in(f, fold, fit, part.residuals, rows, test)
+        return self._plug_in(f, fold, rows, test)
 
     def _diagonal(
-        self, f: int, fold: int, total: ResidualState, rows: list[NotionView], gaps: Floats
-    ) -> tuple[Floats, Floats]:
-        """Σw²(|δ|² − h_ii)² of the fold, and two standard errors if estimated from kept rows."""
-        if f in self.streamed:
-            H, _ = self._offsets(f)
-            exact = self.sums[fold].diagonal[H : H + self.fitted[fold][f].size]
-            return exact, np.zeros(len(exact))
-        return self._kept_diagonal(total, rows, gaps)
-
-    def _kept_diagonal(
         self, total: ResidualState, rows: list[NotionView], gaps: Floats
     ) -> tuple[Floats, Floats]:
+        """Σw²(|δ|² − h_ii)² of a fold from its kept rows, and two standard errors."""
         squares = np.einsum("jhc,jhc->hc", gaps, gaps)
         if self.profile.complete:
             return squares.sum(axis=1), np.zeros(len(squares))
@@ -240,30 +232,25 @@ class FoldScorer:
         return float(total.quartic.sum()) + scale * squares.sum(axis=1), error
 
     def _plug_in(
-        self,
-        f: int,
-        fold: int,
-        fit: PlugIn,
-        total: ResidualState,
-        rows: list[NotionView],
-        test: list[NotionView],
+        self, f: int, fold: int, rows: list[NotionView], test: list[NotionView]
     ) -> FoldScores:
-        streamed = f in self.streamed
+        family, fit = self.families[f], self.fitted[fold][f]
+        total, streamed = self.parts(fold, family).residuals, f in self.streamed
         if streamed:
-            H, P = self._offsets(f)
-            A, R = self.sums[fold].A[P : P + fit.size], self.sums[fold].R[P : P + fit.size]
-            diagonal = self.sums[fold].diagonal[H : H + fit.size]
-            tested = float(self.parts(TEST, self.families[f]).residuals.weight)
-            estimate = self.sums[TEST].estimates[fold, P : P + fit.size] / tested
-            products = self.sums[TEST].products[fold, P : P + fit.size] / tested
+            H, P = self._columns(f)
+            A, R, diagonal = self.sums[fold].A[P], self.sums[fold].R[P], self.sums[fold].diagonal[H]
+            tested = float(self.parts(TEST, family).residuals.weight)
+            estimate = self.sums[TEST].estimates[fold, P] / tested
+            products = self.sums[TEST].products[fold, P] / tested
             own = np.stack([np.einsum("hjee->h", A), np.einsum("hjee->h", R)])
             gains = np.stack([own / float(total.weight), [products, estimate]])
             state = total
         else:
             gains = None
-            state = residual_state(rows)
-            local = RowSums(self.profile.notion, "kept", [(fit,)])
-            sums = local.zero(self.profile.classes)
+            notion, classes = self.profile.notion, self.profile.classes
+            state = FoldResiduals.add(FoldResiduals(notion).zero(classes), rows)
+            local = RowSums(notion, "kept", [(fit,)])
+            sums = local.zero(classes)
             for piece in pieces(rows):
                 sums = local.add_fold(sums, 0, piece)
             A, R, diagonal = sums.A, sums.R, sums.diagonal
@@ -287,7 +274,7 @@ class FoldScorer:
         return FoldScores(risk, estimate, projections, smaller, 4.0 * error, 2.0 * estimate_error)
 
     def _plug_in_projections(
-        self, fit: PlugIn, state: ResidualState, A: Floats, R: Floats, rows: list[NotionView]
+        self, fit: FittedFamily, state: ResidualState, A: Floats, R: Floats, rows: list[NotionView]
     ) -> Floats:
         first = np.zeros((fit.size, len(rows[0].rows)))
         diagonals = np.empty((len(rows), *first.shape))
@@ -305,23 +292,16 @@ class FoldScorer:
         values = []
         for smaller in family.smaller_fits(train, [part, test]):
             sums = smaller.pair_sums(part, rows, self.profile.complete)
-            diagonal, _ = self._kept_diagonal(part.residuals, rows, _gaps(rows, sums.diagonal))
+            diagonal, _ = self._diagonal(part.residuals, rows, _gaps(rows, sums.diagonal))
             risk = _risk(part.residuals, sums.cross, sums.square, diagonal)
             values.append(np.stack([risk, smaller.estimates(test)]))
         return np.array(values).reshape(-1, 2, fit.size)
 
-    def _offsets(self, f: int) -> tuple[int, int]:
-        """Offsets of a streamed family's hyper-parameters among all and among plug-in families."""
-        before = [self.fitted[0][g] for g in self.streamed if g < f]
-        return sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
-
-
-def bilinear_risk(fit: Bilinear, part: FoldPart, rows: Sequence[NotionView]) -> Floats:
-    """R̂_CE of each hyper-parameter [GB eq. 20] on a part and all of its rows, (H,)."""
-    sums = fit.pair_sums(part, rows, True)
-    gaps = _gaps(rows, sums.diagonal)
-    diagonal = np.einsum("jhc,jhc->h", gaps, gaps)
-    return _risk(part.residuals, sums.cross, sums.square, diagonal)
+    def _columns(self, f: int) -> tuple[slice, slice]:
+        """Columns of a streamed family's hyper-parameters among all and among plug-in families."""
+        before, size = [self.fitted[0][g] for g in self.streamed if g < f], self.fitted[0][f].size
+        H, P = sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
+        return slice(H, H + size), slice(P, P + size)
 
 
 def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
@@ -335,14 +315,6 @@ def pieces(rows: Sequence[NotionView]) -> list[list[NotionView]]:
     """Split rows into pieces with small intermediate arrays."""
     n = len(rows[0].rows)
     return [[view.take(slice(low, low + _PIECE)) for view in rows] for low in range(0, n, _PIECE)]
-
-
-def residual_state(rows: Sequence[NotionView]) -> ResidualState:
-    """Moments of δ of rows in memory."""
-    J, e = len(rows), rows[0].delta.shape[1]
-    n, weight, weight2 = (np.zeros(()) for _ in range(3))
-    state = ResidualState(n, weight, weight2, np.zeros((J, e, e)), np.zeros(J))
-    return FoldResiduals.add(state, rows)
 
 
 def _gaps(rows: Sequence[NotionView], diagonals: Floats) -> Floats:

@@ -165,9 +165,8 @@ class DebiasedBins(Bins):
 
 def _fit(states: Sequence[BinState], debiased: bool) -> tuple[Floats, Floats]:
     """Fit d and v, each (J, B)."""
-    rows, weight, weight2, p, delta = np.sum([state.sums for state in states], axis=0).transpose(
-        1, 0, 2
-    )
+    sums = np.sum([state.sums for state in states], axis=0)
+    rows, weight, weight2, p, delta = sums.transpose(1, 0, 2)
     overall = delta.sum(axis=1, keepdims=True) / weight.sum(axis=1, keepdims=True)
     full = weight > 0
     safe = np.where(full, weight, 1.0)
@@ -241,9 +240,7 @@ class Temperature(Family):
 
         # r̂ and −r̂ have the same risk, so there may be a minimum on either side of θ = 1
         coarse = [risk(value) for value in _LOG_THETA]
-        minima = [
-            (value, float(log_theta)) for value, log_theta in zip(coarse, _LOG_THETA, strict=True)
-        ]
+        minima = list(zip(coarse, _LOG_THETA.tolist(), strict=True))
         for side in (_LOG_THETA <= 0.0, _LOG_THETA >= 0.0):
             best = int(np.argmin(np.where(side, coarse, np.inf)))
             ends = _LOG_THETA[side][[0, -1]]

@@ -201,6 +201,13 @@ def weighted_sum(values: Floats, weights: Floats) -> float:
     return float(weights @ np.where(weights > 0, values, 0.0))
 
 
+def added(state: Any, *values: Any) -> Any:
+    """Return a state after values have been added to its first fields."""
+    for total, value in zip(state, values, strict=False):
+        total += value
+    return state
+
+
 # ---------------------------------------------------------------- One pass
 
 
@@ -237,14 +244,10 @@ class Scan:
     split: Split | None = None
     groups: int = 1
 
-    @property
+    @cached_property
     def state_bytes(self) -> int:
         copies = self.groups if self.split is None else self.split.k + 1
-        return copies * self._zero_bytes
-
-    @cached_property
-    def _zero_bytes(self) -> int:
-        return sum(s.nbytes(self.rules.classes) for s in self.statistics)
+        return copies * sum(s.nbytes(self.rules.classes) for s in self.statistics)
 
     @property
     def block_bytes(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.statistics import Statistic, weighted_sum, weights_of
+from calibscale.statistics import Statistic, added, weighted_sum, weights_of
 
 CELLS = 2**16  # cells of PIT values, and the largest number of rows whose values are kept
 
@@ -35,9 +35,7 @@ class ForecastTotals(Statistic):
     def accumulate(self, state: ForecastState, chunk: Any) -> ForecastState:
         columns = self.score.rows(chunk.forecast, chunk.values, chunk.outcomes)
         w, totals = weights_of(chunk), [weighted_sum(one, chunk.weights) for one in columns]
-        for total, value in zip(state, (len(w), w.sum(), w @ w, totals), strict=True):
-            total += value
-        return state
+        return added(state, len(w), w.sum(), w @ w, totals)
 
 
 class PITCurve(NamedTuple):

@@ -18,7 +18,7 @@ from calibscale.kernel_sums.landmarks import (
     choose_landmarks,
 )
 from calibscale.kernels import random_draws
-from calibscale.statistics import PairStatistic
+from calibscale.statistics import PairStatistic, added
 from calibscale.statistics.fourier_modes import check_size
 
 KEPT_ROWS = 2000
@@ -84,9 +84,7 @@ class Nystrom(PairStatistic):
         if len(rows):
             phi = self.landmarks(points)
             diagonal = (w * w * d2) @ np.einsum("ij,ij->i", phi, phi)
-            sums = (len(rows), w.sum(), w @ w, diagonal)
-            for total, value in zip(state[:4], sums, strict=True):
-                total += value
+            added(state, len(rows), w.sum(), w @ w, diagonal)
             for code in np.unique(codes):
                 here = codes == code
                 state.sums[code] += strengths[here].T @ phi[here]

@@ -11,7 +11,7 @@ from scipy.optimize import isotonic_regression
 from calibscale.data import Chunk, Floats
 from calibscale.kernels import row_sums
 from calibscale.limits.excess import ratio
-from calibscale.statistics import Statistic, weights_of
+from calibscale.statistics import Statistic, added, weights_of
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
 from calibscale.statistics.score_sums import SquareState
 
@@ -207,7 +207,5 @@ class SpreadSums(Statistic):
     def accumulate(self, state: SpreadState, chunk: Chunk) -> SpreadState:
         p, rest, delta, _ = chunk.event(self.notion)
         w, slope = weights_of(chunk), rest - p
-        state.n[...] += len(p)
-        state.difference[...] -= (w * slope) @ delta
-        state.variance[...] += (w * slope) ** 2 @ (p * np.maximum(rest, 0.0))
-        return state
+        variance = (w * slope) ** 2 @ (p * np.maximum(rest, 0.0))
+        return added(state, len(p), -(w * slope) @ delta, variance)

@@ -15,7 +15,7 @@ from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import ratio
 from calibscale.results import EXACT, Approximation
-from calibscale.statistics import Replicates, Statistic, weighted_sum, weights_of
+from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
 from calibscale.statistics.bins import BinCounts, FineHistogram
 
 
@@ -145,14 +145,9 @@ class Totals(Statistic):
         return TotalsState(*(np.zeros(()) for _ in range(7)))
 
     def accumulate(self, state: TotalsState, chunk: Chunk) -> TotalsState:
-        w = chunk.weights
-        ones = len(chunk) if len(w) == 0 else w.sum()
-        squares = len(chunk) if len(w) == 0 else w @ w
-        scores = (chunk.hit, chunk.brier, chunk.nll, chunk.confidence)
-        row = (len(chunk), ones, squares, *(weighted_sum(score, w) for score in scores))
-        for total, value in zip(state, row, strict=True):
-            total += value
-        return state
+        w, scores = weights_of(chunk), (chunk.hit, chunk.brier, chunk.nll, chunk.confidence)
+        sums = (weighted_sum(score, chunk.weights) for score in scores)
+        return added(state, len(chunk), w.sum(), w @ w, *sums)
 
 
 class CountState(NamedTuple):
@@ -171,8 +166,7 @@ class ImpossibleLabels(Statistic):
         return CountState(np.zeros(()))
 
     def accumulate(self, state: CountState, chunk: Chunk) -> CountState:
-        state.n[...] += np.count_nonzero(np.isinf(chunk.nll))
-        return state
+        return added(state, np.count_nonzero(np.isinf(chunk.nll)))
 
 
 class FingerprintState(NamedTuple):
@@ -234,11 +228,8 @@ class ScalarScores(Statistic):
     def accumulate(self, state: ScalarState, chunk: Chunk) -> ScalarState:
         p, rest, delta, event = chunk.event(self.notion)
         loss = -xlogy(event, p) - xlogy(1.0 - event, np.maximum(rest, 0.0))
-        w = chunk.weights
-        state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
-        state.squared[...] += weighted_sum(delta * delta, w)
-        state.log_loss[...] += weighted_sum(loss, w)
-        return state
+        sums = (weighted_sum(score, chunk.weights) for score in (delta * delta, loss))
+        return added(state, weights_of(chunk).sum(), *sums)
 
 
 class SquareState(NamedTuple):

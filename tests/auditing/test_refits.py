@@ -96,7 +96,7 @@ def test_refits__are_fits_to_drawn_labels(data, method):
         labels = DrawnLabels(SEED).labels(np.flatnonzero(~held), before[~held], 0, B)
     else:
         order = np.argsort(data["p"][~held])
-        base, _ = null._versions("positive", block.covariates[:, 1:], data["p"], 0, B)
+        base, _ = null._versions(block.covariates[:, 1:], data["p"], 0, B)
         drawn = np.array(list(_frequencies(_cells(data, ~held), base[~held][order], B, SEED)))
         labels = np.empty_like(drawn, dtype=int)
         labels[:, order] = np.rint(drawn)
@@ -183,7 +183,7 @@ def test_refits__of_steps_are_drawn_from_lines_between_step_means():
     first = slice(0, null.cuts[1])
     np.testing.assert_allclose(null.knots[first], [0.15, 0.45, 0.75])
     np.testing.assert_allclose(null.values[first], [0.5 / 3, 1.5 / 3, 2.5 / 3])
-    base, _ = null._versions("positive", np.array([[0.3]]), np.zeros(1), 0, 2)
+    base, _ = null._versions(np.array([[0.3]]), np.zeros(1), 0, 2)
     assert base == pytest.approx([1 / 3])
 
 

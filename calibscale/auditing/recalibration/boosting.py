@@ -14,6 +14,7 @@ from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, R
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
 from calibscale.errors import require
+from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
@@ -65,9 +66,7 @@ class MCBoost(Recalibrator):
     rho: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
-        for option in ("covariates", "categorical"):
-            names = getattr(self, option)
-            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        set_names(self, "covariates", "categorical")
         if not isinstance(self.depth, int):
             object.__setattr__(self, "depth", tuple(self.depth))
         count, depths = len(self.covariates), self.depths

@@ -45,10 +45,9 @@ from calibscale.session import Session, SessionOptions, classes_only, verb
 _log = logging.getLogger(__name__)
 
 METHODS: dict[str, type[Recalibrator]] = {
-    "temperature": parametric.TemperatureScaling, "platt": parametric.Platt,
-    "isotonic": nonparametric.Isotonic, "bbq": nonparametric.BBQ,
-    "local_bias": nonparametric.LocalBias, "mc": boosting.MCBoost,
-    "pmc": boosting.PMCBoost,
+    method.name: method
+    for method in (parametric.TemperatureScaling, parametric.Platt, nonparametric.Isotonic,
+                   nonparametric.BBQ, nonparametric.LocalBias, boosting.MCBoost, boosting.PMCBoost)
 }  # fmt: skip
 _FITS: dict[str, type[FittedRecalibrator]] = {
     "temperature": parametric.TemperatureFit, "platt": parametric.PlattFit,

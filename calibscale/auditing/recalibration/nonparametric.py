@@ -17,14 +17,16 @@ from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, R
 from calibscale.auditing.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
+from calibscale.estimators.base import set_names
 from calibscale.estimators.skce import KLCE
 from calibscale.kernel_sums import DataProfile
-from calibscale.kernel_sums.bandwidths import local_kernel
+from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics import PassResult, Statistic
+from calibscale.statistics import PassResult, Statistic, added
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
+from calibscale.statistics.score_sums import CountState
 
 HISTOGRAM = FineHistogram("positive")
 
@@ -197,15 +199,11 @@ class LocalBias(Recalibrator):
     name: ClassVar[str] = "local_bias"
 
     def __post_init__(self) -> None:
-        for option in ("covariates", "categorical"):
-            names = getattr(self, option)
-            object.__setattr__(self, option, (names,) if isinstance(names, str) else tuple(names))
+        set_names(self, "covariates", "categorical")
         if isinstance(self.covariate_bandwidth, Mapping):
             object.__setattr__(self, "covariate_bandwidth", dict(self.covariate_bandwidth))
-        if self.prediction_kernel not in ("gaussian", "none"):
-            raise OptionError(
-                f"prediction_kernel must be gaussian or none, not {self.prediction_kernel!r}"
-            )
+        known = self.prediction_kernel in ("gaussian", "none")
+        require(known, "prediction_kernel must be gaussian or none", self.prediction_kernel)
         self._local()  # validates the shared settings
 
     def _local(self) -> KLCE:
@@ -227,11 +225,9 @@ class LocalBias(Recalibrator):
             ) from error
         statistics = plan.statistics(_STRENGTHS)
         result = read(*statistics, covariates=self.covariates)
-        continuous = [name for name in self.covariates if name not in self.categorical]
         return LocalBiasFit(
-            plan=plan, result=result, prediction_bandwidth=kernel.prediction_bandwidth,
-            bandwidths=dict(zip(continuous, kernel.bandwidths, strict=True)), method=self,
-            classes=setup.classes, counts=result.counts, passes=1, notes=tuple(notes),
+            plan=plan, result=result, method=self, classes=setup.classes, counts=result.counts,
+            passes=1, notes=tuple(notes),
         )  # fmt: skip
 
 
@@ -249,8 +245,6 @@ class LocalBiasFit(FittedRecalibrator):
     method: LocalBias
     plan: Spectral
     result: PassResult
-    prediction_bandwidth: float
-    bandwidths: dict[str, float]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -271,20 +265,14 @@ class LocalBiasFit(FittedRecalibrator):
             shape = statistic.zero(2).sums.shape
             sums = np.frombuffer(b64decode(text), "<c16").astype(complex).reshape(shape)
             states[statistic] = StrengthState(np.array(weight), sums)
-        method: LocalBias = common["method"]
-        continuous = [name for name in method.covariates if name not in method.categorical]
-        return cls(
-            plan=plan, result=PassResult(common["counts"], {None: states}, {}),
-            prediction_bandwidth=plan.kernel.prediction_bandwidth,
-            bandwidths=dict(zip(continuous, plan.kernel.bandwidths, strict=True)), **common,
-        )  # fmt: skip
+        return cls(plan=plan, result=PassResult(common["counts"], {None: states}, {}), **common)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        constant = self.method.prediction_kernel == "none"
+        constant, kernel = self.method.prediction_kernel == "none", self.plan.kernel
         return {
-            "prediction_bandwidth": None if constant else self.prediction_bandwidth,
-            "covariate_bandwidth": self.bandwidths,
+            "prediction_bandwidth": None if constant else kernel.prediction_bandwidth,
+            "covariate_bandwidth": named_bandwidths(self.method, kernel),
             "modes": self.plan.modes.series.modes * self.plan.modes.combinations,
         }
 
@@ -316,13 +304,7 @@ class LocalBiasFit(FittedRecalibrator):
             positions = tuple(session.source.covariate(name) for name in self.covariates)
             statistic = _Unchanged(self, positions)
             result = session.scan([statistic], covariates=self.covariates)
-        return result.counts.used, int(result.groups[None][statistic].rows)
-
-
-class _UnchangedState(NamedTuple):
-    """Number of rows whose p is unchanged, a 0-d array."""
-
-    rows: Floats
+        return result.counts.used, int(result.groups[None][statistic].n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,13 +315,12 @@ class _Unchanged(Statistic):
     positions: tuple[int, ...]
     large_chunks: ClassVar[bool] = True
 
-    def zero(self, classes: int) -> _UnchangedState:
-        return _UnchangedState(np.zeros(()))
+    def zero(self, classes: int) -> CountState:
+        return CountState(np.zeros(()))
 
-    def accumulate(self, state: _UnchangedState, chunk: Chunk) -> _UnchangedState:
+    def accumulate(self, state: CountState, chunk: Chunk) -> CountState:
         x = np.empty((len(chunk), 0))
         if self.positions:
             assert chunk.covariates is not None
             x = chunk.covariates[:, self.positions]
-        state.rows[...] += self.fitted.correction(chunk.event("positive").p, x).unchanged.sum()
-        return state
+        return added(state, self.fitted.correction(chunk.event("positive").p, x).unchanged.sum())

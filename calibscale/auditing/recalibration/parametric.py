@@ -24,10 +24,6 @@ _LARGEST_STEP = math.log(16.0)
 _MASKED = -1e4  # logit of a masked class
 
 
-def _check_clip(clip: float) -> None:
-    require(0 < clip < 0.5, "clip must be in (0, 0.5)", clip)
-
-
 def clipped(chunk: Chunk, clip: float) -> Floats:
     """Logits, or logarithms of probabilities raised to at least `clip`, with maximum 0 (c, K)."""
     if chunk.kind == "logits":
@@ -116,7 +112,7 @@ class TemperatureScaling(Recalibrator):
     two_classes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_clip(self.clip)
+        require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
 
     def _fit(self, setup: DataProfile, read: Read) -> TemperatureFit:
         theta, low, high = 1.0, 0.0, math.inf
@@ -299,7 +295,7 @@ class Platt(Recalibrator):
     name: ClassVar[str] = "platt"
 
     def __post_init__(self) -> None:
-        _check_clip(self.clip)
+        require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
         best: Floats = np.zeros(2)
@@ -335,8 +331,7 @@ class Platt(Recalibrator):
 
 def _check_overlap(extent: Floats) -> None:
     """Require overlapping log-odds of both labels; otherwise the likelihood has no maximum."""
-    if np.isinf(extent).any():
-        raise OptionError("platt: all labels are equal; fit to more rows")
+    require(np.isfinite(extent).all(), "platt: all labels are equal; fit to more rows")
     (low0, high0), (low1, high1) = extent * [1, -1]
     if low0 == high0 == low1 == high1:
         raise OptionError("platt: all predictions are equal, so that no slope is determined")

@@ -191,9 +191,7 @@ class Refits(Null):
         """
 
     @abstractmethod
-    def _versions(
-        self, notion: str, carried: Floats, p: Floats, first: int, last: int
-    ) -> tuple[Floats, Floats]:
+    def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         """Probabilities that events are drawn with (c,), and predictions of the refits (B, c)."""
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
@@ -202,7 +200,7 @@ class Refits(Null):
         step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
         for low in range(first, last, step):
             high = min(last, low + step)
-            base, refitted = self._versions(notion, carried, rows.points[:, 0], low, high)
+            base, refitted = self._versions(carried, rows.points[:, 0], low, high)
             delta = np.empty((high - low, len(rows)))
             kernel_draws.events(np.uint64(self.seed), rows.rows, base, low, delta)
             delta += refitted - base

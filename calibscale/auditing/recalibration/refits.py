@@ -11,7 +11,6 @@ refitted predictions of the other rows on labels drawn from q' [Efron & Tibshira
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Unpack
@@ -33,7 +32,7 @@ from calibscale.data import Chunk, Floats, Ints
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics import Replicates, States, Statistic, weights_of
+from calibscale.statistics import Replicates, States, Statistic, added, weights_of
 from calibscale.statistics.score_histogram import OccupiedCells, steps
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
@@ -120,15 +119,6 @@ def refits_of(
 class _OnCells(Refits):
     """Refits for two classes: one number of a row determines its prediction."""
 
-    @abstractmethod
-    def _positive(self, x: Floats, first: int, last: int) -> tuple[Floats, Floats]:
-        """P(class 1) that labels are drawn with (c,), and of refits (B, c)."""
-
-    def _versions(
-        self, notion: str, carried: Floats, p: Floats, first: int, last: int
-    ) -> tuple[Floats, Floats]:
-        return self._positive(carried[:, 0], first, last)
-
     def _row(self, notion: str, rows: NotionRows, p: Floats, delta: Floats) -> NotionRows:
         if notion == "top_label":  # where class 0 is the top label: 1 − p and 1 − y
             p, delta = np.maximum(p, 1.0 - p), np.where(p > 0.5, delta, -delta)
@@ -155,9 +145,9 @@ class _Logistics(_OnCells):
     def carried(self, chunk: Chunk, q: Floats) -> Floats:
         return parametric.log_odds(chunk, self.clip)[:, None]
 
-    def _positive(self, x: Floats, first: int, last: int) -> tuple[Floats, Floats]:
+    def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         index = [0, *range(first + 1, last + 1)]
-        p = expit(np.outer(self.slopes[index], x) + self.intercepts[index, None])
+        p = expit(np.outer(self.slopes[index], carried) + self.intercepts[index, None])
         return p[0], p[1:]
 
 
@@ -225,9 +215,9 @@ class _Isotonics(_OnCells):
     def carried(self, chunk: Chunk, q: Floats) -> Floats:
         return chunk.event("positive").p[:, None]
 
-    def _positive(self, x: Floats, first: int, last: int) -> tuple[Floats, Floats]:
+    def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
+        x, out = carried[:, 0], np.empty((1 + last - first, len(carried)))
         order = np.argsort(x)  # interpolation is faster in sorted order
-        out = np.empty((1 + last - first, len(x)))
         for row, b in zip(out, [0, *range(first + 1, last + 1)], strict=True):
             here = slice(self.cuts[b], self.cuts[b + 1])
             row[order] = np.interp(x[order], self.knots[here], self.values[here])
@@ -282,8 +272,7 @@ class OwnLogit(Statistic):
 
     def accumulate(self, state: OwnState, chunk: Chunk) -> OwnState:
         z = parametric.clipped(chunk, self.clip)
-        state.own[...] += weights_of(chunk) @ z[np.arange(len(chunk)), chunk.labels]
-        return state
+        return added(state, weights_of(chunk) @ z[np.arange(len(chunk)), chunk.labels])
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         z = parametric.clipped(chunk, self.clip)
@@ -307,9 +296,7 @@ class _Temperatures(Refits):
         powers = np.exp(self.nodes)
         return np.stack([np.exp(a * own) / np.exp(a * z).sum(axis=1) for a in powers], axis=1)
 
-    def _versions(
-        self, notion: str, carried: Floats, p: Floats, first: int, last: int
-    ) -> tuple[Floats, Floats]:
+    def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         return p, np.clip(self.weights[first:last] @ carried.T, 0.0, 1.0)
 
 
