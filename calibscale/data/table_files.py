@@ -158,8 +158,8 @@ def _usual(
     if len(candidates) != 1:
         listed = ", ".join(names[:20]) + ", …" * (len(names) > 20) or "none"
         what = " or ".join(f"{role}= (--{role})" for role in roles)
-        found = ", ".join(name for _, name in candidates)
-        several = f", as there are several: {found}" * bool(candidates)
+        named = ", ".join(name for _, name in candidates)
+        several = f", as there are several: {named}" * bool(candidates)
         raise OptionError(
             f"{file}: name the columns with {what}{several}; the columns are: {listed}"
         )

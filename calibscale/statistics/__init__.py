@@ -204,7 +204,7 @@ def weighted_sum(values: Floats, weights: Floats) -> float:
 def added(state: Any, *values: Any) -> Any:
     """Return a state after values have been added to its first fields."""
     for total, value in zip(state, values, strict=False):
-        total += value
+        total[...] += value
     return state
 
 
