@@ -407,7 +407,7 @@ def forecast_events(
     require(level is None or 0 < level < 1, "level must be in (0, 1)", level)
     if threshold is not None:
         ends = np.ravel(threshold).astype(np.float64)
-        ordered = len(ends) <= 2 and np.isfinite(ends).all() and (np.diff(ends) > 0).all()
+        ordered = len(ends) in (1, 2) and np.isfinite(ends).all() and (np.diff(ends) > 0).all()
         require(ordered, "threshold must be a finite number or (low, high)", threshold)
     return _Events.of(
         data,
