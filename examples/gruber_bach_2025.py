@@ -32,9 +32,9 @@ from calibscale import (
 )
 from calibscale.data import NotionView
 from calibscale.kernel_sums.landmarks import Gaussian, choose_landmarks
-from calibscale.selection.families import FoldPart
+from calibscale.selection.families import FoldPart, FoldResiduals
 from calibscale.selection.ridge import Basis, FeatureState
-from calibscale.selection.risk import bilinear_risk, residual_state
+from calibscale.selection.risk import bilinear_risk
 from calibscale.simulation import GENERATORS
 
 COMPARABLE = "These are not the networks of the paper: compare layout and order, not the numbers."
@@ -294,7 +294,8 @@ def ridge_grids(
     def part(view: NotionView, rows: slice) -> FoldPart:
         view, f = view.take(rows), phi[rows]
         moments = FeatureState((f.T @ f)[None], (view.delta.T @ f)[None])
-        return FoldPart(residual_state([view]), (moments,))
+        residuals = FoldResiduals("canonical")
+        return FoldPart(residuals.add(residuals.zero(K), [view]), (moments,))
 
     edges = np.arange(folds + 1) * int(0.8 * n) // folds
     parts = [slice(low, high) for low, high in pairwise(edges)]

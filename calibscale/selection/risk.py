@@ -304,6 +304,14 @@ class FoldScorer:
         return slice(H, H + size), slice(P, P + size)
 
 
+def bilinear_risk(fit: Bilinear, part: FoldPart, rows: Sequence[NotionView]) -> Floats:
+    """R̂_CE of each hyper-parameter [GB eq. 20] on a part and all of its rows, (H,)."""
+    sums = fit.pair_sums(part, rows, True)
+    gaps = _gaps(rows, sums.diagonal)
+    diagonal = np.einsum("jhc,jhc->h", gaps, gaps)
+    return _risk(part.residuals, sums.cross, sums.square, diagonal)
+
+
 def _mean(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Weighted mean of each row of `values` and its standard error."""
     share = weights / weights.sum()

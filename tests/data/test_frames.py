@@ -214,7 +214,7 @@ def test_parquet__is_not_held(tmp_path, rng):
         source, "ece", progress=lambda *done: peaks.append(pa.total_allocated_bytes() - before)
     )
     assert result["ece"].value == expected["ece"].value
-    assert max(peaks) < 12e6
+    assert max(peaks) < 20e6  # batches that wait for a busy machine are held, too
 
 
 def test_predictions__named_in_several_ways(columns):
