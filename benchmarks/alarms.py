@@ -102,7 +102,7 @@ def _first_alarm(
 ) -> int | None:
     """With the bets of a ledger: fixed ones, and those learned from the last 28 nights."""
     from calibscale import from_arrays
-    from calibscale.inference.e_process import BettingEProcess, learn, log_evidence
+    from calibscale.inference.e_process import BettingEProcess, advance, learn
     from calibscale.session import Session
 
     rng = np.random.default_rng([SEED, rows, round(100 * temperature), series])
@@ -118,7 +118,7 @@ def _first_alarm(
             result = session.scan([bets]).groups[None][bets]
         logs.append(result.logs)
         sums.append(result.sums)
-        evidence = log_evidence(np.array(logs)) if night >= drifted or night == nights - 1 else []
+        evidence = advance(np.array(logs))[0] if night >= drifted or night == nights - 1 else []
         reached = np.flatnonzero(np.asarray(evidence) >= np.log(1 / LEVEL))
         if len(reached):
             return int(reached[0])
@@ -128,7 +128,7 @@ def _first_alarm(
 def _late_year(series: int, nights: int) -> tuple[bool, bool]:
     """Whether the last value, and the value of any day, ever raised an alarm."""
     from calibscale import from_arrays
-    from calibscale.inference.e_process import BettingEProcess, learn, log_evidence
+    from calibscale.inference.e_process import BettingEProcess, advance, learn
     from calibscale.session import Session
 
     rng = np.random.default_rng([SEED, LATE_ROWS, series])
@@ -152,7 +152,7 @@ def _late_year(series: int, nights: int) -> tuple[bool, bool]:
         for key, states in result.items():
             if key is not None:
                 logs[night, int(key)], sums[night, int(key)] = states[bets].logs, states[bets].sums
-        evidence = log_evidence(np.where(known[:, :, None], logs[: night + 1], 0.0).sum(axis=1))
+        evidence, _ = advance(np.where(known[:, :, None], logs[: night + 1], 0.0).sum(axis=1))
         last |= bool(evidence[-1] >= np.log(1 / LEVEL))
         path |= bool(evidence.max() >= np.log(1 / LEVEL))
     return last, path

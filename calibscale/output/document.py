@@ -322,11 +322,12 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
 def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
     """Section of all parameters and versions."""
     settings = {**others, **(result.get("parameters") or {})}
+    source = {k: v for k, v in (result.get("source") or {}).items() if v is not None}
     tables = (
         table(caption, head, list(_flat(values)))
         for caption, head, values in (
             ("Settings", ("parameter", "value"), settings),
-            ("Source", ("property", "value"), result.get("source") or {}),
+            ("Source", ("property", "value"), source),
             ("Versions", ("package", "version"), result.get("versions") or {}),
         )
         if values

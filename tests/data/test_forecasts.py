@@ -192,9 +192,9 @@ def test_residual_products__are_those_of_residuals(kind, n):
     q, phi = forecast.embedded(predictions, y), np.random.default_rng(1).normal(size=(n, 5))
     residuals = q - forecast.of_outcomes(y)
     products, squares = forecast.residual_products(q, phi)(y)
-    # the grid errs by 3e-7 of the largest sum
-    np.testing.assert_allclose(products, residuals.T @ phi, atol=1e-6 * n**0.5)
-    np.testing.assert_allclose(squares, (residuals**2).sum(axis=1), atol=1e-6)
+    # on the grid each residual errs by 5e-10
+    np.testing.assert_allclose(products, residuals.T @ phi, atol=1e-9 * n**0.5)
+    np.testing.assert_allclose(squares, (residuals**2).sum(axis=1), atol=1e-9)
 
 
 def test_embedded__of_extreme_numbers_is_finite():

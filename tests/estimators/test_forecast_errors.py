@@ -200,6 +200,19 @@ def test_errors_that_cancel__are_seen_by_kernels_and_not_by_pit():
     assert [test.p_value for test in tests.results] == [0.01, 0.01]
 
 
+@pytest.mark.parametrize("scale", [0.05, 1e-3, 1e-5, 0.0])
+def test_p_values__of_sharp_forecasts_are_those_of_exact_residuals(scale, monkeypatch):
+    rng = np.random.default_rng(8)
+    mean = rng.normal(size=400)
+    members = mean[:, None] + scale * rng.normal(size=(400, 6))
+    source = cs.from_arrays(predictions=members[:, :5], forecast="ensemble", labels=members[:, 5])
+    names = ["jkce", "kce(method='features', n_features=20)"]
+    drawn = cs.calibration_test(source, names, n_replicates=99)
+    monkeypatch.setattr(cs.EnsembleForecast, "of_waves", False)  # residuals of each outcome
+    exact = cs.calibration_test(source, names, n_replicates=99)
+    assert [t.p_value for t in drawn.results] == [t.p_value for t in exact.results]
+
+
 # ---------------------------------------------------------------- what else takes forecasts
 
 

@@ -30,7 +30,8 @@ REASONS = {
     OUTCOME: "outcome_outside",
 }
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
-_INTERVALS, _TAPS = 4, 8  # of the grid for each frequency; grid points next to an outcome
+_INTERVALS, _TAPS = 4, 10  # of the grid for each frequency; grid points next to an outcome
+_SHARP = 1e-4  # expected squared residual, below which errors of 1e-10 would be seen
 
 ResidualProducts = Callable[[Floats], tuple[Floats, Floats]]
 
@@ -57,7 +58,7 @@ def _grid(frequencies: int) -> tuple[Floats, Floats]:
 
     taps, fractions = 1.0 - half + np.arange(_TAPS), 0.5 + 0.5 * chebpts1(40)
     values = weight((taps - fractions[:, None]) / half)
-    coefficients = np.ascontiguousarray(polyfit(fractions, values, 9)[::-1])
+    coefficients = np.ascontiguousarray(polyfit(fractions, values, 11)[::-1])
     intervals = _INTERVALS * frequencies
     interval = 2.0 * np.pi / intervals
     points = interval * (taps[0] + np.arange(intervals + _TAPS))
@@ -204,22 +205,25 @@ class Forecast(ABC):
     def residual_products(self, q: Floats, phi: Floats) -> ResidualProducts:
         """Function from outcomes y (c,) to (q − ψ(y))ᵀφ (2D, m) and |q − ψ(y)|² (c,).
 
-        Of many rows they are computed by a nonuniform Fourier transform, to 1e-6.
+        Of many rows that are not all certain they are those of residuals that err by less than
+        1e-9, by a nonuniform Fourier transform.
         """
+        lengths = np.einsum("ij,ij->i", q, q)
 
         def of_residuals(y: Floats) -> tuple[Floats, Floats]:
             delta = q - self.of_outcomes(y)
             return delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
 
-        if not self.of_waves or len(q) <= _INTERVALS * self.frequencies:
+        few = len(q) <= _INTERVALS * self.frequencies
+        if few or not self.of_waves or np.mean(1.0 - lengths) < _SHARP:
             return of_residuals
         coefficients, grid = _grid(self.frequencies)
-        total, squares, table = q.T @ phi, 1.0 + np.einsum("ij,ij->i", q, q), q @ grid.T
+        total, table = q.T @ phi, q @ grid.T
 
         def of_grid(y: Floats) -> tuple[Floats, Floats]:
             sums, shared = np.zeros((len(grid), phi.shape[1])), np.empty(len(y))
             waves.spread_rows(self.angles(y), coefficients, table, phi, sums, shared)
-            return total - grid.T @ sums, squares - 2.0 * shared
+            return total - grid.T @ sums, 1.0 + lengths - 2.0 * shared
 
         return of_grid
 
