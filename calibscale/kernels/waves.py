@@ -10,8 +10,11 @@ import numpy as np
 
 from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp, sincos
+from calibscale.kernels.tile_strips import whole
 
 _LOWEST = -300.0  # exponent: smaller factors would have subnormal squares, which are slow
+TAPS = 10  # points of a grid to which `spread_rows` adds a row, even
+_ROWS = 256  # rows whose weights stay in cache
 _NARROW = 1e-6  # half a width below which sin x / x is 1
 
 
@@ -32,17 +35,21 @@ def _powers(angle, cosines, sines):
 
 @inlined("contract")
 def _polynomials(x, coefficients, values):
-    """Values at x of polynomials with these coefficients (J, T), by Horner's rule."""
-    values[:] = coefficients[0]
-    for j in range(1, coefficients.shape[0]):
-        for k in range(values.size):
-            values[k] = values[k] * x + coefficients[j, k]
+    """Values (TAPS, c) at x (c,) of polynomials with these coefficients, by Horner's rule."""
+    for k in range(TAPS):
+        row = values[k]
+        for i in range(x.size):
+            row[i] = coefficients[0, k]
+        for j in range(1, coefficients.shape[0]):
+            for i in range(x.size):
+                row[i] = row[i] * x[i] + coefficients[j, k]
 
 
 @inlined("contract")
-def _add_multiple(a, row, total):
-    for k in range(row.size):
-        total[k] += a * row[k]
+def _add_multiples(row, a, first, b, second):
+    for k in range(whole(row.size)):
+        first[k] += a * row[k]
+        second[k] += b * row[k]
 
 
 @kernel
@@ -118,26 +125,33 @@ def uniform_waves(shares, edges, roots, out):
 def spread_rows(points, coefficients, table, rows, sums, products):
     """Rows added to the points of a grid next to theirs, and their products with its waves.
 
-    The waves of a point are nearly a sum over T points g, g + 1, … of an equally spaced grid (a
+    The waves of a point are nearly a sum over the points g, g + 1, … of an equally spaced grid (a
     nonuniform fast Fourier transform), with weights that are polynomials of the position between
     g and g + 1.  One period of the waves, which change their sign with it, has G intervals.
 
-    axes: points (c,); coefficients (J, T), of the highest power first; table (c, G + T) waves of
-    the grid in the direction of each row; rows (c, m); sums (G + T, m); products (c,)
+    axes: points (c,); coefficients (J, TAPS), of the highest power first; table (c, G + TAPS)
+    waves of the grid in the direction of each row; rows (c, m), m a multiple of 16;
+    sums (G + TAPS, m); products (c,)
     """
-    T = coefficients.shape[1]
-    weights = np.empty(T)
-    for i in range(points.size):
-        periods = points[i] / (2.0 * np.pi)
-        whole = np.floor(periods)
-        sign = 1.0 - 2.0 * (whole - 2.0 * np.floor(0.5 * whole))
-        x = (periods - whole) * (sums.shape[0] - T)
-        g = int(x)
-        _polynomials(x - g, coefficients, weights)
-        product = 0.0
-        for k in range(T):
-            weights[k] *= sign
-            product += weights[k] * table[i, g + k]
-        products[i] = product
-        for k in range(T):
-            _add_multiple(weights[k], rows[i], sums[g + k])
+    places = np.empty((2, _ROWS))
+    weights = np.empty((TAPS, _ROWS))
+    for start in range(0, points.size, _ROWS):
+        stop = min(start + _ROWS, points.size)
+        x, signs = places[0, : stop - start], places[1, : stop - start]
+        first = np.empty(stop - start, np.int64)
+        for i in range(stop - start):
+            periods = points[start + i] / (2.0 * np.pi)
+            past = np.floor(periods)
+            signs[i] = 1.0 - 2.0 * (past - 2.0 * np.floor(0.5 * past))
+            x[i] = (periods - past) * (sums.shape[0] - TAPS)
+            first[i] = int(x[i])
+            x[i] -= first[i]
+        _polynomials(x, coefficients, weights)
+        for i in range(stop - start):
+            g, row, product = first[i], rows[start + i], 0.0
+            for k in range(TAPS):
+                product += weights[k, i] * table[start + i, g + k]
+            products[start + i] = signs[i] * product
+            for k in range(0, TAPS, 2):
+                a, b = signs[i] * weights[k, i], signs[i] * weights[k + 1, i]
+                _add_multiples(row, a, sums[g + k], b, sums[g + k + 1])

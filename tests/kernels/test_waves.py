@@ -91,8 +91,8 @@ def test_normal_products__are_the_closed_form():
 def test_spread_rows__adds_rows_to_the_points_next_to_theirs():
     rng = np.random.default_rng(4)
     G, coefficients = 6, np.array([[-1.0, 1.0], [1.0, 0.0]])  # 1 − x and x: linear interpolation
-    points, rows = rng.uniform(-20.0, 20.0, 9), rng.normal(size=(9, 3))
-    table, sums, products = rng.normal(size=(9, G + 2)), np.zeros((G + 2, 3)), np.empty(9)
+    points, rows = rng.uniform(-20.0, 20.0, 9), rng.normal(size=(9, 16))
+    table, sums, products = rng.normal(size=(9, G + 2)), np.zeros((G + 2, 16)), np.empty(9)
     waves.spread_rows(points, coefficients, table, rows, sums, products)
     expected = np.zeros_like(sums)
     for i, point in enumerate(points):

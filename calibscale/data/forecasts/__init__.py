@@ -20,6 +20,7 @@ from calibscale.data.array_layouts import as_numpy
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.formatting import parse
 from calibscale.kernels import random_draws, row_sums, waves
+from calibscale.kernels.tile_strips import LANES
 from calibscale.results import Floats, Ints
 
 # reasons for which a row is invalid, beside those of `row_sums`
@@ -30,7 +31,7 @@ REASONS = {
     OUTCOME: "outcome_outside",
 }
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
-_INTERVALS, _TAPS = 4, 10  # of the grid for each frequency; grid points next to an outcome
+_INTERVALS = 4  # of the grid of outcomes for each frequency
 _SHARP = 1e-4  # expected squared residual, below which errors of 1e-10 would be seen
 
 ResidualProducts = Callable[[Floats], tuple[Floats, Floats]]
@@ -48,20 +49,20 @@ def _lattice(frequencies: int) -> tuple[float, Floats]:
 def _grid(frequencies: int) -> tuple[Floats, Floats]:
     """Coefficients for `waves.spread_rows`, and the waves (G + T, 2D) of its grid.
 
-    The weight of a point at distance x, in half widths of the T points, is that of Barnett,
+    The weight of a point at distance x, in half widths of `TAPS` points, is that of Barnett,
     Magland and af Klinteberg (2019), exp(β(√(1 − x²) − 1)), up to its Fourier transform.
     """
-    beta, half = 0.97 * np.pi * _TAPS * (1.0 - 1.0 / _INTERVALS), 0.5 * _TAPS
+    beta, half = 0.97 * np.pi * waves.TAPS * (1.0 - 1.0 / _INTERVALS), 0.5 * waves.TAPS
 
     def weight(x: Floats) -> Any:
         return np.exp(beta * (np.sqrt(np.maximum(1.0 - x * x, 0.0)) - 1.0))
 
-    taps, fractions = 1.0 - half + np.arange(_TAPS), 0.5 + 0.5 * chebpts1(40)
+    taps, fractions = 1.0 - half + np.arange(waves.TAPS), 0.5 + 0.5 * chebpts1(40)
     values = weight((taps - fractions[:, None]) / half)
     coefficients = np.ascontiguousarray(polyfit(fractions, values, 11)[::-1])
     intervals = _INTERVALS * frequencies
     interval = 2.0 * np.pi / intervals
-    points = interval * (taps[0] + np.arange(intervals + _TAPS))
+    points = interval * (taps[0] + np.arange(intervals + waves.TAPS))
     grid = np.empty((len(points), 2 * frequencies))
     waves.point_waves(points, _lattice(frequencies)[1], grid)
     x, shares = leggauss(64)
@@ -218,12 +219,13 @@ class Forecast(ABC):
         if few or not self.of_waves or np.mean(1.0 - lengths) < _SHARP:
             return of_residuals
         coefficients, grid = _grid(self.frequencies)
-        total, table = q.T @ phi, q @ grid.T
+        total, table, m = q.T @ phi, q @ grid.T, phi.shape[1]
+        padded = np.pad(phi, ((0, 0), (0, -m % LANES)))
 
         def of_grid(y: Floats) -> tuple[Floats, Floats]:
-            sums, shared = np.zeros((len(grid), phi.shape[1])), np.empty(len(y))
-            waves.spread_rows(self.angles(y), coefficients, table, phi, sums, shared)
-            return total - grid.T @ sums, 1.0 + lengths - 2.0 * shared
+            sums, shared = np.zeros((len(grid), padded.shape[1])), np.empty(len(y))
+            waves.spread_rows(self.angles(y), coefficients, table, padded, sums, shared)
+            return total - grid.T @ sums[:, :m], 1.0 + lengths - 2.0 * shared
 
         return of_grid
 
