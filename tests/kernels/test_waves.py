@@ -90,15 +90,16 @@ def test_normal_products__are_the_closed_form():
 
 def test_spread_rows__adds_rows_to_the_points_next_to_theirs():
     rng = np.random.default_rng(4)
-    G, coefficients = 6, np.array([[-1.0, 1.0], [1.0, 0.0]])  # 1 − x and x: linear interpolation
+    G, coefficients = 6, np.zeros((2, waves.TAPS))
+    coefficients[:, :2] = [[-1.0, 1.0], [1.0, 0.0]]  # 1 − x and x: linear interpolation
     points, rows = rng.uniform(-20.0, 20.0, 9), rng.normal(size=(9, 16))
-    table, sums, products = rng.normal(size=(9, G + 2)), np.zeros((G + 2, 16)), np.empty(9)
+    table, sums, products = rng.normal(size=(9, G + waves.TAPS)), np.zeros((G + waves.TAPS, 16)), np.empty(9)
     waves.spread_rows(points, coefficients, table, rows, sums, products)
     expected = np.zeros_like(sums)
     for i, point in enumerate(points):
         x = point % (2 * np.pi) * G / (2 * np.pi)
         sign = -1.0 if point // (2 * np.pi) % 2 else 1.0
-        shares = np.zeros(G + 2)
+        shares = np.zeros(G + waves.TAPS)
         shares[int(x)], shares[int(x) + 1] = sign * (1 - x % 1), sign * (x % 1)
         expected += np.outer(shares, rows[i])
         np.testing.assert_allclose(products[i], shares @ table[i], rtol=1e-9)
