@@ -43,7 +43,7 @@ def _event(
         first, *others = map(float, value.split(","))
     except ValueError:
         name = ""
-    if name not in ("level", "threshold"):
+    if name not in ("level", "threshold") or len(others) > (name == "threshold"):
         raise click.BadParameter("an event is level=NUMBER or threshold=NUMBER[,NUMBER]")
     return {name: (first, *others) if others else first}
 

@@ -406,9 +406,12 @@ def forecast_events(
     require((level is None) != (threshold is None), "give exactly one of level= and threshold=")
     require(level is None or 0 < level < 1, "level must be in (0, 1)", level)
     if threshold is not None:
-        ends = np.ravel(threshold).astype(np.float64)
-        ordered = len(ends) in (1, 2) and np.isfinite(ends).all() and (np.diff(ends) > 0).all()
-        require(ordered, "threshold must be a finite number or (low, high)", threshold)
+        shown = np.array(threshold).tolist()
+        ends = shown if isinstance(shown, list) else [shown]
+        numbers = len(ends) in (1, 2) and all(isinstance(end, int | float) for end in ends)
+        finite = numbers and bool(np.isfinite(ends).all()) and ends == sorted(set(ends))
+        require(finite, "threshold must be a finite number or (low, high)", threshold)
+        threshold = (ends[0], ends[1]) if len(ends) == 2 else float(ends[0])
     return _Events.of(
         data,
         kind="probabilities",

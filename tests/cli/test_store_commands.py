@@ -253,6 +253,7 @@ def test_forecasts__events_are_two_classes(run, forecasts, option, event):
     (("-e", "ece"), "ece is for predictions of classes, and these are normal"),
     (("--event", "level=1"), "level must be in (0, 1), not 1"),
     (("--event", "threshold=a"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
+    (("--event", "level=0.5,0.6"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
     (("--event", "0.5"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
     (("--forecast", "normal"), "--forecast applies to arrays; the store declares it itself"),
 ])  # fmt: skip

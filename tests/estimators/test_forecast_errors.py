@@ -242,7 +242,9 @@ def test_forecast_events__at_thresholds_between_two_have_the_bias_of_the_mean():
     )
 
 
-@pytest.mark.parametrize("threshold", [np.nan, (), (1.0, 0.0), (0.0, np.inf), (0.0, 1.0, 2.0)])
+@pytest.mark.parametrize(
+    "threshold", [np.nan, (), "1", (1.0, 0.0), (0.0, np.inf), (0, 1, 2), [[0, 1]]]
+)
 def test_forecast_events__refuse_impossible_thresholds(threshold):
     with pytest.raises(cs.OptionError, match=r"a finite number or \(low, high\)"):
         cs.forecast_events(normal(), threshold=threshold)

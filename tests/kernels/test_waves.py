@@ -93,7 +93,11 @@ def test_spread_rows__adds_rows_to_the_points_next_to_theirs():
     G, coefficients = 6, np.zeros((2, waves.TAPS))
     coefficients[:, :2] = [[-1.0, 1.0], [1.0, 0.0]]  # 1 − x and x: linear interpolation
     points, rows = rng.uniform(-20.0, 20.0, 9), rng.normal(size=(9, 16))
-    table, sums, products = rng.normal(size=(9, G + waves.TAPS)), np.zeros((G + waves.TAPS, 16)), np.empty(9)
+    table, sums, products = (
+        rng.normal(size=(9, G + waves.TAPS)),
+        np.zeros((G + waves.TAPS, 16)),
+        np.empty(9),
+    )
     waves.spread_rows(points, coefficients, table, rows, sums, products)
     expected = np.zeros_like(sums)
     for i, point in enumerate(points):
