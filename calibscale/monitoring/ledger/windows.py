@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -150,13 +150,17 @@ def window(
     jackknife = recipe.jackknife(confidence_level)
     with engine.one_thread():
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
-        strata = _strata(ledger, read, damaged)
+        strata: Strata | None = None
+        tests: tuple[TestResult, ...] = ()
+        with _noted(damaged):
+            strata = _strata(ledger, read)
         needed = [compared or not (has_limits(e, jackknife) or _for(e, strata)) for e in frozen]
         parts = _without_runs(recipe, frozen, states, sums, needed)
         bins = _bins_by_run(recipe, frozen, sums if compared and not recipe.cluster else [])
         pairs = zip(frozen, parts, strict=True)
         estimates = [_estimate(e, states, strata, p, jackknife, recipe.classes) for e, p in pairs]
-        tests = _tests(ledger, frozen, states, [entry for run in read for entry in run], damaged)
+        with _noted(damaged):
+            tests = _tests(ledger, frozen, states, [entry for run in read for entry in run])
     return Window(
         frozen, tuple(estimate for estimate, _ in estimates), parts,
         tuple(within for _, within in estimates), bins, runs, tests,
@@ -220,7 +224,16 @@ def _bins_by_run(
     )
 
 
-def _strata(ledger: Ledger, runs: Sequence[Sequence[Entry]], damaged: list[str]) -> Strata | None:
+@contextmanager
+def _noted(messages: list[str]) -> Iterator[None]:
+    """Collect the message of a part of a window that cannot be read or kept."""
+    try:
+        yield
+    except StoreError as error:
+        messages.append(str(error))
+
+
+def _strata(ledger: Ledger, runs: Sequence[Sequence[Entry]]) -> Strata | None:
     """Parts of the rows of runs of days, and the runs' shares; None if a day has no parts."""
     recipe = ledger.recipe
     if not recipe.parted or not all(PARTS_SECTION in e.sections for run in runs for e in run):
@@ -230,8 +243,7 @@ def _strata(ledger: Ledger, runs: Sequence[Sequence[Entry]], damaged: list[str])
     sums = [np.zeros(recipe.sizes[PARTS_SECTION]) for _ in range(count)]
     for k, total in zip(of_run, _summed(ledger, runs, PARTS_SECTION), strict=True):
         if total.damaged:
-            damaged.append(total.damaged[0])
-            return None
+            raise StoreError(total.damaged[0])
         sums[k] += total.vector
     unpacked = (recipe.unpack(PARTS_SECTION, total) for total in sums)
     rows = np.bincount(of_run, [sum(e.n for e in run) for run in runs])
@@ -290,9 +302,8 @@ def _left_out(sums: list[Floats]) -> Iterator[Floats]:
 
 
 def _tests(
-    ledger: Ledger, frozen: tuple[BoundEstimator, ...], states: States, entries: Sequence[Entry],
-    damaged: list[str],
-) -> tuple[TestResult, ...]:  # fmt: skip
+    ledger: Ledger, frozen: tuple[BoundEstimator, ...], states: States, entries: Sequence[Entry]
+) -> tuple[TestResult, ...]:
     """Tests of a sum of days, whose replicates are the sums of the days' replicates."""
     recipe = ledger.recipe
     replicated = recipe.replicated()
@@ -301,8 +312,7 @@ def _tests(
     if replicated and recipe.keep and all("replicates" in e.sections for e in entries):
         drawn = sum_of(ledger, entries, "replicates")
         if drawn.damaged:
-            damaged.append(drawn.damaged[0])
-            return ()
+            raise StoreError(drawn.damaged[0])
         sums = recipe.unpack("replicates", drawn.vector)
         all_states.update(zip(replicated.values(), sums, strict=True))
     else:
