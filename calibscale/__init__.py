@@ -1,4 +1,4 @@
-"""calibscale: calibration of probabilistic classifiers at any number of rows.
+"""calibscale: calibration of probabilities and forecasts, at any number of rows.
 
 Symbols, in code as in the papers: rows i = 1..n; ``q`` predicted probabilities; ``y`` labels
 0..K−1; ``delta`` = q − e_y; ``phi`` features in R^m; ``S``, ``C``, ``D``, ``t`` their moments;

@@ -160,7 +160,7 @@ def _interrupt_again() -> None:
 )
 @click.version_option(package_name="calibscale")
 def cli() -> None:
-    """Measure how well a probabilistic classifier is calibrated.
+    """Measure how well predicted probabilities and forecasts are calibrated.
 
     Exit codes: 0 success, 1 runtime error, 2 usage error, 3 threshold breached, 4 invalid data,
     75 interrupted or cluster lost (run again).
