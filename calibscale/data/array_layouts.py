@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data.missing import missing_entries, plain
 from calibscale.errors import InvalidDataError, OptionError, require
 
 BFLOAT16_SPACING = 2.0**-7  # distance from 1 to the next number
@@ -19,20 +20,34 @@ def is_bfloat16(array: Any) -> bool:
 
 
 def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
-    """Convert an array with DLPack or the array protocol to NumPy; bfloat16 becomes float32."""
+    """Convert an array with DLPack or the array protocol to a plain NumPy array.
+
+    bfloat16 becomes float32, and missing entries, such as those that are masked, become NaN or
+    None; see `calibscale.data.missing`.
+    """
     for method in ("detach", "cpu"):  # of tensors of PyTorch
         array = getattr(array, method)() if hasattr(array, method) else array
     if is_bfloat16(array):
         array = array.float() if hasattr(array, "float") else array.astype(np.float32)
-    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+    if hasattr(array, "__dlpack__") and not _is_held(array):
         try:
             return np.from_dlpack(array)
         except (TypeError, BufferError, RuntimeError):
             pass
     try:
-        return np.asarray(array)
+        values = np.asanyarray(array)
+        if values.dtype.kind == "U" and not isinstance(array, np.ndarray):
+            # NumPy has made texts of the missing entries of a list
+            objects = np.asarray(array, object)
+            values = objects if missing_entries(objects).any() else values
+        return plain(values)
     except ValueError as error:
         raise InvalidDataError(f"{name} cannot be an array of numbers: {error}") from error
+
+
+def _is_held(array: Any) -> bool:
+    """Whether an array is one of NumPy or Arrow, whose missing entries DLPack does not tell."""
+    return isinstance(array, np.ndarray) or hasattr(array, "__arrow_c_array__")
 
 
 def in_memory(array: Any) -> bool:

@@ -21,6 +21,7 @@ from calibscale.data.array_layouts import (
 )
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
+from calibscale.data.missing import as_floats
 from calibscale.data.named_values import encoded, is_named, named_columns
 from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
@@ -158,7 +159,7 @@ def from_arrays(
     kind = "logits" if logits is not None else "probabilities"
     values = probabilities if logits is None else logits
     spacing = BFLOAT16_SPACING if is_bfloat16(values) else 0.0
-    values, labels = _column(values, kind), labels if _sliceable(labels) else as_numpy(labels)
+    values, labels = _column(values, kind), _held(labels, "labels")
     categories: dict[str, tuple[str, ...]] = {}
     if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
         require(covariates is None, "several labels of a row have no covariates but their names")
@@ -223,8 +224,8 @@ def _of_forecasts(
 
 def _covariates(covariates: Any, names: Sequence[str] | None) -> tuple[Any, Any, dict[str, Any]]:
     """Covariates as numbers, their names, and the names of categories."""
-    if not (hasattr(covariates, "columns") or _sliceable(covariates)):
-        covariates = as_numpy(covariates, "covariates")
+    if not hasattr(covariates, "columns"):
+        covariates = _held(covariates, "covariates")
     columns, names, categories = named_columns(covariates, names)
     return _column(columns, "covariates"), names, categories
 
@@ -246,18 +247,37 @@ def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
 
 
 def _column(array: Any, name: str) -> Any:
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise InvalidDataError(
-            f"{name} have masked entries; remove those rows, or set their labels to −1"
-        )
-    if is_bfloat16(array) or not _sliceable(array):
-        array = as_numpy(array, name)  # lists, and tensors with a dtype of their framework
+    """Array of numbers that can be sliced by rows; missing entries are NaN."""
+    array = _held(array, name)
+    if isinstance(array, np.ndarray):
+        array = as_floats(array)
     if np.dtype(array.dtype).kind not in "iufb":
         hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
         raise InvalidDataError(
             f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
         )
     return array
+
+
+def _held(array: Any, name: str) -> Any:
+    """Array of any values that can be sliced by rows; missing entries are NaN or None."""
+    return array if _is_plain(array) or _is_lazy(array) else as_numpy(array, name)
+
+
+def _is_lazy(array: Any) -> bool:
+    """Whether an array is read by slices, such as those of zarr, dask and xarray."""
+    held = isinstance(array, np.ndarray) or hasattr(array, "iloc") or is_bfloat16(array)
+    return _sliceable(array) and not held
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether an array has numbers, none of which is masked, and can be sliced by rows."""
+    if not _sliceable(array) or is_bfloat16(array):
+        return False
+    # columns of pandas, which have `iloc`, would be sliced by the labels of their index
+    if isinstance(array, np.ma.MaskedArray) or hasattr(array, "iloc"):
+        return False
+    return np.dtype(array.dtype).kind in "iufb"
 
 
 def _sliceable(array: Any) -> bool:

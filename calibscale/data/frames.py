@@ -26,6 +26,7 @@ from calibscale.data.ingest.columns import (
     prefixed_columns,
 )
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
+from calibscale.data.missing import plain_arrow
 from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError, require
@@ -137,20 +138,6 @@ class _Stream:
             self._kept.popleft()
 
 
-def _plain(array: Any) -> Any:
-    """Arrow array of numbers, texts or lists, from one of dictionaries, views or decimals."""
-    import pyarrow as pa
-
-    kind = str(array.type)
-    if kind.startswith("dictionary"):
-        return pa.DictionaryArray.from_arrays(
-            array.indices, _plain(array.dictionary)
-        ).dictionary_decode()
-    if kind == "string_view":
-        return array.cast(pa.large_string())
-    return array.cast(pa.float64()) if kind.startswith(("decimal", "null")) else array
-
-
 class _Frame(TableReader):
     """Reader of a frame, which reads rows from any number on."""
 
@@ -173,8 +160,7 @@ class _Frame(TableReader):
             raise InvalidDataError(
                 f"{name}: it cannot be read as a table ({error}); pass only the columns needed"
             ) from error
-        plain = [pa.field(f.name, _plain(pa.nulls(0, f.type)).type) for f in fields]
-        super().__init__(name, pa.schema(plain), self.table.num_rows)
+        super().__init__(name, fields, self.table.num_rows)
         self._described: dict[str, InputColumn] = {}
 
     def column(self, name: str) -> InputColumn:
@@ -216,7 +202,7 @@ class _Frame(TableReader):
 
         table, columns = self.table.slice(start, count), []
         for name in names:
-            chunks = [_plain(chunk) for chunk in table.column(name).chunks]
+            chunks = [plain_arrow(chunk) for chunk in table.column(name).chunks]
             columns.append(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks))
         return pa.RecordBatch.from_arrays(columns, names)
 
@@ -247,7 +233,7 @@ class _Column:
                 with suppress(InvalidDataError):  # `coded` names the row
                     numbers, _ = encoded(texts, name, list(self.codes[name]))
                     columns[name] = np.where(numbers < 0, np.nan, numbers)
-        if others := {name: True for name in self.names if name not in columns}:
+        if others := [name for name in self.names if name not in columns]:
             part = next(self.frame.parts(others, start, stop - start))
             columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in others}
         arrays = [columns[name] for name in self.names]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data.missing import is_missing, plain
 from calibscale.errors import InvalidDataError, OptionError
 
 FLAGS = ("false", "true")  # names of booleans
@@ -21,7 +22,7 @@ def is_named(array: Any) -> bool:
 def encoded(
     values: NDArray[Any], what: str, names: Sequence[Any] | None = None
 ) -> tuple[NDArray[np.int64], tuple[Any, ...]]:
-    """Positions of values (n,) among `names`, −1 for None and NaN, and the names.
+    """Positions of values (n,) among `names`, −1 for those that are missing, and the names.
 
     Parameters
     ----------
@@ -45,16 +46,17 @@ def encoded(
             f"{what} must be all texts, all numbers, or all booleans ({error}); convert them first"
         ) from error
     distinct = column.dictionary.to_pylist()
-    names = sorted(distinct) if names is None else names
+    present = [value for value in distinct if not is_missing(value)]
+    names = sorted(present) if names is None else names
     names = tuple(names.tolist() if isinstance(names, np.ndarray) else names)
     positions = {name: k for k, name in enumerate(names)}
-    if unknown := [value for value in distinct if value not in positions]:
+    if unknown := [value for value in present if value not in positions]:
         row = int(np.argmax(column.indices.to_numpy(False) == distinct.index(unknown[0])))
         listed = ", ".join(map(repr, names[:20])) + ", …" * (len(names) > 20)
         raise InvalidDataError(
             f"{what}: the value of row {row} is {unknown[0]!r}, which is not among {listed}", row
         )
-    codes = np.array([*(positions[value] for value in distinct), -1], np.int64)
+    codes = np.array([*(positions.get(value, -1) for value in distinct), -1], np.int64)
     return codes[column.indices.fill_null(len(distinct)).to_numpy(False)], names
 
 
@@ -70,10 +72,10 @@ def named_columns(
     """
     headings = getattr(table, "column_names", getattr(table, "columns", None))
     if headings is not None:
-        columns = [np.asarray(table[heading]) for heading in headings]
+        columns = [plain(np.asarray(table[heading])) for heading in headings]
         default = [*map(str, headings)]
     elif is_named(table) and len(table.shape) in (1, 2):
-        columns = list(np.asarray(table).reshape(len(table), -1).T)
+        columns = list(plain(np.asanyarray(table)).reshape(len(table), -1).T)
         default = [f"x{j}" for j in range(len(columns))]
     else:
         return table, names, {}

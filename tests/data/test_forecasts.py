@@ -294,11 +294,6 @@ def test_columns__of_the_wrong_number_are_refused(kind, columns, says):
 @pytest.mark.parametrize(("arguments", "says"), [
     ({"predictions": np.zeros(3), "forecast": "normal"}, r"must be \(rows, columns\), not of"),
     ({"predictions": (np.zeros(2), np.ones(3)), "forecast": "normal"}, r"shapes \(2,\), \(3,\)"),
-    ({"predictions": np.ma.masked_less(np.eye(3)[:, :2], 0.5), "forecast": "normal"}, "masked"),
-    (
-        {"predictions": (np.ma.masked_less(np.arange(3.0), 1), np.ones(3)), "forecast": "normal"},
-        "masked",
-    ),
     ({"predictions": np.full((3, 2), "a"), "forecast": "normal"}, "must be numbers"),
     ({"predictions": np.ones((3, 2)), "forecast": "normal", "labels": list("abc")}, "outcomes"),
     ({"predictions": np.ones((3, 2)), "forecast": "normal", "labels": np.zeros(2)}, "but 2 of lab"),

@@ -35,7 +35,7 @@ def test_from_arrays__impossible_settings(given, says):
     [
         (dict(logits=Z.astype(int), labels=Y), "must be floating point, not int64"),
         (dict(logits=Z.astype(complex), labels=Y), "must be numbers, not complex128"),
-        (dict(logits=Z.astype(object), labels=Y), "object arrays are refused"),
+        (dict(logits=np.full(Z.shape, 1j, object), labels=Y), "object arrays are refused"),
         (dict(logits=Z.astype(str), labels=Y), "must be numbers"),
         (dict(logits=Z[0, 0], labels=Y), r"must be \(rows, classes\)"),
         (dict(logits=Z[None], labels=Y), r"must be \(rows, classes\), not of shape \(1, 4, 3\)"),
@@ -116,10 +116,12 @@ def test_from_arrays__a_dask_array_of_unknown_length_gets_a_remedy():
         from_arrays(logits=unknown, labels=np.zeros(50, int))
 
 
-def test_from_arrays__masked_rows_are_refused():
+def test_from_arrays__masked_entries_are_missing():
     p = np.ma.masked_array(np.full((4, 2), 0.5), mask=np.eye(4, 2, dtype=bool))
-    with pytest.raises(InvalidDataError, match="mask"):
-        evaluate(from_arrays(probabilities=p, labels=np.zeros(4, int)), [Accuracy()])
+    source = from_arrays(probabilities=p, labels=np.zeros(4, int))
+    with pytest.raises(InvalidDataError, match="row 0 of arrays"):
+        evaluate(source, [Accuracy()])
+    assert evaluate(source, [Accuracy()], on_invalid="drop").n == 2
 
 
 def test_from_arrays__texts_by_name():

@@ -121,8 +121,6 @@ class Forecast(ABC):
         """Predictions as one array of rows, from it or from the tuple of its parts."""
         if not isinstance(predictions, tuple):
             return predictions
-        if any(np.ma.is_masked(part) for part in predictions):
-            raise InvalidDataError("predictions have masked entries; remove those rows")
         parts = [as_numpy(part, "predictions") for part in predictions]
         try:
             return np.column_stack(np.broadcast_arrays(*parts))

@@ -155,7 +155,7 @@ def layout_of(
         if covariates and columns[covariates[0]].shape:
             covariates = tuple(f"x{i}" for i in range(columns[covariates[0]].shape[0]))
         if covariates and heading:
-            (part,) = reader.parts({heading[0]: False}, 0, BATCH_ROWS)
+            (part,) = reader.parts(heading, 0, BATCH_ROWS)
             names, d = tuple(map(str, part.columns[heading[0]])), len(covariates)
             require(len(names) == d, f"{file}: {d} covariates, but {len(names)} names for them")
             covariates = names
@@ -310,7 +310,7 @@ def categories_of(layouts: Sequence[ColumnLayout]) -> dict[str, tuple[str, ...]]
     texts: dict[str, set[str]] = {n: set() for n in first.texts if n in first.covariates}
     for layout in layouts if texts else ():
         with reading(layout.file):
-            for part in layout.reader().parts(dict.fromkeys(texts, True), 0, layout.step):
+            for part in layout.reader().parts(list(texts), 0, layout.step):
                 for name, values in texts.items():
                     values.update(filter(None, part.columns[name].tolist()))
                     if len(values) > _MAX_CATEGORIES:
@@ -335,9 +335,9 @@ def batches(
     labels = numbers_of(class_names)
     for layout in layouts:
         end, roles = layout.rows or 0, layout.roles
-        optional = {n: r in ("labels", "covariates") for r, names in roles.items() for n in names}
+        used = list(dict.fromkeys(chain(*roles.values())))
         with reading(layout.file):
-            for part in layout.reader().parts(optional, skip, layout.step):
+            for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
                 for role, names in roles.items():
                     numbers = dict.fromkeys(names, labels) if role == "labels" else codes

@@ -8,7 +8,7 @@ import tempfile
 import weakref
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -19,10 +19,12 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
 BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
+_LISTS = 64  # rows read at a time to find the length of lists
 TEXT = np.dtype(object)  # type of a text column; None in empty cells
 
 
@@ -45,15 +47,15 @@ class InputPart(NamedTuple):
 class Reader(Protocol):
     """A file as named columns.
 
-    `parts` yields at most `step` rows at a time after the first `skip`; `names` maps each column
-    to read to whether its cells may be empty: these become NaN, or None in a text column.
+    `parts` yields at most `step` rows of the columns `names` at a time, after the first `skip`.
+    Missing numbers are NaN, missing texts and booleans None; see `calibscale.data.missing`.
     """
 
     names: Sequence[str]
 
     def column(self, name: str) -> InputColumn: ...
 
-    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]: ...
+    def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]: ...
 
 
 def pickled(name: Any) -> InvalidDataError:
@@ -166,7 +168,7 @@ class _Arrays:
         rows, *shape = array.shape or (0,)
         return InputColumn(rows, tuple(shape), array.dtype.newbyteorder("="))
 
-    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]:
+    def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         arrays = {name: self._array(name) for name in names}
         rows = min(array.shape[0] for array in arrays.values())
         for start in range(skip, rows, step):
@@ -222,8 +224,12 @@ class TableReader(ABC):
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         """First row, at most `skip`, and record batches from it on."""
 
+    def type_of(self, name: str) -> Any:
+        """Arrow type of a column."""
+        return self._types[name]
+
     def column(self, name: str) -> InputColumn:
-        kind, shape = self._types[name], tuple[int, ...]()
+        kind, shape = self.type_of(name), tuple[int, ...]()
         if str(kind).startswith("struct"):
             inner = ", ".join(f"{name}.{field.name}" for field in kind)
             raise InvalidDataError(
@@ -231,15 +237,20 @@ class TableReader(ABC):
                 f"the columns {inner}, and pass the prefix {name}. as their name"
             )
         if str(kind).startswith(("list", "large_list", "fixed_size_list")):
-            first = next(self.batches([name], 0, 64)[1], [()])
-            lengths = (len(x.as_py() or ()) for x in first[0])
-            kind, shape = kind.value_type, (next(filter(None, lengths), 0),)
-        if str(kind).startswith("dictionary"):
-            kind = kind.value_type
+            kind, shape = kind.value_type, (self._length(name),)
+        kind = plain_type(kind)
         text = str(kind) in TEXTS
         return InputColumn(self.rows, shape, TEXT if text else np.dtype(kind.to_pandas_dtype()))
 
-    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]:
+    def _length(self, name: str) -> int:
+        """Length of the first list of a column that is not missing or empty."""
+        for batch in self.batches([name], 0, _LISTS)[1]:
+            lengths = batch.column(0).value_lengths().drop_null().to_numpy(zero_copy_only=False)
+            if lengths.any():
+                return int(lengths[lengths > 0][0])
+        return 0
+
+    def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         shapes = {name: self.column(name).shape for name in names}
         start, batches = self.batches(list(names), skip, step)
         for rows in batches:
@@ -247,33 +258,38 @@ class TableReader(ABC):
             start += len(rows) - len(left)
             if len(left):
                 columns = {
-                    n: self._numbers(left.column(n), n, shapes[n], start, empty)
-                    for n, empty in names.items()
+                    name: self._values(left.column(name), name, shapes[name], start)
+                    for name in names
                 }
                 yield InputPart(start, columns)
             start += len(left)
 
-    def _numbers(
-        self, column: Any, name: str, shape: tuple[int, ...], start: int, empty: bool,
+    def _values(
+        self,
+        column: Any,
+        name: str,
+        shape: tuple[int, ...],
+        start: int,
         lines: Sequence[int] | None = None,
-    ) -> NDArray[Any]:  # fmt: skip
-        rows, wrong = len(column), np.zeros(1, bool)
-        if str(column.type).startswith("dictionary"):
-            column = column.dictionary_decode()
-        if shape:
-            lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-            wrong, column = lengths != shape[0], column.flatten()
-        if column.null_count and not (empty or wrong.any()):
-            wrong = column.is_null().to_numpy(zero_copy_only=False).reshape(rows, -1).any(axis=1)
-        if wrong.any():
-            i = int(np.argmax(wrong))
+    ) -> NDArray[Any]:
+        """Values of a column of rows from `start` on, or its lists as rows of numbers."""
+        if not shape:
+            return of_arrow(plain_arrow(column))
+        filled = column.is_valid().to_numpy(zero_copy_only=False)
+        lengths = column.value_lengths().fill_null(shape[0]).to_numpy(zero_copy_only=False)
+        if (lengths != shape[0]).any():
+            i = int(np.argmax(lengths != shape[0]))
             place = f"line {lines[i]}" if lines else f"row {start + i}"
-            fault = f"must have {shape[0]} numbers" if shape else "is empty"
-            fault += "; different numbers of choices need a list `choices`" * bool(shape and lines)
+            fault = f"must have {shape[0]} numbers"
+            if lines:
+                fault += "; different numbers of choices need a list `choices`"
             raise InvalidDataError(f"{self._path}, {place}: {name!r} {fault}", start + i)
-        if column.null_count and str(column.type) not in TEXTS:
-            column = column.cast("double", safe=False)
-        return column.to_numpy(zero_copy_only=False).reshape(rows, *shape)
+        numbers = of_arrow(plain_arrow(column.flatten())).reshape(-1, *shape)
+        if filled.all():
+            return numbers
+        rows = np.full((len(column), *shape), np.nan)
+        rows[filled] = numbers
+        return rows
 
 
 class ParquetTable(TableReader):

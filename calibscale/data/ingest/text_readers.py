@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import chain, islice
@@ -12,9 +12,11 @@ from operator import length_hint
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import BATCH_BYTES, TEXT, InputColumn, InputPart, TableReader
+from calibscale.data.missing import is_missing, is_missing_number, texts_of
 from calibscale.errors import InvalidDataError
 
 _CELL_BYTES = 96  # memory of a cell before conversion: a short string in a list
@@ -42,24 +44,28 @@ class CsvFile:
             yield ((reader.line_num, row) for row in reader if row)
 
     def column(self, name: str) -> InputColumn:
-        """Describe a column; it is text if no filled cell of the first rows is a number."""
+        """Describe a column; it is text if none of its first filled cells is a number."""
         j = self.names.index(name)
-        cells = [row[j] for row in self._first if len(row) > j and row[j].strip()]
+        cells = _filled(self._first, j)
+        if self._first and not cells:
+            with self._rows() as rows:
+                next(rows)
+                cells = _filled((row for _, row in rows), j)
         text = len(cells) > 0 and not any(map(_is_number, cells))
         return InputColumn(None if self._first else 0, (), TEXT if text else np.dtype(np.float64))
 
-    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]:
+    def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         width = len(self.names)
         texts = {n: self.names.index(n) for n in names if self.column(n).dtype == TEXT}
-        numbers_of = {n: empty for n, empty in names.items() if n not in texts}
-        cells_of = [(self.names.index(n), "nan" if e else "") for n, e in numbers_of.items()]
+        numbers_of = [name for name in names if name not in texts]
+        cells_of = [self.names.index(name) for name in numbers_of]
         step = max(1, min(step, BATCH_BYTES // (_CELL_BYTES * width)))
         with self._rows() as rows:
             next(rows)
             start = sum(1 for _ in islice(rows, skip))
             lines = [0]
             while lines:  # the last, empty part gives the number of rows
-                lines, cells, texts_of = [], [], {name: list[str | None]() for name in texts}
+                lines, cells, texts_in = [], [], {name: list[str]() for name in texts}
                 for line, row in islice(rows, step):
                     if len(row) != width:
                         raise InvalidDataError(
@@ -67,26 +73,43 @@ class CsvFile:
                             start + len(lines),
                         )
                     lines.append(line)
-                    cells += [row[j] or empty for j, empty in cells_of]
+                    cells += [row[j] or "nan" for j in cells_of]
                     for name, j in texts.items():
-                        texts_of[name].append(row[j].strip() or None)
-                left = iter(cells)
-                plain = "".join(cells)
-                convert = float if plain.isascii() and "_" not in plain else _decimal
-                try:
-                    numbers = np.fromiter(map(convert, left), np.float64, len(cells))
-                except ValueError as error:
-                    i, j = divmod(len(cells) - length_hint(left) - 1, len(numbers_of))
-                    hint = "; categories are all numbers, or all texts" * (cells_of[j][1] == "nan")
+                        texts_in[name].append(row[j])
+                numbers, wrong = _numbers(cells)
+                if wrong is not None:
+                    i, j = divmod(wrong, len(numbers_of))
+                    place = f"{self._path}, line {lines[i]}"
                     raise InvalidDataError(
-                        f"{self._path}, line {lines[i]}, {list(numbers_of)[j]!r}: {error}{hint}",
+                        f"{place}: {numbers_of[j]!r} is {cells[wrong]!r:.60}, "
+                        "not a number; the values of a column are all numbers, or all texts",
                         start + i,
-                    ) from error
+                    )
                 numbers = numbers.reshape(len(lines), len(numbers_of))
                 columns = dict(zip(numbers_of, numbers.T, strict=True))
-                columns |= {name: np.array(cells, TEXT) for name, cells in texts_of.items()}
+                columns |= {name: texts_of(cells) for name, cells in texts_in.items()}
                 yield InputPart(start, columns, lines)
                 start += len(lines)
+
+
+def _filled(rows: Iterable[list[str]], j: int) -> list[str]:
+    """The first cells of a column that are not missing."""
+    cells = (row[j] for row in rows if len(row) > j)
+    return list(islice((cell for cell in cells if not is_missing_number(cell)), FIRST_ROWS))
+
+
+def _numbers(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
+    """Numbers of cells, NaN where they are missing, and the position of the first wrong cell."""
+    joined = "".join(cells)
+    convert = float if joined.isascii() and "_" not in joined else _decimal
+    left = iter(cells)
+    try:
+        return np.fromiter(map(convert, left), np.float64, len(cells)), None
+    except ValueError:
+        wrong = len(cells) - length_hint(left) - 1
+    if not is_missing_number(cells[wrong]):
+        return np.empty(0), wrong
+    return _numbers(["nan" if is_missing_number(cell) else cell for cell in cells])
 
 
 def _is_number(cell: str) -> bool:
@@ -133,22 +156,38 @@ class JsonLinesFile(TableReader):
         import pyarrow as pa
 
         self._file = file
-        first = [row for _, row in islice(self._objects(), FIRST_ROWS)]
-        kinds = {}
-        for name in dict.fromkeys(chain(*first)):
-            try:
-                kind = pa.array([row.get(name) for row in first]).type
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                what = f"{file}: {name!r} has values of several types ({error})"
-                raise InvalidDataError(what) from error
-            if str(kind) in ("int64", "null"):
-                kind = pa.float64()
-            elif str(kind).startswith("list"):
-                kind = pa.list_(pa.float64())
-            kinds[name] = kind
-        cells = [sum(len(v) if isinstance(v, list) else 1 for v in row.values()) for row in first]
+        self._first = [row for _, row in islice(self._objects(), FIRST_ROWS)]
+        cells = (
+            sum(len(value) if isinstance(value, list) else 1 for value in row.values())
+            for row in self._first
+        )
         self._step = max(1, BATCH_BYTES // (_CELL_BYTES * max(cells, default=1)))
-        super().__init__(file, pa.schema(kinds), None if first else 0)
+        super().__init__(file, pa.schema([]), None if self._first else 0)
+        self.names = list(dict.fromkeys(chain(*self._first)))
+
+    def type_of(self, name: str) -> Any:
+        """Type of the first values of a column that are not missing; numbers if all are."""
+        if name not in self._types:
+            values = _values_of(self._first, name)
+            if not values:
+                values = _values_of((row for _, row in self._objects()), name)
+            self._types[name] = self._common_type(name, values)
+        return self._types[name]
+
+    def _common_type(self, name: str, values: list[Any]) -> Any:
+        import pyarrow as pa
+
+        numbers = [value for value in values if not _stands_for_number(value)]
+        if not all(isinstance(value, str) for value in numbers):
+            values = numbers  # such as "NaN" among numbers
+        try:
+            kind = pa.array(values).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            what = f"{self._file}: {name!r} has values of several types ({error})"
+            raise InvalidDataError(what) from error
+        if pa.types.is_int64(kind) or pa.types.is_null(kind):
+            return pa.float64()
+        return pa.list_(pa.float64()) if pa.types.is_list(kind) else kind
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         return json_objects(self._file)
@@ -157,11 +196,12 @@ class JsonLinesFile(TableReader):
         """Record batches for `column`, which describes lists."""
         import pyarrow as pa
 
-        first = [row for _, row in islice(self._objects(), step)]
-        arrays = [pa.array([row.get(n) for row in first], self._types[n]) for n in names]
+        first = list(islice(self._objects(), step))
+        lines = [line for line, _ in first]
+        arrays = [self._array(n, [row.get(n) for _, row in first], lines) for n in names]
         return 0, iter([pa.RecordBatch.from_arrays(arrays, names)])
 
-    def parts(self, names: Mapping[str, bool], skip: int, step: int) -> Iterator[InputPart]:
+    def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         shapes = {name: self.column(name).shape for name in names}
         rows = self._objects()
         start = sum(1 for _ in islice(rows, skip))
@@ -170,9 +210,9 @@ class JsonLinesFile(TableReader):
             part = list(islice(rows, min(step, self._step)))
             lines = [line for line, _ in part]
             columns = {}
-            for name, empty in names.items():
+            for name in names:
                 column = self._array(name, [row.get(name) for _, row in part], lines)
-                columns[name] = self._numbers(column, name, shapes[name], start, empty, lines)
+                columns[name] = self._values(column, name, shapes[name], start, lines)
             yield InputPart(start, columns, lines)
             start += len(lines)
 
@@ -180,7 +220,11 @@ class JsonLinesFile(TableReader):
         """Arrow array of values; an InvalidDataError names the line of one of another type."""
         import pyarrow as pa
 
-        kind = self._types[name]
+        kind = self.type_of(name)
+        try:
+            return pa.array(values, kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            values = [None if _stands_for_number(value) else value for value in values]
         try:
             return pa.array(values, kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -191,3 +235,14 @@ class JsonLinesFile(TableReader):
                     what = f"{self._file}, line {line}: {name!r} is {value!r:.60}, not {kind}"
                     raise InvalidDataError(what) from error
             raise
+
+
+def _values_of(rows: Iterable[dict[str, Any]], name: str) -> list[Any]:
+    """The first values of a member that are not missing."""
+    values = (row.get(name) for row in rows)
+    return list(islice((value for value in values if not is_missing(value)), FIRST_ROWS))
+
+
+def _stands_for_number(value: Any) -> bool:
+    """Whether a value is a text that means a missing number."""
+    return isinstance(value, str) and is_missing_number(value)
