@@ -145,9 +145,9 @@ def list_estimators(name: str | None) -> None:
 @shared.json_option
 @click.option(
     "--group-by", multiple=True, metavar="COLUMN",
-    help="Name of a covariate whose groups are also evaluated, in a separate pass "
-    "(repeatable).  COLUMN:N cuts its values into N ranges of about equally many rows; numbers "
-    "with more than 64 distinct values are cut into 5 by default.",
+    help="Groups that are also evaluated, in a separate pass (repeatable): the values of a "
+    f"covariate; {shared.GROUPINGS}  Numbers with more than 64 distinct values are cut into 5 "
+    "ranges by default.",
 )  # fmt: skip
 @click.option(
     "--interval", type=click.Choice(["jackknife", "bootstrap", "none"]),
@@ -197,7 +197,8 @@ def evaluate(
     figure = options.pop("figure")
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
-    from calibscale.evaluation import evaluate_by as run
+    from calibscale.evaluation import by_groups
+    from calibscale.evaluation import evaluate as run
     from calibscale.inference.resampling import resampling
 
     method = interval or ("none" if names else "jackknife")
@@ -209,8 +210,9 @@ def evaluate(
     floor, cluster = options.pop("floor"), options.pop("cluster")
     with open_session(store, options, "evaluating") as session:
         chosen = estimators(names, options, session.source.forecast is not None)
+        data, columns = by_groups(session.by_cluster(cluster), group_by)
         result = run(
-            session.by_cluster(cluster), group_by, chosen, interval=intervals,
+            data, chosen, group_by=columns, interval=intervals,
             on_unsupported=on_unsupported(names), floor=floor, checkpoint=checkpoint,
         )  # fmt: skip
     shared.finish(result, figure)
@@ -246,8 +248,8 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 @shared.json_option
 @click.option(
     "--group-by", multiple=True, metavar="COLUMN",
-    help="Name of a column whose groups are also evaluated (repeatable); COLUMN:N cuts its values "
-    "into N ranges of about equally many rows.",
+    help="Groups that are also evaluated (repeatable): the values of a column; "
+    f"{shared.GROUPINGS}",
 )  # fmt: skip
 @shared.replicates_option(999, "of the tests")
 @shared.confidence_option("the intervals; tests use alpha = 1 - level")
@@ -263,7 +265,7 @@ def check(store: str | None, output: str | None, **options: Any) -> None:
     \b
     Examples:
       calibscale check predictions.parquet --labels y --probabilities p_ -o report.html
-      calibscale check loans.zarr --group-by region
+      calibscale check loans.zarr --group-by region --group-by signup:month
     """
     from calibscale.evaluation.check import check as run
 
@@ -345,7 +347,8 @@ EDGES = (
 )  # fmt: skip
 @click.option(
     "--group-by", metavar="COLUMN",
-    help="Name of a covariate; the diagram is repeated for each of its values.",
+    help="Groups for which the diagram is repeated: the values of a covariate; "
+    f"{shared.GROUPINGS}",
 )  # fmt: skip
 @shared.confidence_option("the intervals and of the shaded band")
 @source_options

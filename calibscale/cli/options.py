@@ -45,6 +45,11 @@ quiet_option = click.option(
 seed_option = click.option("--seed", default=0, help="Seed of all random draws.")
 
 
+# ways to cut a column, in the help of --group-by
+GROUPINGS = (
+    "COLUMN:5 for 5 ranges of about equally many rows; COLUMN:[18,30,65] for ranges with these "
+    "edges; COLUMN:month for the year, quarter, month, week, day, hour or weekday of dates."
+)
 cluster_option = click.option(
     "--cluster", metavar="COLUMN",
     help="Name of a covariate whose equal values are one cluster of dependent rows, such as a "

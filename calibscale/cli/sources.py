@@ -224,13 +224,11 @@ def _refuse(options: dict[str, Any], name: str, what: str) -> None:
 
 def _covariates() -> list[str]:
     """Columns of a table that the options of the command name as covariates or groups."""
+    from calibscale.data.groups import Grouping, listed_groups
+
     given = click.get_current_context().params
-    grouped = given.get("group_by") or ()
-    grouped = (grouped,) if isinstance(grouped, str) else grouped
     names = [*shared.split(given.get("covariates")), *filter(None, [given.get("cluster")])]
-    for text in grouped:
-        name, _, ranges = text.rpartition(":")
-        names.append(name if name and ranges.isdecimal() else text)
+    names += [Grouping.parse(text).column for text in listed_groups(given.get("group_by"))]
     return list(dict.fromkeys(names))
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from calibscale.data import soft_labels
 from calibscale.data.forecasts import Forecast
 from calibscale.data.invalid_rows import HIGHEST, LOWEST, REASONS, invalid_row
+from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import OptionError, require
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Floats, Ints
@@ -284,11 +285,14 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
         if rules.group is not None:
-            bad = ~np.isfinite(covariates[:, rules.group])
+            bad = np.isinf(covariates[:, rules.group])
             status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
         if rules.covariates:
             bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
             status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_COVARIATE
+        if rules.group is not None:  # rows without a group are a group of their own
+            missing = np.isnan(covariates[:, rules.group])
+            covariates[missing, rules.group] = NO_NUMBER
         if rules.cluster is not None:
             bad = np.isnan(covariates[:, rules.cluster])
             status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_CLUSTER

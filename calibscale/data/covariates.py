@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from calibscale import engine
 from calibscale.data import Floats, Ints, mixed
 from calibscale.data.invalid_rows import DROP_REMEDY, place_of
 from calibscale.data.source import LAZY, ArraySource
-from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.errors import InvalidDataError, require
 from calibscale.results.audit_results import Where
 
 MAX_LEVELS = 64
@@ -59,10 +60,11 @@ class _Task:
     on_invalid: str
     block_rows: int
     blocks: int
+    most: int = MAX_LEVELS  # distinct values that are kept
 
     @property
     def state_bytes(self) -> int:
-        return 8 * len(self.positions) * (MAX_LEVELS + 4)
+        return 8 * len(self.positions) * (self.most + 4)
 
     @property
     def block_bytes(self) -> int:
@@ -96,7 +98,7 @@ class _Task:
         mean = x.sum(axis=0) / max(1, len(x))
         return _State(
             len(x), mean, ((x - mean) ** 2).sum(axis=0), x.min(axis=0, initial=np.inf),
-            x.max(axis=0, initial=-np.inf), [_few(column) for column in x.T],
+            x.max(axis=0, initial=-np.inf), [_few(column, self.most) for column in x.T],
         )  # fmt: skip
 
     def _complaint(self, x: Floats, finite: Any, start: int) -> InvalidDataError:
@@ -123,18 +125,18 @@ class _Task:
             np.minimum(a.low, b.low),
             np.maximum(a.high, b.high),
             [
-                None if x is None or y is None else _few(np.concatenate([x, y]))
+                None if x is None or y is None else _few(np.concatenate([x, y]), self.most)
                 for x, y in zip(a.levels, b.levels, strict=True)
             ],
         )
 
 
-def _few(values: Floats) -> Floats | None:
-    """Sorted distinct values, or None if there are many."""
-    if len(np.unique(values[:_FIRST_VALUES])) > MAX_LEVELS:
+def _few(values: Floats, most: int) -> Floats | None:
+    """Sorted distinct values, or None if there are more than `most`."""
+    if len(np.unique(values[: most + _FIRST_VALUES])) > most:
         return None
     levels = np.unique(values)
-    return None if len(levels) > MAX_LEVELS else levels
+    return None if len(levels) > most else levels
 
 
 def summarise(
@@ -149,21 +151,43 @@ def summarise(
     a value is NaN or infinite and `on_invalid` is "raise", no row is left, or values exceed 1e154.
     """
     require(len(set(names)) == len(names), f"a covariate is named twice: {', '.join(names)}")
+    columns = _summaries(source, names, on_invalid, scheduler)
+    if not columns:
+        raise InvalidDataError(f"{source.name}: no row has finite covariates {', '.join(names)}")
+    for column in columns.values():
+        if not np.isfinite(column.deviation):
+            raise InvalidDataError(
+                f"the values of the covariate {column.name!r}, {column.low:.3g} to "
+                f"{column.high:.3g}, are too large for distances between them: rescale it"
+            )
+    return columns
+
+
+def finite_summary(
+    source: ArraySource, name: str, scheduler: Any = None, most: int = MAX_LEVELS
+) -> ColumnSummary | None:
+    """Summary of the finite values of a covariate with up to `most` levels; None without any."""
+    return _summaries(source, (name,), "drop", scheduler, most).get(name)
+
+
+def _summaries(
+    source: ArraySource,
+    names: tuple[str, ...],
+    on_invalid: str,
+    scheduler: Any,
+    most: int = MAX_LEVELS,
+) -> dict[str, ColumnSummary]:
+    """Summaries by name of the rows whose covariates are all finite; empty without such rows."""
     positions = tuple(source.covariate(name) for name in names)
     size = source.block_rows
-    task = _Task(source, positions, on_invalid, size, -(-source.rows // size))
+    task = _Task(source, positions, on_invalid, size, -(-source.rows // size), most)
     total: _State = engine.fold(task, scheduler)
     if not total.n:
-        raise InvalidDataError(f"{source.name}: no row has finite covariates {', '.join(names)}")
+        return {}
     deviation = np.sqrt(total.squares / total.n)
     columns = {}
     for i, name in enumerate(names):
         levels, low, high = total.levels[i], float(total.low[i]), float(total.high[i])
-        if not np.isfinite(deviation[i]):
-            raise InvalidDataError(
-                f"the values of the covariate {name!r}, {low:.3g} to {high:.3g}, are too large for "
-                "distances between them: rescale it"
-            )
         named = None if levels is None else tuple(source.level(name, value) for value in levels)
         columns[name] = ColumnSummary(
             name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, named, total.n
@@ -176,7 +200,6 @@ def summarise(
 
 MAX_GROUPED_LEVELS = 10  # a continuous covariate with at most so many values is grouped by value
 PARTS = 5  # default number of ranges of a column with more than MAX_LEVELS values
-_SAMPLE = 1000  # rows from which the ranges are estimated
 
 
 @dataclass(frozen=True)
@@ -261,11 +284,20 @@ def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
         hashes = np.where([bool(name.strip()) for name in names], bits.astype(np.float64), np.nan)
     ids = ClusterIds(column, source.covariate(column), hashes)
     others = {name: levels for name, levels in source.categories.items() if name != column}
-    return _extended(source, ids, f"cluster of {column}", others), len(source.covariate_names)
+    return extended(source, ids, f"cluster of {column}", others), len(source.covariate_names)
 
 
-def _extended(
-    source: ArraySource, axis: Axis | ClusterIds, name: str, categories: dict[str, tuple[str, ...]]
+class Coder(Protocol):
+    """Numbers made of the covariate at a position."""
+
+    @property
+    def position(self) -> int: ...
+
+    def codes(self, column: Floats) -> Any: ...
+
+
+def extended(
+    source: ArraySource, axis: Coder, name: str, categories: Mapping[str, tuple[str, ...]]
 ) -> ArraySource:
     """Source with the codes of a covariate as a further covariate, and with other categories."""
     names = (*source.covariate_names, name)
@@ -278,7 +310,7 @@ class _Cut:
     """Covariates (n, d) with one more column: the `codes` of the column at `axis.position`."""
 
     array: Any
-    axis: Axis | ClusterIds
+    axis: Coder
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -294,50 +326,10 @@ class _Cut:
             columns = columns.compute(scheduler="synchronous")
         x = np.asarray(columns).reshape(len(columns), -1)
         column = x[:, self.axis.position]
-        parts = np.where(np.isfinite(column), self.axis.codes(column), np.nan)
+        parts = np.where(np.isnan(column), np.nan, self.axis.codes(column))
         return np.column_stack([x.astype(np.float64), parts])
 
     def __getattr__(self, name: str) -> Any:
         if name in LAZY:
             return getattr(self.array, name)
         raise AttributeError(name)
-
-
-def grouped(
-    source: ArraySource, text: str, on_invalid: str = "raise", scheduler: Any = None
-) -> tuple[ArraySource, str]:
-    """Cut a covariate into ranges to group by, if requested or needed.
-
-    `text` is the name of a covariate, or ``NAME:N`` to cut it into N ranges with about equally many
-    rows.  A covariate that is not categorical and has more than 64 values is cut into 5.  Returned
-    are the source, with an added categorical covariate ``NAME:N`` if the covariate was cut, and the
-    name of the covariate to group by.  An OptionError is raised if there is no such covariate, or
-    it is categorical and N is given.
-    """
-    name, count = _parsed(source, text)
-    if name in source.categories:
-        require(count is None, f"{name!r} is categorical and has no ranges: group by {name}")
-        return source, name
-    column = summarise(source, (name,), on_invalid, scheduler)[name]
-    if count is None and column.levels is not None:
-        return source, name
-    sample = np.concatenate(
-        [np.asarray(b.covariates, np.float64)[:, column.position] for b in source.sample(_SAMPLE)]
-    )
-    axis = axis_of(column, False, sample, count or PARTS)
-    if axis.levels is not None or len(axis) < 2:
-        return source, name
-    cut = f"{name}:{len(axis)}"
-    names = tuple(str(axis.where(part)) for part in range(len(axis)))
-    return _extended(source, axis, cut, {**source.categories, cut: names}), cut
-
-
-def _parsed(source: ArraySource, text: str) -> tuple[str, int | None]:
-    """Name of the covariate, and number of ranges if given."""
-    name, _, count = text.rpartition(":")
-    if text in source.covariate_names or name not in source.covariate_names:
-        source.covariate(text)
-        return text, None
-    if not (count.isdecimal() and 2 <= int(count) <= MAX_LEVELS):
-        raise OptionError(f"NAME:N cuts into 2 to {MAX_LEVELS} ranges, not {count!r}")
-    return name, int(count)

@@ -90,7 +90,7 @@ def invalid_row(block: Any, rules: Any, status: NDArray[Any]) -> InvalidDataErro
     elif reason == kernel_rows.NO_CLUSTER:
         what = "its cluster is empty or not finite"
     else:
-        what = "its group is not finite"
+        what = f"its group is {block.covariates[i, rules.group]:g}, not a finite number"
     what += "."
     if "; " not in what or 20 * np.count_nonzero(status == reason) <= len(status):
         # not if many rows have the same fault and a hint says how to fix it

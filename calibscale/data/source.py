@@ -10,8 +10,10 @@ import numpy as np
 
 from calibscale.data import Block, Rules
 from calibscale.data.forecasts import Forecast
+from calibscale.data.levels import NO_NUMBER, Level
+from calibscale.data.times import time_label
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
-from calibscale.formatting import one_line
+from calibscale.formatting import NO_LEVEL, missing_name
 from calibscale.kernels import random_draws
 
 KINDS = ("logits", "probabilities")
@@ -27,23 +29,6 @@ _TOLERANCE = 1e-4  # of row sums of probabilities in float32 or float64
 def sum_tolerance(values: Any, spacing: float) -> float:
     """Default tolerance of row sums of probabilities; see `ArraySource.rules`."""
     return max(_TOLERANCE, float(np.finfo(values.dtype).eps), spacing)
-
-
-class Level(float):
-    """Value of a categorical covariate: a number that prints as its name."""
-
-    name: str
-
-    def __new__(cls, value: float, name: str) -> Level:
-        level = super().__new__(cls, value)
-        level.name = name
-        return level
-
-    def __getnewargs__(self) -> tuple[float, str]:  # type: ignore[override]
-        return float(self), self.name
-
-    def __format__(self, spec: str) -> str:
-        return one_line(self.name) if spec.endswith("g") else super().__format__(spec)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +60,7 @@ class ArraySource:
     first_row: int = 0
     class_names: tuple[str, ...] | None = None
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    times: Mapping[str, str] = field(default_factory=dict)  # kinds of dates and times, see `times`
     spacing: float = 0.0
     forecast: Forecast | None = None
 
@@ -178,10 +164,13 @@ class ArraySource:
         }
 
     def level(self, covariate: str, value: float) -> float:
-        """Value of a covariate; a `Level` if the covariate is categorical."""
-        names = self.categories.get(covariate, ())
-        named = float(value).is_integer() and 0 <= value < len(names)
-        return Level(value, names[int(value)]) if named else float(value)
+        """Value of a covariate; a `Level` if the covariate is categorical, a time, or missing."""
+        names, kind = self.categories.get(covariate), self.times.get(covariate)
+        if value == (NO_NUMBER if names is None else NO_LEVEL):
+            return Level(value, missing_name(names or ()))
+        if names is not None and float(value).is_integer() and 0 <= value < len(names):
+            return Level(value, names[int(value)])
+        return float(value) if kind is None else Level(value, time_label(value, kind))
 
     def categorical(self, covariates: Iterable[str], also: Iterable[str] = ()) -> tuple[str, ...]:
         """Names in `also`, and those of `covariates` that are categorical."""
@@ -209,9 +198,20 @@ class ArraySource:
         )
 
     def read_covariates(self, start: int, stop: int) -> Any:
-        """Read the covariates of rows start..stop−1, unchecked (rows, d), if there are any."""
+        """Read the covariates of rows start..stop−1, unchecked (rows, d), if there are any.
+
+        A missing value of a categorical covariate is a level of its own.
+        """
         x = self._take(self.covariates, "covariates", start, stop)
-        return x[:, None] if x is not None and x.ndim == 1 else x
+        if x is None:
+            return None
+        x = x[:, None] if x.ndim == 1 else x
+        named = [j for j, name in enumerate(self.covariate_names) if name in self.categories]
+        missing = np.isnan(x[:, named])
+        if missing.any():
+            x = np.array(x)
+            x[:, named] = np.where(missing, NO_LEVEL, x[:, named])
+        return x
 
     def part(self, start: int, stop: int, covariates: bool = False) -> ArraySource:
         """Source of rows start..stop−1 in memory, to be sent to a worker."""

@@ -12,8 +12,9 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import SCALAR_NOTIONS, default_notion
-from calibscale.data.covariates import grouped
-from calibscale.data.source import ArraySource, Level
+from calibscale.data.groups import grouped, listed_groups
+from calibscale.data.levels import Level
+from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
@@ -58,7 +59,7 @@ def evaluate(
     estimators: Estimator | str | Iterable[Estimator | str] | None = None,
     *,
     on_unsupported: str | None = None,
-    group_by: str | None = None,
+    group_by: str | Sequence[str] | None = None,
     interval: Resampling | str | bool | None = None,
     cluster: str | None = None,
     floor: bool = True,
@@ -82,8 +83,12 @@ def evaluate(
         For an estimator that the data do not support (for instance with too many classes): raise an
         error, or report an estimate without a value and with the reason.  Default: ``raise`` if
         `estimators` is given.
-    group_by : str, optional
-        Name of a covariate; all estimators are also computed for each of its values.
+    group_by : str or several, optional
+        Groups of rows for which all estimators are also computed: the name of a covariate for each
+        of its values, ``"age:5"`` for 5 ranges of about equally many rows, ``"age:[18,30,65]"`` for
+        ranges with these edges, or ``"signup:month"`` for the year, quarter, month, week, day, hour
+        or weekday of dates and times.  Rows without a value are the group "missing".  Several
+        groupings take a pass each; those after the first are in `Evaluation.others`.
     interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
         Confidence intervals of the estimates; True: by the jackknife.
     cluster : str, optional
@@ -122,10 +127,37 @@ def evaluate(
         interval, floor = session_intervals(session, interval, floor)
         target = session.source.target
         chosen = listed(default_estimators(target) if estimators is None else estimators)
-        run = session.run(chosen, on_unsupported, group_by)
-        result = run.scan(needed_statistics(run, interval, floor))
         names = labels(chosen)
-        return evaluation_of(run, names, result, interval, started, checkpoint, floor)
+        groupings = listed_groups(group_by) or (None,)
+        if checkpoint is not None and len(groupings) > 1:
+            raise OptionError("checkpoint= needs a single pass: give one group_by")
+        passes = []
+        for grouping in groupings:
+            data, by = by_group(session, grouping)
+            run = data.run(chosen, on_unsupported, by)
+            result = run.scan(needed_statistics(run, interval, floor))
+            passes.append(evaluation_of(run, names, result, interval, started, checkpoint, floor))
+            started = time.perf_counter()
+        return replace(passes[0], others=tuple(passes[1:]))
+
+
+def by_group(
+    session: Session, grouping: str | None, cut: bool = False
+) -> tuple[Session, str | None]:
+    """Session of a source with a covariate of groups, and its name; see `grouped`."""
+    if grouping is None:
+        return session, None
+    source, column = grouped(session.source, grouping, session.execution.scheduler, cut)
+    return (session if source is session.source else session.on(source)), column
+
+
+def by_groups(session: Session, group_by: Any) -> tuple[Session, list[str]]:
+    """Session with covariates of groups, and their names; numbers with many values are cut."""
+    columns = []
+    for grouping in listed_groups(group_by):
+        session, column = by_group(session, grouping, cut=True)
+        columns.append(str(column))
+    return session, columns
 
 
 def session_intervals(
@@ -180,21 +212,6 @@ def evaluation_of(
         clusters=run.clusters(result),
         **outcome,
     )
-
-
-def evaluate_by(
-    session: Session, columns: Sequence[str], estimators: Any, **settings: Any
-) -> Evaluation:
-    """Evaluation grouped by each column in a pass of its own; see `covariates.grouped`."""
-    passes = []
-    for column in columns or (None,):
-        data, by = session, None
-        if column is not None:
-            rules, scheduler = session.rules, session.execution.scheduler
-            source, by = grouped(session.source, column, rules.on_invalid, scheduler)
-            data = session.on(source)
-        passes.append(evaluate(data, estimators, group_by=by, **settings))
-    return replace(passes[0], others=tuple(passes[1:]))
 
 
 def _estimate(
@@ -303,7 +320,7 @@ def reliability(
         Class to judge, 0..K−1 or its name; for ``class_wise`` only.  Default: each class, with a
         curve in `Reliability.groups` and none of all rows.
     group_by : str, optional
-        Name of a covariate; a curve is also computed for each of its values.
+        Groups of rows with a curve each, see `evaluate`.
     confidence_level : float
         Level of both intervals, in (0, 1).
 
@@ -338,7 +355,9 @@ def reliability(
             diagrams = [_Diagram(bins, edges, notion, k if k is None else int(k)) for k in classes]
         elif notion or class_index is not None or edges != "equal-width":
             raise OptionError("forecasts have no notion=, class_index= and edges=")
+        require(len(listed_groups(group_by)) < 2, "group_by takes one grouping", group_by)
         result = evaluate(session, diagrams, group_by=group_by)
+        group_by = result.group_by
     run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
     curves = [curve_of_estimate(e, confidence_level) for e in result.estimates]
     groups = {v: curve_of_estimate(some[0], confidence_level) for v, some in result.groups.items()}

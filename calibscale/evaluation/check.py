@@ -14,7 +14,7 @@ from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import Coverage, PITKuiper, QuantileECE
 from calibscale.estimators.scores import ConfidenceGap
 from calibscale.estimators.skce import JKCE, KCE
-from calibscale.evaluation import evaluate_by
+from calibscale.evaluation import by_groups, evaluate
 from calibscale.formatting import number, p_is
 from calibscale.inference import calibration_test
 from calibscale.inference.multiple_testing import WIDEST, StepDown, direction
@@ -48,8 +48,8 @@ def check(
     source, **options
         See `evaluate`.
     group_by : str or several, optional
-        Names of covariates whose groups are also evaluated; ``NAME:N`` cuts a covariate into N
-        ranges of about equally many rows.
+        Groups that are also evaluated, such as ``"region"``, ``"age:5"`` or ``"signup:month"``, see
+        `evaluate`.  Numbers with more than 64 distinct values are cut into 5 ranges.
     n_replicates : int
         Number of draws of the tests; the smallest p-value is 1 / (n_replicates + 1).
     confidence_level : float
@@ -71,7 +71,6 @@ def check(
     'Overconfident by 30.0 points, more than chance explains (p ≤ 0.001).'
     """
     started = time.perf_counter()
-    columns = (group_by,) if isinstance(group_by, str) else tuple(group_by or ())
     intervals = resampling("jackknife", confidence_level=confidence_level, seed=seed)
     estimators: list[Estimator] = [ConfidenceGap(), ECE(), TCE2Debiased(), JKCE(seed=seed)]
     tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
@@ -79,7 +78,8 @@ def check(
         if session.source.forecast is not None:
             tested = [QuantileECE(), PITKuiper(), KCE(seed=seed)]
             estimators = [*tested, Coverage()]
-        first = evaluate_by(session, columns, estimators, interval=intervals, floor=False)
+        data, columns = by_groups(session, group_by)
+        first = evaluate(data, estimators, group_by=columns, interval=intervals, floor=False)
         tests = calibration_test(session, tested, n_replicates=n_replicates, seed=seed)
     names = [estimate.estimator for estimate in first.estimates]
     adjusted = dict(zip(names, _adjusted(tests.results), strict=False))

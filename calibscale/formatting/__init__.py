@@ -265,6 +265,27 @@ def group(column: str | None, value: float | str | None) -> str:
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 
 
+def grouped_column(grouping: str) -> str:
+    """Column of a grouping such as age:5, age:[18,30,65] or signup:month."""
+    return re.sub(r":([0-9]+|\[.*\]|[a-z]+)$", "", grouping) or grouping
+
+
+MISSING = "missing"
+NO_LEVEL = -1.0  # number of a missing value of a categorical covariate
+
+
+def missing_name(names: Sequence[str]) -> str:
+    """Name of the missing values of a covariate with these names.
+
+    >>> missing_name(["north"]), missing_name(["missing", "north"])
+    ('missing', '(missing)')
+    """
+    name = MISSING
+    while name in names:
+        name = f"({name})"
+    return name
+
+
 def categories(source: dict[str, Any] | None, covariate: str | None) -> Sequence[str]:
     """Names of the values 0, 1, … of a categorical covariate; empty for a numerical one."""
     return ((source or {}).get("categories") or {}).get(covariate, ())
@@ -273,6 +294,8 @@ def categories(source: dict[str, Any] | None, covariate: str | None) -> Sequence
 def level(source: dict[str, Any] | None, covariate: str | None, value: Any) -> Any:
     """Value of a covariate, or the name of its category if the source has names."""
     names = categories(source, covariate)
+    if names and value == NO_LEVEL:
+        return missing_name(names)
     has_name = isinstance(value, int | float) and value in range(len(names))
     return names[int(value)] if has_name else value
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from calibscale.formatting import NO_LEVEL, missing_name
 from calibscale.results import (
     Bools,
     Computed,
@@ -114,7 +115,8 @@ class BiasMap(Outcome, SourceRows):
             if values.dtype.kind == "f":
                 columns[name] = np.where(np.isfinite(values), values, np.nan)
         for name in self.source.get("categories", {}).keys() & set(self.covariates):
-            names = dict(enumerate(self.source["categories"][name]))
+            given = self.source["categories"][name]
+            names = dict(enumerate(given)) | {NO_LEVEL: missing_name(given)}
             columns[name] = [names.get(value, value) for value in columns[name].tolist()]
         return columns
 

@@ -36,13 +36,14 @@ _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
 
 
 def _grouped(column: str | None, groups: dict[float, Json]) -> Json | None:
-    """JSON object of groups by value of a column, with the names of categories."""
+    """JSON object of groups by value of a column, with their names; missing ones have no value."""
     if column is None:
         return None
     values = []
     for value, group in groups.items():
         name = getattr(value, "name", None)
-        values.append({"value": value, **({} if name is None else {"name": name}), **group})
+        number = None if getattr(value, "missing", False) else value
+        values.append({"value": number, **({} if name is None else {"name": name}), **group})
     return {"column": column, "values": values}
 
 
@@ -156,7 +157,7 @@ class Diagram(Declared):
 
 _GROUP = Object(
     "GroupEstimates", "Estimates of the rows with one value of a covariate.",
-    value=Finite, name=Omitted[str], n=Count, results=list[Estimate],
+    value=Finite | None, name=Omitted[str], n=Count, results=list[Estimate],
 )  # fmt: skip
 
 
@@ -271,7 +272,7 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
 
 _GROUP_CURVE = Object(
     "GroupCurve", "Curve of the rows with one value of a covariate.",
-    value=Finite, name=Omitted[str], curve=Inline[ReliabilityCurve],
+    value=Finite | None, name=Omitted[str], curve=Inline[ReliabilityCurve],
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints, RowCounts, Rules, chunks
 from calibscale.data.derived_sources import TEST, Split
+from calibscale.data.levels import missing_last
 from calibscale.data.source import ArraySource
 from calibscale.errors import CalibscaleError, OptionError
 from calibscale.kernel_sums import NotionRows
@@ -342,7 +343,7 @@ class Scan:
 def _too_many(count: int) -> OptionError:
     return OptionError(
         f"the group column has {count} or more values, above {MAX_GROUPS}; group by a column "
-        "with few values"
+        "with few values, or cut it, such as age:5 or age:[18,30,65]"
     )
 
 
@@ -372,7 +373,8 @@ def scan(task: Scan, execution: engine.Execution) -> PassResult:
     """Read the source once and return the state of every statistic.
 
     With a group column there is a state for each of its values; they are merged into the state of
-    all rows, which exists even if no row is used, in increasing order of the values.  With a split
+    all rows, which exists even if no row is used, in increasing order of the values, those of
+    missing values last.  With a split
     there is a state for each fold, and none of all rows.  Chunks carry all covariates if some must
     be finite.
     """
@@ -392,7 +394,8 @@ def finished(task: Scan, result: PassResult) -> PassResult:
             groups.setdefault(None, total)
         return result._replace(groups=groups)
     name = source.covariate_names[group]
-    groups = {source.level(name, key): groups[key] for key in sorted(groups)}
+    levels = {source.level(name, key): states for key, states in groups.items()}
+    groups = {level: levels[level] for level in sorted(levels, key=missing_last)}
     for states in groups.values():
         for statistic in statistics:
             total[statistic] = statistic.merge(total[statistic], states[statistic])

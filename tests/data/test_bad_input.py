@@ -44,7 +44,7 @@ ANY = {
     "negative weight": ("bad_weight", r"its weight is -0\.5"),
     "nan weight": ("bad_weight", r"its weight is nan"),
     "inf weight": ("bad_weight", r"its weight is inf"),
-    "no group": ("no_group", r"its group is not finite"),
+    "no group": ("no_group", r"its group is inf"),
 }
 
 

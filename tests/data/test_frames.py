@@ -21,7 +21,7 @@ from calibscale import (
     from_arrays,
     from_frame,
 )
-from calibscale.data.covariates import grouped
+from calibscale.data.groups import grouped
 
 NAMES = np.array(["cat", "dog", "fox"])
 ESTIMATORS = ["ece", "nll", "jkce"]
@@ -266,7 +266,7 @@ def test_covariates__of_several_kinds():
     nan = np.nan
     np.testing.assert_array_equal(
         source.read_covariates(0, 4),
-        [[1, 1, 1, 0.25], [nan, 0, nan, 0.25], [0, nan, 3, 0.25], [1, 1, 4, 0.25]],
+        [[1, 1, 1, 0.25], [-1, 0, nan, 0.25], [0, -1, 3, 0.25], [1, 1, 4, 0.25]],
     )
     assert source.categories == {"text": ("a", "b"), "flag": ("false", "true")}
     lists = from_frame(table, probabilities="p", labels="y", covariates="list")

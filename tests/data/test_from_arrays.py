@@ -158,7 +158,7 @@ def test_from_arrays__covariates_in_a_frame_keep_their_names(library):
     source = from_arrays(logits=Z, labels=Y, covariates=frame)
     assert source.covariate_names == ("age", "region", "new")
     assert source.categories == {"region": ("n", "s"), "new": ("false", "true")}
-    expected = [[1, 1, 1], [2, 0, 0], [3, np.nan, 1], [4, 1, 0]]
+    expected = [[1, 1, 1], [2, 0, 0], [3, -1, 1], [4, 1, 0]]  # −1: missing
     np.testing.assert_array_equal(source.read_covariates(0, 4), expected)
 
 

@@ -171,14 +171,14 @@ def test_names__of_classes_and_categories_are_kept(tmp_path, form, key, monkeypa
     assert store.info()["categories"]["region"] == sorted(REGIONS)
 
 
-def test_names__empty_cells_are_nan_and_not_yet_known(tmp_path):
+def test_names__empty_cells_are_missing_and_not_yet_known(tmp_path):
     columns = {"p_a": [0.5, 0.5, 0.5], "p_b": [0.5, 0.5, 0.5]}
     columns |= {"labels": ["b", None, "a"], "covariates": [None, "x", "x"]}
     write_named("parquet", tmp_path, columns)
     ingest([tmp_path / "a.parquet"], tmp_path / "s.zarr", keys={"probabilities": "p"})
     block = LogitStore.open(tmp_path / "s.zarr").source.read(0, 3, covariates=True)
     np.testing.assert_array_equal(block.labels, [1, -1, 0])
-    np.testing.assert_array_equal(block.covariates[:, 0], [np.nan, 0, 0])
+    np.testing.assert_array_equal(block.covariates[:, 0], [-1, 0, 0])  # −1: missing
 
 
 def test_names__mismatched_ones_are_an_error_with_a_remedy(tmp_path):

@@ -118,7 +118,7 @@ def test_group_by__tiles_and_exact_are_those_of_the_groups_rows(rng):
         assert jkce.n == ckce.n == rows.sum()
 
 
-def test_group_by__a_row_without_a_group_counts_nowhere(rng):
+def test_group_by__rows_without_a_group_are_a_group(rng):
     logits, q, y, group = _grouped(rng)
     group[rng.choice(len(group), 100, replace=False)] = np.nan
     source = cs.from_arrays(
@@ -129,13 +129,13 @@ def test_group_by__a_row_without_a_group_counts_nowhere(rng):
         by_tiles(method="pairs", n_pairs=1000),
         by_tiles(method="blocks", block=50),
     ]
-    result = cs.evaluate(source, every, group_by="group", on_invalid="drop")
-    rows = np.isfinite(group)
-    assert result.n == rows.sum()
-    assert result["jkce"].n == rows.sum()
-    assert_close(
-        result["jkce"].value, dense_jkce(dense_kernel(q[rows]), naive.residuals(q, y)[rows])
-    )
+    result = cs.evaluate(source, every, group_by="group")
+    assert result.n == len(y)
+    *_, (key, estimates) = result.groups.items()
+    assert f"{key:g}" == "missing"
+    rows = np.isnan(group)
+    assert estimates[0].n == rows.sum() == 100
+    assert_close(estimates[0].value, dense_jkce(dense_kernel(q[rows]), naive.residuals(q, y)[rows]))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -80,4 +80,4 @@ def spoil(data: dict[str, Any], how: str, row: int) -> None:
     elif how == "inf weight":
         data["weights"][row] = np.inf
     elif how == "no group":
-        data["covariates"][row] = np.nan
+        data["covariates"][row] = np.inf

@@ -15,6 +15,7 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
+from calibscale.formatting import NO_LEVEL
 from calibscale.inference.nulls import Null
 from calibscale.kernel_sums import DataProfile, NotionRows
 from calibscale.kernels import random_draws as kernel_draws
@@ -275,7 +276,7 @@ class _Recalibrated(DerivedSource):
                 numbers = [known[name].index(n) if n in known[name] else np.nan for n in names]
                 here = np.isin(column, np.arange(len(names)))
                 column[here] = np.array(numbers)[column[here].astype(int)]
-                column[~here] = np.nan
+                column[~here & (column != NO_LEVEL)] = np.nan
         return x
 
 

@@ -67,8 +67,7 @@ def check(result: dict[str, Any]) -> doc.Article:
 
 
 def _audit_hint(column: str) -> doc.Paragraph:
-    name, _, ranges = column.rpartition(":")
-    name = name if ranges.isdecimal() and name else column
+    name = formatting.grouped_column(column)
     command = f"calibscale audit STORE --covariates {name}"
     return doc.Paragraph(f"To test which groups are biased, run {command}")
 

@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.errors import OptionError
-from calibscale.formatting import base, ece, number, outcome, prediction, short
+from calibscale.formatting import (
+    NO_LEVEL,
+    base,
+    ece,
+    missing_name,
+    number,
+    outcome,
+    prediction,
+    short,
+)
 from calibscale.output.plots.histograms import draw_counts, draw_pit, pit_shares
 from calibscale.output.plots.style import (
     COLOURS,
@@ -409,9 +418,10 @@ def _covariate_ticks(ax: Any, names: Sequence[str], edges: Any = ()) -> None:
     """Label the x axis with numbers, or with the names of categories."""
     low, high = ax.get_xlim()
     if names:
-        values = [k for k in range(len(names)) if low <= k <= high]
+        values = [k for k in range(int(NO_LEVEL), len(names)) if low <= k <= high]
         letters = max(3, int((WIDTH - 60) / 7 / max(len(values), 1)) - 1)
-        named_ticks(ax.xaxis, values, [short(names[k], letters) for k in values])
+        shown = [names[k] if k != NO_LEVEL else missing_name(names) for k in values]
+        named_ticks(ax.xaxis, values, [short(name, letters) for name in shown])
     elif 0 < len(edges) <= _MAX_TICKS:
         ax.set_xticks(_values_of(edges))
     else:
