@@ -23,6 +23,7 @@ from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.missing import as_floats
 from calibscale.data.named_values import encoded, is_named, named_columns
+from calibscale.data.row_shards import RowShards, check_shards, is_shards
 from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
 
@@ -57,7 +58,10 @@ def from_arrays(
     ----------
     logits, probabilities : (n, K) array-like
         Exactly one of the two: NumPy array, memory map, ``zarr.Array``, ``dask.array`` or
-        ``xarray.DataArray``; or a tensor of any device.  One column, (n,) or (n, 1), is P(y = 1)
+        ``xarray.DataArray``; or a tensor of any device.  A list of such matrices is one of shards,
+        such as the batches of a loop or memory maps of several files, which are concatenated by
+        rows and never copied as a whole; labels, covariates and weights may then be lists of
+        shards as well, cut anywhere.  One column, (n,) or (n, 1), is P(y = 1)
         or its log-odds and needs ``binary=True``.  A logit of −∞ masks a class: its probability
         is 0.  In memory also (n, K, …) with labels (n, …), such as those of pixels: each position
         is a row.  With ``binary=True`` also (n, L) with labels (n, L) that are true or false: each
@@ -158,7 +162,9 @@ def from_arrays(
     name = named.get("name", "arrays")
     kind = "logits" if logits is not None else "probabilities"
     values = probabilities if logits is None else logits
-    spacing = BFLOAT16_SPACING if is_bfloat16(values) else 0.0
+    rounded = any(map(is_bfloat16, values)) if is_shards(values) else is_bfloat16(values)
+    spacing = BFLOAT16_SPACING if rounded else 0.0
+    values, labels, covariates, weights = _joined(kind, values, labels, covariates, weights, name)
     values, labels = _column(values, kind), _held(labels, "labels")
     categories: dict[str, tuple[str, ...]] = {}
     if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
@@ -181,7 +187,7 @@ def from_arrays(
         binary = bool(named.get("per_choice"))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     names = _names(covariates, covariate_names)
-    held = in_memory(values) or hasattr(values, "frame")
+    held = in_memory(values) or hasattr(values, "frame") or isinstance(values, RowShards)
     if kind == "logits" and held and input_hints.seem_probabilities(values):
         _log.warning(input_hints.ARE_PROBABILITIES, name)
     two = binary or int(values.shape[1]) == 2
@@ -202,7 +208,11 @@ def _of_forecasts(
 ) -> ArraySource:  # fmt: skip
     """Source of predictive distributions."""
     names, name = named.get("covariate_names"), named.get("name", "arrays")
-    values = _column(forecast.stacked(predictions), "predictions")
+    stacked = forecast.stacked(predictions)
+    values, labels, covariates, weights = _joined(
+        "predictions", stacked, labels, covariates, weights, name
+    )
+    values = _column(values, "predictions")
     labels = _column(labels, "outcomes")
     weights = weights if weights is None else _column(weights, "weights")
     categories: dict[str, tuple[str, ...]] = {}
@@ -220,6 +230,31 @@ def _of_forecasts(
         forecast.name, values, labels, covariates, _names(covariates, names), weights,
         rows=int(shape[0]), name=name, categories=categories, forecast=forecast,
     )  # fmt: skip
+
+
+def _joined(
+    kind: str, values: Any, labels: Any, covariates: Any, weights: Any, name: str
+) -> tuple[Any, Any, Any, Any]:
+    """Columns whose lists of shards are one array each, of those in memory a joined one."""
+    split = is_shards(values)
+    if split:
+        shards = tuple(_column(shard, kind) for shard in values)
+        check_shards(shards, kind, name)
+        values = RowShards(shards)
+    others = []
+    for what, column in (("labels", labels), ("covariates", covariates), ("weights", weights)):
+        if is_shards(column, split):
+            if any(hasattr(shard, "columns") for shard in column):
+                raise InvalidDataError(
+                    f"{name}: {what} are a list of data frames; join them (pandas.concat)"
+                )
+            shards = tuple(_held(shard, what) for shard in column)
+            check_shards(shards, what, name)
+            held = all(map(in_memory, shards))
+            column = np.concatenate(shards) if held else RowShards(shards)
+        others.append(column)
+    labels, covariates, weights = others
+    return values, labels, covariates, weights
 
 
 def _covariates(covariates: Any, names: Sequence[str] | None) -> tuple[Any, Any, dict[str, Any]]:

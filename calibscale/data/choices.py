@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.invalid_rows import place_of
+from calibscale.data.row_shards import RowShards
 from calibscale.data.source import sum_tolerance
 from calibscale.errors import InvalidDataError, require
 
@@ -53,7 +54,8 @@ def of_choices(
     given = sum(option is not None for option in (offsets, mask, top_k))
     require(given <= 1, "give only one of offsets=, mask= and top_k=")
     for array in columns[1:5]:
-        if getattr(array, "chunks", None) is not None or isinstance(array, np.memmap):
+        lazy = getattr(array, "chunks", None) is not None
+        if lazy or isinstance(array, np.memmap | RowShards):
             raise InvalidDataError(
                 f"{name}: choices must be arrays in memory; ingest others, such as JSON Lines "
                 "(calibscale ingest), or append padded rows to a LogitStore in batches"

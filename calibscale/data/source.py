@@ -11,6 +11,7 @@ import numpy as np
 from calibscale.data import Block, Rules
 from calibscale.data.forecasts import Forecast
 from calibscale.data.levels import NO_NUMBER, Level
+from calibscale.data.row_shards import read_rows, shards_of
 from calibscale.data.times import time_label
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting import NO_LEVEL, missing_name
@@ -37,8 +38,8 @@ class ArraySource:
 
     Created by `from_arrays` or by opening a store.  A column is anything with ``shape``, ``dtype``
     and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``,
-    ``xarray.DataArray``.  `spacing` is the distance from 1 to the next number of the type in which
-    predictions were given, if it is above that of their present type.
+    ``xarray.DataArray``, or shards of these.  `spacing` is the distance from 1 to the next number
+    of the type in which predictions were given, if it is above that of their present type.
 
     Examples
     --------
@@ -111,8 +112,9 @@ class ArraySource:
     def in_memory(self) -> bool:
         """Whether a column is an array of this process, which other workers cannot read."""
         return any(
-            isinstance(c, np.ndarray) or any(hasattr(c, name) for name in LAZY)
-            for c in self._columns
+            isinstance(shard, np.ndarray) or any(hasattr(shard, name) for name in LAZY)
+            for column in self._columns
+            for shard in shards_of(column)
         )
 
     @property
@@ -242,10 +244,7 @@ class ArraySource:
         if column is None:
             return None
         try:
-            part = column[start:stop]
-            if hasattr(part, "compute"):  # dask and xarray; the caller is parallel already
-                part = part.compute(scheduler="synchronous")
-            return np.asarray(part)
+            return read_rows(column, start, stop)
         except CalibscaleError:
             raise
         except Exception as error:

@@ -1,0 +1,155 @@
+"""Arrays that are stored in several pieces, one after another by rows, and never joined."""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.errors import InvalidDataError
+
+
+def read_rows(array: Any, start: int, stop: int) -> NDArray[Any]:
+    """Read rows start..stop−1 of an array that can be sliced, as a NumPy array.
+
+    The pages of a memory map are copied and released: those of a lasting map would accumulate, and
+    a pass would end with the whole file in the memory of the process.
+    """
+    part = array[start:stop]
+    if hasattr(part, "compute"):  # dask and xarray; the caller is parallel already
+        part = part.compute(scheduler="synchronous")
+    if isinstance(part, np.memmap):
+        part = np.array(part)
+        _release(array)
+    return np.asarray(part)
+
+
+def _release(array: np.memmap) -> None:
+    """Release the pages of a memory map that the process has not changed."""
+    pages = getattr(array, "_mmap", None)
+    shared = getattr(array, "mode", None) in ("r", "r+", "w+")  # "c" has changes of its own
+    if pages is not None and shared and hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass(frozen=True, eq=False)
+class RowShards:
+    """Arrays of equal width, concatenated by rows and read by slices of rows.
+
+    Each shard is anything with ``shape``, ``dtype`` and slicing by rows.  The type of the rows is
+    the smallest that holds those of all shards.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale.data.row_shards import RowShards
+    >>> array = RowShards((np.zeros((2, 3)), np.ones((1, 3))))
+    >>> array.shape, array[1:3].tolist()
+    ((3, 3), [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    """
+
+    shards: tuple[Any, ...]
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Number of rows up to the end of each shard."""
+        return tuple(accumulate(int(shard.shape[0]) for shard in self.shards))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of all rows, and shape of one row."""
+        return (self.ends[-1], *(int(size) for size in self.shards[0].shape[1:]))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Common type of the shards, in the byte order of this machine."""
+        return np.result_type(*(np.dtype(shard.dtype).newbyteorder("=") for shard in self.shards))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError("shards are read by slices of consecutive rows")
+        parts = []
+        shard = bisect_right(self.ends, start)
+        while start < stop:
+            first = self.ends[shard] - int(self.shards[shard].shape[0])
+            end = min(stop, self.ends[shard])
+            parts.append(read_rows(self.shards[shard], start - first, end - first))
+            start, shard = end, shard + 1
+        if not parts:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return joined.astype(self.dtype, copy=False)
+
+
+def shards_of(array: Any) -> tuple[Any, ...]:
+    """Shards of an array, or the array itself."""
+    return array.shards if isinstance(array, RowShards) else (array,)
+
+
+def is_shards(array: Any, split: bool = False) -> bool:
+    """Whether a list is one of shards, and not of rows or numbers.
+
+    Matrices are shards, and so are columns that are not in memory or have different lengths; with
+    `split`, because predictions are shards, all arrays are.
+    """
+    if not isinstance(array, list | tuple) or not array:
+        return False
+    shapes = [getattr(each, "shape", None) for each in array]
+    if not all(isinstance(shape, tuple) and shape for shape in shapes):
+        return False
+    axes = {len(shape) for shape in shapes if shape is not None}
+    if split or 2 in axes:
+        return True
+    lengths = {shape[0] for shape in shapes if shape}
+    return axes == {1} and (len(lengths) > 1 or any(map(_is_on_disk, array)))
+
+
+def _is_on_disk(array: Any) -> bool:
+    return isinstance(array, np.memmap) or getattr(array, "chunks", None) is not None
+
+
+def check_shards(shards: Sequence[Any], what: str, name: str) -> None:
+    """Raise an InvalidDataError that names two shards which cannot be one array."""
+    first = shards[0]
+    for i, shard in enumerate(shards):
+        if any(size != size for size in shard.shape):
+            raise InvalidDataError(
+                f"{name}: the number of rows of shard {i} of {what} is unknown; call "
+                "compute_chunk_sizes() on the dask array"
+            )
+        here = f"{name}: the shards of {what} differ: {_named(shard, i)} has"
+        if tuple(shard.shape[1:]) != tuple(first.shape[1:]):
+            raise InvalidDataError(
+                f"{here} the shape {tuple(shard.shape)}, but {_named(first, 0)} has "
+                f"{tuple(first.shape)}"
+            )
+        if _is_numeric(shard) != _is_numeric(first):
+            raise InvalidDataError(
+                f"{here} the type {shard.dtype}, but {_named(first, 0)} has {first.dtype}"
+            )
+
+
+def _is_numeric(array: Any) -> bool:
+    return np.dtype(array.dtype).kind in "iufb"
+
+
+def _named(shard: Any, number: int) -> str:
+    """Name of a shard in messages: its number, from 0, and its file."""
+    file = getattr(shard, "filename", None) or getattr(shard, "path", None)
+    return f"shard {number}" + (f" ({file})" if file else "")
