@@ -238,24 +238,31 @@ def ingest(files: tuple[str, ...], class_names: str | None, **options: Any) -> N
     """Copy FILEs into STORE, in batches of rows.
 
     A FILE is a path or URL that ends in csv, tsv, jsonl or ndjson, also followed by .gz, or in
-    parquet, arrow, feather, npz, npy or safetensors; or a folder of such files of one format, which
-    are read in the order of their names.
+    parquet, arrow, feather, npz, npy or safetensors; or a folder or a quoted pattern of such files
+    of one format, which are read in the order of their names.
     Several files are concatenated in the given order.  An interrupted run resumes when it is
     repeated; a completed run does nothing.
+
+    npy files are shards of predictions, whose rows follow one another in the order of the numbers
+    in their names (logits_2 before logits_10), with labels in a file of their own:
+    `calibscale ingest logits_*.npy pred.zarr --labels labels.npy`.
     """
     from calibscale.data.ingest import ingest as run
+    from calibscale.data.ingest.npy_shards import as_listed, shortened
 
     if len(files) < 2:
         raise click.UsageError("pass at least one FILE, and then the STORE")
     keys = {role: name for role in ROLES if (name := options.pop(role)) is not None}
     with shared.progress("ingesting", "rows") as report:
         done = run(
-            files[:-1], files[-1], keys=keys,
+            as_listed(files[:-1]), files[-1], keys=keys,
             class_names=shared.split(class_names) or None, progress=report, **options,
         )  # fmt: skip
     if shared.prints():
         state = "already complete" if not done.added else f"{done.added:,} rows added"
         click.echo(f"{files[-1]}: {done.rows:,} rows ({state})")
+        if len(done.files) > 1:
+            click.echo(f"read in this order: {shortened(done.files)}")
 
 
 @cli.command()

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.cli.sources import EXECUTION, open_other, open_session, open_sources, source_options
+from calibscale.cli.sources import (
+    EXECUTION,
+    open_other,
+    open_session,
+    open_sources,
+    source_options,
+    store_argument,
+)
 from calibscale.errors import StoreError
 from calibscale.formatting import SIGN, level, plural
 
@@ -75,7 +82,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 
 
 @shared.command("Test and locate miscalibration over covariates.")
-@click.argument("store", required=False)
+@store_argument
 @click.option(
     "--covariates", metavar="A,B",
     help="Names of the covariates to audit, comma-separated.  [default: those of --segments]",
@@ -140,7 +147,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 )
 @source_options
 def audit(
-    store: str | None,
+    store: str | tuple[str, ...] | None,
     covariates: str | None,
     segments: str | None,
     depth: int,
@@ -186,7 +193,7 @@ def audit(
 
 
 @shared.command("Map the local bias of the predictions.")
-@click.argument("store", required=False)
+@store_argument
 @click.option(
     "--covariates", metavar="A,B", help="Names of the covariates of the map, comma-separated."
 )
@@ -228,7 +235,11 @@ def audit(
 )  # fmt: skip
 @source_options
 def bias(
-    store: str | None, covariates: str | None, output: str | None, top: int, **options: Any
+    store: str | tuple[str, ...] | None,
+    covariates: str | None,
+    output: str | None,
+    top: int,
+    **options: Any,
 ) -> None:
     """Map where, and in which direction, the predictions of STORE are biased.
 
@@ -301,7 +312,7 @@ def _print(result: BiasMap, count: int) -> None:
 
 
 @shared.command("Fit a recalibration, and apply it to stores.")
-@click.argument("store", required=False)
+@store_argument
 @click.option(
     "--method", default="temperature",
     help=f"Method: {METHODS}, also with settings as in \"mc(depth=1)\".  Temperature is for any "
@@ -329,9 +340,14 @@ def _print(result: BiasMap, count: int) -> None:
 @shared.json_option
 @source_options
 def recalibrate(
-    store: str | None, load: str | None, target: str | None, new: str | None, overwrite: bool,
-    figure: str | None, **options: Any,
-) -> None:  # fmt: skip
+    store: str | tuple[str, ...] | None,
+    load: str | None,
+    target: str | None,
+    new: str | None,
+    overwrite: bool,
+    figure: str | None,
+    **options: Any,
+) -> None:
     """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
 
     On the rows of the fit the result looks better than on new rows: judge it on another STORE2.

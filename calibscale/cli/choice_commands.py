@@ -8,7 +8,7 @@ import click
 
 from calibscale.cli import options as shared
 from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
-from calibscale.cli.sources import open_session, open_sources, source_options
+from calibscale.cli.sources import open_session, open_sources, source_options, store_argument
 
 if TYPE_CHECKING:
     from calibscale.selection.families import Family
@@ -68,7 +68,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
 @shared.command("Select the estimator with the smallest validated risk.")
-@click.argument("store", required=False)
+@store_argument
 @click.option(
     "--notion", type=click.Choice(_NOTIONS), default="top_label",
     help="Notion of calibration whose error is estimated.",
@@ -121,7 +121,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 )  # fmt: skip
 @source_options
 def select(
-    store: str | None,
+    store: str | tuple[str, ...] | None,
     notion: str,
     estimators: str | None,
     split: str | None,

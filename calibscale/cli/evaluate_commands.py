@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.cli.sources import array_options, open_session, open_sources, source_options
+from calibscale.cli.sources import (
+    array_options,
+    open_session,
+    open_sources,
+    source_options,
+    store_argument,
+)
 from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, settings_of
 from calibscale.formatting import base, name_of, parse
 
@@ -139,7 +145,7 @@ def list_estimators(name: str | None) -> None:
 
 
 @shared.command("Estimate calibration errors with intervals, in one pass.")
-@click.argument("store", required=False)
+@store_argument
 @named_estimators
 @estimator_options
 @shared.json_option
@@ -171,7 +177,7 @@ def list_estimators(name: str | None) -> None:
 @shared.cluster_option
 @source_options
 def evaluate(
-    store: str | None,
+    store: str | tuple[str, ...] | None,
     names: tuple[str, ...],
     group_by: tuple[str, ...],
     interval: str | None,
@@ -183,7 +189,8 @@ def evaluate(
     """Estimate calibration errors of STORE with intervals and a verdict, in one pass over its rows.
 
     STORE is the path or URL of a store written by `calibscale ingest`, `calibscale simulate` or the
-    Python API.  Other zarr arrays are named by --logits or --probabilities, and --labels.
+    Python API; or FILEs are a table, see `calibscale check`.  Other zarr arrays are named by
+    --logits or --probabilities, and --labels.
 
     Methods that visit every pair of rows run after the pass; `calibscale plan` predicts their time.
 
@@ -243,7 +250,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 
 
 @shared.command("Check a table or STORE: a verdict and a report.")
-@click.argument("store", required=False)
+@store_argument
 @click.option("--output", "-o", metavar="PATH.html", help="Path of an HTML report.")
 @shared.json_option
 @click.option(
@@ -255,10 +262,11 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 @shared.confidence_option("the intervals; tests use alpha = 1 - level")
 @shared.seed_option
 @source_options
-def check(store: str | None, output: str | None, **options: Any) -> None:
+def check(store: str | tuple[str, ...] | None, output: str | None, **options: Any) -> None:
     """Check whether the predictions of STORE are calibrated, and say so in one sentence.
 
-    STORE is a table file with columns of predictions and labels, or a store.  The numbers are the
+    STORE is a table file with columns of predictions and labels, a folder of such files, or a
+    store; or FILEs are npy shards of predictions, with --labels FILE.npy.  The numbers are the
     gap between confidence and accuracy, two binned calibration errors, and the kernel calibration
     error, each with an interval and a p-value.
 
@@ -266,6 +274,7 @@ def check(store: str | None, output: str | None, **options: Any) -> None:
     Examples:
       calibscale check predictions.parquet --labels y --probabilities p_ -o report.html
       calibscale check loans.zarr --group-by region --group-by signup:month
+      calibscale check logits_*.npy --labels labels.npy
     """
     from calibscale.evaluation.check import check as run
 
@@ -280,7 +289,7 @@ def check(store: str | None, output: str | None, **options: Any) -> None:
 
 
 @shared.command("Predict the cost of `evaluate`, without running it.")
-@click.argument("store", required=False)
+@store_argument
 @named_estimators
 @estimator_options
 @click.option(
@@ -298,7 +307,7 @@ def check(store: str | None, output: str | None, **options: Any) -> None:
 )  # fmt: skip
 @shared.json_option
 @array_options
-def plan(store: str | None, names: tuple[str, ...], **options: Any) -> None:
+def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options: Any) -> None:
     """Predict the cost of `calibscale evaluate` with the same estimators, without running it.
 
     The plan states pairs, time (measured on a few rows of STORE), memory and bytes read; with

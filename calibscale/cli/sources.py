@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -116,6 +117,27 @@ _SOURCE_NAMES = (
 )
 
 
+def _listed(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> str | tuple[str, ...] | None:
+    """Store or table, or files of one table, which a shell has listed."""
+    if len(given) < 2:
+        return given[0] if given else None
+    from calibscale.data.ingest.formats import is_table
+    from calibscale.data.ingest.npy_shards import as_listed
+
+    for address in given:
+        if not is_table(address):
+            raise click.UsageError(
+                f"several files are read as one table, and {address} is not a file that can be "
+                "read (a command takes one STORE)"
+            )
+    return tuple(as_listed(given))
+
+
+store_argument = click.argument("store", nargs=-1, callback=_listed, metavar="[STORE|FILE...]")
+
+
 def source_options(command: Callable) -> Callable:
     """Add --quiet, and the options of a store, zarr arrays or a table."""
     return array_options(shared.quiet_option(command))
@@ -129,7 +151,7 @@ def array_options(command: Callable) -> Callable:
 
 @contextmanager
 def open_session(
-    store: str | None, options: dict[str, Any], what: str, unit: str = "blocks"
+    store: str | tuple[str, ...] | None, options: dict[str, Any], what: str, unit: str = "blocks"
 ) -> Iterator[Session]:
     """Session of the store, or of the arrays that the options name; removes their options.
 
@@ -146,12 +168,13 @@ def open_session(
         yield session
 
 
-def open_sources(stores: Sequence[str | None], options: dict[str, Any]) -> list[ArraySource]:
+def open_sources(stores: Sequence[Any], options: dict[str, Any]) -> list[ArraySource]:
     """Open stores, or in each of them the arrays that the options name; removes these options."""
     from calibscale.data.zarr_arrays import is_url
 
     given = {name: options.pop(name) for name in _SOURCE_NAMES}
-    addresses = [address for address in (*stores, *given.values()) if isinstance(address, str)]
+    tables = [(store,) if isinstance(store, str) else store or () for store in stores]
+    addresses = [*chain(*tables), *(path for path in given.values() if isinstance(path, str))]
     if given["storage_options"] and not any(map(is_url, addresses)):
         raise click.UsageError("--storage-option applies to URLs")
     return [_opened(store, given) for store in stores]
@@ -168,14 +191,14 @@ def open_other(store: str, options: dict[str, Any]) -> ArraySource:
     return _opened(store, given)
 
 
-def _opened(store: str | None, options: dict[str, Any]) -> ArraySource:
+def _opened(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
     from calibscale.data.derived_sources import forecast_events
 
     source, event = _described(store, options), options["event"]
     return forecast_events(source, **event) if event else source
 
 
-def _described(store: str | None, options: dict[str, Any]) -> ArraySource:
+def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
     from calibscale.data.ingest.formats import is_table
     from calibscale.data.store import as_source
     from calibscale.data.table_files import from_file
@@ -203,9 +226,11 @@ def _described(store: str | None, options: dict[str, Any]) -> ArraySource:
     if store is not None and not named and options["labels"] is None:
         for name in ("binary", "covariate_names", "forecast"):
             _refuse(options, name, "arrays; the store declares it itself")
+        assert isinstance(store, str)
         return as_source(located(store, storage, strict=False))
     if options["labels"] is None or named.keys().isdisjoint(kinds):
         raise click.UsageError("pass STORE, or --labels and one of --logits and --probabilities")
+    assert not isinstance(store, tuple)
     return open_arrays(
         store=store,
         labels=options["labels"],

@@ -8,7 +8,7 @@ import click
 
 from calibscale.cli import options as shared
 from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
-from calibscale.cli.sources import open_session, source_options
+from calibscale.cli.sources import open_session, source_options, store_argument
 from calibscale.errors import InvalidDataError
 
 
@@ -26,7 +26,7 @@ class _NullChoice(click.Choice):
 
 
 @shared.command("Test whether the calibration error could be chance.")
-@click.argument("store", required=False)
+@store_argument
 @click.option(
     "--statistic", "-s", "names", multiple=True, **ESTIMATOR,
     help="Estimator to test (repeatable), such as ece; see `calibscale estimators`.  [default: "
@@ -58,7 +58,7 @@ class _NullChoice(click.Choice):
 @shared.json_option
 @source_options
 def test(
-    store: str | None,
+    store: str | tuple[str, ...] | None,
     names: tuple[str, ...],
     null: str | None,
     n_replicates: int,
@@ -115,7 +115,7 @@ def test(
 
 
 @shared.command("Estimate how many rows a test needs to detect a bias.")
-@click.argument("store", required=False)
+@store_argument
 @click.option(
     "--bias", "shift", default=0.0, metavar="B",
     help="Bias to detect: probability of the event (class 1 of two classes, else the top label) "
@@ -148,7 +148,7 @@ def test(
 @shared.json_option
 @source_options
 def power(
-    store: str | None,
+    store: str | tuple[str, ...] | None,
     shift: float,
     temperature: float,
     where: str | None,

@@ -151,5 +151,5 @@ def _is_numeric(array: Any) -> bool:
 
 def _named(shard: Any, number: int) -> str:
     """Name of a shard in messages: its number, from 0, and its file."""
-    file = getattr(shard, "filename", None) or getattr(shard, "path", None)
+    file = getattr(shard, "filename", None) or getattr(shard, "origin", None)
     return f"shard {number}" + (f" ({file})" if file else "")

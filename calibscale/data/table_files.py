@@ -17,7 +17,9 @@ from calibscale.data.ingest import ingest
 from calibscale.data.ingest.columns import check_files, layouts_of, prefixed_columns
 from calibscale.data.ingest.formats import READERS, input_files
 from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.npy_shards import shortened, with_role_files
 from calibscale.data.ingest.readers import ArrowTable, ParquetTable, reading
+from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import MissingNameError, OptionError
@@ -32,34 +34,38 @@ _Names = str | Sequence[str]
 
 
 def from_file(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     probabilities: _Names | None = None,
     logits: _Names | None = None,
     predictions: _Names | None = None,
     forecast: str | Forecast | None = None,
-    labels: str | None = None,
-    covariates: _Names | None = None,
-    weights: str | None = None,
+    labels: Any = None,
+    covariates: Any = None,
+    weights: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     **named: Unpack[SourceOptions],
 ) -> ArraySource:
-    """Describe predictions in a table file, which is read in batches of rows.
+    """Describe predictions in a table file, or in several, which are read in batches of rows.
 
-    Parquet and Arrow files are read again for each pass.  Other formats cannot be read from any
-    row on: their columns are copied once to a temporary store, which is deleted together with the
-    source; workers on other machines cannot read it.
+    Parquet and Arrow files, and shards in npy files, are read again for each pass.  Other formats
+    cannot be read from any row on: their columns are copied once to a temporary store, which is
+    deleted together with the source; workers on other machines cannot read it.
 
     Parameters
     ----------
-    path : path or URL of a file or of a folder of files of one format
-        Formats are those of `calibscale ingest`.
+    path : path or URL of a file or folder, a pattern such as ``logits_*.npy``, or a list of these
+        Formats are those of `calibscale ingest`, of all files the same.  Files are read one after
+        another: in a list in its order, else by name, and npy files by the numbers in their names,
+        ``logits_2`` before ``logits_10``.
     probabilities, logits, predictions, forecast, covariates, weights, class_names
         See `from_frame`.  Default of probabilities and logits: the columns with a usual name, such
         as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
     labels : str, optional
         Column of labels, see `from_frame`; empty where the label is not yet known.  Default: the
-        only column with a usual name, such as ``label`` or ``y``.
+        only column with a usual name, such as ``label`` or ``y``.  Of npy files also the path of
+        another such file, or an array: predictions are then shards, (n_i, K) each, whose rows
+        follow one another; covariates and weights likewise.
     storage_options : dict, optional
         Options of the file system of a URL, see `LogitStore.open`.
 
@@ -83,11 +89,24 @@ def from_file(
     >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
     (('cat', 'dog'), 0.667)
     """
-    files = input_files([path], storage_options)
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    files = input_files(paths, storage_options)
     check_files(files)
-    names = _names(files)
-    given = {"logits": logits, "probabilities": probabilities, "predictions": predictions}
+    path = str(path) if isinstance(path, str | Path) else shortened(paths)
+    given: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
+    given["predictions"] = predictions
     kind = role_of(forecast, **given)
+    if all(file.suffix == ".npy" for file in files):
+        others = {"labels": labels, "covariates": covariates, "weights": weights}
+        files = with_role_files(files, file_keys(given | others), storage_options)
+        source = from_shards(files, given | others, forecast, named)
+        if source is not None:
+            return source
+    if not isinstance(labels, str | None):
+        raise OptionError(
+            f"{path}: labels= must name a column of this table, or a file for shards of .npy files"
+        )
+    names = _names(files)
     labels = labels or _usual(path, names, ("labels",))[1]
     if kind is None:
         kind, columns = _usual(path, names, KINDS, labels)

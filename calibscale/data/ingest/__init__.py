@@ -14,6 +14,7 @@ from calibscale.data import chunks, input_hints
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.ingest.columns import agree, batches, categories_of, filled, layouts_of
 from calibscale.data.ingest.formats import input_files
+from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
@@ -134,7 +135,8 @@ def ingest(
         raise TypeError(f"ingest() has no parameter {min(unknown)!r}")
     overwrite, storage_options = settings.get("overwrite", False), settings.get("storage_options")
     url = located(url, storage_options, strict=False)
-    keys, inputs = dict(keys or {}), input_files(files, storage_options)
+    keys = dict(keys or {})
+    inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
     kind = None
     if forecast is not None:
         require(not binary and class_names is None, "forecast= has no binary= and no class_names=")

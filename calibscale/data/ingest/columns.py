@@ -20,6 +20,7 @@ from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.choice_logs import json_lines
 from calibscale.data.ingest.formats import READERS
 from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.npy_shards import columns_of, npy_roles, shard_reader, shortened
 from calibscale.data.ingest.readers import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -81,6 +82,12 @@ def layouts_of(
         raise OptionError(f"there is no role {unknown[0]!r}; the roles are: {', '.join(_ROLES)}")
     check_files(files)
     if any(file.suffix == ".npy" for file in files):
+        all_npy = all(file.suffix == ".npy" for file in files)
+        shards = npy_roles(files, keys) if all_npy else None
+        if shards is not None and len(next(iter(shards.values()))) > 1:
+            reader = cache(partial(shard_reader, shards))
+            roles = columns_of(shards)
+            return [layout_of(shortened(files), reader, keys, binary, roles)]
         keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
         names = ", ".join(map(str, files))
         layout = layout_of(names, partial(READERS[".npy"], files), keys, binary)

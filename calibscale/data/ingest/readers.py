@@ -93,6 +93,8 @@ _NPY = ((1, 0), (2, 0), (3, 0))  # versions of the format
 class _Mapped:
     """Numbers of an npy file of `size` bytes; `file` is positioned at its start."""
 
+    origin: InputFile | None = None  # a temporary copy of a URL is deleted with it
+
     def __init__(self, file: Any, name: str, size: int) -> None:
         version = npy.read_magic(file)
         if version not in _NPY:
@@ -112,6 +114,9 @@ class _Mapped:
         order: Any = self.order
         array = np.memmap(self.file, self.dtype, "r", self.offset, self.shape, order)
         return np.array(array[rows])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "origin"}
 
 
 class _Zipped(_Mapped):
@@ -157,39 +162,41 @@ class _Tensor:
             return file.get_slice(self._name)[rows]
 
 
-class _Arrays:
+class NamedArrays:
     """Reader of named arrays with shape, dtype and slices of rows."""
 
     def __init__(self, names: Sequence[str], array: Callable[[str], Any]) -> None:
-        self.names, self._array = names, array
+        self.names, self.array = names, array
 
     def column(self, name: str) -> InputColumn:
-        array = self._array(name)
+        array = self.array(name)
         rows, *shape = array.shape or (0,)
         return InputColumn(rows, tuple(shape), array.dtype.newbyteorder("="))
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
-        arrays = {name: self._array(name) for name in names}
+        arrays = {name: self.array(name) for name in names}
         rows = min(array.shape[0] for array in arrays.values())
         for start in range(skip, rows, step):
             some = slice(start, min(start + step, rows))
             yield InputPart(start, {name: array[some] for name, array in arrays.items()})
 
 
-def npy_files(inputs: Sequence[InputFile]) -> _Arrays:
+def npy_array(file: InputFile) -> _Mapped:
+    """Array in an npy file, which is mapped again for each read."""
+    path = file.path
+    with open(path, "rb") as opened:
+        mapped = _Mapped(opened, str(file), path.stat().st_size)
+    mapped.file = path
+    mapped.origin = file
+    return mapped
+
+
+def npy_files(inputs: Sequence[InputFile]) -> NamedArrays:
     files = {file.stem: file for file in inputs}
-
-    def array(name: str) -> _Mapped:
-        path = files[name].path
-        with open(path, "rb") as file:
-            mapped = _Mapped(file, str(files[name]), path.stat().st_size)
-        mapped.file = path
-        return mapped
-
-    return _Arrays(list(files), array)
+    return NamedArrays(list(files), lambda name: npy_array(files[name]))
 
 
-def npz_file(file: InputFile) -> _Arrays:
+def npz_file(file: InputFile) -> NamedArrays:
     archive = zipfile.ZipFile(file.path)
     names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
@@ -197,17 +204,17 @@ def npz_file(file: InputFile) -> _Arrays:
         member = archive.getinfo(f"{name}.npy")
         return _Zipped(archive.open(member), f"{file}: {name!r}", member.file_size)
 
-    return _Arrays(names, array)
+    return NamedArrays(names, array)
 
 
-def safetensors_file(file: InputFile) -> _Arrays:
+def safetensors_file(file: InputFile) -> NamedArrays:
     try:
         from safetensors import safe_open
     except ImportError as error:
         raise OptionError(f"{file}: safetensors is missing: pip install safetensors") from error
     opened = partial(safe_open, str(file.path), framework="numpy")
     with opened() as tensors:
-        return _Arrays(list(tensors.keys()), partial(_Tensor, str(file), opened))
+        return NamedArrays(list(tensors.keys()), partial(_Tensor, str(file), opened))
 
 
 class TableReader(ABC):
