@@ -247,7 +247,7 @@ def test_reliability__of_each_class_is_that_of_single_classes() -> None:
         (lambda: cs.ECE(bins="auto"), "bins must be a whole number such as 15, not 'auto'"),
         (lambda: cs.evaluate(binary(), interval=0.9), "True or a name or Jackknife"),
         (lambda: cs.evaluate(binary(), progress="yes"), "progress must be True or a function"),
-        (lambda: cs.evaluate(binary(), group_by=["region"]), "the name of one covariate, not list"),
+        (lambda: cs.evaluate(binary(), group_by=[3]), "the name of one covariate, not int"),
         (lambda: cs.reliability(binary(), notion="class_wise", group_by="age"), "give class_index"),
     ],
 )
