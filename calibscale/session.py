@@ -25,7 +25,7 @@ from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.results import Estimate
+from calibscale.results import Estimate, ImpossibleLabels
 from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics import PassResult, Statistic, scan, scan_of
 from calibscale.statistics.cluster_sums import ClusterSums, described
@@ -233,6 +233,7 @@ class Session:
             "n": counts.used,
             "n_unlabelled": counts.unlabelled,
             "dropped": counts.dropped,
+            "impossible": impossible_labels(counts),
             "source": self.source.describe(),
             "seconds": time.perf_counter() - started,
             "versions": versions(),
@@ -334,6 +335,13 @@ def resolved(
         return Estimate(
             requested.name, requested.notion_for(setup.classes), None, reason=str(error)
         )
+
+
+def impossible_labels(counts: RowCounts) -> ImpossibleLabels | None:
+    """Rows of a pass whose label has the predicted probability 0; None if there are none."""
+    if counts.first_impossible is None:
+        return None
+    return ImpossibleLabels(counts.impossible, counts.first_impossible)
 
 
 def versions() -> dict[str, str]:

@@ -181,6 +181,9 @@ def audit(
                 rest, against, frozen_estimators, tests, n_replicates, seed, confidence_level
             )
     counts = RowCounts(tested.n, tested.n_unlabelled, tested.dropped)
+    if tested.impossible is not None:
+        impossible = tested.impossible
+        counts = counts._replace(impossible=impossible.count, first_impossible=impossible.first_row)
     return Audit(
         covariates=names,
         categorical=local.categorical,

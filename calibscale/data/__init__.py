@@ -53,16 +53,32 @@ class Block(NamedTuple):
 class RowCounts(NamedTuple):
     """Numbers of rows in a pass: used, not yet labelled, and dropped by reason.
 
-    Rows of weight 0 are not counted.
+    `impossible` is the number of used rows whose label or outcome has the predicted probability 0,
+    and `first_impossible` the number of the first of them.  Rows of weight 0 are not counted.
     """
 
     used: int = 0
     unlabelled: int = 0
     dropped: dict[str, int] = {}  # noqa: RUF012  (never mutated)
+    impossible: int = 0
+    first_impossible: int | None = None
 
     def __add__(self, other: RowCounts) -> RowCounts:  # type: ignore[override]
         dropped = dict(sorted((Counter(self.dropped) + Counter(other.dropped)).items()))
-        return RowCounts(self.used + other.used, self.unlabelled + other.unlabelled, dropped)
+        rows = [c.first_impossible for c in (self, other) if c.first_impossible is not None]
+        return RowCounts(
+            self.used + other.used,
+            self.unlabelled + other.unlabelled,
+            dropped,
+            self.impossible + other.impossible,
+            min(rows, default=None),
+        )
+
+    def with_impossible(self, rows: Ints) -> RowCounts:
+        """Counts of a chunk with the numbers of the rows whose label has probability 0."""
+        if not len(rows):
+            return self
+        return self._replace(impossible=len(rows), first_impossible=int(rows[0]))
 
 
 class Event(NamedTuple):
@@ -159,6 +175,11 @@ class Chunk:
         delta[np.arange(len(self)), self.labels] -= 1.0
         return delta
 
+    @property
+    def impossible(self) -> Ints:
+        """Numbers of the rows whose label has the predicted probability 0."""
+        return self.rows[np.isinf(self.nll)]
+
     @cached_property
     def views(self) -> dict[str, Any]:
         """Cache of `calibscale.data.views`, by notion."""
@@ -203,6 +224,10 @@ class ForecastChunk(Chunk):
     @property
     def classes(self) -> int:
         return self.forecast.width
+
+    @property
+    def impossible(self) -> Ints:
+        return self.rows[self.forecast.impossible(self.values, self.outcomes)]
 
     @cached_property
     def q(self) -> Floats:
@@ -300,13 +325,15 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     chunk = replace(chunk, weights=weights, covariates=covariates, clusters=clusters)
     weighted = weights != 0.0 if len(weights) else True
     if not status.any() and np.all(weighted):
-        return chunk, RowCounts(used=len(chunk))
+        return chunk, RowCounts(used=len(chunk)).with_impossible(chunk.impossible)
     if rules.on_invalid == "raise" and (status > kernel_rows.UNLABELLED).any():
         raise invalid_row(block, rules, status)
     counts = np.bincount(status, minlength=2)
     dropped = {REASONS[s]: int(counts[s]) for s in range(2, len(counts)) if counts[s]}
     valid = (status == kernel_rows.OK) & weighted
-    return chunk.take(valid), RowCounts(int(valid.sum()), int(counts[1]), dropped)
+    used = chunk.take(valid)
+    numbers = RowCounts(len(used), int(counts[1]), dropped)
+    return used, numbers.with_impossible(used.impossible)
 
 
 def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:

@@ -20,14 +20,15 @@ from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import QuantileECE
+from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.inference.intervals import (
     estimate_of,
     has_limits,
     interval_statistics,
     with_interval,
 )
-from calibscale.inference.multiple_testing import verdict
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
+from calibscale.inference.verdict import judgement_of_evaluation
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
@@ -39,6 +40,7 @@ from calibscale.results.evaluation_results import (
     ReliabilityBin,
     ReliabilityCurve,
 )
+from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import (
     Run,
     Session,
@@ -64,6 +66,7 @@ def evaluate(
     cluster: str | None = None,
     floor: bool = True,
     checkpoint: str | Path | None = None,
+    negligible: float = NEGLIGIBLE,
     **options: Unpack[SessionOptions],
 ) -> Evaluation:
     """Compute calibration errors of a source in one pass over it.
@@ -102,6 +105,8 @@ def evaluate(
         labels were drawn from the same predictions.
     checkpoint : path, optional
         Folder for finished parts of sums over pairs, from which the same call resumes bit for bit.
+    negligible : float
+        Size in units of a probability, below which the verdict calls an error real but small.
     **options
         on_invalid, tolerance, block_rows, scheduler, memory_limit, progress: see `Session.open`.
 
@@ -125,8 +130,10 @@ def evaluate(
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
         interval, floor = session_intervals(session, interval, floor)
-        target = session.source.target
-        chosen = listed(default_estimators(target) if estimators is None else estimators)
+        if estimators is None:
+            chosen = with_equal_mass(session, default_estimators(session.source.target))
+        else:
+            chosen = listed(estimators)
         names = labels(chosen)
         groupings = listed_groups(group_by) or (None,)
         if checkpoint is not None and len(groupings) > 1:
@@ -138,7 +145,15 @@ def evaluate(
             result = run.scan(needed_statistics(run, interval, floor))
             passes.append(evaluation_of(run, names, result, interval, started, checkpoint, floor))
             started = time.perf_counter()
-        return replace(passes[0], others=tuple(passes[1:]))
+        evaluation = replace(passes[0], others=tuple(passes[1:]))
+    return judged(evaluation, negligible)
+
+
+def judged(result: Evaluation, negligible: float) -> Evaluation:
+    """The evaluation with the judgement of all of its numbers."""
+    judgement = judgement_of_evaluation(result, negligible=negligible)
+    parameters = {**result.parameters, "negligible": negligible}
+    return replace(result, judgement=judgement, parameters=parameters)
 
 
 def by_group(
@@ -205,7 +220,6 @@ def evaluation_of(
     overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
     return Evaluation(
         estimates=overall,
-        verdict=verdict(overall, outcome["n"], outcome["source"].get("class_names")),
         reliability=None if run.cluster_sums or run.rules.soft else drawn(overall),
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},

@@ -20,11 +20,12 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
-from calibscale.evaluation import evaluation_of, needed_statistics
+from calibscale.evaluation import evaluation_of, judged, needed_statistics
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Evaluation
+from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, default_estimators, listed, resolved
 from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
@@ -265,7 +266,8 @@ class Accumulator:
         assert now._run is not None and now._source is not None and now._scan is not None  # noqa: PT018
         result = finished(now._scan, now._scan.merge(now._total, now._recent))
         run = replace(now._run, source=replace(now._source, rows=self.rows))
-        evaluation = evaluation_of(run, labels_of(self._requested), result, self._interval, started)
+        names = labels_of(self._requested)
+        evaluation = judged(evaluation_of(run, names, result, self._interval, started), NEGLIGIBLE)
         if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
             return evaluation
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"

@@ -14,14 +14,19 @@ from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import Coverage, PITKuiper, QuantileECE
 from calibscale.estimators.scores import ConfidenceGap
 from calibscale.estimators.skce import JKCE, KCE
+from calibscale.estimators.vector_bins import CWCE2
 from calibscale.evaluation import by_groups, evaluate
-from calibscale.formatting import number, p_is
+from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.inference import calibration_test
-from calibscale.inference.multiple_testing import WIDEST, StepDown, direction
+from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.resampling import resampling
+from calibscale.inference.verdict import judgement_of_evaluation
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import Check, TestResult
+from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Session, SessionOptions, verb
+
+_MAX_CLASSES = 100  # of class-wise bins, whose replicates take time with the number of classes
 
 
 @verb
@@ -32,6 +37,7 @@ def check(
     n_replicates: int = 999,
     confidence_level: float = 0.95,
     seed: int = 0,
+    negligible: float = NEGLIGIBLE,
     **options: Unpack[SessionOptions],
 ) -> Check:
     """Check whether predictions are calibrated: a verdict in one sentence, and what supports it.
@@ -56,6 +62,8 @@ def check(
         Level of the intervals; tests use α = 1 − `confidence_level`.
     seed : int
         Seed of the draws and of the groups of rows of the intervals.
+    negligible : float
+        Size in units of a probability, below which the verdict calls an error real but small.
 
     Raises
     ------
@@ -72,28 +80,40 @@ def check(
     """
     started = time.perf_counter()
     intervals = resampling("jackknife", confidence_level=confidence_level, seed=seed)
-    estimators: list[Estimator] = [ConfidenceGap(), ECE(), TCE2Debiased(), JKCE(seed=seed)]
-    tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
     with Session.open(source, **options) as session:
-        if session.source.forecast is not None:
+        if session.source.forecast is None:
+            estimators = _of_classes(session, seed)
+            tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
+        else:
             tested = [QuantileECE(), PITKuiper(), KCE(seed=seed)]
             estimators = [*tested, Coverage()]
         data, columns = by_groups(session, group_by)
-        first = evaluate(data, estimators, group_by=columns, interval=intervals, floor=False)
+        first = evaluate(
+            data, estimators, group_by=columns, interval=intervals, floor=False,
+            negligible=negligible,
+        )  # fmt: skip
         tests = calibration_test(session, tested, n_replicates=n_replicates, seed=seed)
     names = [estimate.estimator for estimate in first.estimates]
     adjusted = dict(zip(names, _adjusted(tests.results), strict=False))
-    least = 1 / (n_replicates + 1)
-    verdict = _verdict(first, adjusted, 1 - confidence_level, least)
+    judgement = judgement_of_evaluation(first, joint=adjusted, negligible=negligible)
     same = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
     settings = {"n_replicates": n_replicates, "confidence_level": confidence_level, "seed": seed}
     return Check(
         **same | {
-            "verdict": verdict, "tests": tests.results,
+            "judgement": judgement, "tests": tests.results,
             "adjusted_p_values": adjusted, "seconds": time.perf_counter() - started,
             "parameters": {**settings, **first.parameters},
         }
     )  # fmt: skip
+
+
+def _of_classes(session: Session, seed: int) -> list[Estimator]:
+    """Estimators of predictions of classes."""
+    estimators: list[Estimator] = [ConfidenceGap(), ECE(), TCE2Debiased()]
+    estimators = with_equal_mass(session, estimators)
+    if 2 < session.source.classes <= _MAX_CLASSES:
+        estimators.append(CWCE2())  # the size of errors of classes other than the top label
+    return [*estimators, JKCE(seed=seed)]
 
 
 def _adjusted(tests: Sequence[TestResult]) -> list[float | None]:
@@ -110,28 +130,3 @@ def _adjusted(tests: Sequence[TestResult]) -> list[float | None]:
         for i, p in zip(defined, family.adjusted.tolist(), strict=True):
             adjusted[i] = p
     return adjusted
-
-
-def _verdict(
-    result: Evaluation, adjusted: dict[str, float | None], alpha: float, least: float
-) -> str:
-    """Sentence about the gap if chance does not explain it, else about the other numbers."""
-    if result.n == 0:
-        return "Nothing to judge: there are no rows with a label and a positive weight."
-    gap = next(e for e in result.estimates if e.estimator in ("confidence_gap", "coverage"))
-    p_values = {name: p for name, p in adjusted.items() if p is not None}
-    for name, p in p_values.items():
-        if p <= alpha:
-            value = f"{name} is {number(result[name].value, 3)}"
-            what = f"Miscalibrated though right on average: {value}"
-            if gap.estimator == "coverage":
-                inside, level = 100 * (gap.value or 0.0), 100 * gap.parameters["level"]
-                share = f"{inside:.1f} % of outcomes in the {level:.0f} % intervals"
-                what = f"Miscalibrated: {value}, with {share}"
-            elif name == gap.estimator:
-                what = direction(gap, result.source.get("class_names"))
-            return f"{what}, more than chance explains ({p_is(p, p <= least * (1 + 1e-9))})."
-    few = gap.interval is None or gap.interval.high - gap.interval.low > WIDEST
-    what = f"Too few rows to tell ({result.n:,})" if few else "No miscalibration shown"
-    cited = f" ({p_is(min(p_values.values()))})" if p_values else ""
-    return f"{what}: chance explains errors as large as these{cited}."

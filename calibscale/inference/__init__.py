@@ -25,8 +25,10 @@ from calibscale.inference.nulls import (
     redraws,
     replicates_of,
 )
+from calibscale.inference.verdict import judgement_of_tests
 from calibscale.results import Estimate
 from calibscale.results.inference_results import CalibrationTests, TestResult
+from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
 from calibscale.statistics import States, Statistic
 
@@ -44,6 +46,7 @@ def calibration_test(
     stop_after: int | None = None,
     cluster: str | None = None,
     bandwidths: int = 1,
+    negligible: float = NEGLIGIBLE,
     **options: Unpack[SessionOptions],
 ) -> CalibrationTests:
     """Test whether predictions are calibrated.
@@ -97,6 +100,8 @@ def calibration_test(
         all rows.  It finds waves and local errors about as often as the best bandwidth (seven see
         more than five), and errors of one sign everywhere, for which wide bandwidths are best, less
         often.
+    negligible : float
+        Size in units of a probability, below which the verdict calls an error real but small.
 
     Raises
     ------
@@ -169,7 +174,7 @@ def calibration_test(
                 for first in range(0, len(trials), bandwidths)
             ]
     certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
-    return CalibrationTests(
+    result = CalibrationTests(
         results=tuple(
             replace(
                 run.judged(trial.result(drawn_from.name, drawn_from.seed, certain)), statistic=name
@@ -177,8 +182,9 @@ def calibration_test(
             for trial, name in zip(trials, labels(estimators), strict=True)
         ),
         clusters=run.clusters(one_pass),
-        **run.outcome(one_pass.counts, started),
+        **run.outcome(one_pass.counts, started, negligible=negligible),
     )
+    return replace(result, judgement=judgement_of_tests(result, negligible))
 
 
 def _check(

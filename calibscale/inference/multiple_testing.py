@@ -1,4 +1,4 @@
-"""Verdicts on several tests: adjusted p-values, and the sentence that reports them."""
+"""p-values of several tests, adjusted for their number or combined."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 from scipy.special import gammaincc
 
 from calibscale.data import Floats, Ints
-from calibscale.formatting import name_of
-from calibscale.results import THIS_N, Estimate, Interval
 
 _TIE = 1e-9  # relative, so that rounding does not decide
 
@@ -140,105 +138,3 @@ def _surprise(z: Floats) -> Floats:
     tail = gammaincc(shape, np.maximum(shape + z * np.sqrt(shape), 0.0))
     p = np.where(z.any(axis=1, keepdims=True), np.maximum(tail, 1e-300), 1.0)
     return np.abs(np.log(p))
-
-
-# ---------------------------------------------------------------- Verdicts
-
-
-WIDEST = 0.2  # length of the gap's interval beyond which rows are too few for a verdict
-_ERRORS = ("ece", "tce2_debiased")  # the first with an interval detects errors that cancel
-_MAX_DECIMALS = 9
-
-
-def verdict(
-    estimates: Sequence[Estimate], rows: int, class_names: Sequence[str] | None = None
-) -> str | None:
-    """Summary of whether and how predictions are miscalibrated, from confidence intervals.
-
-    The interval of `confidence_gap` shows whether predictions are too high or too low on average.
-    If it contains 0, the interval of `ece`, or else of `tce2_debiased`, shows errors that cancel,
-    if it covers the population value: at this n the expectation of `ece` is above 0 anyway.
-
-    Parameters
-    ----------
-    rows : int
-        Number of rows from which the estimates were computed.
-    class_names : sequence of str, optional
-        Names of the classes, to name the event of two classes.
-
-    Returns
-    -------
-    str or None
-        None where none of these estimates has an interval.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from calibscale import ECE, ConfidenceGap, evaluate, from_arrays
-    >>> q, y = np.tile([0.9, 0.1, 0.0], (400, 1)), np.where(np.arange(400) % 10 < 6, 0, 2)
-    >>> source = from_arrays(probabilities=q, labels=y)
-    >>> estimates = evaluate(source, [ConfidenceGap(), ECE()], interval="jackknife").estimates
-    >>> verdict(estimates, 400)
-    'Overconfident by 30.0 points: the 95 % interval of the gap, 25.2 to 35.0 points, excludes 0.'
-    """
-    by_name = {name_of(e.estimator): e for e in reversed(estimates)}
-    judged = [by_name[name] for name in ("confidence_gap", *_ERRORS) if name in by_name]
-    if judged and rows == 0:
-        return "Nothing to judge: there are no rows with a label and a positive weight."
-    intervals = {
-        name_of(e.estimator): e.interval
-        for e in judged
-        if e.interval is not None and e.interval.covers != THIS_N
-    }
-    gap = intervals.pop("confidence_gap", None)
-    if gap is not None and not gap.low <= 0.0 <= gap.high:
-        return f"{direction(by_name['confidence_gap'], class_names)}: {_gap(gap)}, excludes 0."
-    error, interval = next(iter(intervals.items()), ("", None))
-    if interval is not None and interval.low > 0.0:
-        on_average = "" if gap is None else " though right on average"
-        also = "" if gap is None else f", that of the gap, {_points(gap)} points, does not"
-        return f"Miscalibrated{on_average}: {_error(error, interval)}, excludes 0{also}."
-    if gap is not None and gap.high - gap.low > WIDEST:
-        return f"Too few rows to tell ({rows:,}): {_gap(gap)}, is wider than 20."
-    if gap is not None:
-        also = "" if interval is None else f", and so does that of {error}"
-        return f"No miscalibration shown: {_gap(gap)}, includes 0{also}."
-    if interval is not None:
-        return f"No miscalibration shown: {_error(error, interval)}, reaches 0."
-    return None
-
-
-def direction(gap: Estimate, class_names: Sequence[str] | None) -> str:
-    """Direction and size of the gap."""
-    assert gap.value is not None
-    decimals = 1 if gap.interval is None else _decimals(gap.interval)
-    size = f"{100 * abs(gap.value):.{decimals}f} points"
-    if gap.notion == "positive":
-        event = f"“{class_names[1]}”" if class_names else "the event"
-        return f"Predicts {event} too {'often' if gap.value > 0 else 'rarely'} by {size}"
-    return f"{'Over' if gap.value > 0 else 'Under'}confident by {size}"
-
-
-def _gap(interval: Interval) -> str:
-    return f"the {100 * interval.level:g} % interval of the gap, {_points(interval)} points"
-
-
-def _error(name: str, interval: Interval) -> str:
-    ends = f"{interval.low:.3g} to {interval.high:.3g}"
-    return f"the {100 * interval.level:g} % interval of {name}, {ends}"
-
-
-def _points(interval: Interval) -> str:
-    """Ends of an interval in percentage points, without the unit."""
-    decimals = _decimals(interval)
-    ends = (f"{100 * end:z.{decimals}f}" for end in (interval.low, interval.high))
-    return " to ".join(ends).replace("-", "−")
-
-
-def _decimals(interval: Interval) -> int:
-    """Decimals of percentage points: two digits of the length, one of an end that excludes 0."""
-    sizes = [(interval.high - interval.low) / 10.0]
-    if not interval.low <= 0.0 <= interval.high:
-        sizes.append(min(abs(interval.low), abs(interval.high)))
-    needed = [-math.floor(math.log10(100.0 * size)) for size in sizes if size > 0]
-    return min(max(0, *needed), _MAX_DECIMALS) if needed else 0

@@ -16,6 +16,7 @@ from calibscale.data import Floats, Ints
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.resampling import Jackknife, Resampling, Stacked, group_of
+from calibscale.inference.verdict import sentence_of_ranking
 from calibscale.kernels import random_draws
 from calibscale.ranking.model_estimates import (
     DRAWS,
@@ -143,17 +144,19 @@ def rank(
     probabilities, p_order = chances or (np.empty((0, 0)), None)
     compared = _compare_models(defined, jackknife, estimator)
     places = ranks([model.value for model in defined])
+    ranked = tuple(
+        model.ranked(
+            places[place] if place < len(places) else None,
+            tuple(probabilities[place].tolist()) if place < len(probabilities) else (),
+            run,
+        )
+        for place, (model, run) in enumerate(zip(models, runs, strict=True))
+    )
     return Ranking(
         estimator=estimator.name,
         notion=models[0].estimate.notion,
-        models=tuple(
-            model.ranked(
-                places[place] if place < len(places) else None,
-                tuple(probabilities[place].tolist()) if place < len(probabilities) else (),
-                run,
-            )
-            for place, (model, run) in enumerate(zip(models, runs, strict=True))
-        ),
+        verdict=sentence_of_ranking(estimator.name, ranked, compared),
+        models=ranked,
         differences=compared,
         agreement=agreements,
         p_order=p_order,

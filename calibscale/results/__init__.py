@@ -375,6 +375,22 @@ class Estimate(Tabular, Declared):
         return "a negative value has no root" if self.squared and self.root is None else None
 
 
+@dataclass(frozen=True)
+class ImpossibleLabels(Declared):
+    """Rows whose label or outcome has the predicted probability 0.
+
+    Such a row refutes calibration, whatever the other rows are.
+
+    Attributes
+    ----------
+    count, first_row : int
+        Number of such rows, and number of the first of them in the source.
+    """
+
+    count: Count
+    first_row: Count
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceRows(Declared):
     """Source of a result, and the numbers of its rows.
@@ -384,12 +400,15 @@ class SourceRows(Declared):
     n, n_dropped, n_unlabelled : int
         Numbers of rows used (of positive weight), dropped as invalid (by reason in `dropped`), and
         not yet labelled.
+    impossible : ImpossibleLabels or None
+        Rows whose label has the predicted probability 0; None if there are none.
     """
 
     source: Source
     n: Count
     n_unlabelled: Count
     dropped: dict[str, Count]
+    impossible: Later[Omitted[ImpossibleLabels | None]] = None
 
     @property
     def n_dropped(self) -> Computed[Count]:

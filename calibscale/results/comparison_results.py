@@ -222,8 +222,8 @@ class RankedModel(SourceRows):
     Attributes
     ----------
     rank : int or None
-        1 is the best calibrated model; models with equal estimates share a rank; None where the
-        estimate is not defined.
+        1 is the model with the smallest estimate; models with equal estimates share a rank; None
+        where the estimate is not defined.
     estimate : Estimate
         The estimate with its interval.
     probabilities : tuple of float
@@ -366,7 +366,7 @@ class Agreement(Declared):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Ranking(Labelled[RankedModel], Outcome):
-    """Models from the best calibrated to the worst.
+    """Models from the smallest estimate to the largest.
 
     Attributes
     ----------
@@ -382,6 +382,8 @@ class Ranking(Labelled[RankedModel], Outcome):
         Whether all models have the same rows and labels.
     notes : tuple of str
         Reasons to trust the ranking less.
+    verdict : str or None
+        Sentence about the first model, which names what the models are ranked by.
 
     Examples
     --------
@@ -409,6 +411,7 @@ class Ranking(Labelled[RankedModel], Outcome):
     p_order: Share | None
     differences: tuple[Difference, ...]
     agreement: tuple[Agreement, ...]
+    verdict: Later[str | None] = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from calibscale.results import (
     key,
 )
 from calibscale.results.exported import Row, Tabular
+from calibscale.results.verdict_results import Judgement
 
 _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
 
@@ -216,7 +217,10 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     estimates : tuple of Estimate
         Estimates in the order of the requested estimators.
     verdict : str or None
-        One-sentence summary of the intervals by `multiple_testing.verdict`.
+        The sentence of `judgement`.
+    judgement : Judgement or None
+        What the estimates of all rows and of groups say together, see
+        `calibscale.inference.verdict`; None if none has an interval, a noise floor or a p-value.
     reliability : Diagram or None
         Reliability diagram of the first binned error of one probability.
     clusters : Clusters or None
@@ -240,12 +244,17 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     parts: ClassVar[tuple[str, str]] = ("estimates", "estimator")
 
     estimates: Annotated[tuple[Estimate, ...], key("results")]
-    verdict: Later[str | None]
     reliability: Later[Diagram | None]
     clusters: Later[Omitted[Clusters | None]] = None
     group_by: Hidden[str | None] = None
     groups: Hidden[dict[float, tuple[Estimate, ...]]] = field(default_factory=dict)
     others: Hidden[tuple[Evaluation, ...]] = ()
+    judgement: Later[Omitted[Judgement | None]] = None
+
+    @property
+    def verdict(self) -> Later[Computed[str | None]]:
+        """The sentence of `judgement`."""
+        return None if self.judgement is None else self.judgement.sentence
 
     @property
     def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUPS]:

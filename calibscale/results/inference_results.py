@@ -30,6 +30,7 @@ from calibscale.results import (
     key,
 )
 from calibscale.results.evaluation_results import Clusters, Evaluation
+from calibscale.results.verdict_results import Judgement
 
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values
 
@@ -108,6 +109,12 @@ class SingleTest(Outcome, SourceRows):
     parameters: Annotated[dict[str, Any], key("run")]
     test: Inline[TestResult]
     clusters: Later[Omitted[Clusters | None]] = None
+    judgement: Later[Omitted[Judgement | None]] = None
+
+    @property
+    def verdict(self) -> Later[Computed[str | None]]:
+        """The sentence of `judgement`."""
+        return None if self.judgement is None else self.judgement.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +125,10 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
     ----------
     results : tuple of TestResult
         Results in the order of the requested statistics.
+    verdict : str or None
+        The sentence of `judgement`.
+    judgement : Judgement or None
+        What the tests say together; None if none has a p-value.
 
     Examples
     --------
@@ -135,6 +146,12 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
 
     results: Annotated[tuple[TestResult, ...], key("tests")]
     clusters: Later[Omitted[Clusters | None]] = None
+    judgement: Later[Omitted[Judgement | None]] = None
+
+    @property
+    def verdict(self) -> Later[Computed[str | None]]:
+        """The sentence of `judgement`."""
+        return None if self.judgement is None else self.judgement.sentence
 
     def __repr__(self) -> str:
         tests = ", ".join(f"{r.statistic}: p={r.p_value}" for r in self.results)
@@ -254,8 +271,6 @@ class Check(Evaluation):
 
     Attributes
     ----------
-    verdict : str
-        One-sentence summary of the tests.
     tests : tuple of TestResult
         Tests of the estimates, in their order; the gap is tested by its size, `ece` with one bin.
     adjusted_p_values : dict

@@ -21,7 +21,7 @@ from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.formatting import parse
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.kernels.tile_strips import LANES
-from calibscale.results import Floats, Ints
+from calibscale.results import Bools, Floats, Ints
 
 # reasons for which a row is invalid, beside those of `row_sums`
 BAD_SCALE, CROSSING, OUTCOME = 10, 11, 12
@@ -298,6 +298,13 @@ class Forecast(ABC):
     @abstractmethod
     def crps(self, values: Floats, y: Floats) -> Floats:
         """Continuous ranked probability score ∫(F(t) − 1{y ≤ t})² dt (c,)."""
+
+    def impossible(self, values: Floats, y: Floats) -> Bools:
+        """Whether the prediction gives an outcome the probability 0 (c,).
+
+        Quantiles and ensembles do not say what lies beyond them, and densities are positive.
+        """
+        return np.zeros(len(y), np.bool_)
 
     def log_score(self, values: Floats, y: Floats) -> Floats:
         """−log of the density at the outcome (c,); an OptionError if there is no density."""

@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.data.forecasts import CROSSING, Forecast
 from calibscale.errors import OptionError, require
 from calibscale.kernels import row_sums, waves
-from calibscale.results import Floats, Ints
+from calibscale.results import Bools, Floats, Ints
 
 
 class _PiecewiseUniform(Forecast):
@@ -195,6 +195,16 @@ class HistogramForecast(_PiecewiseUniform):
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
         return values, np.broadcast_to(np.array(self.edges), (len(values), len(self.edges)))
 
+    def impossible(self, values: Floats, y: Floats) -> Bools:
+        edges = np.array(self.edges)
+        last = len(edges) - 2
+        i = np.arange(len(y))
+        # an outcome on an edge belongs to the bins on both sides of it
+        below = np.clip(np.searchsorted(edges, y, side="left") - 1, 0, last)
+        above = np.clip(np.searchsorted(edges, y, side="right") - 1, 0, last)
+        outside = (y < edges[0]) | (y > edges[-1])
+        return outside | ((values[i, below] == 0) & (values[i, above] == 0))
+
 
 @dataclass(frozen=True)
 class OrdinalForecast(Forecast):
@@ -268,6 +278,9 @@ class OrdinalForecast(Forecast):
         if reason == row_sums.LABEL_RANGE:
             return f"its label is {y:g}, outside 0..{self.classes - 1} (−1: not yet known)"
         return super().explained(reason, values, y)
+
+    def impossible(self, values: Floats, y: Floats) -> Bools:
+        return values[np.arange(len(y)), y.astype(np.int64)] == 0
 
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         F = np.column_stack([np.zeros(len(y)), self.embedded(values, y)])

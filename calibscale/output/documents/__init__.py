@@ -135,17 +135,16 @@ def reliability(result: dict[str, Any]) -> doc.Article:
 def test(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale test``."""
     tests = result["tests"]
-    p_values = [(t, t["p_value"]) for t in tests if t["p_value"] is not None]
-    small, count = [(t, p) for t, p in p_values if p <= _ALPHA], len(p_values)
-    cited = sorted(small or p_values, key=lambda one: one[1])
-    texts = [
-        f"{t['statistic']} {formatting.p_is(p, comparisons.is_smallest_p(t))}" for t, p in cited
-    ]
-    verdict = "Evidence of miscalibration" if small else "No evidence of miscalibration"
-    if count > 1:
-        verdict += f" in {len(small)} of {count} tests" if small else f" in {count} tests"
-    verdict = f"{verdict}: {formatting.joined(texts, 4)}" if p_values else "No test has a p-value"
-    several = ("The p-values are not adjusted for the number of tests.",) * (count > 1)
+    p_values = [t["p_value"] for t in tests if t["p_value"] is not None]
+    if result.get("verdict"):
+        verdict = result["verdict"].removesuffix(".")
+    elif p_values:  # a result of a version without verdicts
+        verdict = f"The smallest p-value is {formatting.p_value(min(p_values))}"
+    else:
+        verdict = "No test has a p-value"
+    several: tuple[str, ...] = ()
+    if len(p_values) > 1:
+        several = ("The p-values of the table are not adjusted for the number of tests.",)
     run = result.get("run") or result["parameters"] or {}
     own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
     seed = tests[0]["seed"] if tests else None
@@ -206,15 +205,12 @@ def ranking(result: dict[str, Any]) -> doc.Article:
     models = sorted(result["models"], key=lambda m: (m["rank"] is None, m["rank"]))
     level = (result["parameters"] or {}).get("level")
     level = level if isinstance(level, int | float) else None
-    verdict = "No model has a value"
-    if models and models[0]["rank"] is not None:
-        first = [m["name"] for m in models if m["rank"] == models[0]["rank"]]
-        several = sum(m["rank"] is not None for m in models) > 1
-        verb = "is" if len(first) == 1 else "are equally"
-        verdict = f"{formatting.joined(first)} {verb} the best calibrated of "
-        verdict += formatting.plural(len(models), "model")
-        best = models[0]["p_best"] if len(first) == 1 and several else None
-        verdict += f" with probability {formatting.probability(best)}" if best is not None else ""
+    if result.get("verdict"):
+        verdict = result["verdict"].removesuffix(".")
+    elif models and models[0]["rank"] is not None:  # a result of a version without verdicts
+        verdict = f"{models[0]['name']} has the smallest {result['estimator']}"
+    else:
+        verdict = "No model has a value"
     sentences = []
     if len(result["differences"]) > 1:
         differ = sum(bool(d["distinguishable"]) for d in result["differences"])

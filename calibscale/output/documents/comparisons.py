@@ -135,7 +135,7 @@ def ranking_blocks(
     rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
     figure = interval_figure(
         [IntervalPanel(by, rows)], f"Models by {by}",
-        f"{by} of each model, best calibrated first. If bars overlap, the order is uncertain.",
+        f"{by} of each model, smallest first. If bars overlap, the order is uncertain.",
         f"models by {by}", ("quantity", "model", "value", interval_name(level)), point=by,
     )  # fmt: skip
     return [doc.Figures((figure,)), _models_table(models, by, level), *map(doc.Paragraph, notes)]

@@ -1,0 +1,39 @@
+"""Equal-mass bins beside those of equal width, where the latter hold most rows in one bin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from calibscale.data import default_notion
+from calibscale.estimators.base import Estimator
+from calibscale.estimators.binned import ECE, TCE2Debiased
+from calibscale.session import Session
+
+_CROWDED = 0.8  # share of the rows in one bin, from which a binned error is little but the gap
+
+
+def with_equal_mass(session: Session, estimators: Sequence[Estimator]) -> list[Estimator]:
+    """The estimators, with `ece` and `tce2_debiased` in equal-mass bins if those are needed.
+
+    Of rare events, nearly all predictions lie in the first of 15 bins of equal width: the binned
+    error is then that of the mean.  A sample of the rows decides.
+    """
+    if session.source.forecast is not None or not _is_crowded(session):
+        return list(estimators)
+    completed: list[Estimator] = []
+    for estimator in estimators:
+        completed.append(estimator)
+        if estimator in (ECE(), TCE2Debiased()):
+            completed.append(replace(estimator, edges="equal-mass"))
+    return completed
+
+
+def _is_crowded(session: Session) -> bool:
+    """Whether most predictions of a sample lie in one of the default bins of equal width."""
+    notion = default_notion(session.source.classes)
+    p = session.profile.sample(notion).points
+    counts, _ = np.histogram(p, ECE().bins, (0.0, 1.0))
+    return p.size > 0 and bool(counts.max() > _CROWDED * p.size)
