@@ -25,7 +25,7 @@ from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.results import Estimate, ImpossibleLabels
+from calibscale.results import Estimate, ImpossibleRows
 from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics import PassResult, Statistic, scan, scan_of
 from calibscale.statistics.cluster_sums import ClusterSums, described
@@ -233,7 +233,7 @@ class Session:
             "n": counts.used,
             "n_unlabelled": counts.unlabelled,
             "dropped": counts.dropped,
-            "impossible": impossible_labels(counts),
+            "impossible": impossible_rows(counts),
             "source": self.source.describe(),
             "seconds": time.perf_counter() - started,
             "versions": versions(),
@@ -337,11 +337,11 @@ def resolved(
         )
 
 
-def impossible_labels(counts: RowCounts) -> ImpossibleLabels | None:
+def impossible_rows(counts: RowCounts) -> ImpossibleRows | None:
     """Rows of a pass whose label has the predicted probability 0; None if there are none."""
     if counts.first_impossible is None:
         return None
-    return ImpossibleLabels(counts.impossible, counts.first_impossible)
+    return ImpossibleRows(counts.impossible, counts.first_impossible)
 
 
 def versions() -> dict[str, str]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import calibscale as cs
-from calibscale import ECE, JKCE, ConfidenceGap, TCE2Debiased
+from calibscale import CWCE2, ECE, JKCE, ConfidenceGap, TCE2Debiased
 from calibscale.output.document import Section
 from calibscale.output.documents import document
 from calibscale.output.report import report
@@ -31,14 +31,14 @@ def source(temperature, n=2000, seed=0, **columns):
     [
         (2.0, 2000, "Overconfident by"),
         (0.5, 2000, "Underconfident by"),
-        (1.0, 2000, "No miscalibration shown: chance explains errors as large as these (p = "),
-        (1.0, 30, "Too few rows to tell (30): chance explains"),
+        (1.0, 2000, "No miscalibration shown: chance explains all 5 numbers (smallest adjusted"),
+        (1.0, 30, "Too few rows to tell (30): only an average error of "),
     ],
 )
 def test_verdict__says_what_chance_does_not_explain(temperature, n, verdict):
     result = cs.check(source(temperature, n), n_replicates=99)
     assert result.verdict.startswith(verdict)
-    explained = "more than chance explains (p ≤ 0.01)." in result.verdict
+    explained = "more than chance explains (p = 0.01 among 5 numbers)" in result.verdict
     assert explained == (temperature != 1)
 
 
@@ -47,14 +47,14 @@ def test_verdict__finds_errors_that_cancel():
     p = np.repeat([0.4, 0.6], 500)
     y = np.concatenate([np.arange(500) % 10 < 7, np.arange(500) % 10 < 3]).astype(int)
     result = cs.check(cs.from_arrays(probabilities=p, labels=y, binary=True), n_replicates=99)
-    assert result.verdict.startswith("Miscalibrated though right on average: ece is 0.300, more")
+    assert result.verdict.startswith("Miscalibrated by 30.0 points though right on average (ece,")
     assert result.adjusted_p_values["confidence_gap"] == 1.0
 
 
 @pytest.mark.long
 def test_numbers__are_those_of_evaluate_and_of_tests():
     data = source(1.1)
-    estimators = [ConfidenceGap(), ECE(), TCE2Debiased(), JKCE()]
+    estimators = [ConfidenceGap(), ECE(), TCE2Debiased(), CWCE2(), JKCE()]
     with cs.Session.open(data, block_rows=700) as session:
         result = cs.check(session, n_replicates=99)
         estimates = cs.evaluate(session, estimators, interval="jackknife", floor=False).estimates
@@ -88,7 +88,7 @@ def test_document__has_numbers_p_values_diagram_and_groups():
     region = np.array(["north", "south"])[rng.integers(0, 2, 2000)]
     age = rng.uniform(18, 80, 2000).round(1)
     table = pa.table({"region": region, "age": age})
-    result = cs.check(source(2.0, covariates=table), group_by=["region", "age:2"], n_replicates=19)
+    result = cs.check(source(2.0, covariates=table), group_by=["region", "age:2"], n_replicates=99)
     value = json.loads(json.dumps(result.to_dict()))
     assert value["schema"] == "calibscale.check/1"
     assert [g["name"] for g in value["groups"]["values"]] == ["north", "south"]

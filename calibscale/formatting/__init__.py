@@ -262,6 +262,8 @@ def group(column: str | None, value: float | str | None) -> str:
     if value is None:
         return "all rows"
     shown = f"{value:.10g}" if isinstance(value, int | float) else value
+    if column is not None and shown.startswith(f"{grouped_column(column)} "):
+        return shown  # a range or period, which names its column
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 
 

@@ -33,7 +33,7 @@ _CROWDED = 0.8  # share of the rows in one bin, from which a binned error is lit
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class Indication:
     """What one number says about calibration.
 
     Attributes
@@ -103,7 +103,7 @@ def evidence_of_estimates(
     alpha: float,
     joint: Mapping[str, float | None] | None = None,
     group: str | None = None,
-) -> list[Evidence]:
+) -> list[Indication]:
     """Evidence of the estimates that say something about calibration.
 
     Parameters
@@ -124,10 +124,10 @@ def evidence_of_estimates(
     return known
 
 
-def evidence_of_tests(tests: Iterable[TestResult], alpha: float) -> list[Evidence]:
+def evidence_of_tests(tests: Iterable[TestResult], alpha: float) -> list[Indication]:
     """Evidence of tests that are not adjusted for each other."""
     return [
-        Evidence(
+        Indication(
             test.statistic, test.notion, test.p_value, test.p_value <= alpha, test.value,
             _size(name_of(test.statistic), test.value, 0.0, None, None),
         )
@@ -136,7 +136,7 @@ def evidence_of_tests(tests: Iterable[TestResult], alpha: float) -> list[Evidenc
     ]  # fmt: skip
 
 
-def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Evidence | None:
+def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Indication | None:
     name, value = name_of(estimate.estimator), estimate.value
     if value is None or not math.isfinite(value) or name in SCORES:
         return None
@@ -150,7 +150,7 @@ def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Evid
     excluded = interval is not None and null is not None and _excludes(interval, null)
     above_floor = estimate.floor is not None and value > estimate.floor.high
     noise = None if estimate.floor is None else estimate.floor.mean
-    return Evidence(
+    return Indication(
         estimate.estimator,
         estimate.notion,
         p_value,

@@ -18,12 +18,12 @@ from scipy.special import ndtri
 from calibscale.formatting import joined, name_of, number, one_line, percent, plural, probability
 from calibscale.inference.evidence import (
     SCORES,
-    Evidence,
+    Indication,
     evidence_of_estimates,
     evidence_of_tests,
     largest_crowded,
 )
-from calibscale.results import Estimate, ImpossibleLabels
+from calibscale.results import Estimate, ImpossibleRows
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.evaluation_results import Diagram, Evaluation, ReliabilityBin
 from calibscale.results.inference_results import CalibrationTests
@@ -52,11 +52,11 @@ _MANY = 3  # names in a sentence
 class _Facts:
     """What a judgement follows from."""
 
-    evidence: Sequence[Evidence]
+    evidence: Sequence[Indication]
     rows: int
     alpha: float
     negligible: float
-    impossible: ImpossibleLabels | None = None
+    impossible: ImpossibleRows | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
     diagram: Diagram | None = None
     estimates: Sequence[Estimate] = ()
@@ -67,14 +67,14 @@ class _Facts:
         return len(self.evidence)
 
     @property
-    def overall(self) -> list[Evidence]:
+    def overall(self) -> list[Indication]:
         return [one for one in self.evidence if one.group is None]
 
     @property
-    def groups(self) -> list[Evidence]:
+    def groups(self) -> list[Indication]:
         return [one for one in self.evidence if one.group is not None]
 
-    def adjusted(self, one: Evidence) -> float:
+    def adjusted(self, one: Indication) -> float:
         """p-value adjusted for the other numbers."""
         family = self.overall if one.group is None else self.groups
         joint = any(other.joint for other in family)
@@ -83,16 +83,16 @@ class _Facts:
         return min(1.0, one.p_value * units * (2 if both else 1))
 
     @property
-    def found(self) -> list[Evidence]:
+    def found(self) -> list[Indication]:
         """Numbers that chance does not explain, though many were looked at."""
         return [one for one in self.evidence if self.adjusted(one) <= self.alpha]
 
-    def numbered(self, name: str) -> Evidence | None:
+    def numbered(self, name: str) -> Indication | None:
         """Evidence of an estimator on all rows."""
         return next((one for one in self.overall if one.name == name), None)
 
     @property
-    def directed(self) -> Evidence | None:
+    def directed(self) -> Indication | None:
         """Evidence of the gap, or of the coverage of forecasts."""
         return next((one for one in self.overall if one.directed), None)
 
@@ -133,8 +133,7 @@ def judgement_of_evaluation(
     evidence = evidence_of_estimates(result.estimates, alpha, joint)
     for one in (result, *result.others):
         for key, estimates in one.groups.items():
-            name = one_line(str(getattr(key, "name", f"{float(key):.10g}")))
-            where = f"{one.group_by}\u00a0=\u00a0{name}"
+            where = group(one.group_by, one_line(str(getattr(key, "name", f"{float(key):.10g}"))))
             evidence += evidence_of_estimates(estimates, alpha, group=where)
     facts = _Facts(
         evidence, result.n, alpha, negligible, result.impossible, result.source,
@@ -163,7 +162,7 @@ def _judged(facts: _Facts) -> Judgement | None:
     return judgement
 
 
-def _refuted(facts: _Facts, impossible: ImpossibleLabels, judgement: Judgement | None) -> Judgement:
+def _refuted(facts: _Facts, impossible: ImpossibleRows, judgement: Judgement | None) -> Judgement:
     """Judgement of labels of probability 0, with the sentence about the numbers if it agrees."""
     forecasts = facts.source.get("forecast") is not None
     label, predictions = ("outcome", "forecasts") if forecasts else ("label", "predictions")
@@ -206,7 +205,7 @@ def _of_numbers(facts: _Facts) -> Judgement:
     return replace(judgement, sentence=f"{sentence} {crowded}" if crowded else sentence)
 
 
-def _deciding(facts: _Facts, found: Sequence[Evidence]) -> Evidence:
+def _deciding(facts: _Facts, found: Sequence[Indication]) -> Indication:
     """The number whose size is cited: of all rows before groups, and known before unknown sizes.
 
     The gap says in which direction predictions are wrong, and is cited unless the error is more
@@ -228,18 +227,43 @@ def _deciding(facts: _Facts, found: Sequence[Evidence]) -> Evidence:
     return sized[0]
 
 
-def _is_small(facts: _Facts, found: Sequence[Evidence]) -> bool:
-    """Whether the size of every error is known to be below the size that matters."""
+# Notions whose errors are bounded by those of other notions with a size: for two classes all
+# three judge the same probability.
+_COVERED_BY = {
+    "canonical": ("class_wise", "positive"),
+    "class_wise": ("positive",),
+}
+
+
+def _is_small(facts: _Facts, found: Sequence[Indication]) -> bool:
+    """Whether the size of every error is known to be below the size that matters.
+
+    A number in units of its own, such as that of a kernel error, has the size of a binned error of
+    the same predictions.
+    """
     return all(
-        one.size is not None and one.size.largest < facts.negligible
-        for one in _sized_where_possible(found)
+        _has_small_size(facts, one)
+        if one.size is not None
+        else any(_has_small_size(facts, other) for other in _same_predictions(facts, one))
+        for one in found
     )
 
 
-def _sized_where_possible(found: Sequence[Evidence]) -> list[Evidence]:
-    """Numbers with a size, and those without one whose notion no sized number has."""
-    notions = {(one.group, one.notion) for one in found if one.size is not None}
-    return [one for one in found if one.size is not None or (one.group, one.notion) not in notions]
+def _has_small_size(facts: _Facts, one: Indication) -> bool:
+    return one.size is not None and one.size.largest < facts.negligible
+
+
+def _same_predictions(facts: _Facts, one: Indication) -> list[Indication]:
+    """Numbers with a size and without a direction that judge at least what the number judges."""
+    notions = (one.notion, *_COVERED_BY.get(one.notion, ()))
+    return [
+        other
+        for other in facts.evidence
+        if other.group == one.group
+        and other.notion in notions
+        and other.size is not None
+        and not other.directed
+    ]
 
 
 def _detectable(facts: _Facts) -> float | None:
@@ -255,7 +279,7 @@ def _detectable(facts: _Facts) -> float | None:
 # ---------------------------------------------------------------- sentences
 
 
-def _error(facts: _Facts, decided: Evidence, state: str) -> str:
+def _error(facts: _Facts, decided: Indication, state: str) -> str:
     """Sentence about an error that chance does not explain."""
     cited = f"more than chance explains ({_cited(facts, decided)})"
     if decided.directed and decided.group is None:
@@ -272,7 +296,7 @@ def _error(facts: _Facts, decided: Evidence, state: str) -> str:
     return f"{text}."
 
 
-def _direction(facts: _Facts, gap: Evidence) -> str:
+def _direction(facts: _Facts, gap: Indication) -> str:
     """Direction and size of the gap, or of the coverage."""
     assert gap.size is not None
     size = f"{_points(gap.size)}{_ends(gap)}"
@@ -285,7 +309,7 @@ def _direction(facts: _Facts, gap: Evidence) -> str:
     return f"{'Over' if gap.value > 0 else 'Under'}confident by {size}"
 
 
-def _coverage(coverage: Evidence) -> str:
+def _coverage(coverage: Indication) -> str:
     """Share of outcomes in the intervals of forecasts, and that of calibrated ones."""
     details = coverage.details or {}
     level, expected = details.get("level", 0.0), details.get("expected", 0.0)
@@ -295,7 +319,7 @@ def _coverage(coverage: Evidence) -> str:
     )
 
 
-def _miscalibrated(facts: _Facts, decided: Evidence) -> str:
+def _miscalibrated(facts: _Facts, decided: Indication) -> str:
     """Size of an error without a direction, or of a group."""
     if decided.group is not None:
         within = replace(decided, group=None)
@@ -309,25 +333,25 @@ def _miscalibrated(facts: _Facts, decided: Evidence) -> str:
     return _sized(decided, " though right on average")
 
 
-def _sized(one: Evidence, though: str = "") -> str:
+def _sized(one: Indication, though: str = "") -> str:
     """“Miscalibrated by 5.1 points (ece, 95 % interval 4.2 to 6.0)”, or with the number itself."""
     if one.size is None:
         return f"Miscalibrated{though}: {one.label} is {number(one.value, 3)}{_ends(one)}"
     return f"Miscalibrated by {_points(one.size)}{though} ({_named(one)}{_interval_text(one)})"
 
 
-def _named(one: Evidence) -> str:
+def _named(one: Indication) -> str:
     squared = one.size is not None and abs(one.size.value - one.value) > 1e-12 * abs(one.value)
     by_class = " summed over classes" if one.notion == "class_wise" else ""
     return f"root of {one.label}{by_class}" if squared else one.label
 
 
-def _interval_text(one: Evidence) -> str:
+def _interval_text(one: Indication) -> str:
     text = _ends(one)
     return f", {text[2:-1]}" if text else ""
 
 
-def _ends(one: Evidence) -> str:
+def _ends(one: Indication) -> str:
     """Interval in brackets: in points if the number has a size, else as it is."""
     if one.interval is None:
         return ""
@@ -360,7 +384,7 @@ def _decimals(size: ErrorSize) -> int:
     return min(max(0, *needed), _MAX_DECIMALS) if needed else 0
 
 
-def _cited(facts: _Facts, one: Evidence) -> str:
+def _cited(facts: _Facts, one: Indication) -> str:
     """Adjusted p-value, and the number of numbers.
 
     That of the gap is for its direction, other errors share the smallest one of their rows.
@@ -418,7 +442,7 @@ def _unclear(facts: _Facts) -> str:
 # ---------------------------------------------------------------- where the error sits
 
 
-def _where(facts: _Facts, decided: Evidence) -> str:
+def _where(facts: _Facts, decided: Indication) -> str:
     """Bin, level, classes or group with the largest part of the error; empty if unknown."""
     if decided.group is not None:
         return ""
@@ -431,7 +455,7 @@ def _where(facts: _Facts, decided: Evidence) -> str:
     return "; ".join(filter(None, places))
 
 
-def _worst_bin(facts: _Facts, decided: Evidence) -> str:
+def _worst_bin(facts: _Facts, decided: Indication) -> str:
     """Bin of the reliability diagram that contributes most to the error."""
     diagram = facts.diagram
     if diagram is None or diagram.notion != decided.notion:
@@ -457,7 +481,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.2g} %" if 0 < value < 0.1 else f"{100 * value:.0f} %"
 
 
-def _worst_classes(facts: _Facts, decided: Evidence) -> str:
+def _worst_classes(facts: _Facts, decided: Indication) -> str:
     """Classes with more than half of the largest error of a class."""
     by_class = (decided.details or {}).get("by_class")
     if not by_class:

@@ -26,7 +26,7 @@ from calibscale.kernel_sums import RandomFourier
 from calibscale.results import Estimate
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.evaluation_results import Clusters
-from calibscale.session import Run, impossible_labels
+from calibscale.session import Run, impossible_rows
 from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import (
     Fingerprint,
@@ -160,7 +160,7 @@ class EstimatedModel:
         return RankedModel(
             self.name, rank, replace(self.estimate, details={}), probabilities, **scores,
             n=self.counts.used, n_unlabelled=self.counts.unlabelled, dropped=self.counts.dropped,
-            source=run.source.describe(), impossible=impossible_labels(self.counts),
+            source=run.source.describe(), impossible=impossible_rows(self.counts),
         )  # fmt: skip
 
 

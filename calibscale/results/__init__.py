@@ -376,7 +376,7 @@ class Estimate(Tabular, Declared):
 
 
 @dataclass(frozen=True)
-class ImpossibleLabels(Declared):
+class ImpossibleRows(Declared):
     """Rows whose label or outcome has the predicted probability 0.
 
     Such a row refutes calibration, whatever the other rows are.
@@ -400,7 +400,7 @@ class SourceRows(Declared):
     n, n_dropped, n_unlabelled : int
         Numbers of rows used (of positive weight), dropped as invalid (by reason in `dropped`), and
         not yet labelled.
-    impossible : ImpossibleLabels or None
+    impossible : ImpossibleRows or None
         Rows whose label has the predicted probability 0; None if there are none.
     """
 
@@ -408,7 +408,7 @@ class SourceRows(Declared):
     n: Count
     n_unlabelled: Count
     dropped: dict[str, Count]
-    impossible: Later[Omitted[ImpossibleLabels | None]] = None
+    impossible: Later[Omitted[ImpossibleRows | None]] = None
 
     @property
     def n_dropped(self) -> Computed[Count]:

@@ -1,4 +1,4 @@
-"""One-sentence summary of an evaluation."""
+"""The verdict: it follows from all numbers of a result, and never contradicts its table."""
 
 from __future__ import annotations
 
@@ -8,37 +8,69 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.inference.multiple_testing import verdict
-from calibscale.results import Estimate, Interval
+from calibscale.inference.evidence import interval_p_value
+from calibscale.inference.verdict import judgement_of_evaluation, sentence_of_ranking
+from calibscale.results import POPULATION, THIS_N, Estimate, Floor, ImpossibleRows, Interval
+from calibscale.results.evaluation_results import Evaluation
+from calibscale.results.verdict_results import Judgement
 
-GAP, ECE, TCE2 = "confidence_gap", "ece", "tce2_debiased"
-
-
-def _estimate(name: str, value: float, *ends: float, notion: str = "top_label") -> Estimate:
-    interval = Interval(*ends, 0.95, "jackknife", 0, 0.0, "the population") if ends else None
-    return Estimate(name, notion, value, interval=interval, n=5000)
+GAP, ECE, TCE2, JKCE = "confidence_gap", "ece", "tce2_debiased", "jkce"
 
 
-def _verdict(*estimates: Estimate, n: int = 5000, **source: Any) -> str | None:
-    return verdict(estimates, n, source.get("class_names"))
+def _interval(low: float, high: float, covers: str = POPULATION) -> Interval:
+    return Interval(low, high, 0.95, "weighted_counts", 0, (high - low) / 4, covers)
+
+
+def _estimate(
+    name: str,
+    value: float,
+    *ends: float,
+    notion: str = "top_label",
+    floor: tuple[float, float, float] | None = None,
+    covers: str = POPULATION,
+    **details: Any,
+) -> Estimate:
+    return Estimate(
+        name, notion, value, squared=name in (TCE2, JKCE), n=5000, details=details,
+        interval=_interval(*ends, covers) if ends else None,
+        floor=None if floor is None else Floor(floor[0], floor[1], 0.95, floor[2]),
+    )  # fmt: skip
+
+
+def _result(*estimates: Estimate, n: int = 5000, **settings: Any) -> Evaluation:
+    source = {"name": "rows", "kind": "probabilities", "rows": n, "weighted": False}
+    source |= settings.pop("source", {})
+    return Evaluation(
+        estimates=estimates, reliability=None, n=n, n_unlabelled=0, dropped={}, source=source,
+        seconds=0.0, versions={}, parameters={}, **settings,
+    )  # fmt: skip
+
+
+def _judged(*estimates: Estimate, negligible: float = 0.01, **settings: Any) -> Judgement:
+    judgement = judgement_of_evaluation(_result(*estimates, **settings), negligible=negligible)
+    assert judgement is not None
+    return judgement
+
+
+# ---------------------------------------------------------------- sentences
 
 
 @pytest.mark.parametrize(
     ("gap", "message"),
     [
-        ((0.147, 0.139, 0.155), "Overconfident by 14.7 points: the 95 % interval of the gap, "
-         "13.9 to 15.5 points, excludes 0."),
-        ((-0.032, -0.040, -0.024), "Underconfident by 3.2 points: the 95 % interval of the gap, "
-         "−4.0 to −2.4 points, excludes 0."),
-        ((0.00044, 0.00041, 0.00047), "Overconfident by 0.0440 points: the 95 % interval of the "
-         "gap, 0.0410 to 0.0470 points, excludes 0."),
-        ((0.012, 0.00004, 0.024), "Overconfident by 1.200 points: the 95 % interval of the gap, "
-         "0.004 to 2.400 points, excludes 0."),
+        ((0.147, 0.139, 0.155), "Overconfident by 14.7 points (95 % interval 13.9 to 15.5), more "
+         "than chance explains (p < 0.001)."),
+        ((-0.032, -0.040, -0.024), "Underconfident by 3.2 points (95 % interval −4.0 to −2.4), "
+         "more than chance explains (p < 0.001)."),
+        ((0.012, 0.00004, 0.024), "Overconfident by 1.200 points (95 % interval 0.004 to 2.400), "
+         "more than chance explains (p = 0.049)."),
+        ((0.00044, 0.00041, 0.00047), "Real but small: overconfident by 0.0440 points (95 % "
+         "interval 0.0410 to 0.0470), more than chance explains (p < 0.001); less than 1 point."),
     ],
-    ids=["over", "under", "few events", "barely"],
+    ids=["over", "under", "barely", "small"],
 )  # fmt: skip
-def test_verdict__of_a_gap_that_excludes_0(gap: Any, message: str) -> None:
-    assert _verdict(_estimate(GAP, *gap), _estimate(ECE, 0.2, 0.1, 0.3)) == message
+def test_verdict__of_a_gap_that_excludes_0(gap: tuple[float, ...], message: str) -> None:
+    assert _judged(_estimate(GAP, *gap)).sentence == message
 
 
 @pytest.mark.parametrize(
@@ -50,57 +82,295 @@ def test_verdict__of_a_gap_that_excludes_0(gap: Any, message: str) -> None:
     ],
 )  # fmt: skip
 def test_verdict__of_two_classes_names_the_event(gap: Any, source: Any, message: str) -> None:
-    result = _verdict(_estimate(GAP, *gap, notion="positive"), **source)
-    assert result is not None
-    assert result.startswith(message + ": ")
+    sentence = _judged(_estimate(GAP, *gap, notion="positive"), source=source).sentence
+    assert sentence.startswith(message + " (")
 
 
-def test_verdict__of_errors_that_cancel() -> None:
+def test_verdict__of_errors_that_cancel_cites_their_size() -> None:
     gap = _estimate(GAP, 0.001, -0.004, 0.007)
-    assert _verdict(gap, _estimate(ECE, 0.03, 0.02, 0.04), _estimate(TCE2, 0.0, 0.0, 1.0)) == (
-        "Miscalibrated though right on average: the 95 % interval of ece, 0.02 to 0.04, excludes "
-        "0, that of the gap, −0.4 to 0.7 points, does not."
+    judged = _judged(gap, _estimate(ECE, 0.03, 0.02, 0.04), _estimate(TCE2, 0.0, 0.0, 1.0))
+    assert judged.sentence == (
+        "Miscalibrated by 3.0 points though right on average (ece, 95 % interval 2.0 to 4.0), "
+        "more than chance explains (p < 0.001 among 3 numbers)."
     )
-    assert _verdict(_estimate(TCE2, 0.001, 0.0008, 0.0012)) == (
-        "Miscalibrated: the 95 % interval of tce2_debiased, 0.0008 to 0.0012, excludes 0."
-    )
+    assert judged.size is not None
+    assert judged.size.estimator == "ece"
 
 
-def test_verdict__without_evidence() -> None:
+def test_verdict__prefers_an_error_more_than_twice_the_gap() -> None:
+    gap, error = _estimate(GAP, 0.004, 0.002, 0.006), _estimate(ECE, 0.08, 0.07, 0.09)
+    assert _judged(gap, error).sentence.startswith("Miscalibrated by 8.0 points (ece")
+    assert _judged(gap, _estimate(ECE, 0.005, 0.003, 0.007)).sentence.startswith("Real but small: ")
+
+
+def test_verdict__states_the_size_that_would_have_been_seen() -> None:
     gap = _estimate(GAP, 0.001, -0.004, 0.007)
-    alone = "No miscalibration shown: the 95 % interval of the gap, −0.4 to 0.7 points, includes 0"
-    assert _verdict(gap) == alone + "."
-    assert _verdict(gap, _estimate(ECE, 0.01, 0.0, 0.02)) == alone + ", and so does that of ece."
-    ece = _verdict(_estimate(ECE, 0.01, 0.0, 0.02))
-    assert ece == "No miscalibration shown: the 95 % interval of ece, 0 to 0.02, reaches 0."
-
-
-def test_verdict__of_too_few_rows() -> None:
-    few = _verdict(_estimate(GAP, -0.05, -0.31, 0.22), _estimate(ECE, 0.2, 0.0, 0.4), n=12)
-    assert few == (
-        "Too few rows to tell (12): the 95 % interval of the gap, −31 to 22 points, is wider than "
-        "20."
+    within = _judged(gap)
+    # half the interval, 0.0055, times (1.960 + 0.842) / 1.960
+    assert within.detectable == pytest.approx(0.0055 * 1.4294, rel=1e-3)
+    assert within.sentence == (
+        "No miscalibration shown: chance explains confidence_gap (p = 0.7); an average error of "
+        "0.79 points would be seen in 80 % of such data sets."
     )
-    none = _verdict(Estimate(GAP, "top_label", None, reason="no rows"), n=0)
-    assert none == "Nothing to judge: there are no rows with a label and a positive weight."
+    few = _judged(_estimate(GAP, -0.05, -0.31, 0.22), n=12)
+    assert few.state == "few_rows"
+    assert few.sentence == (
+        "Too few rows to tell (12): only an average error of 38 points would be seen in 80 % of "
+        "such data sets."
+    )
 
 
-def test_verdict__needs_an_interval() -> None:
-    assert _verdict(_estimate(GAP, 0.147)) is None
-    assert _verdict(_estimate("accuracy", 0.9, 0.8, 1.0)) is None
-    assert _verdict() is None
+def test_verdict__needs_a_number_that_says_something() -> None:
+    for estimates in ((_estimate(GAP, 0.147),), (_estimate("accuracy", 0.9, 0.8, 1.0),), ()):
+        assert judgement_of_evaluation(_result(*estimates)) is None
+    none = _judged(Estimate(GAP, "top_label", None, reason="no rows"), n=0)
+    assert none.sentence == (
+        "Nothing to judge: there are no rows with a label and a positive weight."
+    )
+
+
+# ---------------------------------------------------------------- findings V1 to V11
+
+
+def _swapped(n: int = 5000) -> cs.ArraySource:
+    """Three classes, of which the two less probable ones are swapped in the predictions."""
+    rng = np.random.default_rng(1)
+    q = rng.dirichlet(np.ones(3), n)
+    y = (q.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    order, rows = np.argsort(q, axis=1), np.arange(n)
+    p = q.copy()
+    p[rows, order[:, 0]], p[rows, order[:, 1]] = q[rows, order[:, 1]], q[rows, order[:, 0]]
+    return cs.from_arrays(probabilities=p, labels=y)
+
+
+@pytest.mark.long
+def test_verdict__reads_every_number() -> None:  # V1
+    result = cs.evaluate(_swapped(), interval="jackknife")
+    assert result["ece"].interval is not None
+    assert result["ece"].interval.low == 0.0
+    assert result.verdict is not None
+    assert result.verdict.startswith("Miscalibrated by 21 points though the top label is right")
+
+
+@pytest.mark.long
+def test_verdict__of_evaluate_and_check_agree_on_a_small_error() -> None:  # V2
+    rng = np.random.default_rng(5)
+    p = rng.random(400_000)
+    y = (rng.random(len(p)) < np.clip(p + 0.004, 0, 1)).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    estimators = ["confidence_gap", "ece", "tce2_debiased"]
+    evaluated = cs.evaluate(source, estimators, interval="jackknife")
+    checked = cs.check(source, n_replicates=99)
+    for result in (evaluated, checked):
+        assert result.verdict is not None
+        assert result.verdict.startswith("Real but small: predicts the event too rarely by 0.")
+    larger = cs.evaluate(source, estimators, interval="jackknife", negligible=0.001)
+    assert larger.judgement is not None
+    assert larger.judgement.state == "miscalibrated"
+
+
+def test_verdict__is_not_that_nothing_is_shown_above_the_noise() -> None:  # V3
+    gap = _estimate(GAP, 0.001, -0.004, 0.007)
+    noisy = _judged(gap, _estimate(ECE, 0.03, 0.0, 0.04, floor=(0.02, 0.028, 0.028)))
+    assert noisy.state == "unclear"
+    assert noisy.sentence == (
+        "No clear evidence of miscalibration: ece is beyond chance taken alone, but not among 2 "
+        "numbers (adjusted p = 0.056)."
+    )
+
+
+def test_verdict__of_impossible_labels(rng: np.random.Generator) -> None:  # V4
+    p = rng.random(5000)
+    y = (rng.random(5000) < p).astype(int)
+    p[17:27], y[17:27] = 0.0, 1
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    first = (
+        "Miscalibrated: 10 of 5,000 labels have the predicted probability 0 (first row 17), which "
+        "calibrated predictions exclude."
+    )
+    results = (
+        cs.evaluate(source, ["confidence_gap", "ece"], interval="jackknife"),
+        cs.check(source, n_replicates=19),
+        cs.calibration_test(source, "ece", n_replicates=19),
+    )
+    for result in results:
+        assert result.verdict is not None
+        assert result.verdict.startswith(first)
+        assert result.impossible == ImpossibleRows(10, 17)
+        assert result.to_dict()["impossible"] == {"count": 10, "first_row": 17}
+    assert "labels have the predicted probability 0" in " ".join(str(results[0]).split())
+    ranking = cs.rank({"model": source, "other": source}, by="brier")
+    assert ranking.verdict is not None
+    assert "model gives 10 labels the probability 0" in ranking.verdict
+
+
+@pytest.mark.parametrize("kind", ["logits", "float32", "blocks", "soft", "histogram", "ordinal"])
+def test_impossible_labels__are_counted_for_all_kinds(kind: str) -> None:
+    q, y = np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0], [0.25, 0.75]]), np.array([1, 0, 1, -1])
+    options: dict[str, Any] = {}
+    if kind == "logits":
+        with np.errstate(divide="ignore"):
+            source = cs.from_arrays(logits=np.log(q), labels=y)
+    elif kind == "soft":
+        source = cs.from_arrays(probabilities=q[:3], labels=[[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]])
+    elif kind in ("histogram", "ordinal"):
+        edges = {"histogram": "histogram(edges=[0, 1, 2, 3])", "ordinal": "ordinal(classes=3)"}
+        mass = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+        source = cs.from_arrays(predictions=mass, forecast=edges[kind], labels=[2, 1, 1])
+    else:
+        options = {"block_rows": 1} if kind == "blocks" else {}
+        dtype = np.float32 if kind == "float32" else np.float64
+        source = cs.from_arrays(probabilities=q.astype(dtype), labels=y)
+    name = "crps" if kind in ("histogram", "ordinal") else "brier"
+    assert cs.evaluate(source, name, **options).impossible == ImpossibleRows(1, 0)
+
+
+def test_verdict__of_rare_events_uses_equal_mass() -> None:  # V5
+    rng = np.random.default_rng(3)
+    p = rng.beta(1.0, 75.0, 20_000)
+    y = (rng.random(len(p)) < p).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    result = cs.evaluate(source)
+    assert "ece(edges='equal-mass')" in [estimate.estimator for estimate in result]
+    assert result.verdict is not None
+    assert "99.4 % of the rows lie in one equal-width bin of ece, so equal-mass bins decide." in (
+        result.verdict
+    )
+    alone = cs.evaluate(source, "ece")
+    assert alone.verdict is not None
+    assert "use ece(edges='equal-mass')" in alone.verdict
 
 
 @pytest.mark.parametrize(
-    ("temperature", "message"), [(1.0, "No miscalibration shown: "), (1.6, "Overconfident by ")]
+    ("by", "says"),
+    [
+        ("brier", "a has the smallest Brier score of 2 models"),
+        ("nll", "a has the smallest log loss of 2 models"),
+        ("tce2_debiased", "a is the best calibrated of 2 models by tce2_debiased"),
+    ],
 )
-def test_verdict__of_simulated_rows(rng: Any, temperature: float, message: str) -> None:
-    logits = 2.0 * rng.normal(size=(2000, 3))
-    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    labels = (p.cumsum(axis=1) < rng.random((2000, 1))).sum(axis=1)
-    source = cs.from_arrays(logits=temperature * logits, labels=labels)
-    result = cs.evaluate(source, [cs.ConfidenceGap(), cs.ECE()], interval="jackknife")
-    assert result.to_dict()["verdict"] == result.verdict
-    assert result.verdict is not None
-    assert result.verdict.startswith(message)
-    assert result.verdict in " ".join(str(result).split())
+def test_verdict__of_a_ranking_names_what_it_ranks_by(by: str, says: str) -> None:  # V6
+    rng = np.random.default_rng(2)
+    p = rng.random(2000)
+    y = (rng.random(2000) < p).astype(int)
+    models = {
+        name: cs.from_arrays(probabilities=np.clip(p + shift, 0.01, 0.99), labels=y, binary=True)
+        for name, shift in {"a": 0.0, "b": 0.25}.items()
+    }
+    ranking = cs.rank(models, by=by)
+    assert ranking.verdict is not None
+    assert ranking.verdict.startswith(says)
+    assert ranking.verdict == sentence_of_ranking(by, ranking.models, ranking.differences)
+    assert ranking.verdict in " ".join(str(ranking).split())
+
+
+def test_verdict__of_forecasts_names_the_coverage() -> None:  # V7
+    coverage = _estimate(
+        "coverage", 0.802, 0.79, 0.814, notion="forecast", level=0.9, expected=0.899
+    )
+    judged = _judged(coverage, source={"forecast": {"kind": "normal"}})
+    assert judged.sentence == (
+        "Overconfident: 80.2 % of the outcomes lie in the 90 % intervals (expected 89.9 %), more "
+        "than chance explains (p < 0.001)."
+    )
+
+
+def test_verdict__ignores_intervals_of_an_expectation_at_this_n() -> None:  # V11
+    gap = _estimate(GAP, 0.001, -0.004, 0.007)
+    clustered = _estimate(ECE, 0.03, 0.02, 0.04, covers=THIS_N)
+    assert _judged(gap, clustered).state == "within_chance"
+
+
+# ---------------------------------------------------------------- headline and table agree
+
+_NAMES = (GAP, ECE, TCE2, JKCE, "smooth_ece", "mce", "cwce2", "quantile_ece", "coverage", "brier")
+
+
+def _random_estimate(rng: np.random.Generator) -> Estimate:
+    """Any combination of a value, an interval and a noise floor that an estimate may have."""
+    name = str(rng.choice(_NAMES))
+    scale = 10.0 ** rng.uniform(-4, -0.5)
+    value = scale * rng.normal() if name in (GAP, TCE2, JKCE) else scale * abs(rng.normal())
+    if name == "coverage":
+        value = rng.uniform(0.7, 1.0)
+    ends: tuple[float, ...] = ()
+    if rng.random() < 0.7:
+        below, above = scale * rng.exponential(size=2)
+        low = value - below
+        if name not in (GAP, "coverage"):
+            low = max(low, 0.0)
+        ends = (low, max(value, 0.0) + above)
+    floor = None
+    if rng.random() < 0.5 and name not in (GAP, TCE2, JKCE, "coverage", "brier"):
+        mean = scale * rng.exponential()
+        high = mean * rng.uniform(1.0, 2.0)
+        p = rng.uniform(0.05, 1.0) if value <= high else rng.uniform(1e-4, 0.05)
+        floor = (mean, high, p)
+    details = {"level": 0.9, "expected": 0.9} if name == "coverage" else {}
+    covers = POPULATION if rng.random() < 0.8 else THIS_N
+    notion = "class_wise" if name == "cwce2" else "top_label"
+    return _estimate(name, value, *ends, notion=notion, floor=floor, covers=covers, **details)
+
+
+def _shown(estimate: Estimate) -> bool:
+    """Whether a reader sees the number beyond chance in the table."""
+    if estimate.estimator == "brier" or estimate.value is None:
+        return False
+    null = 0.9 if estimate.estimator == "coverage" else 0.0
+    interval, floor = estimate.interval, estimate.floor
+    excluded = interval is not None and interval.covers == POPULATION and (
+        interval.low > null or interval.high < null
+    )  # fmt: skip
+    noisy = floor is not None and (estimate.value > floor.high or floor.p_value <= 0.05)
+    return excluded or noisy
+
+
+def test_verdict__never_contradicts_the_table() -> None:
+    rng = np.random.default_rng(32)
+    states = set()
+    for _ in range(2000):
+        estimates = [_random_estimate(rng) for _ in range(rng.integers(1, 8))]
+        groups = {}
+        if rng.random() < 0.3:
+            groups = {float(g): tuple(_random_estimate(rng) for _ in range(2)) for g in range(3)}
+        impossible = ImpossibleRows(3, 7) if rng.random() < 0.1 else None
+        result = _result(
+            *estimates, groups=groups, group_by="region" if groups else None, impossible=impossible
+        )
+        judged = judgement_of_evaluation(result)
+        everything = [*estimates, *(e for some in groups.values() for e in some)]
+        shown = [e for e in everything if _shown(e)]
+        if judged is None:
+            assert not shown
+            continue
+        states.add(judged.state)
+        says_nothing = "No miscalibration shown" in judged.sentence
+        says_wrong = judged.sentence.startswith(
+            ("Miscalibrated", "Overconfident", "Underconfident", "Predicts", "Where", "Real")
+        )
+        if judged.state in ("within_chance", "few_rows"):
+            assert not shown, judged.sentence
+        assert says_nothing == (judged.state == "within_chance")
+        assert says_wrong == judged.miscalibrated
+        if judged.state in ("miscalibrated", "small"):
+            assert shown, judged.sentence
+            assert judged.p_value is not None
+            assert judged.p_value <= 0.05 + 1e-12
+        if judged.state == "small":
+            assert judged.size is None or judged.size.largest < 0.01
+        assert (judged.state == "refuted") == (impossible is not None)
+        gaps = [e for e in estimates if e.estimator == GAP]
+        if judged.sentence.startswith(("Overconfident by", "Underconfident by")):
+            over = judged.sentence.startswith("Over")
+            assert any(_shown(e) and e.value is not None and (e.value > 0) == over for e in gaps)
+    assert states == {"within_chance", "few_rows", "unclear", "miscalibrated", "small", "refuted"}
+
+
+def test_interval_p_value__is_5_percent_at_the_end_of_the_interval() -> None:
+    for method, parts in (("weighted_counts", 0), ("jackknife", 20)):
+        interval = Interval(0.1, 0.3, 0.95, method, parts, 0.05, POPULATION)
+        assert interval_p_value(0.2, interval, 0.1) == 1.0  # an end that is the null value
+        assert interval_p_value(0.2, interval, 0.1 - 1e-9) == pytest.approx(0.05, rel=1e-6)
+        assert interval_p_value(0.2, interval, 0.3 + 1e-9) == pytest.approx(0.05, rel=1e-6)
+        inside = interval_p_value(0.2, interval, 0.15)
+        assert 0.3 < inside < 0.4  # one half of 1.96 standard errors: p = 0.327
