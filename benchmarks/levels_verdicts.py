@@ -142,8 +142,8 @@ def main() -> None:
         called = sum(states[one] for one in ("miscalibrated", "small", "refuted"))
         others = ", ".join(f"{one} {count}" for one, count in states.most_common())
         kind = "5 points wrong" if part else "calibrated"
-        print(f"{name:14} {kind:14} n={rows} sets={sets} miscalibrated={called / sets:.1%}: {others}",
-              flush=True)  # fmt: skip
+        line = f"{name:14} {kind:14} n={rows} sets={sets} miscalibrated={called / sets:.1%}"
+        print(f"{line}: {others}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,16 @@ from typing import Any
 
 from scipy.special import ndtri
 
-from calibscale.formatting import joined, name_of, number, one_line, percent, plural, probability
+from calibscale.formatting import (
+    group,
+    joined,
+    name_of,
+    number,
+    one_line,
+    percent,
+    plural,
+    probability,
+)
 from calibscale.inference.evidence import (
     SCORES,
     Indication,
