@@ -161,6 +161,7 @@ def list_estimators(name: str | None) -> None:
     "are left out or resampled.  [default: jackknife, or none with --estimator]",
 )  # fmt: skip
 @shared.confidence_option("the intervals")
+@shared.negligible_option
 @click.option(
     "--groups", type=click.IntRange(2, 1000), default=20,
     help="Number of groups of rows for the intervals.",
@@ -206,6 +207,7 @@ def evaluate(
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
     from calibscale.evaluation import by_groups
     from calibscale.evaluation import evaluate as run
+    from calibscale.evaluation.crowded_bins import with_equal_mass
     from calibscale.inference.resampling import resampling
 
     method = interval or ("none" if names else "jackknife")
@@ -215,13 +217,22 @@ def evaluate(
             method, confidence_level=confidence_level, groups=groups, seed=options["seed"]
         )
     floor, cluster = options.pop("floor"), options.pop("cluster")
+    negligible = options.pop("negligible")
     with open_session(store, options, "evaluating") as session:
         chosen = estimators(names, options, session.source.forecast is not None)
+        if not names:
+            chosen = with_equal_mass(session, chosen)
         data, columns = by_groups(session.by_cluster(cluster), group_by)
         result = run(
-            data, chosen, group_by=columns, interval=intervals,
-            on_unsupported=on_unsupported(names), floor=floor, checkpoint=checkpoint,
-        )  # fmt: skip
+            data,
+            chosen,
+            group_by=columns,
+            interval=intervals,
+            on_unsupported=on_unsupported(names),
+            floor=floor,
+            checkpoint=checkpoint,
+            negligible=negligible,
+        )
     shared.finish(result, figure)
     if shared.prints() and method != "none":
         _print_missing(result, groups)
@@ -260,6 +271,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 )  # fmt: skip
 @shared.replicates_option(999, "of the tests")
 @shared.confidence_option("the intervals; tests use alpha = 1 - level")
+@shared.negligible_option
 @shared.seed_option
 @source_options
 def check(store: str | tuple[str, ...] | None, output: str | None, **options: Any) -> None:

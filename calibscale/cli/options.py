@@ -104,6 +104,12 @@ def confidence_option(what: str) -> Callable:
     )  # fmt: skip
 
 
+negligible_option = click.option(
+    "--negligible", type=click.FloatRange(0.0, 1.0), default=0.01, metavar="SIZE",
+    help="Size in units of a probability, below which the verdict calls an error real but small.",
+)  # fmt: skip
+
+
 def replicates_option(default: int, what: str) -> Callable:
     """Option --replicates, described as the number of draws; `what` says of or from what."""
     return click.option(

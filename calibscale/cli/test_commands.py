@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -52,8 +53,10 @@ class _NullChoice(click.Choice):
 )  # fmt: skip
 @click.option(
     "--alpha", type=shared.SHARE, metavar="LEVEL",
-    help="Significance level: exit with code 3 if a p-value is at most LEVEL.",
+    help="Significance level: exit with code 3 if a p-value is at most LEVEL, or a label has the "
+    "predicted probability 0.",
 )  # fmt: skip
+@shared.negligible_option
 @estimator_options
 @shared.json_option
 @source_options
@@ -80,6 +83,7 @@ def test(
     """
     from calibscale.inference import calibration_test as run
     from calibscale.inference.nulls import NULLS
+    from calibscale.inference.verdict import judgement_of_tests
 
     drawn_from = NULLS[null or "labels"]
     if not drawn_from.draws:
@@ -99,10 +103,13 @@ def test(
             session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after,
             bandwidths=bandwidths, **options,
         )  # fmt: skip
+    if alpha is not None:
+        judgement = judgement_of_tests(result, options["negligible"], alpha)
+        result = replace(result, judgement=judgement)
     shared.finish(result)
     if alpha is None:
         return
-    breached = False
+    breached = result.impossible is not None
     for one in result.results:
         if one.p_value is None:  # a gate must not pass without data
             raise InvalidDataError(f"{one.statistic} has no p-value: {one.reason}")
