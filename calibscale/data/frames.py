@@ -355,4 +355,5 @@ def from_frame(
         class_names=class_names, name=name, forecast=forecast, **rest,
     )  # fmt: skip
     reader.only(used, layout.step)
-    return replace(source, categories=categories)
+    names_of = {role: names for role, names in roles.items() if role != "covariates"}
+    return replace(source, categories=categories, columns=names_of)

@@ -219,40 +219,40 @@ def test_with_target__is_the_median_distance():
 
 # fault: (kind, prediction or None, outcome or None, what the error says, reason of dropped rows)
 BAD = {
-    "NaN": ("normal", [np.nan, 1], None, "contain nan (column 0)", "not_finite"),
-    "infinite scale": ("normal", [0, np.inf], None, "contain inf (column 1)", "not_finite"),
-    "scale 0": ("normal", [0, 0], None, "standard deviation is 0, not", "scale_not_positive"),
-    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "scale_not_positive"),
-    "outcome": ("normal", None, -np.inf, "its outcome is -inf", "outcome_outside"),
-    "missing outcome": ("normal", None, np.inf, "a missing chunk of a store", "outcome_outside"),
-    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "contain nan (column 2)", "not_finite"),
-    "members": ("ensemble", [np.nan] * 5, None, "all its predictions are NaN", "not_finite"),
-    "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "weights sum to 1.1, not", "off_simplex"),
+    "NaN": ("normal", [np.nan, 1], None, "predictions' is missing (column 0)", "predictions is missing"),
+    "infinite scale": ("normal", [0, np.inf], None, "'predictions' is inf, not a finite number (column 1)", "predictions is infinite"),
+    "scale 0": ("normal", [0, 0], None, "standard deviation is 0, not", "predictions has a scale that is not positive"),
+    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "predictions has a scale that is not positive"),
+    "outcome": ("normal", None, -np.inf, "its outcome is -inf", "labels is infinite"),
+    "missing outcome": ("normal", None, np.inf, "a missing chunk of a store", "labels is infinite"),
+    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "predictions' is missing (column 2)", "predictions is missing"),
+    "members": ("ensemble", [np.nan] * 5, None, "'predictions' is missing", "predictions is missing"),
+    "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "weights sum to 1.1, not", "predictions does not sum to 1"),
     "weight below 0": (
-        "mixture", [-0.5, 1.5, 0, 0, 1, 1], None, "negative weight -0.5", "negative_probability",
+        "mixture", [-0.5, 1.5, 0, 0, 1, 1], None, "negative weight -0.5", "predictions is negative",
     ),
     "scale of a part": (
-        "mixture", [0.5, 0.5, 0, 0, 1, 0], None, "standard deviation 0, not", "scale_not_positive",
+        "mixture", [0.5, 0.5, 0, 0, 1, 0], None, "standard deviation 0, not", "predictions has a scale that is not positive",
     ),
     "crossing": (
         "quantiles", [0, 3, 2], None,
         "quantiles cross: 3 at level 0.5, 2 at 0.9 (numpy.sort(predictions, axis=1) puts",
-        "quantiles_cross",
+        "predictions has quantiles that cross",
     ),
-    "infinite quantile": ("quantiles", [0, 1, np.inf], None, "inf (column 2)", "not_finite"),
-    "bins": ("histogram", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "off_simplex"),
+    "infinite quantile": ("quantiles", [0, 1, np.inf], None, "is inf, not a finite number (column 2)", "predictions is infinite"),
+    "bins": ("histogram", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "predictions does not sum to 1"),
     "bin below 0": (
-        "histogram", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "negative_probability",
+        "histogram", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "predictions is negative",
     ),
-    "classes": ("ordinal", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "off_simplex"),
+    "classes": ("ordinal", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "predictions does not sum to 1"),
     "class below 0": (
-        "ordinal", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "negative_probability",
+        "ordinal", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "predictions is negative",
     ),
-    "class NaN": ("ordinal", [np.nan, 1, 0, 0], None, "contain nan (column 0)", "not_finite"),
-    "label": ("ordinal", None, 4, "label is 4, outside 0..3", "label_out_of_range"),
-    "label below": ("ordinal", None, -2, "label is -2, outside 0..3", "label_out_of_range"),
-    "broken label": ("ordinal", None, 1.5, "label is 1.5, outside", "label_out_of_range"),
-    "infinite label": ("ordinal", None, np.inf, "its outcome is inf", "outcome_outside"),
+    "class NaN": ("ordinal", [np.nan, 1, 0, 0], None, "predictions' is missing (column 0)", "predictions is missing"),
+    "label": ("ordinal", None, 4, "label is 4, outside 0..3", "labels is not a class"),
+    "label below": ("ordinal", None, -2, "label is -2, outside 0..3", "labels is not a class"),
+    "broken label": ("ordinal", None, 1.5, "label is 1.5, outside", "labels is not a class"),
+    "infinite label": ("ordinal", None, np.inf, "its outcome is inf", "labels is infinite"),
 }  # fmt: skip
 
 

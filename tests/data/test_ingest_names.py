@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 
 import numpy as np
 import pyarrow as pa
@@ -67,27 +66,37 @@ SURE = np.full((9, 2), 0.5)
 
 
 DOUBTFUL = {
-    "percent": ("probabilities", 100 * SURE, r"in percent\? divide by 100.* keeps such rows"),
+    "percent": ("probabilities", 100 * SURE, r"in percent\? divide by 100"),
     "logits": (
         "probabilities",
         3 - 9 * SURE,
         "if these are logits, pass them as .*--logits NAME",
     ),
-    "empty rows": ("probabilities", SURE * np.nan, "all its probabilities are NaN"),
-    "no number": ("logits", SURE * np.inf, "contain inf"),
-    "probabilities": ("logits", SURE, "are these probabilities.*--probabilities NAME"),
-    "nothing": ("probabilities", SURE, None),
+    "empty rows": ("probabilities", SURE * np.nan, "'probabilities' is missing"),
+    "no number": ("logits", SURE * np.inf, "'logits' is inf"),
 }
 
 
 @pytest.mark.parametrize("case", DOUBTFUL)
-def test_predictions__doubtful_ones_log_one_warning(tmp_path, monkeypatch, caplog, case):
+def test_predictions__doubtful_ones_are_refused_or_kept(tmp_path, monkeypatch, case):
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 4)
     kind, values, says = DOUBTFUL[case]
     np.savez(tmp_path / "a.npz", **{kind: values}, labels=np.arange(9) % 2)
+    with pytest.raises(InvalidDataError, match=rf"row 0 of .*a\.npz: .*{says}"):
+        ingest([tmp_path / "a.npz"], tmp_path / "s.zarr")
+    assert not (tmp_path / "s.zarr").exists()
+    assert ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", on_invalid="keep").added == 9
+
+
+@pytest.mark.parametrize(("kind", "warned"), [("logits", True), ("probabilities", False)])
+def test_logits__that_look_like_probabilities_log_one_warning(
+    tmp_path, monkeypatch, caplog, kind, warned
+):
+    monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 4)
+    np.savez(tmp_path / "a.npz", **{kind: SURE}, labels=np.arange(9) % 2)
     assert ingest([tmp_path / "a.npz"], tmp_path / "s.zarr").added == 9
-    assert len(caplog.messages) == (says is not None)
-    assert all(re.search(rf"a\.npz: .*{says}", message) for message in caplog.messages)
+    assert len(caplog.messages) == warned
+    assert all("are these probabilities" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("labels", [[1, -1, 1, -1], [1, -1, 0, -1], [1, 1, 1, 1], [-1, -1, -1, -1]])

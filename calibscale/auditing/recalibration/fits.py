@@ -24,7 +24,7 @@ from calibscale.auditing.recalibration.recalibrator import (
     Recalibrator,
     recalibrated,
 )
-from calibscale.data import Block, Floats, RowCounts, Rules, chunks
+from calibscale.data import Block, Floats, RowCounts, Rules, valid_rows
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
 from calibscale.data.derived_sources import DerivedSource
@@ -327,11 +327,7 @@ def _valid(data: ArraySource, rules: Rules, progress: Progress | None = None) ->
     """Blocks of a source without the rows that the rules drop."""
     for low in range(0, data.rows, data.block_rows):
         block = data.read(low, min(low + data.block_rows, data.rows), covariates=True)
-        keep = block.labels == -1
-        if block.weights is not None:
-            keep |= block.weights == 0
-        for chunk, _ in chunks(block, rules):
-            keep[chunk.rows - block.start] = True
+        keep, _ = valid_rows(block, rules)
         yield block.take(keep, block.start)
         if progress is not None:
             progress(low + len(keep), data.rows)

@@ -47,12 +47,24 @@ _MAX_CATEGORIES = 10_000  # of a covariate
 
 
 class Batch(NamedTuple):
-    """Rows in the types of the store."""
+    """Rows of a file, from row `start` on, in the types of the store."""
 
     values: NDArray[Any]
     labels: NDArray[Any]
     covariates: NDArray[np.float64] | None
     weights: NDArray[np.float64] | None
+    file: str
+    start: int
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Columns of the store by their role, predictions as ``values``."""
+        return dict(zip(self._fields[:4], self[:4], strict=True))
+
+    def take(self, rows: NDArray[np.bool_] | slice) -> Batch:
+        """Selected rows."""
+        taken = {name: None if c is None else c[rows] for name, c in self.columns.items()}
+        return self._replace(**taken)
 
 
 @dataclass(frozen=True)
@@ -336,8 +348,12 @@ def batches(
     categories: Mapping[str, Sequence[str]],
     classes: int | Forecast,
     skip: int,
+    strict: bool = True,
 ) -> Iterator[Batch]:
-    """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast."""
+    """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast.
+
+    An integer label that is no class is an error if `strict`.
+    """
     codes = {name: numbers_of(names) for name, names in categories.items()}
     labels = numbers_of(class_names)
     for layout in layouts:
@@ -353,9 +369,11 @@ def batches(
                 covariates, weights = columns.get("covariates"), columns.get("weights")
                 batch = Batch(
                     _cast(layout.file, columns[layout.kind], dtype),
-                    _labels(layout.file, part, columns["labels"][:, 0], classes),
+                    _labels(layout.file, part, columns["labels"][:, 0], classes, strict),
                     None if covariates is None else covariates.astype(np.float64),
                     None if weights is None else weights[:, 0].astype(np.float64),
+                    layout.file,
+                    part.start,
                 )
                 end = part.start + len(batch.labels)
                 if len(batch.labels):
@@ -401,11 +419,12 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
 
 
 def _labels(
-    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast
+    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast, strict: bool
 ) -> NDArray[Any]:
     if isinstance(classes, Forecast):
         return classes.checked(labels, lambda i: f"{file}, {_place(part, i)}", part.start)
-    wrong = (labels < -1) | (labels >= classes)
+    lowest, highest = (-1, classes - 1) if strict else (-(2**31), 2**31 - 1)
+    wrong = (labels < lowest) | (labels > highest)
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
         wrong |= labels != np.floor(labels)
