@@ -233,8 +233,8 @@ def simulate(store: str, parameters: tuple[str, ...], **options: Any) -> None:
 )
 @click.option(
     "--on-invalid", type=click.Choice(["raise", "drop", "keep"]), default="raise",
-    help="Treatment of invalid rows: stop with an error, skip and count them, or store them as they "
-    "are, so that each evaluation decides.",
+    help="Treatment of invalid rows: stop with an error, skip and count them, or store them for "
+    "each evaluation to decide.",
 )  # fmt: skip
 @shared.tolerance_option
 @_overwrite_option

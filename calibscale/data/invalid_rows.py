@@ -77,7 +77,9 @@ def dropped_rows(block: Block, rules: Rules, status: Ints) -> dict[str, int]:
     """Number of invalid rows of a block by fault, such as ``score is missing``."""
     counts: Counter[str] = Counter()
     for reason in np.unique(status[status > kernel_rows.UNLABELLED]):
-        counts.update(map(str, _faults(block, rules, int(reason), np.flatnonzero(status == reason))))
+        counts.update(
+            map(str, _faults(block, rules, int(reason), np.flatnonzero(status == reason)))
+        )
     return dict(counts)
 
 

@@ -437,6 +437,7 @@ class LogitStore(StoreGroup):
             "categories": {name: list(names) for name, names in self.categories.items()},
             "weights": self.has_weights,
             **{name: self._meta[name] for name in ("class_names",) if name in self._meta},
+            **({"dropped": self.notes["dropped"]} if self.notes.get("dropped") else {}),
             "provenance": self.provenance,
         }
 

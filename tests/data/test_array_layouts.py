@@ -54,7 +54,8 @@ def test_masked_logits__of_the_label_are_an_infinite_loss_with_a_reason():
 
 @pytest.mark.parametrize(
     ("row", "says"),
-    [([-np.inf] * 3, "all its 'logits' are −inf"), ([0, np.inf, 0], r"'logits' is inf, .* \(class 1\)"),
+    [([-np.inf] * 3, "all its 'logits' are −inf"),
+     ([0, np.inf, 0], r"'logits' is inf, .* \(class 1\)"),
      ([-np.inf, np.nan, 0], r"'logits' is missing \(class 1\)")],
 )  # fmt: skip
 def test_masked_logits__need_a_possible_class_and_numbers(row, says):

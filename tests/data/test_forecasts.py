@@ -217,38 +217,38 @@ def test_with_target__is_the_median_distance():
 
 # ---------------------------------------------------------------- bad rows
 
-# fault: (kind, prediction or None, outcome or None, what the error says, reason of dropped rows)
+# fault: (kind, prediction or None, outcome or None, what the error says, fault of dropped rows)
 BAD = {
-    "NaN": ("normal", [np.nan, 1], None, "predictions' is missing (column 0)", "predictions is missing"),
-    "infinite scale": ("normal", [0, np.inf], None, "'predictions' is inf, not a finite number (column 1)", "predictions is infinite"),
-    "scale 0": ("normal", [0, 0], None, "standard deviation is 0, not", "predictions has a scale that is not positive"),
-    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "predictions has a scale that is not positive"),
+    "NaN": ("normal", [np.nan, 1], None, "is missing (column 0)", "is missing"),
+    "infinite scale": ("normal", [0, np.inf], None, "is inf, not a", "is infinite"),
+    "scale 0": ("normal", [0, 0], None, "deviation is 0, not", "has no positive scale"),
+    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "has no positive scale"),
     "outcome": ("normal", None, -np.inf, "its outcome is -inf", "labels is infinite"),
-    "missing outcome": ("normal", None, np.inf, "a missing chunk of a store", "labels is infinite"),
-    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "predictions' is missing (column 2)", "predictions is missing"),
-    "members": ("ensemble", [np.nan] * 5, None, "'predictions' is missing", "predictions is missing"),
-    "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "weights sum to 1.1, not", "predictions does not sum to 1"),
+    "missing outcome": ("normal", None, np.inf, "a missing chunk", "labels is infinite"),
+    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "is missing (column 2)", "is missing"),
+    "members": ("ensemble", [np.nan] * 5, None, "'predictions' is missing", "is missing"),
+    "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "sum to 1.1, not", "does not sum to 1"),
     "weight below 0": (
-        "mixture", [-0.5, 1.5, 0, 0, 1, 1], None, "negative weight -0.5", "predictions is negative",
+        "mixture", [-0.5, 1.5, 0, 0, 1, 1], None, "negative weight -0.5", "is negative",
     ),
     "scale of a part": (
-        "mixture", [0.5, 0.5, 0, 0, 1, 0], None, "standard deviation 0, not", "predictions has a scale that is not positive",
+        "mixture", [0.5, 0.5, 0, 0, 1, 0], None, "deviation 0, not", "has no positive scale",
     ),
     "crossing": (
         "quantiles", [0, 3, 2], None,
         "quantiles cross: 3 at level 0.5, 2 at 0.9 (numpy.sort(predictions, axis=1) puts",
-        "predictions has quantiles that cross",
+        "has crossing quantiles",
     ),
-    "infinite quantile": ("quantiles", [0, 1, np.inf], None, "is inf, not a finite number (column 2)", "predictions is infinite"),
-    "bins": ("histogram", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "predictions does not sum to 1"),
+    "infinite quantile": ("quantiles", [0, 1, np.inf], None, "is inf, not a finite", "is infinite"),
+    "bins": ("histogram", [0.5, 0.5, 0.5, 0], None, "sum to 1.5", "does not sum to 1"),
     "bin below 0": (
-        "histogram", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "predictions is negative",
+        "histogram", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "is negative",
     ),
-    "classes": ("ordinal", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "predictions does not sum to 1"),
+    "classes": ("ordinal", [0.5, 0.5, 0.5, 0], None, "sum to 1.5", "does not sum to 1"),
     "class below 0": (
-        "ordinal", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "predictions is negative",
+        "ordinal", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "is negative",
     ),
-    "class NaN": ("ordinal", [np.nan, 1, 0, 0], None, "predictions' is missing (column 0)", "predictions is missing"),
+    "class NaN": ("ordinal", [np.nan, 1, 0, 0], None, "is missing (column 0)", "is missing"),
     "label": ("ordinal", None, 4, "label is 4, outside 0..3", "labels is not a class"),
     "label below": ("ordinal", None, -2, "label is -2, outside 0..3", "labels is not a class"),
     "broken label": ("ordinal", None, 1.5, "label is 1.5, outside", "labels is not a class"),
@@ -259,6 +259,7 @@ BAD = {
 @pytest.mark.parametrize("fault", BAD)
 def test_bad_row__is_named_with_its_fault_and_remedy_or_dropped_and_counted(fault):
     kind, prediction, outcome, says, reason = BAD[fault]
+    fault = reason if reason.startswith("labels") else f"predictions {reason}"
     predictions, y = rows(kind, 50)
     y[9] = np.nan
     if prediction is not None:
@@ -275,7 +276,7 @@ def test_bad_row__is_named_with_its_fault_and_remedy_or_dropped_and_counted(faul
     )
     assert error.value.row == 37
     result = evaluate(source, "jkce", floor=False, on_invalid="drop")
-    assert (result.n, result.n_unlabelled, result.dropped) == (48, 1, {reason: 1})
+    assert (result.n, result.n_unlabelled, result.dropped) == (48, 1, {fault: 1})
 
 
 @pytest.mark.parametrize(("kind", "columns", "says"), [

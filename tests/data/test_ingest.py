@@ -354,7 +354,7 @@ def test_ingest__interrupted_leaves_an_unfinished_store(tmp_path, monkeypatch):
 def test_ingest__that_failed_leaves_nothing_and_repeats_its_cause(tmp_path):
     path, place = one_based(tmp_path), tmp_path / "s.zarr"
     for _ in range(2):
-        with pytest.raises(InvalidDataError, match=r"label is 3, .*counted from 1\? subtract 1"):
+        with pytest.raises(InvalidDataError, match=r"'labels' is 3, .*counted from 1\? subtract 1"):
             ingest([path], place)
         assert sorted(os.listdir(tmp_path)) == [path.name]
     data = {"logits": np.zeros((3, 3)), "labels": np.arange(3)}

@@ -152,10 +152,26 @@ def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
 @pytest.mark.parametrize(
     ("row", "fault", "says"),
     [
-        ([1, 0, 1], "labels does not sum to 1", r"row 5 of arrays: 'labels' sum to 2.*binary=True.*divide by their number"),
-        ([0.5, 0.2, 0.2], "labels does not sum to 1", r"row 5 of arrays: 'labels' sum to 0\.9, not to 1\."),
-        ([1.2, 0.2, -0.4], "labels is negative", r"row 5 of arrays: 'labels', which are .* contain -0\.4"),
-        ([np.nan, 0.5, 0.5], "labels is missing", r"row 5 of arrays: some of its labels .* are missing"),
+        (
+            [1, 0, 1],
+            "labels does not sum to 1",
+            r"row 5 of arrays: 'labels' sum to 2.*binary=True.*divide by their number",
+        ),
+        (
+            [0.5, 0.2, 0.2],
+            "labels does not sum to 1",
+            r"row 5 of arrays: 'labels' sum to 0\.9, not to 1\.",
+        ),
+        (
+            [1.2, 0.2, -0.4],
+            "labels is negative",
+            r"row 5 of arrays: 'labels', which are .* contain -0\.4",
+        ),
+        (
+            [np.nan, 0.5, 0.5],
+            "labels is missing",
+            r"row 5 of arrays: some of its labels .* are missing",
+        ),
     ],
     ids=str,
 )

@@ -47,6 +47,9 @@ KINDS = ("NaN", "None", "pd.NA", "NaT", "masked", "empty", "absent")
 LOCAL = cs.KLCE(
     ("age",), method="features", n_features=8, prediction_bandwidth=0.3, covariate_bandwidth=10.0
 )
+LOCAL_TEXT = (
+    "klce(method=features, n_features=8, prediction_bandwidth=0.3, covariate_bandwidth=10.0)"
+)
 
 
 def table() -> dict[str, list[Any]]:
@@ -123,7 +126,7 @@ class Outcome(NamedTuple):
     groups: dict[str, int] | None = None
 
 
-class Impossible(Exception):  # noqa: N818
+class Impossible(Exception):
     """A kind of missing value that a door cannot have, with the reason."""
 
 
@@ -390,7 +393,7 @@ def _of_command(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], O
         command += ["--probabilities", "score", "--labels", "y", "-e", "ece", "--quiet"]
         command += ["--weights", "w"] if cell.role == "weights" else []
         if cell.role == "covariates":
-            command += ["-e", str(LOCAL), "--covariates", "age"]
+            command += ["-e", LOCAL_TEXT, "--covariates", "age"]
         for option in ("group_by", "cluster"):
             if option in cell.options:
                 command += [f"--{option.replace('_', '-')}", cell.column]
@@ -511,7 +514,8 @@ def outcome(door: str, cell: Cell, folder: Path) -> Outcome:
         place, _, sentence = str(error).partition(": ")
         row = re.match("row ([0-9]+) of", place)
         got = Outcome(row=int(row[1]) if row else None, sentence=sentence)
-        assert error.row == got.row
+        if error.row != got.row:
+            raise ValueError(f"{error}: its row is {error.row}") from error
     names = {theirs: ours for ours, theirs in ARGUMENTS.get(door, {}).items()}
     if got.sentence:
         got = got._replace(
@@ -560,7 +564,7 @@ def summary() -> tuple[int, dict[str, int], list[str]]:
     return compared, impossible, different
 
 
-class suppress_impossible(suppress):  # noqa: N801
+class suppress_impossible(suppress):
     """Count impossible cells by reason."""
 
     def __init__(self, counts: dict[str, int]) -> None:

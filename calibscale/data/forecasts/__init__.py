@@ -26,8 +26,8 @@ from calibscale.results import Floats, Ints
 # reasons for which a row is invalid, beside those of `row_sums`
 BAD_SCALE, CROSSING, OUTCOME = 10, 11, 12
 REASONS = {
-    BAD_SCALE: "has a scale that is not positive",
-    CROSSING: "has quantiles that cross",
+    BAD_SCALE: "has no positive scale",
+    CROSSING: "has crossing quantiles",
     OUTCOME: "is infinite",
 }
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits

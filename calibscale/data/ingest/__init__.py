@@ -249,19 +249,15 @@ def _copied(
     """Append the rows that a store does not have yet; the number of rows that it had."""
     with store.writer() as writer:
         before = store.rows  # read again under the lock
-        dropping, strict = rules.on_invalid == "drop", rules.on_invalid == "raise"
         # rows that are dropped are not in the store, which hides how far an earlier run has read
-        done, there = (0, before) if dropping else (before, 0)
-        for batch in batches(layouts, store.dtype, *names_of, done, strict):
+        done, there = (0, before) if rules.on_invalid == "drop" else (before, 0)
+        for batch in batches(layouts, store.dtype, *names_of, done):
             kept = rules.kept(batch)
             done += len(batch.labels)
             repeated = min(there, len(kept.labels))
             there -= repeated
             kept = kept.take(slice(repeated, None))
-            if strict:
-                writer.append(**kept.columns)
-            else:
-                writer.append_any(**kept.columns)
+            writer.append_any(**kept.columns)
             if report is not None:
                 report(done, total)
         dropped = rules.counts.dropped

@@ -9,7 +9,7 @@ from typing import Any
 from calibscale.data import RowCounts, input_hints, valid_rows
 from calibscale.data.ingest.columns import Batch
 from calibscale.data.source import ArraySource
-from calibscale.errors import OptionError
+from calibscale.errors import InvalidDataError, OptionError
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +59,13 @@ class BatchRules:
         if self.on_invalid == "keep":
             return batch
         rules = rows.rules(self.on_invalid, self.tolerance)
-        valid, counts = valid_rows(rows.read(0, rows.rows), rules)
+        try:
+            valid, counts = valid_rows(rows.read(0, rows.rows), rules)
+        except InvalidDataError as error:
+            if not batch.lines or error.row is None:
+                raise
+            line = batch.lines[error.row - batch.start]
+            place, _, text = str(error).partition(": ")
+            raise InvalidDataError(f"{place} (line {line}): {text}", error.row) from None
         self.counts += counts
         return batch if valid.all() else batch.take(valid)

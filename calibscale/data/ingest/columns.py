@@ -47,7 +47,7 @@ _MAX_CATEGORIES = 10_000  # of a covariate
 
 
 class Batch(NamedTuple):
-    """Rows of a file, from row `start` on, in the types of the store."""
+    """Rows of a file, from row `start` on, in the types of the store; see `InputPart`."""
 
     values: NDArray[Any]
     labels: NDArray[Any]
@@ -55,6 +55,7 @@ class Batch(NamedTuple):
     weights: NDArray[np.float64] | None
     file: str
     start: int
+    lines: Sequence[int] | None = None
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -348,11 +349,10 @@ def batches(
     categories: Mapping[str, Sequence[str]],
     classes: int | Forecast,
     skip: int,
-    strict: bool = True,
 ) -> Iterator[Batch]:
     """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast.
 
-    An integer label that is no class is an error if `strict`.
+    Integer labels may be no classes, and other values may be missing.
     """
     codes = {name: numbers_of(names) for name, names in categories.items()}
     labels = numbers_of(class_names)
@@ -369,11 +369,12 @@ def batches(
                 covariates, weights = columns.get("covariates"), columns.get("weights")
                 batch = Batch(
                     _cast(layout.file, columns[layout.kind], dtype),
-                    _labels(layout.file, part, columns["labels"][:, 0], classes, strict),
+                    _labels(layout.file, part, columns["labels"][:, 0], classes),
                     None if covariates is None else covariates.astype(np.float64),
                     None if weights is None else weights[:, 0].astype(np.float64),
                     layout.file,
                     part.start,
+                    part.lines,
                 )
                 end = part.start + len(batch.labels)
                 if len(batch.labels):
@@ -419,12 +420,11 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
 
 
 def _labels(
-    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast, strict: bool
+    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast
 ) -> NDArray[Any]:
     if isinstance(classes, Forecast):
         return classes.checked(labels, lambda i: f"{file}, {_place(part, i)}", part.start)
-    lowest, highest = (-1, classes - 1) if strict else (-(2**31), 2**31 - 1)
-    wrong = (labels < lowest) | (labels > highest)
+    wrong = (labels < -(2**31)) | (labels >= 2**31)  # the store has no room for these
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
         wrong |= labels != np.floor(labels)
