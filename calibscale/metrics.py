@@ -51,6 +51,7 @@ _COVARIATES = """\
 covariates : (n, d) array-like or data frame, or (n,){}
     Numbers or texts.  Names are those of the columns of a data frame, else ``x0, x1, …``."""
 _OPTIONS = {"on_invalid": "raise", "tolerance": None}  # with the meaning in `Session.open`
+_COLUMNS = {"probabilities": ("y_prob",), "labels": ("y_true",), "weights": ("sample_weight",)}
 _DOCUMENTATION = """\
 {summary}
 
@@ -145,7 +146,8 @@ def _source(
         binary=p.ndim == 1,
         name="y_prob",
     )
-    return replace(source, spacing=BFLOAT16_SPACING) if is_bfloat16(y_prob) else source
+    spacing = BFLOAT16_SPACING if is_bfloat16(y_prob) else source.spacing
+    return replace(source, spacing=spacing, columns=_COLUMNS)
 
 
 def _positions(y_true: Any, labels: Any, classes: int, columns: Any) -> NDArray[np.int64]:

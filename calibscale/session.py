@@ -17,6 +17,7 @@ from calibscale import engine
 from calibscale.data import RowCounts, Rules
 from calibscale.data.covariates import ColumnSummary, clustered
 from calibscale.data.derived_sources import Split
+from calibscale.data.invalid_rows import CLUSTER_OF
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.engine.dask_backend import PACKAGES, installed
@@ -174,7 +175,8 @@ class Session:
         if column is None:
             return self
         source, position = clustered(self.source, column)
-        rules = replace(self.rules, cluster=position)
+        names = {**self.rules.columns, "covariates": source.covariate_names}
+        rules = replace(self.rules, cluster=position, columns=names)
         profile = DataProfile(source, rules, self.execution.scheduler)
         return replace(self, source=source, rules=rules, profile=profile)
 
@@ -211,7 +213,7 @@ class Session:
         """Description of the clusters, from a pass with `cluster_sums`."""
         if self.rules.cluster is None:
             return None
-        name = self.source.covariate_names[self.rules.cluster].removeprefix("cluster of ")
+        name = self.source.covariate_names[self.rules.cluster].removeprefix(CLUSTER_OF)
         return described(result.groups[None][ClusterSums()], name, result.counts.used)
 
     def run(

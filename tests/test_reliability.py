@@ -183,7 +183,11 @@ def test_reliability__dict_is_json_with_its_schema(source, arrays):
     requested |= {"memory_limit": 20 * 10**9}
     result = json.loads(json.dumps(reliability(bad, **requested).to_dict(), allow_nan=False))
     assert result["schema"] == "calibscale.reliability/1"
-    assert (result["n"], result["n_dropped"], result["dropped"]) == (399, 1, {"not_finite": 1})
+    assert (result["n"], result["n_dropped"], result["dropped"]) == (
+        399,
+        1,
+        {"logits is missing": 1},
+    )
     assert {"source", "notion", "class", "level", "seconds", "versions", "ece"} <= set(result)
     requested |= {"bins": 15, "edges": "equal-width", "block_rows": bad.block_rows}
     assert result["parameters"] == requested

@@ -231,6 +231,12 @@ def simulate(store: str, parameters: tuple[str, ...], **options: Any) -> None:
 @click.option(
     "--dtype", type=_DTYPES, help="Type of the stored predictions.  [default: type in the files]"
 )
+@click.option(
+    "--on-invalid", type=click.Choice(["raise", "drop", "keep"]), default="raise",
+    help="Treatment of invalid rows: stop with an error, skip and count them, or store them for "
+    "each evaluation to decide.",
+)  # fmt: skip
+@shared.tolerance_option
 @_overwrite_option
 @storage_option
 @_quiet_option
@@ -249,6 +255,7 @@ def ingest(files: tuple[str, ...], class_names: str | None, **options: Any) -> N
     """
     from calibscale.data.ingest import ingest as run
     from calibscale.data.ingest.npy_shards import as_listed, shortened
+    from calibscale.formatting import dropped_text
 
     if len(files) < 2:
         raise click.UsageError("pass at least one FILE, and then the STORE")
@@ -261,6 +268,8 @@ def ingest(files: tuple[str, ...], class_names: str | None, **options: Any) -> N
     if shared.prints():
         state = "already complete" if not done.added else f"{done.added:,} rows added"
         click.echo(f"{files[-1]}: {done.rows:,} rows ({state})")
+        if done.dropped:
+            click.echo(dropped_text(done.dropped))
         if len(done.files) > 1:
             click.echo(f"read in this order: {shortened(done.files)}")
 

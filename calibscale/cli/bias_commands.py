@@ -19,7 +19,7 @@ from calibscale.cli.sources import (
     store_argument,
 )
 from calibscale.errors import StoreError
-from calibscale.formatting import SIGN, level, plural
+from calibscale.formatting import SIGN, dropped_text, level, plural
 
 if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
@@ -400,3 +400,5 @@ def recalibrate(
             written = fitted.write(rows, place, progress=report, **rules)
         if shared.prints():
             click.echo(f"{written.rows:,} recalibrated rows in {new}")
+            if dropped := written.notes.get("dropped"):
+                click.echo(dropped_text(dropped))

@@ -169,16 +169,17 @@ _SCHEDULER = (
         help="Path of the scheduler file of a running Dask cluster (instead of --scheduler).",
     ),
 )  # fmt: skip
+tolerance_option = click.option(
+    "--tolerance", type=float,
+    help="Allowed deviation of the sum of a row's probabilities from 1, and of a probability from "
+    "0..1.  [default: 1e-4; 2^-10 for float16]",
+)  # fmt: skip
 READING = (
     click.option(
         "--on-invalid", type=click.Choice(["raise", "drop"]), default="raise",
         help="Treatment of invalid rows: stop with an error, or skip and count them.",
     ),
-    click.option(
-        "--tolerance", type=float,
-        help="Allowed deviation of the sum of a row's probabilities from 1.  [default: 1e-4; 2^-10 "
-        "for float16]",
-    ),
+    tolerance_option,
     *_SCHEDULER,
     click.option(
         "--memory-limit", metavar="SIZE",

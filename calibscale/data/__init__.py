@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibscale.data import soft_labels
 from calibscale.data.forecasts import Forecast
-from calibscale.data.invalid_rows import HIGHEST, LOWEST, REASONS, invalid_row
+from calibscale.data.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
 from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import OptionError, require
 from calibscale.kernels import row_sums as kernel_rows
@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
 
 class RowCounts(NamedTuple):
-    """Numbers of rows in a pass: used, not yet labelled, and dropped by reason.
+    """Numbers of rows in a pass: used, not yet labelled, and dropped by column and fault.
 
     `impossible` is the number of used rows whose label or outcome has the predicted probability 0,
     and `first_impossible` the number of the first of them.  Rows of weight 0 are not counted.
@@ -258,7 +258,7 @@ class Rules:
     sum of probabilities from 1: float16 and float32 softmax outputs deviate by rounding, a missing
     class by far more.  `group` and `covariates` are positions of columns that must be finite,
     `cluster` that of the hash of the cluster.  `large_chunks`: each chunk has a cost.  `soft`:
-    labels are probabilities of the classes.
+    labels are probabilities of the classes.  `columns` are the names of the columns of each role.
     """
 
     kind: str
@@ -273,6 +273,7 @@ class Rules:
     cluster: int | None = None
     forecast: Forecast | None = None
     soft: bool = False
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.on_invalid not in ("raise", "drop"):
@@ -298,7 +299,50 @@ def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
         yield _chunk(block.take(slice(low, low + step), block.start + low), rules)
 
 
+def valid_rows(block: Block, rules: Rules) -> tuple[NDArray[np.bool_], RowCounts]:
+    """Whether each row of a block is valid, with or without a label, and the numbers of rows.
+
+    The first invalid row is an error unless such rows are dropped.
+    """
+    step = rules.compute_rows
+    valid, total = np.zeros(len(block.labels), bool), RowCounts()
+    for low in range(0, len(block.labels), step):
+        part = block.take(slice(low, low + step), block.start + low)
+        chunk, status = _judged(part, rules)
+        counts = _counted(part, rules, chunk, status)
+        valid[low : low + step] = status <= kernel_rows.UNLABELLED
+        total += counts
+    return valid, total
+
+
 def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
+    chunk, status = _judged(block, rules)
+    counts = _counted(block, rules, chunk, status)
+    if counts.used < len(chunk):
+        chunk = chunk.take((status == kernel_rows.OK) & _weighted(chunk))
+    return chunk, counts.with_impossible(chunk.impossible)
+
+
+def _counted(block: Block, rules: Rules, chunk: Chunk, status: Ints) -> RowCounts:
+    """Numbers of rows by their status; the first invalid row is an error unless dropped."""
+    used = (status == kernel_rows.OK) & _weighted(chunk)
+    if used.all():
+        return RowCounts(used=len(chunk))
+    invalid = (status > kernel_rows.UNLABELLED).any()
+    if rules.on_invalid == "raise" and invalid:
+        raise invalid_row(block, rules, status)
+    dropped = dropped_rows(block, rules, status) if invalid else {}
+    unlabelled = int(np.count_nonzero(status == kernel_rows.UNLABELLED))
+    return RowCounts(int(np.count_nonzero(used)), unlabelled, dropped)
+
+
+def _weighted(chunk: Chunk) -> NDArray[np.bool_]:
+    """Whether each row has a weight other than 0 (c,)."""
+    return chunk.weights != 0.0 if len(chunk.weights) else np.ones(len(chunk), bool)
+
+
+def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
+    """Chunk of all rows of a block, and the status of each (c,)."""
     read = _forecasts if rules.forecast else _soft if rules.soft else _scored
     chunk, status = read(block, rules)
     weights = NO_WEIGHTS
@@ -306,34 +350,24 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     if block.weights is not None:
         weights = block.weights.astype(np.float64)
         bad = ~((weights == 0) | ((weights >= LOWEST) & (weights <= HIGHEST)))
-        status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_WEIGHT
+        status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_WEIGHT
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
         if rules.group is not None:
             bad = np.isinf(covariates[:, rules.group])
-            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_GROUP
+            status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.NO_GROUP
         if rules.covariates:
             bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
-            status[bad & (status == kernel_rows.OK)] = kernel_rows.BAD_COVARIATE
+            status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_COVARIATE
         if rules.group is not None:  # rows without a group are a group of their own
             missing = np.isnan(covariates[:, rules.group])
             covariates[missing, rules.group] = NO_NUMBER
         if rules.cluster is not None:
             bad = np.isnan(covariates[:, rules.cluster])
-            status[bad & (status == kernel_rows.OK)] = kernel_rows.NO_CLUSTER
+            status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.NO_CLUSTER
             clusters = np.where(bad, -1.0, covariates[:, rules.cluster]).astype(np.int64)
     chunk = replace(chunk, weights=weights, covariates=covariates, clusters=clusters)
-    weighted = weights != 0.0 if len(weights) else True
-    if not status.any() and np.all(weighted):
-        return chunk, RowCounts(used=len(chunk)).with_impossible(chunk.impossible)
-    if rules.on_invalid == "raise" and (status > kernel_rows.UNLABELLED).any():
-        raise invalid_row(block, rules, status)
-    counts = np.bincount(status, minlength=2)
-    dropped = {REASONS[s]: int(counts[s]) for s in range(2, len(counts)) if counts[s]}
-    valid = (status == kernel_rows.OK) & weighted
-    used = chunk.take(valid)
-    numbers = RowCounts(len(used), int(counts[1]), dropped)
-    return used, numbers.with_impossible(used.impossible)
+    return chunk, status
 
 
 def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
@@ -349,9 +383,14 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     if rules.kind == "logits":
         kernel_rows.score_logits(x, labels, top, confidence, rest, brier, nll, status)
     else:
-        kernel_rows.score_probabilities(
-            x, labels, rules.tolerance, top, confidence, rest, brier, nll, status
-        )
+        scores = (top, confidence, rest, brier, nll, status)
+        kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
+        if (status == kernel_rows.NEGATIVE).any():
+            x = _rounded(x, status, rules.tolerance)
+            kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
+            if block.values.reshape(n, -1).shape[1] == 1:  # P(y = 0) is negative
+                above = (status == kernel_rows.NEGATIVE) & (x[:, 1] > 1.0)
+                status[above] = kernel_rows.ABOVE_ONE
     rows = np.arange(block.start, block.start + n)
     return Chunk(
         rows, x, rules.kind, labels, top, confidence, rest, brier, nll, NO_WEIGHTS
@@ -378,6 +417,16 @@ def _forecasts(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
         outcomes=y, forecast=rules.forecast,
     )  # fmt: skip
     return chunk, rules.forecast.status(x, y)
+
+
+def _rounded(x: NDArray[Any], status: Ints, tolerance: float) -> NDArray[Any]:
+    """Probabilities (rows, K), of which those outside 0..1 by rounding alone are 0 or 1."""
+    rows = np.flatnonzero(status == kernel_rows.NEGATIVE)
+    rows = rows[x[rows].min(axis=1) >= -tolerance]
+    rows = rows[x[rows].max(axis=1) <= 1.0 + tolerance]
+    x = x.copy()
+    x[rows] = np.clip(x[rows], 0.0, 1.0)
+    return x
 
 
 def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import Floats, Ints, mixed
-from calibscale.data.invalid_rows import DROP_REMEDY, place_of
+from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, not_finite, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, require
 from calibscale.results.audit_results import Where
@@ -107,8 +107,8 @@ class _Task:
         d = int(np.argmin(np.isfinite(x[i])))
         name = self.source.covariate_names[self.positions[d]]
         return InvalidDataError(
-            f"{place_of(row, self.source.name, self.source.chunk_rows)}: "
-            f"its covariate {name!r} is {x[i, d]}. {DROP_REMEDY}",
+            f"{place_of(row, self.source.name, self.source.named_chunk_rows)}: "
+            f"{not_finite(name, float(x[i, d]))}. {DROP_REMEDY}",
             row,
         )
 
@@ -284,7 +284,7 @@ def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
         hashes = np.where([bool(name.strip()) for name in names], bits.astype(np.float64), np.nan)
     ids = ClusterIds(column, source.covariate(column), hashes)
     others = {name: levels for name, levels in source.categories.items() if name != column}
-    return extended(source, ids, f"cluster of {column}", others), len(source.covariate_names)
+    return extended(source, ids, f"{CLUSTER_OF}{column}", others), len(source.covariate_names)
 
 
 class Coder(Protocol):

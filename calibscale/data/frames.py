@@ -26,7 +26,7 @@ from calibscale.data.ingest.columns import (
     prefixed_columns,
 )
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
-from calibscale.data.missing import plain_arrow
+from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError, require
@@ -67,6 +67,23 @@ def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if len(table):
             yield table if isinstance(table, pa.Table) else pa.table(table)
+
+
+def _held_table(frame: Any) -> Any:
+    """Arrow table of a frame in memory."""
+    import pyarrow as pa
+
+    try:
+        return pa.table(frame)
+    except (pa.ArrowException, TypeError):
+        if not hasattr(frame, "iloc") or not frame.columns.is_unique:  # not one of pandas
+            raise
+        # numbers, and texts or objects that stand for missing ones, in columns of objects
+        frame = frame.copy(deep=False)
+        for name, kind in frame.dtypes.items():
+            if str(kind) == "object":
+                frame[name] = plain(np.asarray(frame[name]))
+        return pa.table(frame)
 
 
 class _Stream:
@@ -152,7 +169,7 @@ class _Frame(TableReader):
             what = "can be read only once" if once else "is not a frame"
             raise OptionError(f"{name}: a {type(frame).__name__} {what}; pass {_FRAMES}")
         try:
-            self.table = pa.table(frame) if held else _Stream(frame, name)
+            self.table = _held_table(frame) if held else _Stream(frame, name)
             if not self.table.num_rows:
                 raise NoRowsError(f"{name}: there are no rows")
             fields = self.table.slice(0, 1).schema
@@ -355,4 +372,5 @@ def from_frame(
         class_names=class_names, name=name, forecast=forecast, **rest,
     )  # fmt: skip
     reader.only(used, layout.step)
-    return replace(source, categories=categories)
+    names_of = {role: names for role, names in roles.items() if role != "covariates"}
+    return replace(source, categories=categories, columns=names_of)

@@ -70,11 +70,16 @@ def of_sums(sums: Any) -> str:
     error = float(np.abs(sums - 1).max(initial=0.0))
     if not 0 < error <= 0.01:
         return ""
-    enough = 10.0 ** math.ceil(math.log10(2 * error))
     return (
         f"; the rows of this chunk sum to 1 within {error:.2g}, as float16 or rounded numbers do: "
-        f"pass tolerance={enough:g} (--tolerance {enough:g})"
+        f"pass {_tolerance(error)}"
     )
+
+
+def _tolerance(error: float) -> str:
+    """Option that allows an error, in Python and on the command line."""
+    enough = 10.0 ** math.ceil(math.log10(2 * error))
+    return f"tolerance={enough:g} (--tolerance {enough:g})"
 
 
 def of_probabilities(values: Any, binary: bool) -> str:
@@ -83,7 +88,8 @@ def of_probabilities(values: Any, binary: bool) -> str:
     if values.min() >= 0 and ((2 < largest <= 100) if binary else abs(total - 100) <= 1):
         return "; in percent? divide by 100"
     if values.min() >= -0.01 and largest <= 1.01 and (binary or values.min() < 0):
-        return "; if this is rounding, clip it to 0..1"
+        error = max(-float(values.min()), largest - 1.0)
+        return f"; if this is rounding, clip it to 0..1, or pass {_tolerance(error)}"
     if values.min() < 0 or largest > 1:
         return "; if these are logits, pass them as logits= (ingest --logits NAME)"
     return ""

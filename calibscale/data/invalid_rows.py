@@ -1,33 +1,62 @@
-"""Errors that name the first invalid row, what is wrong with it, and the remedy."""
+"""Invalid rows: the column at fault, what is wrong with it, and errors that name the first row.
+
+The same words name a fault in errors and in the counts of dropped rows: ``score is missing`` is the
+column and its fault.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import forecasts, input_hints
 from calibscale.errors import InvalidDataError
+from calibscale.formatting import listed_faults, one_line
 from calibscale.kernels import row_sums as kernel_rows
+from calibscale.results import Ints
+
+if TYPE_CHECKING:
+    from calibscale.data import Block, Rules
 
 LOWEST, HIGHEST = 1e-100, 1e100  # of weights: sums of squares neither vanish nor overflow
 DROP_REMEDY = (
     "Fix the row, or pass on_invalid='drop' (--on-invalid drop) to skip and count such rows."
 )
+CLUSTER_OF = "cluster of "  # begins the name of the covariate with the hashes of clusters
 
-REASONS = {
-    kernel_rows.NOT_FINITE: "not_finite",
-    kernel_rows.LABEL_RANGE: "label_out_of_range",
-    kernel_rows.NEGATIVE: "negative_probability",
-    kernel_rows.OFF_SIMPLEX: "off_simplex",
-    kernel_rows.BAD_WEIGHT: "bad_weight",
-    kernel_rows.NO_GROUP: "no_group",
-    kernel_rows.BAD_COVARIATE: "covariate_not_finite",
-    kernel_rows.NO_CLUSTER: "no_cluster",
-    kernel_rows.BAD_SHARES: "labels_off_simplex",
+MISSING = "is missing"
+INFINITE = "is infinite"
+NEGATIVE = "is negative"
+_NO_SUM = "does not sum to 1"
+_IMPOSSIBLE = "is −inf in every class"
+_STORED = " (a missing chunk of a store reads like this)"
+
+# faults that a status alone decides; the values of the row decide about others
+_FAULTS = {
+    kernel_rows.LABEL_RANGE: "is not a class",
+    kernel_rows.NEGATIVE: NEGATIVE,
+    kernel_rows.ABOVE_ONE: "is above 1",
+    kernel_rows.OFF_SIMPLEX: _NO_SUM,
+    kernel_rows.NO_GROUP: INFINITE,
+    kernel_rows.NO_CLUSTER: MISSING,
     **forecasts.REASONS,
 }
+_OF_LABELS = (kernel_rows.LABEL_RANGE, kernel_rows.BAD_SHARES, forecasts.OUTCOME)
+
+
+class Fault(NamedTuple):
+    """Column at fault, what is wrong with it, and its position among those of its role."""
+
+    column: str
+    fault: str
+    position: int | None = None
+
+    def __str__(self) -> str:
+        return f"{one_line(self.column)} {self.fault}"
 
 
 def place_of(row: int, name: str, chunk_rows: int) -> str:
@@ -36,63 +65,207 @@ def place_of(row: int, name: str, chunk_rows: int) -> str:
     return f"row {row} of {name}{chunk}"
 
 
-def invalid_row(block: Any, rules: Any, status: NDArray[Any]) -> InvalidDataError:
+def column_of(rules: Rules, role: str, position: int | None, width: int) -> str:
+    """Name of a column of a role with `width` columns, or the role if its columns have no names."""
+    names = rules.columns.get(role, ())
+    if len(names) == 1:
+        return names[0]
+    return names[position] if position is not None and len(names) == width else role
+
+
+def dropped_rows(block: Block, rules: Rules, status: Ints) -> dict[str, int]:
+    """Number of invalid rows of a block by fault, such as ``score is missing``."""
+    counts: Counter[str] = Counter()
+    for reason in np.unique(status[status > kernel_rows.UNLABELLED]):
+        counts.update(
+            map(str, _faults(block, rules, int(reason), np.flatnonzero(status == reason)))
+        )
+    return dict(counts)
+
+
+def _faults(block: Block, rules: Rules, reason: int, rows: Ints) -> list[Fault]:
+    """Fault of each of some rows with the same status."""
+    role, positions = _role(rules, reason), np.zeros(len(rows), np.int64)
+    faults: Any = np.full(len(rows), _FAULTS.get(reason, MISSING), object)
+    width = 1
+    if reason == kernel_rows.NOT_FINITE:
+        values = _numbers(block.values, rows)
+        width = values.shape[1]
+        positions, faults = _not_finite(values, rules.kind == "logits")
+    elif reason in (kernel_rows.NEGATIVE, kernel_rows.ABOVE_ONE):
+        values = _numbers(block.values, rows)
+        width, positions = values.shape[1], values.argmin(axis=1)
+    elif reason == kernel_rows.BAD_SHARES:
+        shares = _numbers(block.labels, rows)
+        width = shares.shape[1]
+        faults[:] = _NO_SUM
+        faults[(shares < 0).any(axis=1)] = NEGATIVE
+        faults[np.isnan(shares).any(axis=1)] = MISSING
+    elif reason == kernel_rows.BAD_WEIGHT:
+        faults[~np.isnan(_numbers(block.weights, rows)[:, 0])] = "is out of range"
+    elif role == "covariates":
+        columns = _covariates(rules, reason)
+        inner, faults = _not_finite(_numbers(block.covariates, rows)[:, columns], False)
+        positions, width = np.array(columns)[inner], len(rules.columns["covariates"])
+    whole = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *forecasts.REASONS)
+    found = []
+    for position, fault in zip(positions.tolist(), faults, strict=True):
+        at = None if whole or fault == _IMPOSSIBLE else position
+        column = column_of(rules, role, at, width).removeprefix(CLUSTER_OF)
+        found.append(Fault(column, fault.replace("_", " "), at))
+    return found
+
+
+def _role(rules: Rules, reason: int) -> str:
+    """Role of the columns of a fault."""
+    if reason in _OF_LABELS:
+        return "labels"
+    if reason == kernel_rows.BAD_WEIGHT:
+        return "weights"
+    if reason in (kernel_rows.NO_GROUP, kernel_rows.BAD_COVARIATE, kernel_rows.NO_CLUSTER):
+        return "covariates"
+    return _kind(rules)
+
+
+def _kind(rules: Rules) -> str:
+    """Role of predictions."""
+    return "predictions" if rules.forecast is not None else rules.kind
+
+
+def _covariates(rules: Rules, reason: int) -> list[int]:
+    """Positions of the covariates among which a fault is."""
+    if reason == kernel_rows.BAD_COVARIATE:
+        return list(rules.covariates)
+    position = rules.group if reason == kernel_rows.NO_GROUP else rules.cluster
+    assert position is not None
+    return [position]
+
+
+def _numbers(column: Any, rows: Ints) -> NDArray[np.float64]:
+    return np.asarray(column[rows], np.float64).reshape(len(rows), -1)
+
+
+def _not_finite(values: NDArray[np.float64], logits: bool) -> tuple[Ints, NDArray[Any]]:
+    """Position of the first number of each row that is missing, else infinite, and the fault."""
+    missing = np.isnan(values)
+    # a logit of −∞ is a probability of 0
+    infinite = np.isposinf(values) if logits else np.isinf(values)
+    absent = missing.any(axis=1)
+    faults = np.full(len(values), INFINITE, object)
+    faults[absent] = MISSING
+    faults[~absent & ~infinite.any(axis=1)] = _IMPOSSIBLE
+    return np.where(absent, missing.argmax(axis=1), infinite.argmax(axis=1)), faults
+
+
+# ---------------------------------------------------------------- Errors
+
+
+def invalid_row(block: Block, rules: Rules, status: Ints) -> InvalidDataError:
     """Error that names the first invalid row of a block, what is wrong, and the remedy."""
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
+    reason, row = int(status[i]), block.start + i
+    (fault,) = _faults(block, rules, reason, np.array([i]))
+    text = _explained(block, rules, status, i, fault) + "."
+    if "; " not in text or 20 * np.count_nonzero(status == reason) <= len(status):
+        # not if many rows have the same fault and a hint says how to fix it
+        text += f" {DROP_REMEDY}"
+    return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {text}", row)
+
+
+def nothing_left(name: str, dropped: Mapping[str, int]) -> InvalidDataError:
+    """Error of a source whose rows are all invalid."""
+    return InvalidDataError(
+        f"{name}: all {sum(dropped.values()):,} rows are invalid: {listed_faults(dropped)}; "
+        "on_invalid='raise' (--on-invalid raise) shows the first"
+    )
+
+
+def not_finite(column: str, value: float) -> str:
+    """What is wrong with a number that is missing or infinite."""
+    if np.isnan(value):
+        return f"{column!r} {MISSING}"
+    return f"{column!r} is {value:g}, not a finite number"
+
+
+def _explained(block: Block, rules: Rules, status: Ints, i: int, fault: Fault) -> str:
+    """What is wrong with a row: the column, its value, and what would be accepted."""
     reason = int(status[i])
-    row = block.start + i
-    values = np.asarray(block.values[i], dtype=np.float64).reshape(-1)
-    shared = (
-        kernel_rows.BAD_WEIGHT, kernel_rows.NO_GROUP, kernel_rows.BAD_COVARIATE,
-        kernel_rows.NO_CLUSTER,
-    )  # fmt: skip
-    if rules.forecast is not None and reason not in shared:
-        what = rules.forecast.explained(reason, values, float(block.labels[i]))
-    elif reason == kernel_rows.BAD_SHARES:
-        soft = np.asarray(block.labels[i], np.float64)
-        what = f"its labels sum to {soft.sum():.6g}, not to 1"
-        if not soft.min() >= 0:
-            what = f"its labels, which are probabilities of the classes, contain {soft.min():.6g}"
-        elif soft.max() == 1:
-            what += f"; {input_hints.SEVERAL}"
-    elif reason == kernel_rows.NOT_FINITE:
-        if np.isnan(values).all():
-            what = f"all its {rules.kind} are NaN (a missing chunk of a store reads like this)"
-        elif rules.kind == "logits" and np.isneginf(values).all():
-            what = "all its logits are −inf: at least one class must be possible"
-        else:
-            fine = np.isfinite(values) | (np.isneginf(values) & (rules.kind == "logits"))
-            k = int(np.argmin(fine))
-            what = f"its {rules.kind} contain {values[k]} (class {k})"
-    elif reason == kernel_rows.LABEL_RANGE:
-        what = f"its label is {block.labels[i]}, outside 0..{rules.classes - 1} (−1: not yet known"
-        what += ", and a missing chunk of a store reads as −2)" if block.labels[i] == -2 else ")"
-        what += input_hints.of_range(block.labels, rules.classes)
-    elif reason == kernel_rows.NEGATIVE:
-        what = f"it has the negative probability {values.min():.6g}"
-        if len(values) == 1 and values[0] > 1:
-            what = f"it has the probability {values[0]:.6g}, above 1"
-        what += input_hints.of_probabilities(values, len(values) == 1)
-    elif reason == kernel_rows.OFF_SIMPLEX:
-        what = (
-            f"its probabilities sum to {values.sum():.9g}, "
+    values = np.asarray(block.values[i], np.float64).reshape(-1)
+    name = repr(fault.column)
+    if reason == kernel_rows.NOT_FINITE:
+        return _not_finite_text(rules, values, fault) + _STORED * _whole_chunk(
+            rules, block.values, i, block.start + i
+        )
+    if _role(rules, reason) == "covariates":
+        assert block.covariates is not None
+        if reason == kernel_rows.NO_CLUSTER:
+            return f"{name} {MISSING}, and it names the cluster of the row"
+        return not_finite(fault.column, float(block.covariates[i, fault.position]))
+    if reason == kernel_rows.BAD_WEIGHT:
+        assert block.weights is not None
+        if fault.fault == MISSING:
+            return f"{name} {MISSING}" + _STORED * _whole_chunk(
+                rules, block.weights, i, block.start + i
+            )
+        return f"{name} is {block.weights[i]}, neither 0 nor in {LOWEST:g}..{HIGHEST:g}"
+    if rules.forecast is not None:
+        return rules.forecast.explained(reason, values, float(block.labels[i]))
+    if reason == kernel_rows.BAD_SHARES:
+        return _shares_text(np.asarray(block.labels[i], np.float64), fault)
+    if reason == kernel_rows.LABEL_RANGE:
+        label = block.labels[i]
+        text = f"{name} is {label}, outside 0..{rules.classes - 1} (−1: not yet known"
+        text += ", and a missing chunk of a store reads as −2)" if label == -2 else ")"
+        return text + input_hints.of_range(block.labels, rules.classes)
+    single = len(values) == 1
+    if reason == kernel_rows.OFF_SIMPLEX:
+        text = (
+            f"{name} sum to {values.sum():.9g}, "
             f"further from 1 than the tolerance {rules.tolerance:g}"
         )
         sums = block.values.sum(axis=1, dtype=np.float64)[status == kernel_rows.OFF_SIMPLEX]
-        what += input_hints.of_sums(sums) or input_hints.of_probabilities(values, False)
-    elif reason == kernel_rows.BAD_WEIGHT:
-        assert block.weights is not None
-        what = f"its weight is {block.weights[i]}, neither 0 nor in {LOWEST:g}..{HIGHEST:g}"
-        if np.isnan(block.weights[i]):
-            what += " (a missing chunk of a store reads like this)"
-    elif reason == kernel_rows.BAD_COVARIATE:
-        what = "a covariate is not finite"
-    elif reason == kernel_rows.NO_CLUSTER:
-        what = "its cluster is empty or not finite"
+        return text + (input_hints.of_sums(sums) or input_hints.of_probabilities(values, False))
+    # the shortest text that stands for the number in its type: 1.0000001, not 1
+    seen = str(np.asarray(block.values[i]).reshape(-1)[fault.position or 0])
+    text = f"{name} is {seen}, a probability above 1"
+    if reason == kernel_rows.NEGATIVE:
+        text = f"{name} is {seen}, a negative probability"
+    return text + _class(fault, single) + input_hints.of_probabilities(values, single)
+
+
+def _class(fault: Fault, single: bool) -> str:
+    return "" if single or fault.position is None else f" (class {fault.position})"
+
+
+def _not_finite_text(rules: Rules, values: NDArray[np.float64], fault: Fault) -> str:
+    """What is wrong with predictions that are missing or infinite."""
+    name = repr(fault.column)
+    if fault.fault == _IMPOSSIBLE:
+        return f"all its {name} are −inf: at least one class must be possible"
+    several = len(values) > 1
+    if several and np.isnan(values).all() and len(rules.columns.get(_kind(rules), ())) < 2:
+        text = f"{name} {MISSING}"
     else:
-        what = f"its group is {block.covariates[i, rules.group]:g}, not a finite number"
-    what += "."
-    if "; " not in what or 20 * np.count_nonzero(status == reason) <= len(status):
-        # not if many rows have the same fault and a hint says how to fix it
-        what += f" {DROP_REMEDY}"
-    return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {what}", row)
+        text = not_finite(fault.column, values[fault.position or 0])
+        if several:
+            unit = "class" if rules.forecast is None else "column"
+            text += f" ({unit} {fault.position})"
+    return text
+
+
+def _whole_chunk(rules: Rules, column: Any, i: int, row: int) -> bool:
+    """Whether a chunk of a store that begins with a row has no numbers: it may be missing."""
+    if rules.chunk_rows == 1 or row % rules.chunk_rows:
+        return False
+    return bool(np.isnan(column[i : i + rules.chunk_rows]).all())
+
+
+def _shares_text(shares: NDArray[np.float64], fault: Fault) -> str:
+    """What is wrong with labels that are probabilities of the classes."""
+    name = repr(fault.column)
+    if fault.fault == MISSING:
+        return f"some of its labels ({name}), which are probabilities of the classes, are missing"
+    if fault.fault == NEGATIVE:
+        return f"{name}, which are probabilities of the classes, contain {shares.min():.6g}"
+    text = f"{name} sum to {shares.sum():.6g}, not to 1"
+    return text + (f"; {input_hints.SEVERAL}" if shares.max() == 1 else "")

@@ -40,6 +40,8 @@ class ArraySource:
     and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``,
     ``xarray.DataArray``, or shards of these.  `spacing` is the distance from 1 to the next number
     of the type in which predictions were given, if it is above that of their present type.
+    `columns` are the names that predictions, labels and weights have in a table, by role.  A
+    `copied` source is a temporary copy of a file, whose chunks errors do not name.
 
     Examples
     --------
@@ -64,6 +66,8 @@ class ArraySource:
     times: Mapping[str, str] = field(default_factory=dict)  # kinds of dates and times, see `times`
     spacing: float = 0.0
     forecast: Forecast | None = None
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    copied: bool = False
 
     @property
     def classes(self) -> int:
@@ -94,6 +98,11 @@ class ArraySource:
             return 1
         first = chunks[0]
         return int(first[0] if isinstance(first, tuple) else first)
+
+    @property
+    def named_chunk_rows(self) -> int:
+        """Number of rows in a chunk that errors name; 1 where they name no chunks."""
+        return 1 if self.copied else max(1, self.chunk_rows)
 
     @property
     def block_rows(self) -> int:
@@ -133,8 +142,9 @@ class ArraySource:
         elif tolerance is None:
             tolerance = sum_tolerance(self.values, self.spacing)
         return Rules(
-            self.kind, self.classes, max(1, self.chunk_rows), 0, tolerance, on_invalid,
+            self.kind, self.classes, self.named_chunk_rows, 0, tolerance, on_invalid,
             forecast=self.with_target().forecast, soft=self.soft,
+            columns={**self.columns, "covariates": self.covariate_names},
         )  # fmt: skip
 
     def with_target(self) -> ArraySource:

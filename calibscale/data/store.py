@@ -29,6 +29,8 @@ from calibscale.data.zarr_arrays import (
     local_path,
     located,
     put_in_place,
+    remove_folder,
+    remove_remote,
     write_lock,
 )
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
@@ -105,7 +107,15 @@ class Writer:
             )  # fmt: skip
         elif ignore_index is not None:
             raise OptionError("outcomes have no ignore_index=: pass NaN where they are not known")
-        part = fitting(self._store, self._dtype, values, labels, covariates, weights)
+        self._buffer(fitting(self._store, self._dtype, values, labels, covariates, weights))
+
+    def append_any(self, values: Any, labels: Any, covariates: Any, weights: Any) -> None:
+        """Add rows of arrays whose integer labels may be no classes; evaluations judge them."""
+        self._check_open()
+        part = fitting(self._store, self._dtype, values, labels, covariates, weights, True)
+        self._buffer(part)
+
+    def _buffer(self, part: dict[str, np.ndarray]) -> None:
         self._parts.append(part)
         self._buffered += len(part["labels"])
         while self._buffered >= self._room():
@@ -196,8 +206,9 @@ class Writer:
 
 
 def fitting(
-    store: StoreGroup, dtype: Any, values: Any, labels: Any, covariates: Any, weights: Any
-) -> dict[str, np.ndarray]:
+    store: StoreGroup, dtype: Any, values: Any, labels: Any, covariates: Any, weights: Any,
+    any_label: bool = False,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
     width, forecast = store.columns, store.forecast
     values = values.reshape(-1, 1) if store.binary and values.ndim == 1 else values
@@ -215,7 +226,7 @@ def fitting(
         )
     if forecast is not None:
         labels = forecast.checked(labels, "row {} of those appended".format)
-    elif (outside := (labels < -1) | (labels >= store.classes)).any():
+    elif not any_label and (outside := (labels < -1) | (labels >= store.classes)).any():
         i = int(np.argmax(outside))
         raise InvalidDataError(
             f"row {i} of those appended has the label {labels[i]}, outside "
@@ -381,7 +392,28 @@ class LogitStore(StoreGroup):
             rows=self.rows,
             name=str(self.url),  # without its options
             forecast=self.forecast,
+            columns=self._table_columns(),
         )
+
+    def _table_columns(self) -> dict[str, tuple[str, ...]]:
+        """Names that the columns of each role had in the files that were ingested."""
+        ingested = self.provenance.get("ingest")
+        names = ingested.get("columns") if isinstance(ingested, dict) else None
+        if not isinstance(names, dict):
+            return {}
+        return {role: tuple(map(str, each)) for role, each in names.items() if each}
+
+    def remove_unfinished(self) -> None:
+        """Remove the store, unless it is finished or has another writer."""
+        if is_url(self.url):
+            with complaints(self.url):
+                if not self.finished:
+                    remove_remote(self.url)
+            return
+        place = local_path(self.url)
+        with write_lock(place):
+            if not LogitStore.open(self.url, unfinished=True).finished:
+                remove_folder(place)
 
     def info(self) -> dict[str, Any]:
         """JSON object that ``calibscale info`` shows."""
@@ -405,6 +437,7 @@ class LogitStore(StoreGroup):
             "categories": {name: list(names) for name, names in self.categories.items()},
             "weights": self.has_weights,
             **{name: self._meta[name] for name in ("class_names",) if name in self._meta},
+            **({"dropped": self.notes["dropped"]} if self.notes.get("dropped") else {}),
             "provenance": self.provenance,
         }
 

@@ -122,8 +122,8 @@ def from_file(
         binary = forecast is None and layouts_of(files, keys, False)[0].columns == 1
         place = f"{folder}/table.zarr"
         addresses = [file.address for file in files]
-        ingest(addresses, place, keys=keys, binary=binary, **of)
-        source = replace(LogitStore.open(place).source, name=str(path))
+        ingest(addresses, place, keys=keys, binary=binary, on_invalid="keep", **of)
+        source = replace(LogitStore.open(place).source, name=str(path), copied=True)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, MissingNameError):

@@ -102,6 +102,21 @@ def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> Non
             shutil.rmtree(aside, ignore_errors=True)
 
 
+def remove_folder(place: Path) -> None:
+    """Remove a local store; a crash leaves it under a name that later writers remove."""
+    aside = aside_of(place, "new")
+    place.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_remote(url: str | Path) -> None:
+    """Remove a store at a URL."""
+    from fsspec.core import url_to_fs
+
+    system, path = url_to_fs(str(url), **options_of(url))
+    system.rm(path, recursive=True)
+
+
 def _exchange(aside: Path, place: Path) -> None:
     """Exchange two folders, in one step if the system can."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None

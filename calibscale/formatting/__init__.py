@@ -6,7 +6,7 @@ import ast
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calibscale.errors import OptionError
@@ -362,6 +362,42 @@ def printable(text: str) -> str:
     'a\\\\x1b[2Jb'
     """
     return text.translate(_ESCAPED)
+
+
+_LISTED_FAULTS = 5  # of dropped rows; a table may have a fault for each of many columns
+
+
+def fault_text(fault: str) -> str:
+    """Fault of dropped rows as text; those of earlier versions had underscores.
+
+    >>> fault_text("p_cat is missing"), fault_text("not_finite")
+    ('p_cat is missing', 'not finite')
+    """
+    return fault if " " in fault else fault.replace("_", " ")
+
+
+def listed_faults(dropped: Mapping[str, int]) -> str:
+    """Faults of dropped rows with their numbers, the most frequent ones first.
+
+    >>> listed_faults({"y is not a class": 3, "score is missing": 190})
+    'score is missing (190), y is not a class (3)'
+    """
+    ordered = sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
+    listed = [f"{fault_text(fault)} ({count:,})" for fault, count in ordered[:_LISTED_FAULTS]]
+    if others := sum(count for _, count in ordered[_LISTED_FAULTS:]):
+        listed.append(f"other faults ({others:,})")
+    return ", ".join(listed)
+
+
+def dropped_text(dropped: Mapping[str, int]) -> str:
+    """Sentence about dropped rows.
+
+    >>> dropped_text({"score is missing": 1})
+    '1 row was dropped: score is missing (1)'
+    """
+    number = sum(dropped.values())
+    verb = "was" if number == 1 else "were"
+    return f"{plural(number, 'row')} {verb} dropped: {listed_faults(dropped)}"
 
 
 def one_line(text: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import Floats, RowCounts
+from calibscale.data.invalid_rows import nothing_left
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
@@ -158,11 +159,7 @@ class _Reader:
         counts = passed.counts
         if not counts.used:
             if counts.dropped and not counts.unlabelled:
-                causes = (f"{n:,} {cause.replace('_', ' ')}" for cause, n in counts.dropped.items())
-                raise InvalidDataError(
-                    f"{self.run.source.name}: all {sum(counts.dropped.values()):,} rows are "
-                    f"invalid ({', '.join(causes)}); on_invalid = 'raise' names the first"
-                )
+                raise nothing_left(self.run.source.name, counts.dropped)
             empty = empty_record(self.recipe, wagers)
             empty.info.update(self._facts(counts))
             return self.recipe, {None: empty}

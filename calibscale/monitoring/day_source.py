@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -86,7 +87,7 @@ def _source(
     if job.source.format == "files":
         copy = _copy(job, day, ledger, progress)
         stack.callback(_remove, copy)
-        return as_source(copy)
+        return replace(as_source(copy), name=where, copied=True)
     names = columns.covariates
     covariates = names[0] if isinstance(names, tuple) else names
     return open_arrays(
@@ -131,7 +132,7 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
     try:
         ingest(
             files, copy, keys=keys, binary=job.source.binary, progress=progress,
-            storage_options=_storage(job),
+            storage_options=_storage(job), on_invalid="keep",  # the night raises or drops
         )  # fmt: skip
     except MissingNameError as error:
         _complain(job, ("source", "columns", error.role), error.what)

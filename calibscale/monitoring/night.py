@@ -18,6 +18,7 @@ from calibscale.atomic_files import write_whole
 from calibscale.auditing.local_bias import local_bias
 from calibscale.data.zarr_arrays import complaints
 from calibscale.errors import OptionError, StoreError
+from calibscale.formatting import dropped_text
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import bets_of, empty_record, read_day
 from calibscale.monitoring.job import Job, frozen, open_ledger, window_days
@@ -284,9 +285,8 @@ class _Run:
                 f"{out['n_unlabelled']:,} rows have no label yet; they count when the day is run "
                 "again with their labels."
             )
-        dropped = sum(out["dropped"].values())
-        if dropped:
-            notes.append(f"{dropped:,} rows were left out as invalid.")
+        if sum(out["dropped"].values()):
+            notes.append(f"{dropped_text(out['dropped'])}.")
         notes += [*self.ledger.damaged.values(), *self.ledger.unreadable]
         blind = [t for t in out["thresholds"] if t["observed"] is None]
         if blind:

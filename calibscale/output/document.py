@@ -296,7 +296,7 @@ def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str,
     if result["n_unlabelled"]:
         yield "without a label yet", result["n_unlabelled"]
     for reason, n in (result["dropped"] or {}).items():
-        yield f"{dropped}{reason.replace('_', ' ')}", n
+        yield f"{dropped}{formatting.fault_text(reason)}", n
 
 
 def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from calibscale.estimators import short_summary
-from calibscale.formatting import one_line, plain, plural, printable, seconds
+from calibscale.formatting import dropped_text, one_line, plain, plural, printable, seconds
 from calibscale.output import document as doc
 from calibscale.output.documents import document
 
@@ -297,9 +297,8 @@ def left_out(unlabelled: int, dropped: dict[str, int]) -> Iterator[Text]:
     if unlabelled:
         verb = "was" if unlabelled == 1 else "were"
         yield Text(f"{plural(unlabelled, 'row')} without a label yet {verb} left out")
-    for reason, count in dropped.items():
-        verb, text = "was" if count == 1 else "were", reason.replace("_", " ")
-        yield Text(f"{plural(count, 'row')} {verb} dropped: {text}", style="yellow")
+    if dropped:
+        yield Text(dropped_text(dropped), style="yellow")
 
 
 def info_table(info: dict[str, Any]) -> None:

@@ -220,11 +220,11 @@ def test_audit__rows_without_a_label_change_nothing(data):
 def test_audit__a_covariate_that_is_nan_raises_or_is_dropped(data):
     x = data["x"].copy()
     x[17, 0] = np.nan
-    with pytest.raises(InvalidDataError, match=r"row 17 .*'age' is nan.*drop") as error:
+    with pytest.raises(InvalidDataError, match=r"row 17 .*'age' is missing.*drop") as error:
         audit(audited_source(data, covariates=x), NAMES, **FAST)
     assert error.value.row == 17
     result = audit(audited_source(data, covariates=x), NAMES, on_invalid="drop", **FAST)
-    assert (result.n, result.dropped) == (N - 1, {"covariate_not_finite": 1})
+    assert (result.n, result.dropped) == (N - 1, {"age is missing": 1})
     assert result.overall.n == N - 1
     assert sum(group.where[0].covariate == "age" for group in result.groups) > 5
 

@@ -215,7 +215,7 @@ def test_local_bias__leaves_out_bad_and_unlabelled_rows(data, method):
     valid = {name: values[keep] for name, values in _named(data, "age").items()}
     _agrees(bias_map, _dense(valid, (valid["p"], valid["x"]), (0.1, 8.0)))
     assert (bias_map.n, bias_map.n_unlabelled) == (N - 5, 3)
-    assert bias_map.dropped == {"bad_weight": 1, "covariate_not_finite": 1}
+    assert bias_map.dropped == {"age is missing": 1, "weights is out of range": 1}
 
 
 @pytest.mark.parametrize("method", ["direct", "spectral"])

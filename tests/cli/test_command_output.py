@@ -183,11 +183,11 @@ def test_evaluate__names_with_brackets_are_printed_as_they_are(run, tmp_path, nu
 
 
 def test_left_out__one_row_is_one():
-    message = [line.plain for line in left_out(1, {"not_finite": 1, "bad_label": 2})]
+    message = [line.plain for line in left_out(1, {"not_finite": 1, "y is not a class": 2})]
     assert message == [
-        "1 row without a label yet was left out", "1 row was dropped: not finite",
-        "2 rows were dropped: bad label",
-    ]  # fmt: skip
+        "1 row without a label yet was left out",
+        "3 rows were dropped: y is not a class (2), not finite (1)",
+    ]
 
 
 def test_progress__counts_one_block(capsys, monkeypatch):

@@ -261,7 +261,7 @@ def test_evaluate__on_invalid_drop_counts(run, spoiled):
     assert "--on-invalid drop" in stopped.err
     result = run("evaluate", spoiled, "--json", "-", "-e", "accuracy", "--on-invalid", "drop").json
     assert (result["n"], result["n_dropped"]) == (ROWS - 2, 2)
-    assert result["dropped"] == {"label_out_of_range": 1, "not_finite": 1}
+    assert result["dropped"] == {"labels is not a class": 1, "logits is missing": 1}
     assert result["parameters"]["on_invalid"] == "drop"
     table = run("evaluate", spoiled, "-e", "accuracy", "--on-invalid", "drop")
     assert "dropped" in table.out

@@ -54,8 +54,9 @@ def test_masked_logits__of_the_label_are_an_infinite_loss_with_a_reason():
 
 @pytest.mark.parametrize(
     ("row", "says"),
-    [([-np.inf] * 3, "all its logits are −inf"), ([0, np.inf, 0], r"contain inf \(class 1\)"),
-     ([-np.inf, np.nan, 0], r"contain nan \(class 1\)")],
+    [([-np.inf] * 3, "all its 'logits' are −inf"),
+     ([0, np.inf, 0], r"'logits' is inf, .* \(class 1\)"),
+     ([-np.inf, np.nan, 0], r"'logits' is missing \(class 1\)")],
 )  # fmt: skip
 def test_masked_logits__need_a_possible_class_and_numbers(row, says):
     logits = np.zeros((4, 3))
@@ -63,7 +64,7 @@ def test_masked_logits__need_a_possible_class_and_numbers(row, says):
     source = from_arrays(logits=logits, labels=np.zeros(4, int))
     with pytest.raises(InvalidDataError, match=f"row 2 .*{says}"):
         evaluate(source, FEW)
-    assert evaluate(source, FEW, on_invalid="drop").dropped == {"not_finite": 1}
+    assert evaluate(source, FEW, on_invalid="drop").n_dropped == 1
 
 
 def test_masked_logits__are_fitted_by_temperature_scaling(rng):
@@ -255,5 +256,5 @@ def test_multilabel__errors_name_the_remedy(rng):
         from_arrays(probabilities=p, labels=y, binary=True, covariates=np.ones(30))
     y[5, 1] = 2
     source = from_arrays(probabilities=p, labels=y, binary=True)
-    with pytest.raises(InvalidDataError, match=r"row 35 .*its label is 2"):
+    with pytest.raises(InvalidDataError, match=r"row 35 .*'labels' is 2"):
         evaluate(source, FEW)

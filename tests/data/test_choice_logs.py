@@ -137,7 +137,7 @@ def test_json_lines__of_questions_are_padded(tmp_path, rng, layout, through):
         ({"label": "x"}, "line 121: .*'x' is not one of its choices"),
         ({"label": "a", "choices": ["a", "a", "b"]}, "line 121: .*'a' is not one of its choices"),
         ({"label": 3}, "line 121: .*label is 3, but there are 3 choices, from 0"),
-        ({"label": -2}, "line 121: the label is -2"),
+        ({"label": -2}, r"row 120 of .* \(line 121\): 'labels' is -2"),
         ({"choices": ["a", "b"]}, "line 121: .*3 probabilities, but 2 choices"),
         ({"probabilities": 0.5}, "line 121: .*'probabilities' must be a list of numbers"),
         ({"probabilities": [0.5, "x", 0.5]}, "line 121: .*'probabilities' is"),

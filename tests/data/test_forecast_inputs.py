@@ -151,7 +151,7 @@ def test_store__with_damaged_attributes_is_refused(tmp_path, change, named):
 
 @pytest.mark.parametrize(("array", "says"), [
     ("labels", r"row 0 of .*\(chunk 0 of 65536 rows\): its outcome is inf \(a missing chunk"),
-    ("normal", r"row 0 of .*: all its predictions are NaN \(a missing chunk"),
+    ("normal", r"row 0 of .*: 'predictions' is missing \(a missing chunk"),
 ])  # fmt: skip
 def test_store__without_a_chunk_is_refused(tmp_path, array, says):
     store = written(tmp_path / "s.zarr", "normal")
@@ -308,12 +308,14 @@ def test_ingest__refuses_what_does_not_fit(tmp_path, row, arguments, error, says
         ingest([tmp_path / "f.csv"], tmp_path / "s.zarr", **settings)
 
 
-def test_ingest__warns_of_rows_that_are_invalid(tmp_path, caplog):
+def test_ingest__refuses_or_drops_rows_that_are_invalid(tmp_path):
     (tmp_path / "f.csv").write_text("p_a,p_b,y\n1,2,3\n1,-2,3\n")
     keys = {"predictions": "p_", "labels": "y"}
-    ingest([tmp_path / "f.csv"], tmp_path / "s.zarr", keys=keys, forecast="normal")
-    assert "row 1 of" in caplog.text
-    assert "its standard deviation is -2" in caplog.text
+    call = dict(files=[tmp_path / "f.csv"], url=tmp_path / "s.zarr", keys=keys, forecast="normal")
+    with pytest.raises(InvalidDataError, match=r"row 1 of .*its standard deviation is -2"):
+        ingest(**call)
+    report = ingest(**call, on_invalid="drop")
+    assert (report.rows, report.n_dropped) == (1, 1)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -217,48 +217,49 @@ def test_with_target__is_the_median_distance():
 
 # ---------------------------------------------------------------- bad rows
 
-# fault: (kind, prediction or None, outcome or None, what the error says, reason of dropped rows)
+# fault: (kind, prediction or None, outcome or None, what the error says, fault of dropped rows)
 BAD = {
-    "NaN": ("normal", [np.nan, 1], None, "contain nan (column 0)", "not_finite"),
-    "infinite scale": ("normal", [0, np.inf], None, "contain inf (column 1)", "not_finite"),
-    "scale 0": ("normal", [0, 0], None, "standard deviation is 0, not", "scale_not_positive"),
-    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "scale_not_positive"),
-    "outcome": ("normal", None, -np.inf, "its outcome is -inf", "outcome_outside"),
-    "missing outcome": ("normal", None, np.inf, "a missing chunk of a store", "outcome_outside"),
-    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "contain nan (column 2)", "not_finite"),
-    "members": ("ensemble", [np.nan] * 5, None, "all its predictions are NaN", "not_finite"),
-    "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "weights sum to 1.1, not", "off_simplex"),
+    "NaN": ("normal", [np.nan, 1], None, "is missing (column 0)", "is missing"),
+    "infinite scale": ("normal", [0, np.inf], None, "is inf, not a", "is infinite"),
+    "scale 0": ("normal", [0, 0], None, "deviation is 0, not", "has no positive scale"),
+    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "has no positive scale"),
+    "outcome": ("normal", None, -np.inf, "its outcome is -inf", "labels is infinite"),
+    "missing outcome": ("normal", None, np.inf, "a missing chunk", "labels is infinite"),
+    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "is missing (column 2)", "is missing"),
+    "members": ("ensemble", [np.nan] * 5, None, "'predictions' is missing", "is missing"),
+    "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "sum to 1.1, not", "does not sum to 1"),
     "weight below 0": (
-        "mixture", [-0.5, 1.5, 0, 0, 1, 1], None, "negative weight -0.5", "negative_probability",
+        "mixture", [-0.5, 1.5, 0, 0, 1, 1], None, "negative weight -0.5", "is negative",
     ),
     "scale of a part": (
-        "mixture", [0.5, 0.5, 0, 0, 1, 0], None, "standard deviation 0, not", "scale_not_positive",
+        "mixture", [0.5, 0.5, 0, 0, 1, 0], None, "deviation 0, not", "has no positive scale",
     ),
     "crossing": (
         "quantiles", [0, 3, 2], None,
         "quantiles cross: 3 at level 0.5, 2 at 0.9 (numpy.sort(predictions, axis=1) puts",
-        "quantiles_cross",
+        "has crossing quantiles",
     ),
-    "infinite quantile": ("quantiles", [0, 1, np.inf], None, "inf (column 2)", "not_finite"),
-    "bins": ("histogram", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "off_simplex"),
+    "infinite quantile": ("quantiles", [0, 1, np.inf], None, "is inf, not a finite", "is infinite"),
+    "bins": ("histogram", [0.5, 0.5, 0.5, 0], None, "sum to 1.5", "does not sum to 1"),
     "bin below 0": (
-        "histogram", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "negative_probability",
+        "histogram", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "is negative",
     ),
-    "classes": ("ordinal", [0.5, 0.5, 0.5, 0], None, "probabilities sum to 1.5", "off_simplex"),
+    "classes": ("ordinal", [0.5, 0.5, 0.5, 0], None, "sum to 1.5", "does not sum to 1"),
     "class below 0": (
-        "ordinal", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "negative_probability",
+        "ordinal", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "is negative",
     ),
-    "class NaN": ("ordinal", [np.nan, 1, 0, 0], None, "contain nan (column 0)", "not_finite"),
-    "label": ("ordinal", None, 4, "label is 4, outside 0..3", "label_out_of_range"),
-    "label below": ("ordinal", None, -2, "label is -2, outside 0..3", "label_out_of_range"),
-    "broken label": ("ordinal", None, 1.5, "label is 1.5, outside", "label_out_of_range"),
-    "infinite label": ("ordinal", None, np.inf, "its outcome is inf", "outcome_outside"),
+    "class NaN": ("ordinal", [np.nan, 1, 0, 0], None, "is missing (column 0)", "is missing"),
+    "label": ("ordinal", None, 4, "label is 4, outside 0..3", "labels is not a class"),
+    "label below": ("ordinal", None, -2, "label is -2, outside 0..3", "labels is not a class"),
+    "broken label": ("ordinal", None, 1.5, "label is 1.5, outside", "labels is not a class"),
+    "infinite label": ("ordinal", None, np.inf, "its outcome is inf", "labels is infinite"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", BAD)
 def test_bad_row__is_named_with_its_fault_and_remedy_or_dropped_and_counted(fault):
     kind, prediction, outcome, says, reason = BAD[fault]
+    fault = reason if reason.startswith("labels") else f"predictions {reason}"
     predictions, y = rows(kind, 50)
     y[9] = np.nan
     if prediction is not None:
@@ -275,7 +276,7 @@ def test_bad_row__is_named_with_its_fault_and_remedy_or_dropped_and_counted(faul
     )
     assert error.value.row == 37
     result = evaluate(source, "jkce", floor=False, on_invalid="drop")
-    assert (result.n, result.n_unlabelled, result.dropped) == (48, 1, {reason: 1})
+    assert (result.n, result.n_unlabelled, result.dropped) == (48, 1, {fault: 1})
 
 
 @pytest.mark.parametrize(("kind", "columns", "says"), [

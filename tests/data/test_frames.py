@@ -299,10 +299,10 @@ def test_nulls__are_invalid_or_unlabelled():
     for labels in ("y", "number", "float"):
         source = from_frame(table, probabilities="p_", labels=labels)
         assert source.read(0, 4).labels.tolist() == [1, 0, -1, -1]
-        with pytest.raises(InvalidDataError, match=r"row 1 of frame: .* contain nan"):
+        with pytest.raises(InvalidDataError, match=r"row 1 of frame: .* is missing"):
             evaluate(source, "ece")
         result = evaluate(source, "ece", on_invalid="drop")
-        assert (result.n, result.n_unlabelled, result.dropped) == (1, 2, {"not_finite": 1})
+        assert (result.n, result.n_unlabelled, result.dropped) == (1, 2, {"p_a is missing": 1})
 
 
 def test_labels__unknown_text_names_row(columns):

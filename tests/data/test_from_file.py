@@ -146,7 +146,7 @@ def test_temporary_stores__are_deleted_with_the_last_source(tmp_path, monkeypatc
     ("text", "message"),
     [
         ('{"p": [0.5, 0.5], "y": 0}\n{"p": [0.5], "y": 0}\n', r"line 2: 'p' must have 2 numbers"),
-        ('{"p": [0.5, 0.5], "y": 0}\n\n{"p": [1, 0], "y": 5}\n', "line 3: the label is 5"),
+        ('{"p": [0.5, 0.5], "y": 0}\n\n{"p": [1, 0], "y": 0.5}\n', "line 3: the label is 0.5"),
         ('{"p": [0.5, 0.5], "y": 0}\n[1]\n', "line 2: not a JSON object"),
         ('{"p": [0.5, 0.5], "y": 0}\n{"p": [0.5, 0.5], "y"', "line 2: not a JSON object"),
         ('{"p": [0.5, 0.5], "y": 0}\n' * 150 + '{"p": 0.5, "y": 0}', "line 151: 'p' is 0.5"),

@@ -97,14 +97,14 @@ def test_groups__an_infinite_group_is_an_invalid_row(people):
     shop = people["shop"].copy()
     shop[3] = np.inf
     source = source_of(shop=shop)
-    with pytest.raises(InvalidDataError, match=r"row 3.*its group is inf"):
+    with pytest.raises(InvalidDataError, match=r"row 3.*'shop' is inf"):
         cs.evaluate(source, "brier", group_by="shop")
     result = cs.evaluate(source, "brier", group_by="shop", on_invalid="drop")
-    assert (result.n, result.dropped) == (N - 1, {"no_group": 1})
+    assert (result.n, result.dropped) == (N - 1, {"shop is infinite": 1})
 
 
 def test_cluster__a_missing_name_is_still_an_invalid_row(people):
-    with pytest.raises(InvalidDataError, match="its cluster is empty"):
+    with pytest.raises(InvalidDataError, match="is missing, and it names the cluster"):
         cs.evaluate(source_of(**people), "brier", cluster="region")
 
 

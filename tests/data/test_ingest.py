@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -108,7 +109,8 @@ def test_names__of_npy_files_are_matched_without_their_folder(tmp_path):
     np.save(tmp_path / "y.npy", data["labels"])
     files = [tmp_path / "p.npy", tmp_path / "y.npy"]
     for i, (p, y) in enumerate([("p.npy", "y.npy"), ("p", "y"), map(str, files)]):
-        ingest(files, tmp_path / f"{i}.zarr", keys={"probabilities": p, "labels": y})
+        keys = {"probabilities": p, "labels": y}
+        ingest(files, tmp_path / f"{i}.zarr", keys=keys, on_invalid="keep")
         store = LogitStore.open(tmp_path / f"{i}.zarr")
         assert store.kind == "probabilities"
         np.testing.assert_array_equal(store.source.values[:], data["logits"])
@@ -156,7 +158,7 @@ def test_numbered_columns__are_ordered_by_number(tmp_path, suffix, pattern):
     columns = {pattern.format(k): np.full(4, float(k)) for k in order} | {"y": np.arange(4)}
     write_table(tmp_path / f"a.{suffix}", columns)
     keys = {"probabilities": "p", "labels": "y"}
-    ingest([tmp_path / f"a.{suffix}"], tmp_path / "s.zarr", keys=keys)
+    ingest([tmp_path / f"a.{suffix}"], tmp_path / "s.zarr", keys=keys, on_invalid="keep")
     values = LogitStore.open(tmp_path / "s.zarr").source.values[:]
     np.testing.assert_array_equal(values, np.tile(np.arange(12.0), (4, 1)))
 
@@ -206,6 +208,7 @@ def test_files__are_joined_in_the_order_given(tmp_path):
         "rows": 3 * N,
         "added": 3 * N,
         "resumed": False,
+        "dropped": {},
         "files": [str(file) for file in files],
     }
 
@@ -347,18 +350,68 @@ def test_ingest__interrupted_leaves_an_unfinished_store(tmp_path, monkeypatch):
     assert "unfinished" not in LogitStore.open(place).info()
 
 
-def test_ingest__of_changed_files_says_how_to_start_again(tmp_path):
+# D15: a repeated call said that "an earlier ingest was interrupted"
+def test_ingest__that_failed_leaves_nothing_and_repeats_its_cause(tmp_path):
     path, place = one_based(tmp_path), tmp_path / "s.zarr"
-    with pytest.raises(InvalidDataError, match=r"label is 3, .*counted from 1\? subtract 1"):
-        ingest([path], place)
-    with pytest.raises(StoreError, match="did not finish; the store has 0 rows"):
-        evaluate(place)
+    for _ in range(2):
+        with pytest.raises(InvalidDataError, match=r"'labels' is 3, .*counted from 1\? subtract 1"):
+            ingest([path], place)
+        assert sorted(os.listdir(tmp_path)) == [path.name]
     data = {"logits": np.zeros((3, 3)), "labels": np.arange(3)}
     np.savez(path, **data)
-    with pytest.raises(StoreError, match=r"changed.* was interrupted; start again .*--overwrite"):
-        ingest([path], place)
-    ingest([path], place, overwrite=True)
+    ingest([path], place)
     assert_stored(place, data)
+
+
+def test_ingest__that_fails_after_committed_rows_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
+    data = rows()
+    data["logits"][N - 1] = np.nan
+    np.savez(tmp_path / "a.npz", **data)
+    for _ in range(2):
+        with pytest.raises(InvalidDataError, match=f"row {N - 1} of .*a.npz: 'logits' is missing"):
+            ingest([tmp_path / "a.npz"], tmp_path / "s.zarr")
+        assert os.listdir(tmp_path) == ["a.npz"]
+    assert ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", on_invalid="drop").rows == N - 1
+
+
+def test_ingest__of_changed_files_says_how_to_start_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
+    files, _ = write("npz", tmp_path, rows())
+    place = tmp_path / "s.zarr"
+    with pytest.raises(KeyboardInterrupt):
+        ingest(files, place, progress=failing(20))
+    data = {"logits": np.zeros((3, 3)), "labels": np.arange(3)}
+    np.savez(files[0], **data)
+    with pytest.raises(StoreError, match=r"changed.* was interrupted; start again .*--overwrite"):
+        ingest(files, place)
+    ingest(files, place, overwrite=True)
+    assert_stored(place, data)
+
+
+def test_ingest__that_drops_resumes_and_counts_all_dropped_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
+    data = rows()
+    bad = [0, 1, 13, 20, N - 1]
+    data["logits"][bad] = np.nan
+    np.savez(tmp_path / "a.npz", **data)
+    place = tmp_path / "s.zarr"
+    with pytest.raises(KeyboardInterrupt):
+        ingest([tmp_path / "a.npz"], place, on_invalid="drop", progress=failing(20))
+    assert 0 < LogitStore.open(place).rows < N - len(bad)
+    for _ in range(2):  # the second call finds the store complete
+        report = ingest([tmp_path / "a.npz"], place, on_invalid="drop")
+        assert (report.rows, report.dropped) == (N - len(bad), {"logits is missing": len(bad)})
+    assert_stored(place, {name: np.delete(column, bad, axis=0) for name, column in data.items()})
+    with pytest.raises(StoreError, match="with other settings"):
+        ingest([tmp_path / "a.npz"], place)
+
+
+def test_ingest__of_invalid_rows_alone_is_an_error(tmp_path):
+    np.savez(tmp_path / "a.npz", logits=np.full((3, 2), np.nan), labels=np.zeros(3, int))
+    with pytest.raises(InvalidDataError, match=r"all 3 rows are invalid: logits is missing \(3\)"):
+        ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", on_invalid="drop")
+    assert os.listdir(tmp_path) == ["a.npz"]
 
 
 def test_ingest__does_not_touch_other_stores(tmp_path):

@@ -150,23 +150,39 @@ def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "fault", "says"),
     [
-        ([1, 0, 1], r"row 5 of arrays: its labels sum to 2.*binary=True.*divide by their number"),
-        ([0.5, 0.2, 0.2], r"row 5 of arrays: its labels sum to 0\.9, not to 1\."),
-        ([1.2, 0.2, -0.4], r"row 5 of arrays: its labels, .* contain -0\.4"),
-        ([np.nan, 0.5, 0.5], r"row 5 of arrays: its labels, .* contain nan"),
+        (
+            [1, 0, 1],
+            "labels does not sum to 1",
+            r"row 5 of arrays: 'labels' sum to 2.*binary=True.*divide by their number",
+        ),
+        (
+            [0.5, 0.2, 0.2],
+            "labels does not sum to 1",
+            r"row 5 of arrays: 'labels' sum to 0\.9, not to 1\.",
+        ),
+        (
+            [1.2, 0.2, -0.4],
+            "labels is negative",
+            r"row 5 of arrays: 'labels', which are .* contain -0\.4",
+        ),
+        (
+            [np.nan, 0.5, 0.5],
+            "labels is missing",
+            r"row 5 of arrays: some of its labels .* are missing",
+        ),
     ],
     ids=str,
 )
-def test_bad_rows__are_named_or_dropped(row, says):
+def test_bad_rows__are_named_or_dropped(row, fault, says):
     labels = S.copy()
     labels[5], labels[8] = row, np.nan
     with pytest.raises(cs.InvalidDataError, match=says):
         cs.evaluate(soft(labels=labels), "brier")
     result = cs.evaluate(soft(labels=labels), "brier", on_invalid="drop")
     assert (result.n, result.n_unlabelled) == (N - 2, 1)
-    assert result.dropped == {"labels_off_simplex": 1}
+    assert result.dropped == {fault: 1}
 
 
 def test_several_right_answers__name_the_row_and_the_remedies():

@@ -208,7 +208,7 @@ def test_evaluate__deleted_chunks_can_be_dropped_and_are_counted(tmp_path, small
     chunk_file(path / "logits", 1).unlink()
     chunk_file(path / "labels", 3).unlink()
     result = evaluate(path, FAST, on_invalid="drop")
-    assert result.dropped == {"label_out_of_range": 64, "not_finite": 64}
+    assert result.dropped == {"labels is not a class": 64, "logits is missing": 64}
     intact_rows = np.r_[0:64, 128:192, 256:300]
     assert result["accuracy"].value == pytest.approx(accuracy(z[intact_rows], y[intact_rows]))
 

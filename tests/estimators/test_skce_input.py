@@ -43,7 +43,8 @@ def test_invalid_covariate__is_reported_or_dropped_and_counted(data, bad, method
         estimates_of(source, requested)
     assert caught.value.row == 123
     result = cs.evaluate(source, [requested], on_invalid="drop")
-    assert result.dropped == {"covariate_not_finite": 2}
+    fault = "is missing" if np.isnan(bad) else "is infinite"
+    assert result.dropped == {f"income {fault}": 2}
     assert result["klce"].n == result.n == ROWS - 2
     keep = np.isfinite(x[:, 1])
     alone = estimates_of(covariate_source(p[keep], y[keep], x[keep]), requested)

@@ -185,14 +185,14 @@ def test_missing_ids__are_errors_or_dropped():
     p, y, ids = _data(20, 0.5, 6)
     ids = ids.astype(float)
     ids[3] = np.nan
-    with pytest.raises(InvalidDataError, match="row 3 of arrays: its cluster is empty"):
+    with pytest.raises(InvalidDataError, match=r"row 3 of arrays: '(id|x0)' is missing"):
         evaluate(_source(p, y, ids), "brier", cluster="id")
     result = evaluate(_source(p, y, ids), "brier", cluster="id", on_invalid="drop")
-    assert result.dropped == {"no_cluster": 1}
+    assert result.dropped == {"id is missing": 1}
     texts = np.array([f"p{i}" for i in ids], object)
     texts[3] = ""
     source = from_arrays(probabilities=p, labels=y, binary=True, covariates=texts)
-    with pytest.raises(InvalidDataError, match="row 3 of arrays: its cluster is empty"):
+    with pytest.raises(InvalidDataError, match=r"row 3 of arrays: '(id|x0)' is missing"):
         evaluate(source, "brier", cluster="x0")
     with pytest.raises(InvalidDataError, match="beyond"):
         evaluate(_source(p, y, ids + 1e17), "brier", cluster="id")

@@ -125,17 +125,17 @@ def test_score_probabilities__zero_for_the_label_is_an_infinite_loss():
 @pytest.mark.parametrize(
     ("kind", "row", "label", "says"),
     [
-        ("logits", [np.nan, 0.0], 0, "contain nan"),
-        ("logits", [0.0, np.inf], 0, "contain inf .class 1"),
-        ("logits", [-np.inf, -np.inf], 0, "all its logits are −inf"),
-        ("probabilities", [1.0, -np.inf], 0, "contain -inf"),
-        ("logits", [0.0, 1.0], 2, "label is 2, outside 0..1"),
-        ("logits", [0.0, 1.0], -2, "label is -2"),
-        ("probabilities", [np.nan, 0.5], 0, "contain nan"),
-        ("probabilities", [0.5, 0.5], 2, "label is 2"),
-        ("probabilities", [-0.1, 1.1], 0, "negative probability -0.1"),
+        ("logits", [np.nan, 0.0], 0, "'logits' is missing .class 0"),
+        ("logits", [0.0, np.inf], 0, "'logits' is inf, .* .class 1"),
+        ("logits", [-np.inf, -np.inf], 0, "all its 'logits' are −inf"),
+        ("probabilities", [1.0, -np.inf], 0, "'probabilities' is -inf"),
+        ("logits", [0.0, 1.0], 2, "'labels' is 2, outside 0..1"),
+        ("logits", [0.0, 1.0], -2, "'labels' is -2"),
+        ("probabilities", [np.nan, 0.5], 0, "'probabilities' is missing"),
+        ("probabilities", [0.5, 0.5], 2, "'labels' is 2"),
+        ("probabilities", [-0.1, 1.1], 0, "'probabilities' is -0.1, a negative probability"),
         ("probabilities", [0.5, 0.6], 0, "sum to 1.1"),
-        ("probabilities", [np.nan, np.nan], 0, "all its probabilities are NaN"),
+        ("probabilities", [np.nan, np.nan], 0, "'probabilities' is missing"),
     ],
 )
 def test_rows__bad_ones_are_named(kind, row, label, says):

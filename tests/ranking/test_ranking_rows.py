@@ -56,7 +56,7 @@ def test_rank__rows_dropped_in_one_model(data):
         rank(sources)
     ranking = rank(sources, on_invalid="drop")
     assert not ranking.paired
-    assert ranking["bold"].dropped == {"not_finite": 4}
+    assert ranking["bold"].dropped == {"logits is missing": 4}
     assert (ranking["bold"].n, ranking["true"].n) == (N - 4, N)
     assert any("596 and 600" in n or "600 and 596" in n for n in ranking.notes)
     # λ of the model with the fewest rows

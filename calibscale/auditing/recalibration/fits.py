@@ -24,7 +24,7 @@ from calibscale.auditing.recalibration.recalibrator import (
     Recalibrator,
     recalibrated,
 )
-from calibscale.data import Block, Floats, RowCounts, Rules, chunks
+from calibscale.data import Block, Floats, RowCounts, Rules, valid_rows
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
 from calibscale.data.derived_sources import DerivedSource
@@ -113,7 +113,7 @@ class FittedRecalibration(RecalibrationResult):
         )  # fmt: skip
         data = recalibrated(source, self.fit)
         try:
-            blocks = [b.values for b in _valid(data, data.rules(tolerance=self.fit.tolerance))]
+            blocks = [b.values for b, _ in _valid(data, data.rules(tolerance=self.fit.tolerance))]
         except InvalidDataError as error:
             text = str(error).replace(DROP_REMEDY, "Fix the row, or leave it out.")
             raise InvalidDataError(text, error.row) from None
@@ -147,7 +147,8 @@ class FittedRecalibration(RecalibrationResult):
         source : path, URL, LogitStore or ArraySource
         url : path or fsspec URL of the new store
         on_invalid : {"raise", "drop"}
-            Raise an error at the first invalid row, or leave such rows out.
+            Raise an error at the first invalid row, or leave such rows out; ``dropped`` among the
+            notes of the store has their numbers.
         overwrite : bool
             Whether to replace an existing store.
         progress : callable, optional
@@ -176,10 +177,14 @@ class FittedRecalibration(RecalibrationResult):
             weights=data.weights is not None, class_names=data.class_names,
             provenance=provenance, expected_rows=data.rows,
         )  # fmt: skip
+        total = RowCounts()
         with store.writer() as writer:
-            for block in _valid(data, rules, progress):
+            for block, counts in _valid(data, rules, progress):
                 _, values, labels, weights, covariates, _ = block
                 writer.append(values, labels, covariates=covariates, weights=weights)
+                total += counts
+            if total.dropped:
+                writer.note("dropped", total.dropped)
         return store
 
     def diagrams(
@@ -323,16 +328,14 @@ def load_recalibration(path: str | Path) -> FittedRecalibration:
         raise OptionError(f"{path}: {error}") from error
 
 
-def _valid(data: ArraySource, rules: Rules, progress: Progress | None = None) -> Iterator[Block]:
-    """Blocks of a source without the rows that the rules drop."""
+def _valid(
+    data: ArraySource, rules: Rules, progress: Progress | None = None
+) -> Iterator[tuple[Block, RowCounts]]:
+    """Blocks of a source without the rows that the rules drop, and the numbers of rows."""
     for low in range(0, data.rows, data.block_rows):
         block = data.read(low, min(low + data.block_rows, data.rows), covariates=True)
-        keep = block.labels == -1
-        if block.weights is not None:
-            keep |= block.weights == 0
-        for chunk, _ in chunks(block, rules):
-            keep[chunk.rows - block.start] = True
-        yield block.take(keep, block.start)
+        keep, counts = valid_rows(block, rules)
+        yield block.take(keep, block.start), counts
         if progress is not None:
             progress(low + len(keep), data.rows)
 

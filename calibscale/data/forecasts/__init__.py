@@ -26,9 +26,9 @@ from calibscale.results import Bools, Floats, Ints
 # reasons for which a row is invalid, beside those of `row_sums`
 BAD_SCALE, CROSSING, OUTCOME = 10, 11, 12
 REASONS = {
-    BAD_SCALE: "scale_not_positive",
-    CROSSING: "quantiles_cross",
-    OUTCOME: "outcome_outside",
+    BAD_SCALE: "has no positive scale",
+    CROSSING: "has crossing quantiles",
+    OUTCOME: "is infinite",
 }
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
 _INTERVALS = 4  # of the grid of outcomes for each frequency

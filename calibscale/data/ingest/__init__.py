@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from calibscale.data import chunks, input_hints
+from calibscale.data import input_hints
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
-from calibscale.data.ingest.columns import agree, batches, categories_of, filled, layouts_of
+from calibscale.data.ingest.batch_rules import BatchRules
+from calibscale.data.ingest.columns import (
+    ColumnLayout,
+    agree,
+    batches,
+    categories_of,
+    filled,
+    layouts_of,
+)
 from calibscale.data.ingest.formats import input_files
+from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
-from calibscale.data.source import ArraySource
+from calibscale.data.invalid_rows import nothing_left
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import located
-from calibscale.errors import InvalidDataError, StoreError, require
+from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.formatting.progress import reporting
 from calibscale.results import Declared
 
@@ -30,13 +40,22 @@ Progress = Callable[[int, int | None], None]  # (rows done, number of rows or No
 
 @dataclass(frozen=True)
 class IngestReport(Declared):
-    """Result of `ingest`: number of rows in the store, and of rows added by this run."""
+    """Result of `ingest`: number of rows in the store, and of rows added by this run.
+
+    `dropped` are the numbers of invalid rows that the store does not have, by column and fault.
+    """
 
     store: str
     rows: int
     added: int
     resumed: bool
     files: tuple[str, ...]
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def n_dropped(self) -> int:
+        """Number of dropped rows."""
+        return sum(self.dropped.values())
 
 
 class _StoreSettings(TypedDict, total=False):
@@ -54,6 +73,8 @@ def ingest(
     forecast: str | Forecast | None = None,
     class_names: Sequence[str] | None = None,
     dtype: Any = None,
+    on_invalid: str = "raise",
+    tolerance: float | None = None,
     progress: Progress | bool | None = None,
     **settings: Unpack[_StoreSettings],
 ) -> IngestReport:
@@ -86,6 +107,12 @@ def ingest(
     dtype : float16, float32 or float64, optional
         Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl and
         for numbers without fractions of forecasts.
+    on_invalid : {"raise", "drop", "keep"}
+        Invalid predictions, labels and weights: raise an error at the first such row, leave the
+        rows out and count them, or store them as they are, so that each evaluation decides.
+        Covariates are stored as they are; evaluations judge those that they use.
+    tolerance : float, optional
+        Allowed deviation of a row's sum of probabilities from 1, see `Session.open`.
     progress : callable(rows done, number of rows or None), or bool, optional
         Called after every batch; True: show a bar.
     provenance : JSON object, optional
@@ -102,6 +129,7 @@ def ingest(
         not declared as logits or probabilities, a missing name, a missing optional library.
     InvalidDataError
         If a file is damaged, contains pickled objects or violates a rule; names the file and row.
+        The unfinished store is then removed.
     StoreError
         If the store cannot be written (committed rows are kept), or was written from other files.
 
@@ -118,8 +146,8 @@ def ingest(
 
     An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
     boolean covariates become numbers, and the store keeps their sorted names.  A warning is logged
-    if `evaluate` would refuse one of the first rows, if logits look like probabilities, or if all
-    labels are −1 or 1.
+    if logits look like probabilities, or if all labels are −1 or 1.  With ``on_invalid="drop"``,
+    a resumed run reads all rows again and counts all that are dropped.
 
     Examples
     --------
@@ -154,17 +182,28 @@ def ingest(
             marks.append(file.fingerprint())
     note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
     note["class_names"] = None if class_names is None else list(class_names)
+    if on_invalid == "drop":  # otherwise a store has all rows, as those of earlier versions do
+        note |= {"on_invalid": on_invalid, "tolerance": tolerance}
     columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
     if kind is None:
         columns = {"classes": 2 if binary else first.columns, "kind": first.kind, "binary": binary}
     else:
         note["forecast"] = repr(kind)
+    named = {role: names for role, names in first.roles.items() if role != "covariates"}
+    rules = BatchRules(
+        on_invalid, tolerance,
+        {
+            "kind": first.kind if kind is None else kind.name, "binary": binary, "forecast": kind,
+            "columns": named,
+        },
+    )  # fmt: skip
     store = None if overwrite else _existing(url, note)
     resumed = store is not None and not store.finished
     if store is None:
         origin = {
             "files": [{"name": mark["name"], "size": mark["size"]} for mark in marks],
             "keys": keys,
+            "columns": {role: list(names) for role, names in named.items()},
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "calibscale": metadata.version("calibscale"),
         }
@@ -183,35 +222,55 @@ def ingest(
         )
     before = store.rows
     if not store.finished:
-        with store.writer() as writer, reporting(progress, "ingesting", "rows") as report:
-            before = done = store.rows  # read again under the lock
-            names_of = (class_names or (), categories, kind or store.classes)
-            for batch in batches(layouts, stored, *names_of, done):
-                writer.append(**batch._asdict())
-                if done == 0:
-                    rows = ArraySource(
-                        store.kind, batch.values, batch.labels, weights=batch.weights,
-                        binary=binary, rows=len(batch.labels), name=first.file, forecast=kind,
-                    )  # fmt: skip
-                    _examine(rows)
-                done += len(batch.labels)
-                if report is not None:
-                    report(done, total)
+        names_of = (class_names or (), categories, kind or store.classes)
+        try:
+            with reporting(progress, "ingesting", "rows") as report:
+                before = _copied(store, layouts, rules, names_of, report, total)
+        except (InvalidDataError, OptionError) as error:
+            # repeated with better files or settings, this call starts anew and tells the true cause
+            if not _unreachable(error, inputs):
+                with suppress(StoreError):
+                    store.remove_unfinished()
+            raise
         if store.rows and store.classes == 2 and input_hints.negatives_lost(store.source.labels):
             _log.warning(input_hints.ARE_NEGATIVES, url)
-    added = store.rows - before
-    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)))
+    added, dropped = store.rows - before, store.notes.get("dropped", {})
+    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)), dropped)
 
 
-def _examine(rows: ArraySource) -> None:
-    """Warn of rows that `evaluate` refuses, and of logits that look like probabilities."""
-    try:
-        for _ in chunks(rows.read(0, rows.rows), rows.rules()):
-            pass
-    except InvalidDataError as error:
-        _log.warning("%s The store keeps such rows unchanged.", error)
-    if rows.kind == "logits" and input_hints.seem_probabilities(rows.values):
-        _log.warning(input_hints.ARE_PROBABILITIES, rows.name)
+def _copied(
+    store: LogitStore,
+    layouts: Sequence[ColumnLayout],
+    rules: BatchRules,
+    names_of: tuple[Sequence[str], Mapping[str, Sequence[str]], int | Forecast],
+    report: Callable[[int, int | None], None] | None,
+    total: int | None,
+) -> int:
+    """Append the rows that a store does not have yet; the number of rows that it had."""
+    with store.writer() as writer:
+        before = store.rows  # read again under the lock
+        # rows that are dropped are not in the store, which hides how far an earlier run has read
+        done, there = (0, before) if rules.on_invalid == "drop" else (before, 0)
+        for batch in batches(layouts, store.dtype, *names_of, done):
+            kept = rules.kept(batch)
+            done += len(batch.labels)
+            repeated = min(there, len(kept.labels))
+            there -= repeated
+            kept = kept.take(slice(repeated, None))
+            writer.append_any(**kept.columns)
+            if report is not None:
+                report(done, total)
+        dropped = rules.counts.dropped
+        if dropped and not (rules.counts.used or rules.counts.unlabelled):
+            raise nothing_left(layouts[0].file, dropped)
+        if dropped:
+            writer.note("dropped", dropped)
+    return before
+
+
+def _unreachable(error: Exception, inputs: Sequence[InputFile]) -> bool:
+    """Whether an error may be one of a network, so that the same call may succeed later."""
+    return error.__cause__ is not None and any(file.remote for file in inputs)
 
 
 def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from calibscale.data.ingest.input_files import InputFile
@@ -27,7 +27,7 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
         return ChoiceLogFile(file)
     fields = _fields({name for row in first for name in row}, keys or {})
     if [role == "labels" for role, *_ in fields] != [False, True]:
-        return JsonLinesFile(file)
+        return _lines(file, keys or {})
     scores = [row.get(fields[0][1]) for row in first]
     if all(isinstance(each, list) for each in scores):
         lengths = {len(each or ()) for each in scores}
@@ -35,7 +35,14 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
         renamed = any(name != field for _, field, name in fields)
         if several or renamed or isinstance(first[0].get("choices"), list):
             return ChoicesFile(file, *fields)
-    return JsonLinesFile(file)
+    return _lines(file, keys or {})
+
+
+def _lines(file: InputFile, keys: Mapping[str, str]) -> JsonLinesFile:
+    """Reader of JSON Lines that knows the columns of the keys, wherever they begin."""
+    reader = JsonLinesFile(file)
+    reader.find(chain(*(name.split(",") for name in keys.values())))
+    return reader
 
 
 def _fields(present: set[str], keys: Mapping[str, str]) -> list[tuple[str, str, str]]:

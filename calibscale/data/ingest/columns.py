@@ -47,12 +47,25 @@ _MAX_CATEGORIES = 10_000  # of a covariate
 
 
 class Batch(NamedTuple):
-    """Rows in the types of the store."""
+    """Rows of a file, from row `start` on, in the types of the store; see `InputPart`."""
 
     values: NDArray[Any]
     labels: NDArray[Any]
     covariates: NDArray[np.float64] | None
     weights: NDArray[np.float64] | None
+    file: str
+    start: int
+    lines: Sequence[int] | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Columns of the store by their role, predictions as ``values``."""
+        return dict(zip(self._fields[:4], self[:4], strict=True))
+
+    def take(self, rows: NDArray[np.bool_] | slice) -> Batch:
+        """Selected rows."""
+        taken = {name: None if c is None else c[rows] for name, c in self.columns.items()}
+        return self._replace(**taken)
 
 
 @dataclass(frozen=True)
@@ -337,7 +350,10 @@ def batches(
     classes: int | Forecast,
     skip: int,
 ) -> Iterator[Batch]:
-    """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast."""
+    """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast.
+
+    Integer labels may be no classes, and other values may be missing.
+    """
     codes = {name: numbers_of(names) for name, names in categories.items()}
     labels = numbers_of(class_names)
     for layout in layouts:
@@ -356,6 +372,9 @@ def batches(
                     _labels(layout.file, part, columns["labels"][:, 0], classes),
                     None if covariates is None else covariates.astype(np.float64),
                     None if weights is None else weights[:, 0].astype(np.float64),
+                    layout.file,
+                    part.start,
+                    part.lines,
                 )
                 end = part.start + len(batch.labels)
                 if len(batch.labels):
@@ -405,7 +424,7 @@ def _labels(
 ) -> NDArray[Any]:
     if isinstance(classes, Forecast):
         return classes.checked(labels, lambda i: f"{file}, {_place(part, i)}", part.start)
-    wrong = (labels < -1) | (labels >= classes)
+    wrong = (labels < -(2**31)) | (labels >= 2**31)  # the store has no room for these
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
         wrong |= labels != np.floor(labels)

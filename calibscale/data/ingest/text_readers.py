@@ -82,7 +82,8 @@ class CsvFile:
                     place = f"{self._path}, line {lines[i]}"
                     raise InvalidDataError(
                         f"{place}: {numbers_of[j]!r} is {cells[wrong]!r:.60}, "
-                        "not a number; the values of a column are all numbers, or all texts",
+                        "not a number; the values of a column are all numbers, or all texts, and a "
+                        "missing number is empty, NA, NaN or null",
                         start + i,
                     )
                 numbers = numbers.reshape(len(lines), len(numbers_of))
@@ -164,6 +165,16 @@ class JsonLinesFile(TableReader):
         self._step = max(1, BATCH_BYTES // (_CELL_BYTES * max(cells, default=1)))
         super().__init__(file, pa.schema([]), None if self._first else 0)
         self.names = list(dict.fromkeys(chain(*self._first)))
+
+    def find(self, names: Iterable[str]) -> None:
+        """Look for columns in all rows, unless the first rows have columns that begin like them."""
+        known = tuple(self.names)
+        if all(any(each.startswith(name) for each in known) for name in names):
+            return
+        found = dict.fromkeys(known)
+        for _, row in self._objects():
+            found.update(dict.fromkeys(row))
+        self.names = list(found)
 
     def type_of(self, name: str) -> Any:
         """Type of the first values of a column that are not missing; numbers if all are."""
