@@ -333,7 +333,7 @@ def test_plot_reliability__shows_every_bin_that_has_rows(source):
     }
     assert points == {(b.mean_p, b.frequency) for b in result.overall.filled}
     assert [bar.get_height() for bar in lower.patches] == [b.count for b in result.overall.filled]
-    title = " ".join(plot_result(result).get_suptitle().split())
+    title = " ".join(text.get_text() for text in plot_result(result).subfigs[0].texts)
     assert "400 rows of" in title
     assert "top label" in title
 

@@ -160,6 +160,22 @@ def given(value: float | None, digits: int = 6) -> str:
     return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
 
 
+_BEFORE_UNIT = re.compile(
+    r"(?<=\d) (?=%|(?:points?|s|min|h|[kMGT]?B)\b)"  # 95 %, 1.6 points, 3 min
+    r"|(?<=\b[pnE]) (?=[=≤<>] )|(?<=\b[pnE] [=≤<>]) (?=\d)"  # p = 0.01
+    r"|(?<=[±≤≥<>]) (?=[\d−])"
+)
+
+
+def unbroken(text: str) -> str:
+    """Text whose lines do not break between a number and its unit.
+
+    >>> unbroken("95 % interval, p = 0.01")
+    '95\\xa0% interval, p\\xa0=\\xa00.01'
+    """
+    return _BEFORE_UNIT.sub("\u00a0", text)
+
+
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.4g} %"
 

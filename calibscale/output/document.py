@@ -74,6 +74,10 @@ class Figure:
         Heading above the plot.
     in_text : bool
         Whether the numbers are printed where there are no plots.
+    remark : str
+        Summary that is written above the plot where there is no caption.
+    probabilities : bool
+        Whether both axes are probabilities, so that `draw` takes ``axes``.
     """
 
     kind: ClassVar[str] = "figure"
@@ -84,6 +88,12 @@ class Figure:
     numbers: Table
     title: str = ""
     in_text: bool = False
+    remark: str = ""
+    probabilities: bool = False
+
+    def draw_on(self, ax: Any, axes: str = "linear") -> Any:
+        """Draw the plot; `axes` are those of probabilities, see `plot_reliability`."""
+        return self.draw(ax=ax, axes=axes) if self.probabilities else self.draw(ax=ax)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import Any
 from calibscale import formatting
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
-from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
-from calibscale.output.plots.prediction_plots import (
+from calibscale.output.plots.bias_plots import (
     CURVES_HEIGHT,
     MAP_HEIGHT,
     BiasLine,
@@ -19,6 +18,7 @@ from calibscale.output.plots.prediction_plots import (
     plot_bias_curves,
     plot_bias_map,
 )
+from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
 
 _SIGN = f"bias: {formatting.SIGN}"
 _MANY = f"{_SIGN}; the largest of many z-scores is not a test"

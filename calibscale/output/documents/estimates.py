@@ -20,8 +20,8 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
 )
-from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
-from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, draw_reliability
+from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
 from calibscale.results import EXACT, POPULATION, THIS_N
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
@@ -355,8 +355,14 @@ def reliability_figure(
     where: str,
     reference: dict[str, Any] | None = None,
     in_text: bool = False,
+    alone: bool = False,
+    title: str | None = None,
 ) -> doc.Figure | None:
-    """Reliability diagram, or None if every bin is empty."""
+    """Reliability diagram, or None if every bin is empty.
+
+    If it is `alone` in a document, whose title and verdict state its rows, error and bins, the
+    caption does not repeat them.  `title` is by default made from `where`.
+    """
     bins = diagram["bins"]
     filled = [b for b in bins if b["frequency"] is not None]
     if not filled:
@@ -376,15 +382,26 @@ def reliability_figure(
         if count
     ]
     direction = f" ({' and '.join(sides)})" if sides else ""
+    caption = f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}."
+    if title is None:
+        title = f"{where[:1].upper()}{where[1:]}"
+    if alone:
+        title = ""
+        caption = ""
+        if sides:
+            sentence = " and ".join(sides)
+            caption = f"{sentence[:1].upper()}{sentence[1:]} {unit(diagram)}s."
     return doc.Figure(
-        partial(plot_reliability, diagram, reference),
+        partial(draw_reliability, diagram, reference),
         RELIABILITY_HEIGHT,
         f"Reliability diagram {where}: {summary}",
-        f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}.",
+        caption,
         bin_table(f"Data of the plot: {unit(diagram)}s {where}", bins, names, level,
                   "PIT" if diagram.get("pit") else "bin"),
-        f"{where[:1].upper()}{where[1:]}",
+        title,
         in_text,
+        "" if diagram["ece"] is None else formatting.ece(diagram),
+        probabilities=True,
     )  # fmt: skip
 
 
@@ -447,4 +464,5 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
             yield doc.Figure(
                 partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
                 doc.table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
+                probabilities=plot is plot_corp,
             )  # fmt: skip

@@ -52,6 +52,12 @@ def framed(ax: Any, x_name: str = "", y_name: str = "", base: bool = True) -> No
             axis.set_major_formatter(lambda value, _: tick(value))
 
 
+def add_remark(ax: Any, text: str) -> None:
+    """Write a line above the name of the y axis, where it covers no data."""
+    style = {"fontsize": TEXT, "color": COLOURS["muted"], "parse_math": False}
+    ax.set_title(f"{text}\n{ax.get_title(loc='left')}", loc="left", **style)
+
+
 def tick(value: float) -> str:
     """Label of a tick."""
     mantissa, e, exponent = f"{value:,.6g}".partition("e")
