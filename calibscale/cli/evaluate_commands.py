@@ -131,9 +131,12 @@ def estimators(
 def list_estimators(name: str | None) -> None:
     """List all estimators, or print the description and settings of the estimator NAME."""
     if name is None:
-        width = max(map(len, SUMMARIES))
+        from calibscale.output.text import grid, show, terminal
+
+        table = grid("", "", show_header=False)
         for each, summary in SUMMARIES.items():
-            click.echo(f"{each:{width}}  {summary}")
+            table.add_row(each, summary)
+        show(terminal(), table)
         return
     settings = settings_of(build(name_of(name), {}).name)
     click.echo(inspect.getdoc(ESTIMATORS[name]))

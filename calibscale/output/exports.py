@@ -142,5 +142,7 @@ def _listed(table: Table) -> Table:
     kept = [k for k, column in enumerate(table.head) if not column.optional]
     rows = tuple(tuple(row[k] for k in kept) for row in table.rows[:_LISTED])
     more = len(table.rows) - len(rows)
-    note = f"{plural(more, 'more row')} in to_frame(). {table.note}" if more else table.note
-    return replace(table, head=tuple(table.head[k] for k in kept), rows=rows, note=note)
+    notes = table.notes
+    if more:
+        notes = (f"{plural(more, 'more row')} in to_frame().", *notes)
+    return replace(table, head=tuple(table.head[k] for k in kept), rows=rows, notes=notes)

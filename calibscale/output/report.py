@@ -68,10 +68,17 @@ def as_page(template: str, axes: str = "linear", **values: Any) -> str:
             for figure in figures
         ]
 
-    page = environment.get_template(template, globals={"draw": draw})
+    functions = {"draw": draw, "share_legend": _share_legend}
+    page = environment.get_template(template, globals=functions)
     with own_style():
         text = page.render(**values)
     return "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"
+
+
+def _share_legend(drawings: Sequence[Drawing]) -> bool:
+    """Whether plots side by side have one legend, as those of one kind, which have common keys."""
+    legends = [set(drawing.legend) for drawing in drawings]
+    return len(legends) > 1 and bool(set.intersection(*legends))
 
 
 def _unbroken(value: Any) -> Any:

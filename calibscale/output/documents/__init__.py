@@ -122,7 +122,7 @@ def reliability(result: dict[str, Any]) -> doc.Article:
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
         columns = (head, "rows", "ece", *estimates.NOISE, "tce2_debiased")
-        listed = doc.table(caption, columns, rows, estimates.NOISE_NOTE)
+        listed = doc.table(caption, columns, rows)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")

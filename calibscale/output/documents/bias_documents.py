@@ -21,7 +21,7 @@ from calibscale.output.plots.bias_plots import (
 from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
 
 _SIGN = f"bias: {formatting.SIGN}"
-_MANY = f"{_SIGN}; the largest of many z-scores is not a test"
+_MANY = (_SIGN, "The largest of many z-scores is not a test.")
 _LISTED = 15  # points in the table of a map
 _MAX_BARS = 14  # groups in a plot
 _INTERVAL = "95 % interval"
@@ -165,8 +165,10 @@ def biased_groups(
         for g in groups
     ]  # fmt: skip
     head = (
-        kind, "rows", "mean prediction", "frequency", "bias", estimates.interval_name(level),
-        "ECCE/σ" if kind == "segment" else None, "adjusted p",
+        kind, "rows", doc.TableColumn("mean prediction", optional=True),
+        doc.TableColumn("frequency", optional=True), "bias", estimates.interval_name(level),
+        "ECCE/σ" if kind == "segment" else None,
+        doc.TableColumn("p", legend=f"p-value, adjusted for the number of {kind}s"),
     )  # fmt: skip
     title = f"{kind.capitalize()}s by their bias"
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
