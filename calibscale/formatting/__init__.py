@@ -176,7 +176,7 @@ def rounded(value: float, digits: int) -> str:
 _BEFORE_UNIT = re.compile(
     r"(?<=\d) (?=%|(?:points?|s|min|h|[kMGT]?B)\b)|(?<=%) (?=\d)"  # 95 %, 1.6 points, 3 min
     r"|(?<=\S) (?== \S)|(?<=\S =) (?=\S)|(?<=\bp) (?=[≤<>] )"  # h = 0.01
-    r"|(?<=[±≤≥<>]) (?=[\d−])"
+    r"|(?<=[≤≥<>]) (?=[\d−])|(?<=±) "
 )
 
 

@@ -179,7 +179,7 @@ def estimate_table(
     """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
     every = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
-    rooted = any(e["squared"] for e in every)
+    rooted = any(e["squared"] and e["root"] is not None for e in every)
     noisy = any(e.get("floor") for e in every)
     approximate = any(_approximation(e) for e in every)
     root = "square root of a squared error, in the unit of a probability"
@@ -210,11 +210,11 @@ def estimate_table(
     for e in every:
         if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
             covered.setdefault(e["interval"]["covers"], []).append(e["estimator"])
-    remarks += [
-        f"The intervals of {', '.join(dict.fromkeys(some))} cover {covers}, which exceeds the "
-        "population value."
-        for covers, some in covered.items()
-    ]
+    for covers, names in covered.items():
+        listed = formatting.joined([*dict.fromkeys(names)])
+        remarks.append(
+            f"The intervals of {listed} cover {covers}, which exceeds the population value."
+        )
     return doc.table("Values and intervals", head, rows, remarks)
 
 

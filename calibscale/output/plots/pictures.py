@@ -18,7 +18,7 @@ from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, add_remark, lege
 FORMATS = (".png", ".svg", ".pdf")
 _COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}  # number of columns by number of plots, else 4
 _DPI = 110
-_LETTERS = 60  # of a line across one plot
+_LETTERS = 62  # of a line across one plot
 _LINE = 15.0  # height of a line of the title
 
 

@@ -18,7 +18,7 @@ AXES = ("linear", "logit", "auto")
 _FILLED = 0.6
 _MARGIN = 0.02  # beyond the outermost value, as a share of the axis
 _EDGE = 0.07  # between the outermost value and the place of exactly 0 or 1 on log-odds
-_FROM_END = 0.2  # a linear axis starts at 0 if its lowest value is below this share of the highest
+_FROM_END = 0.1  # a linear axis starts at 0 if its lowest value is below this share of the highest
 _FAR = np.log(10.0)  # log-odds beyond the points that intervals and bands may add to an axis
 _EXTREME = 0.05  # with axes="auto", predictions below this, and above 1 minus this, are extreme
 _MIN_TICKS, _MAX_TICKS = 3, 7
@@ -129,17 +129,18 @@ def probability_axes(
         far = _log_odds(spread)
         kept = (far >= near.min() - _FAR) & (far <= near.max() + _FAR) | ~np.isfinite(far)
         spread = spread[kept]
-    across, up = scale(x), scale(np.concatenate([y, spread]))
-    both = scale(np.concatenate([x, y, spread]))
-    with_diagonal = scale(np.concatenate([x, y, spread, [x.min(), x.max()]])) if len(x) else up
-    whole = both if logit else _full()
-    filled = _length(across, logit) * _length(up, logit)
-    for square in (whole, both):
-        if filled >= _FILLED * _length(square, logit) ** 2:
+    up = np.concatenate([y, spread])
+    every = np.concatenate([x, up])
+    both = scale(every)
+    filled = _extent(x, logit) * _extent(np.append(up, x), logit)
+    for square in (both,) if logit else (_full(), both):
+        if filled >= _FILLED * (_position(square.high, logit) - _position(square.low, logit)) ** 2:
             # an axis names 0 and 1 only if it has such values
-            of_axes = (replace(square, marked=axis.marked) for axis in (across, up))
-            return ProbabilityAxes(logit, *of_axes)
-    return ProbabilityAxes(logit, across, with_diagonal)
+            marks = (scale(x).marked, scale(up).marked)
+            return ProbabilityAxes(logit, *(replace(square, marked=ends) for ends in marks))
+    # the vertical axis has the predictions as well, so that the diagonal is visible
+    only_ends = logit and not np.any((x > 0) & (x < 1))
+    return ProbabilityAxes(logit, both if only_ends else scale(x), both)
 
 
 def _extreme(x: Any, rows: Sequence[float] | None) -> bool:
@@ -212,7 +213,7 @@ def _log_odds_ticks(axis: Any, limits: ProbabilityAxis) -> None:
 
     ends = [(limits.zero, 0.0), (limits.one, 1.0)]
     marks = [(place, end) for place, end in ends if end in limits.marked]
-    room = _TICK_ROOM * _length(limits, logit=True)
+    room = _TICK_ROOM * (_log_odds(limits.high) - _log_odds(limits.low))
     for p in _round_values(limits):
         if all(abs(_log_odds(p) - _log_odds(place)) > room for place, _ in marks):
             marks.append((p, p))
@@ -248,7 +249,14 @@ def _round_values(limits: ProbabilityAxis) -> list[float]:
     return [float(p) for p in MaxNLocator(4).tick_values(low, high) if low <= p <= high]
 
 
-def _length(axis: ProbabilityAxis, logit: bool) -> float:
-    ends = np.array([axis.low, axis.high])
-    low, high = _log_odds(ends) if logit else ends
-    return float(high - low)
+def _position(p: Any, logit: bool) -> Any:
+    return _log_odds(p) if logit else p
+
+
+def _extent(p: Any, logit: bool) -> float:
+    """Length of the range of values on an axis, with the places of exactly 0 and 1."""
+    if not len(p):
+        return 0.0
+    axis = _log_odds_axis(p) if logit else ProbabilityAxis(0.0, 1.0)
+    places = axis.place([p.min(), p.max()])
+    return float(np.ptp(_position(places, logit)))
