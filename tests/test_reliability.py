@@ -337,7 +337,7 @@ def test_plot_reliability__shows_every_bin_that_has_rows(source):
     }
     assert points == {(b.mean_p, b.frequency) for b in result.overall.filled}
     assert [bar.get_height() for bar in lower.patches] == [b.count for b in result.overall.filled]
-    title = " ".join(plot_result(result).get_suptitle().split())
+    title = " ".join(text.get_text() for text in plot_result(result).subfigs[0].texts)
     assert "400 rows of" in title
     assert "top label" in title
 
@@ -364,8 +364,9 @@ def test_plot_reliability__draws_the_twelve_largest_groups(rng):
         rng, len(group), covariates=group[:, None].astype(float), covariate_names=["$site$"]
     )
     figure = plot_result(reliability(source, notion="positive", group_by="$site$"))
-    titles = [part.get_suptitle().replace("\u00a0", " ") for part in figure.subfigs]
-    assert titles == ["Of all rows", *(f"Where $site$ = {g}" for g in range(14, 2, -1))]
+    parts = figure.subfigs[1:]  # the first one is the title
+    titles = [part.get_suptitle().replace("\u00a0", " ") for part in parts]
+    assert titles == ["All rows", *(f"$site$ = {g}" for g in range(14, 2, -1))]
 
 
 @pytest.mark.long

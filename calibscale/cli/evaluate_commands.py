@@ -131,9 +131,12 @@ def estimators(
 def list_estimators(name: str | None) -> None:
     """List all estimators, or print the description and settings of the estimator NAME."""
     if name is None:
-        width = max(map(len, SUMMARIES))
+        from calibscale.output.text import grid, show, terminal
+
+        table = grid("", "", show_header=False)
         for each, summary in SUMMARIES.items():
-            click.echo(f"{each:{width}}  {summary}")
+            table.add_row(each, summary)
+        show(terminal(), table)
         return
     settings = settings_of(build(name_of(name), {}).name)
     click.echo(inspect.getdoc(ESTIMATORS[name]))
@@ -175,6 +178,7 @@ def list_estimators(name: str | None) -> None:
     help="Show the mean and the 95 % quantile that estimates would have if STORE were calibrated.",
 )  # fmt: skip
 @click.option("--figure", metavar="PATH", help="Path of the plots of the result (png, svg, pdf).")
+@shared.axes_option
 @shared.cluster_option
 @source_options
 def evaluate(
@@ -202,7 +206,8 @@ def evaluate(
       calibscale evaluate loans.zarr --group-by region --group-by age:4 --json result.json
       calibscale evaluate loans.zarr -e corp -e ecce_mad -e murphy -e aurc --figure scores.png
     """
-    figure = options.pop("figure")
+    figure, axes = options.pop("figure"), options.pop("axes")
+    shared.check_axes(figure, "--figure PATH")
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
     from calibscale.evaluation import by_groups
@@ -233,7 +238,7 @@ def evaluate(
             checkpoint=checkpoint,
             negligible=negligible,
         )
-    shared.finish(result, figure)
+    shared.finish(result, figure, axes=axes)
     if shared.prints() and method != "none":
         _print_missing(result, groups)
 
@@ -263,6 +268,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 @shared.command("Check a table or STORE: a verdict and a report.")
 @store_argument
 @click.option("--output", "-o", metavar="PATH.html", help="Path of an HTML report.")
+@shared.axes_option
 @shared.json_option
 @click.option(
     "--group-by", multiple=True, metavar="COLUMN",
@@ -274,7 +280,9 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 @shared.negligible_option
 @shared.seed_option
 @source_options
-def check(store: str | tuple[str, ...] | None, output: str | None, **options: Any) -> None:
+def check(
+    store: str | tuple[str, ...] | None, output: str | None, axes: str, **options: Any
+) -> None:
     """Check whether the predictions of STORE are calibrated, and say so in one sentence.
 
     STORE is a table file with columns of predictions and labels, a folder of such files, or a
@@ -288,6 +296,7 @@ def check(store: str | tuple[str, ...] | None, output: str | None, **options: An
       calibscale check loans.zarr --group-by region --group-by signup:month
       calibscale check logits_*.npy --labels labels.npy
     """
+    shared.check_axes(output, "--output PATH.html")
     from calibscale.evaluation.check import check as run
 
     with open_session(store, options, "checking") as session:
@@ -296,7 +305,7 @@ def check(store: str | tuple[str, ...] | None, output: str | None, **options: An
     if output is not None:
         from calibscale.output.report import save_report
 
-        save_report([result.to_dict()], output)
+        save_report([result.to_dict()], output, axes=axes)
         shared.wrote(output)
 
 
@@ -351,6 +360,7 @@ EDGES = (
 @click.option(
     "--output", "-o", "figure", metavar="PATH", help="Path of the diagram (png, svg, pdf)."
 )
+@shared.axes_option
 @shared.json_option
 @click.option("--bins", type=click.IntRange(1), help="Number of bins.  [default: 15]")
 @click.option(
@@ -376,6 +386,7 @@ EDGES = (
 def reliability(
     stores: tuple[str, ...],
     figure: str | None,
+    axes: str,
     edges: str,
     notion: str | None,
     class_index: int | None,
@@ -396,6 +407,7 @@ def reliability(
         raise click.UsageError("--json is for one STORE")
     if notion not in (None, "class_wise") and class_index is not None:
         raise click.UsageError(f"--class needs --notion class_wise, not {notion}")
+    shared.check_axes(figure, "--output PATH")
     from calibscale.evaluation import reliability as run
 
     notion = notion or (None if class_index is None else "class_wise")
@@ -405,11 +417,11 @@ def reliability(
         with open_session(store, settings, "counting") as session:
             settings |= {"edges": bin_edges(edges), "notion": notion, "class_index": class_index}
             results.append(run(session, **settings))
-        shared.finish(results[-1], figure if len(stores) < 2 else None)
+        shared.finish(results[-1], figure if len(stores) < 2 else None, axes=axes)
     if len(stores) > 1 and figure is not None:
         from calibscale.output.plots.pictures import save_comparison
 
-        save_comparison(results, [base(store) for store in stores], figure)
+        save_comparison(results, [base(store) for store in stores], figure, axes)
         shared.wrote(figure)
 
 

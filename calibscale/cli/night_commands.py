@@ -207,8 +207,14 @@ _RESULTS = "results"  # folder of a ledger with the results of its nights
     "--date", "day", metavar="DAY",
     help="Day of the night in LEDGER to report, such as 2026-11-20.  [default: newest night]",
 )  # fmt: skip
+@shared.axes_option
 def report(
-    paths: tuple[str, ...], output: str, title: str | None, models: tuple[str, ...], day: str | None
+    paths: tuple[str, ...],
+    output: str,
+    title: str | None,
+    models: tuple[str, ...],
+    day: str | None,
+    axes: str,
 ) -> None:
     """Write one self-contained HTML page about results.
 
@@ -228,9 +234,9 @@ def report(
     from calibscale.output.report import save_report
 
     if output == "-":
-        click.echo(page(results, title), nl=False)
+        click.echo(page(results, title, axes), nl=False)
         return
-    save_report(results, output, title)
+    save_report(results, output, title, axes)
     shared.wrote(output)
 
 

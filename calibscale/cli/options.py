@@ -312,7 +312,25 @@ def check_level(alpha: float | None, n_replicates: int, own: int = 1) -> None:
     )
 
 
-def finish(result: Any, picture: str | None = None, max_groups: int | None = None) -> None:
+axes_option = click.option(
+    "--axes", type=click.Choice(["linear", "logit", "auto"]), default="linear", show_default=True,
+    help="Axes of reliability diagrams.  logit stretches predictions near 0 and 1, as of rare "
+    "events; auto is logit if more than half of the rows have predictions below 5 % or above 95 %.",
+)  # fmt: skip
+
+
+def check_axes(picture: str | None, option: str) -> None:
+    """Raise a usage error if --axes was passed without a picture."""
+    if picture is None and was_passed("axes"):
+        raise click.UsageError(f"--axes needs a picture: pass {option}")
+
+
+def finish(
+    result: Any,
+    picture: str | None = None,
+    max_groups: int | None = None,
+    axes: str = "linear",
+) -> None:
     """Print a result, draw it, and write its JSON, as far as the options of the command say."""
     if prints():
         from calibscale.output.text import print_result
@@ -321,7 +339,7 @@ def finish(result: Any, picture: str | None = None, max_groups: int | None = Non
     if picture is not None:
         from calibscale.output.plots.pictures import save_picture
 
-        save_picture(result, picture)
+        save_picture(result, picture, axes)
         wrote(picture)
     if was_passed("json_path"):
         write_json(result.to_dict())

@@ -11,8 +11,8 @@ from typing import Any
 
 from calibscale.errors import OptionError
 
-SIGN = "mean of y − p, above 0 predictions are too low"  # sign of a bias
-GAP_SIGN = "confidence_gap: mean prediction minus frequency, above 0 predictions are too high"
+SIGN = "mean of y − p; above 0, predictions are too low"  # sign of a bias
+GAP_SIGN = "confidence_gap: prediction minus frequency, above 0 if predictions are too high"
 MAX_NAME = 60  # characters of a name in a sentence; tables show the full name
 _HIDDEN = (  # control characters of terminals, and characters that change the text direction
     *range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F,
@@ -34,8 +34,8 @@ NOTIONS = {
 TERMS = {
     "calibrated": "of the rows with a prediction of 0.8, 80 % come true",
     "interval": "confidence interval: it covers the true value with the stated probability",
-    "at this n": "an interval marked “at this n” covers the expectation of a biased estimate, "
-    "not the value of the population",
+    "at this n": "the interval of a biased estimate covers its expectation at this number of rows, "
+    "not the value of the population; a note below the table names such estimates",
     "root": "the square root of a squared error, in the units of a probability",
     "± approx.": "the error of a faster computation, not of sampling",
     "window": "a range of days, with the same results as one pass over all of their rows",
@@ -139,7 +139,7 @@ def p_value(value: float | None, least: bool = False) -> str:
     """P-value with three digits; ≤ precedes the smallest possible one."""
     if value is None:
         return "–"
-    return f"≤ {value:.3g}" if least else f"{value:.3g}"
+    return f"≤ {rounded(value, 3)}" if least else rounded(value, 3)
 
 
 def p_is(value: float | None, least: bool = False) -> str:
@@ -157,7 +157,36 @@ def probability(p: float | None) -> str:
 
 def given(value: float | None, digits: int = 6) -> str:
     """Setting or threshold, as the user wrote it."""
-    return "–" if value is None else f"{value:.{digits}g}".replace("-", "−")
+    return "–" if value is None else rounded(value, digits)
+
+
+_EXPONENT = re.compile(r"e([+-])0*(?=[0-9])")
+
+
+def rounded(value: float, digits: int) -> str:
+    """Number without trailing zeros.
+
+    >>> rounded(-6.1e-05, 3), rounded(0.25, 3)
+    ('−6.1e−5', '0.25')
+    """
+    text = _EXPONENT.sub(lambda e: "e" if e[1] == "+" else "e-", f"{value:.{digits}g}")
+    return text.replace("-", "−").replace("inf", "∞")
+
+
+_BEFORE_UNIT = re.compile(
+    r"(?<=\d) (?=%|(?:points?|s|min|h|[kMGT]?B)\b)|(?<=%) (?=\d)"  # 95 %, 1.6 points, 3 min
+    r"|(?<=\S) (?== \S)|(?<=\S =) (?=\S)|(?<=\bp) (?=[≤<>] )"  # h = 0.01
+    r"|(?<=[≤≥<>]) (?=[\d−])|(?<=±) "
+)
+
+
+def unbroken(text: str) -> str:
+    """Text whose lines do not break between a number and its unit.
+
+    >>> unbroken("95 % interval, p = 0.01")
+    '95\\xa0% interval, p\\xa0=\\xa00.01'
+    """
+    return _BEFORE_UNIT.sub("\u00a0", text)
 
 
 def percent(share: float | None) -> str:
@@ -258,12 +287,17 @@ def label(estimate: dict[str, Any]) -> str:
 
 
 def group(column: str | None, value: float | str | None) -> str:
-    """Group as its condition; “all rows” without a group."""
+    """Group as its condition; “all rows” without a group.
+
+    >>> group("region", "north"), group("income:4", "income ≤ 4.5")
+    ('region\\xa0=\\xa0north', 'income ≤ 4.5')
+    """
     if value is None:
         return "all rows"
     shown = f"{value:.10g}" if isinstance(value, int | float) else value
-    if column is not None and shown.startswith(f"{grouped_column(column)} "):
-        return shown  # a range or period, which names its column
+    covariate = grouped_column(column or "")
+    if covariate != column and covariate in shown.split():  # the name of a range
+        return shown
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 
 
@@ -345,9 +379,9 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return str(value)
+        return str(value).replace("-", "−")
     if isinstance(value, float):
-        return f"{value:.10g}"
+        return rounded(value, 10)
     if isinstance(value, list):
         return ", ".join(map(plain, value)) or "none"
     if isinstance(value, dict):

@@ -32,11 +32,28 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """Header of a column; numbers are right-aligned, `optional` columns left out of narrow text."""
+    """Header of a column.
+
+    Attributes
+    ----------
+    title : str
+    numbers : bool
+        Whether the cells are numbers, which are right-aligned.
+    optional : bool
+        Whether the column is left out of text that is too narrow for it.
+    legend : str
+        Explanation of the column, which is printed below the table.
+    """
 
     title: str
     numbers: bool = True
     optional: bool = False
+    legend: str = ""
+
+    @property
+    def describes(self) -> bool:
+        """Whether the texts describe the rows, so that pages show them below the names."""
+        return self.optional and not self.numbers
 
 
 def text_column(title: str) -> TableColumn:
@@ -49,13 +66,24 @@ Row: TypeAlias = Sequence[str | Cell]
 
 @dataclass(frozen=True)
 class Table:
-    """Table whose first column names the rows."""
+    """Table whose first column names the rows, with notes below it."""
 
     kind: ClassVar[str] = "table"
     caption: str
     head: tuple[TableColumn, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    note: str = ""
+    notes: tuple[str, ...] = ()
+
+    def description(self, row: Sequence[Cell]) -> str:
+        """Description of a row; empty without a column that describes the rows."""
+        columns = zip(row, self.head, strict=True)
+        return next((cell.text for cell, column in columns if column.describes), "")
+
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """Lines below the table: a legend of each column that needs one, then the notes."""
+        columns = (f"{column.title}: {column.legend}" for column in self.head if column.legend)
+        return (*columns, *self.notes)
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,10 @@ class Figure:
         Heading above the plot.
     in_text : bool
         Whether the numbers are printed where there are no plots.
+    remark : str
+        Summary that is written above the plot where there is no caption.
+    probabilities : bool
+        Whether both axes are probabilities, so that `draw` takes ``axes``.
     """
 
     kind: ClassVar[str] = "figure"
@@ -84,6 +116,12 @@ class Figure:
     numbers: Table
     title: str = ""
     in_text: bool = False
+    remark: str = ""
+    probabilities: bool = False
+
+    def draw_on(self, ax: Any, axes: str = "linear") -> Any:
+        """Draw the plot; `axes` are those of probabilities, see `plot_reliability`."""
+        return self.draw(ax=ax, axes=axes) if self.probabilities else self.draw(ax=ax)
 
 
 @dataclass(frozen=True)
@@ -178,7 +216,10 @@ class Article:
 
 
 def table(
-    caption: str, head: Sequence[str | TableColumn | None], rows: Iterable[Row], note: str = ""
+    caption: str,
+    head: Sequence[str | TableColumn | None],
+    rows: Iterable[Row],
+    notes: str | Sequence[str] = (),
 ) -> Table:
     """Make a table of texts; by default the first column is text, the others are numbers.
 
@@ -197,7 +238,8 @@ def table(
         )
         for row in rows
     )
-    return Table(caption, columns, cells, note)
+    lines = (notes,) if isinstance(notes, str) else tuple(notes)
+    return Table(caption, columns, cells, tuple(filter(None, lines)))
 
 
 def figures(items: Iterable[Figure | None]) -> Figures | None:

@@ -15,11 +15,12 @@ from typing import Any
 from calibscale.atomic_files import replacing, write_json
 from calibscale.errors import OptionError, require
 from calibscale.formatting import plural
-from calibscale.output.document import Table
+from calibscale.output.document import Figure, Table
 from calibscale.output.documents import document
 from calibscale.output.plots.pictures import FORMATS, add_legend, save_picture
 from calibscale.output.plots.prediction_plots import plot_reliability
-from calibscale.output.plots.style import axes, legend_entries
+from calibscale.output.plots.style import add_remark, legend_entries
+from calibscale.output.plots.style import axes as new_axes
 from calibscale.output.report import as_page, save_report
 from calibscale.results.exported import Shown
 
@@ -79,34 +80,47 @@ _TABLES: dict[str, Callable[[Any, str | Path], None]] = {
     ".csv": save_csv,
     ".parquet": _save_parquet,
 }
-_WRITERS = {
-    **_TABLES,
-    ".html": lambda result, path: save_report([result.to_dict()], path),
+_PICTURES: dict[str, Callable[[Any, str | Path, str], None]] = {
+    ".html": lambda result, path, axes: save_report([result.to_dict()], path, axes=axes),
     **dict.fromkeys(FORMATS, save_picture),
 }
 
 
-def save(result: Any, path: str | Path) -> None:
+def save(result: Any, path: str | Path, axes: str | None) -> None:
     """Write a result in the format that the suffix names; see `Tabular.save`."""
-    writers = _WRITERS if isinstance(result, Shown) else _TABLES  # others have no report
+    pictures = _PICTURES if isinstance(result, Shown) else {}  # others have no report
     suffix = Path(path).suffix
-    if suffix not in writers:
-        raise OptionError(
-            f"{path}: names of files of {type(result).__name__} end in {', '.join(writers)}"
-        )
-    writers[suffix](result, path)
+    if suffix in pictures:
+        pictures[suffix](result, path, axes or "linear")
+    elif suffix not in _TABLES:
+        endings = ", ".join([*_TABLES, *pictures])
+        raise OptionError(f"{path}: names of files of {type(result).__name__} end in {endings}")
+    elif axes is not None:
+        raise OptionError(f"{path}: axes={axes!r} is for pages and pictures, not for tables")
+    else:
+        _TABLES[suffix](result, path)
 
 
-def plot(result: Any, ax: Any) -> Any:
+def plot(result: Any, ax: Any, axes: str) -> Any:
     """Draw the first plot of the report of a result; see `Shown.plot`."""
     first = next(iter(document(result).figures), None)
     if first is None:
         raise OptionError("there is nothing to draw: the result has no estimates with a value")
     if ax is not None or getattr(result, "judged", "") == "each class":
-        return plot_reliability(result, ax=ax) if hasattr(result, "judged") else first.draw(ax=ax)
-    ax = first.draw(ax=axes(None, first.height + 50))
+        if hasattr(result, "judged"):
+            return plot_reliability(result, ax=ax, axes=axes)
+        return _drawn(first, ax, axes)
+    ax = _drawn(first, new_axes(None, first.height + 50), axes)
     entries = legend_entries(ax)
     add_legend(ax.figure, entries, 1 if max(map(len, entries), default=0) > 30 else 2)
+    return ax
+
+
+def _drawn(figure: Figure, ax: Any, axes: str) -> Any:
+    """Axes with a plot and its remark."""
+    ax = figure.draw_on(ax, axes)
+    if figure.remark:
+        add_remark(ax, figure.remark)
     return ax
 
 
@@ -128,5 +142,7 @@ def _listed(table: Table) -> Table:
     kept = [k for k, column in enumerate(table.head) if not column.optional]
     rows = tuple(tuple(row[k] for k in kept) for row in table.rows[:_LISTED])
     more = len(table.rows) - len(rows)
-    note = f"{plural(more, 'more row')} in to_frame(). {table.note}" if more else table.note
-    return replace(table, head=tuple(table.head[k] for k in kept), rows=rows, note=note)
+    notes = table.notes
+    if more:
+        notes = (f"{plural(more, 'more row')} in to_frame().", *notes)
+    return replace(table, head=tuple(table.head[k] for k in kept), rows=rows, notes=notes)

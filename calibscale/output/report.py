@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from calibscale.atomic_files import write_whole
 from calibscale.errors import require
-from calibscale.formatting import clean
+from calibscale.formatting import clean, unbroken
 from calibscale.output.document import Figure
 from calibscale.output.documents import article_of
 from calibscale.output.plots.style import Drawing, drawing, own_style
 from calibscale.output.reading import read
 
 
-def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
+def report(
+    results: Sequence[dict[str, Any]], title: str | None = None, axes: str = "linear"
+) -> str:
     """Return an HTML page about results, made from their JSON objects.
 
     Parameters
@@ -26,6 +31,8 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
         audit and power, in the order of the page.
     title : str, optional
         Title of the page.  Default: the title of a single result, else “Calibration report”.
+    axes : {"linear", "logit", "auto"}
+        Axes of reliability diagrams, see `plot_reliability`.
 
     Returns
     -------
@@ -41,31 +48,49 @@ def report(results: Sequence[dict[str, Any]], title: str | None = None) -> str:
     articles = [article_of(read(value, f"result {i + 1}")) for i, value in enumerate(results)]
     if title is None:
         title = articles[0].title if len(articles) == 1 else "Calibration report"
-    return as_page("page.html", title=clean(title), articles=articles)
+    return as_page("page.html", axes, title=clean(title), articles=articles)
 
 
-def as_page(template: str, **values: Any) -> str:
-    """Render a template, in which `draw` makes the plots of figures."""
+def as_page(template: str, axes: str = "linear", **values: Any) -> str:
+    """Render a template, in which `draw` makes the plots of figures with these axes."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("calibscale.output"), autoescape=True,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined, finalize=_unbroken,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     salts = map(str, count())
 
     def draw(figures: Sequence[Figure]) -> list[Drawing]:
-        return [drawing(figure.draw, figure.height, next(salts)) for figure in figures]
+        return [
+            drawing(partial(figure.draw_on, axes=axes), figure.height, next(salts))
+            for figure in figures
+        ]
 
-    page = environment.get_template(template, globals={"draw": draw})
+    functions = {"draw": draw, "share_legend": _share_legend}
+    page = environment.get_template(template, globals=functions)
     with own_style():
         text = page.render(**values)
     return "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"
 
 
+def _share_legend(drawings: Sequence[Drawing]) -> bool:
+    """Whether plots side by side have one legend, as those of one kind, which have common keys."""
+    legends = [set(drawing.legend) for drawing in drawings]
+    return len(legends) > 1 and bool(set.intersection(*legends))
+
+
+def _unbroken(value: Any) -> Any:
+    """Value of a template, whose numbers are not separated from their units."""
+    return unbroken(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def save_report(
-    results: Sequence[dict[str, Any]], path: str | Path, title: str | None = None
+    results: Sequence[dict[str, Any]],
+    path: str | Path,
+    title: str | None = None,
+    axes: str = "linear",
 ) -> None:
     """Write `report` to a file, atomically.
 
@@ -76,4 +101,4 @@ def save_report(
     StoreError
         If the file cannot be written.
     """
-    write_whole(path, report(results, title).encode())
+    write_whole(path, report(results, title, axes).encode())

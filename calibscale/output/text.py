@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,17 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from calibscale.estimators import short_summary
-from calibscale.formatting import dropped_text, one_line, plain, plural, printable, seconds
+from calibscale.formatting import (
+    dropped_text,
+    one_line,
+    plain,
+    plural,
+    printable,
+    rounded,
+    seconds,
+    signed,
+    unbroken,
+)
 from calibscale.output import document as doc
 from calibscale.output.documents import document
 
@@ -33,7 +45,7 @@ _COLOURS = {
     "breached": "bold red", "alarm": "bold red", "fine": "bold green", "faint": "yellow",
     "strong": "bold",
 }  # fmt: skip
-_TYPOGRAPHY = str.maketrans({"\u00a0": " ", "−": "-"})  # numbers that can be copied
+_SPAN = re.compile(r"(?<=\d) … (?=[\d−])")  # of an interval
 
 
 # ---------------------------------------------------------------- documents
@@ -86,7 +98,9 @@ def print_article(article: doc.Article, console: Console, max_groups: int | None
         if i:
             _print(console, section.title, "bold underline")
         limit = max_groups if section.name in ("groups", "curves") else None
-        for block in blocks:
+        for k, block in enumerate(blocks):
+            if k and isinstance(block, doc.Table):
+                console.print()
             _print_block(console, block, limit)
 
 
@@ -114,7 +128,12 @@ def _print_block(console: Console, block: doc.Block, max_rows: int | None) -> No
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text.replace("\u00a0", " "), style=style))
+    """Print text, whose lines are not broken between a number and its unit."""
+    bound = unbroken(text)
+    lines = textwrap.wrap(bound, console.width, break_on_hyphens=False)
+    if any(cell_len(line) > console.width for line in lines):  # wide letters
+        lines = [bound]
+    console.print(Text("\n".join(lines).replace("\u00a0", " "), style=style))
 
 
 def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> None:
@@ -124,35 +143,34 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
         k for k, column in enumerate(table.head)
         if k == 0 or any(row[k].text not in ("", "–") for row in shown)
     ]  # fmt: skip
+    cells = [[cell.text.replace("\u00a0", " ") for cell in row] for row in shown]
     widths = {
-        k: max(cell_len(text) for text in (table.head[k].title, *(row[k].text for row in shown)))
+        k: max(map(cell_len, (*table.head[k].title.split(" "), *(row[k] for row in cells))))
         for k in kept
     }
     while width_of(widths[k] for k in kept) > console.width:
         optional = [k for k in kept if table.head[k].optional]
         if not optional:
+            cells = [[_SPAN.sub("…", text) for text in row] for row in cells]
             break
         kept.remove(optional[-1])
     rich = RichTable(box=None, pad_edge=False)
     for k in kept:
         column = table.head[k]
         rich.add_column(
-            Text(column.title.translate(_TYPOGRAPHY)),
+            Text(column.title.replace("\u00a0", " ")),
             justify="right" if column.numbers else "left",
             overflow="ellipsis" if column.numbers else "fold", no_wrap=column.numbers,
             style="dim" if column.optional else "",
         )  # fmt: skip
-    for row in shown:
-        rich.add_row(
-            *(Text(row[k].text.translate(_TYPOGRAPHY), _COLOURS.get(row[k].state, ""))
-              for k in kept)
-        )  # fmt: skip
+    for row, texts in zip(shown, cells, strict=True):
+        rich.add_row(*(Text(texts[k], _COLOURS.get(row[k].state, "")) for k in kept))
     show(console, rich, keys=1)
     if len(shown) < len(table.rows):
         more = plural(len(table.rows) - len(shown), "more row")
         _print(console, f"and {more}, in the JSON output", "dim")
-    if table.note:
-        _print(console, table.note, "dim")
+    for line in replace(table, head=tuple(table.head[k] for k in kept)).legend:
+        _print(console, line, "dim")
 
 
 # ---------------------------------------------------------------- tables
@@ -183,7 +201,7 @@ def escape(text: str) -> str:
 
 def number(value: float | None) -> str:
     """Format a value with five digits; a dash if it is missing."""
-    return "–" if value is None else f"{value:.5g}".replace("inf", "∞")
+    return "–" if value is None else rounded(value, 5)
 
 
 def grid(*texts: str, numbers: Iterable[str] = (), **style: Any) -> RichTable:
@@ -269,15 +287,20 @@ def _text(console: Console, cell: Any) -> Text:
     return cell if isinstance(cell, Text) else console.render_str(str(cell))
 
 
+_SEPARATED = re.compile(r"(?<=[-_/:=])|(?<=[.,])(?!\d)")  # a number is not broken
+
+
 def _broken(console: Console, cell: Any, width: int) -> Any:
     text = _text(console, cell)
     lines: list[str] = []
     for line in text.plain.split("\n"):
         lines.append("")
-        for piece in re.split(r"(?<=[-_/.:=, ])", line):
-            if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
-                lines.append("")
-            lines[-1] += piece
+        for word in re.split(r"(?<= )", line):
+            pieces = [word] if cell_len(word.rstrip()) <= width else _SEPARATED.split(word)
+            for piece in pieces:
+                if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
+                    lines.append("")
+                lines[-1] += piece
     return cell if len(lines) == 1 else Text("\n".join(map(str.rstrip, lines)), style=text.style)
 
 
@@ -305,7 +328,7 @@ def info_table(info: dict[str, Any]) -> None:
     """Print a JSON object as a table of two columns."""
     table = grid("", "", show_header=False)
     for key, value in info.items():
-        lines = [f"{k}: {v}" for k, v in value.items()] if isinstance(value, dict) else []
+        lines = [f"{k}: {plain(v)}" for k, v in value.items()] if isinstance(value, dict) else []
         short = f"{value:,}" if type(value) is int else plain(value)
         text = "\n".join(map(escape, lines or [short]))
         table.add_row(Text(key.replace("_", " "), "bold"), text)
@@ -332,7 +355,7 @@ def plan_table(plan: Plan) -> None:
         f"{plural(plan.workers, 'core' if plan.cluster is None else 'worker')}: "
         f"about {seconds(plan.seconds)}"
     )
-    console.print(Text(head, style="bold"))
+    _print(console, head, "bold")
     table = grid("work", "method", numbers=("pairs", "time", "memory", "read"))
     for cost in plan.costs:
         pairs = f"{cost.pairs:.3g}" if cost.pairs else ""
@@ -376,14 +399,16 @@ def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:
     console = terminal()
     head = f"An overconfident classifier, simulated: {result.n:,} rows of "
     head += f"{result.source['classes']} classes, evaluated in {result.seconds:.2f} s."
-    console.print(Text(head, style="bold"))
-    table = grid("estimator", numbers=("estimate", "truth", "difference"))
-    table.add_column("description", style="dim")
+    _print(console, head, "bold")
+    rows = []
     for exact in truth:
         value = result[exact.estimator].value
         if value is not None and exact.value is not None:
-            cells = (number(value), number(exact.value), f"{value - exact.value:+.2g}")
-            table.add_row(exact.estimator, *cells, short_summary(exact.estimator))
-    show(console, table)
-    note = "Truth: the same estimators with every label replaced by its probability."
-    console.print(Text(note, style="dim"))
+            cells = (number(value), number(exact.value), signed(value - exact.value, 2))
+            rows.append((exact.estimator, *cells, short_summary(exact.estimator)))
+    truth_column = doc.TableColumn(
+        "truth", legend="the same estimators with every label replaced by its probability"
+    )
+    description = doc.TableColumn("description", numbers=False, optional=True)
+    columns = ("estimator", "estimate", truth_column, "difference", description)
+    _print_table(console, doc.table("Estimates", columns, rows), None)

@@ -118,7 +118,7 @@ class Tabular:
         own = {k: v for k, v in flat(self).items() if k in ("statistic", "low", "high")}
         return [{**own, "name": name, "value": getattr(self, name)} for name in self.measures]
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, axes: str | None = None) -> None:
         """Write the result to a file, atomically, in the format that its suffix names.
 
         Parameters
@@ -126,15 +126,18 @@ class Tabular:
         path : path
             .json, as by ``--json``; .csv or .parquet, the tidy table; .html, the report; .png, .svg
             or .pdf, its plots.
+        axes : {"linear", "logit", "auto"}, optional
+            Axes of reliability diagrams on pages and in pictures, see `plot_reliability`.
+            Default: linear.
 
         Raises
         ------
         OptionError
-            If the suffix is another one, or the result has no report.
+            If the suffix is another one, the result has no report, or `axes` is given for a table.
         StoreError
             If the file cannot be written.
         """
-        _exports().save(self, path)
+        _exports().save(self, path, axes)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in flat(self).items()
@@ -148,20 +151,22 @@ class Shown:
     def __str__(self) -> str:
         return str(import_module("calibscale.output.text").as_text(self, max_lines=24))
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Any = None, axes: str = "linear") -> Any:
         """Draw the first plot of the report of the result, and return its axes.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
             Axes to draw on.  Default: those of a new figure, which a notebook shows.
+        axes : {"linear", "logit", "auto"}
+            Axes of a reliability diagram, see `plot_reliability`; other plots do not depend on it.
 
         Raises
         ------
         OptionError
             If there is nothing to draw, as all estimates are undefined.
         """
-        return _exports().plot(self, ax)
+        return _exports().plot(self, ax, axes)
 
     def _repr_html_(self) -> str:
         return str(_exports().notebook_page(self))

@@ -196,7 +196,7 @@ class FittedRecalibration(RecalibrationResult):
             return reliability(session), reliability(session.on(self.apply(data)))
 
     def plot(  # type: ignore[override]
-        self, source: Any, ax: Any = None, **options: Unpack[SessionOptions]
+        self, source: Any, ax: Any = None, axes: str = "linear", **options: Unpack[SessionOptions]
     ) -> Any:
         """Draw the reliability diagrams of a source before and after recalibration.
 
@@ -206,9 +206,11 @@ class FittedRecalibration(RecalibrationResult):
             See `evaluate`; rows that the fit did not use.
         ax : matplotlib axes, optional
             Default: those of a new figure.
+        axes : {"linear", "logit", "auto"}
+            Scale of both axes, see `plot_reliability`.
         """
         both, plots = self.diagrams(source, **options), import_module("calibscale.output.plots")
-        return plots.plot_reliability(both, ax=ax, names=DIAGRAMS)
+        return plots.plot_reliability(both, ax=ax, names=DIAGRAMS, axes=axes)
 
     @classmethod
     def from_dict(cls, value: dict[str, Any], **rest: Any) -> Self:

@@ -45,7 +45,8 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     figure = estimates.reliability_figure(diagram, "of all rows")
     if figure is not None:
         band = ["band"]
-        plots.insert(0, replace(figure, title="Reliability of all rows"))
+        title = "Reliability of all rows" if columns else "Reliability diagram"
+        plots.insert(0, replace(figure, title=title))
     if plots:
         blocks = [doc.Figures(tuple(plots)), *blocks[1:]]  # the table has the intervals
     return doc.article(
@@ -98,7 +99,12 @@ def reliability(result: dict[str, Any]) -> doc.Article:
         verdict += f"; {formatting.ece(result)}"
     if not filled:
         verdict = result["reason"] or "There are no bins"
-    plots = [estimates.reliability_figure(result, "of all rows", in_text=True)]
+    alone = result["groups"] is None
+    plots = [
+        estimates.reliability_figure(
+            result, "of all rows", in_text=True, alone=alone, title="All rows"
+        )
+    ]
     listed = None
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
@@ -108,7 +114,7 @@ def reliability(result: dict[str, Any]) -> doc.Article:
         for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
             judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
-            plots.append(estimates.reliability_figure(judged, where, reference))
+            plots.append(estimates.reliability_figure(judged, where, reference, title=name))
         rows = [
             (name, formatting.count(g["n"]), formatting.number(g["ece"]),
              *estimates.noise(g, "ece"), formatting.number(g["tce2_debiased"]))
@@ -116,7 +122,7 @@ def reliability(result: dict[str, Any]) -> doc.Article:
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
         columns = (head, "rows", "ece", *estimates.NOISE, "tce2_debiased")
-        listed = doc.table(caption, columns, rows, estimates.NOISE_NOTE)
+        listed = doc.table(caption, columns, rows)
     notion, k = formatting.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")

@@ -10,8 +10,7 @@ from typing import Any
 from calibscale import formatting
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
-from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
-from calibscale.output.plots.prediction_plots import (
+from calibscale.output.plots.bias_plots import (
     CURVES_HEIGHT,
     MAP_HEIGHT,
     BiasLine,
@@ -19,9 +18,10 @@ from calibscale.output.plots.prediction_plots import (
     plot_bias_curves,
     plot_bias_map,
 )
+from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
 
 _SIGN = f"bias: {formatting.SIGN}"
-_MANY = f"{_SIGN}; the largest of many z-scores is not a test"
+_MANY = (_SIGN, "The largest of many z-scores is not a test.")
 _LISTED = 15  # points in the table of a map
 _MAX_BARS = 14  # groups in a plot
 _INTERVAL = "95 % interval"
@@ -165,8 +165,10 @@ def biased_groups(
         for g in groups
     ]  # fmt: skip
     head = (
-        kind, "rows", "mean prediction", "frequency", "bias", estimates.interval_name(level),
-        "ECCE/σ" if kind == "segment" else None, "adjusted p",
+        kind, "rows", doc.TableColumn("mean prediction", optional=True),
+        doc.TableColumn("frequency", optional=True), "bias", estimates.interval_name(level),
+        "ECCE/σ" if kind == "segment" else None,
+        doc.TableColumn("p", legend=f"p-value, adjusted for the number of {kind}s"),
     )  # fmt: skip
     title = f"{kind.capitalize()}s by their bias"
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]

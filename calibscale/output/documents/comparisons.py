@@ -11,14 +11,16 @@ from calibscale import formatting
 from calibscale.output import document as doc
 from calibscale.output.documents.estimates import (
     NOISE,
-    NOISE_NOTE,
     ends,
     interval_figure,
     interval_name,
     level_of,
     noise,
+    notion_note,
     p_cell,
+    short_label,
     significant,
+    without_notion,
 )
 from calibscale.output.plots.curve_plots import (
     CURVE_HEIGHT,
@@ -48,6 +50,7 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Bl
     """Values compared with the null, and p-values."""
     if not tests:
         return []
+    clear = without_notion([_as_estimate(one.test) for one in tests])
     head = (
         "statistic", doc.text_column(what) if any(one.place for one in tests) else None, "value",
         "95 % null quantile", "p-value",
@@ -55,7 +58,7 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Bl
     )  # fmt: skip
     rows = [
         (
-            _statistic(test), place, formatting.number(test["value"]),
+            short_label(_as_estimate(test), clear), place, formatting.number(test["value"]),
             formatting.number(test["critical_value"]),
             p_cell(test["p_value"], alpha, is_smallest_p(test)), formatting.p_value(adjusted),
         )
@@ -66,31 +69,40 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Bl
     )
     return [
         _null_figures(tests, what, alpha),
-        doc.table("Tests of calibration", head, rows, _null_note(tests)),
+        doc.table("Tests of calibration", head, rows, _null_notes(tests)),
         *(doc.Paragraph(f"{text}.") for text in missing),
     ]
 
 
+def _as_estimate(test: dict[str, Any]) -> dict[str, Any]:
+    return {"estimator": test["statistic"], "notion": test["notion"]}
+
+
 def _statistic(test: dict[str, Any]) -> str:
-    return formatting.label({"estimator": test["statistic"], "notion": test["notion"]})
+    return formatting.label(_as_estimate(test))
 
 
-def _null_note(tests: Sequence[Tested]) -> str:
+def _null_notes(tests: Sequence[Tested]) -> list[str]:
+    """Sentences about the null, and about the notion of statistics that are named without it."""
+    notion = notion_note([_as_estimate(one.test) for one in tests])
     first = tests[0].test
     if first["null"] == "hoeffding":
-        return "p-values are upper bounds, by Hoeffding's inequality"
+        return ["The p-values are upper bounds, by Hoeffding's inequality.", *notion]
     count = max(one.test["replicates"] or 0 for one in tests)
     what = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
     drawn = f"{what} drawn from the predictions" if first["null"] == "labels" else first["null"]
     text = f"null: {drawn}, {formatting.plural(count, 'replicate')}, seed {first['seed']}"
+    notes = [text]
     factors = (first["parameters"] or {}).get("bandwidth_factors")
     if factors:
-        text += f"; value: the statistics of {len(factors)} bandwidths combined"
+        notes.append(f"value: the statistics of {len(factors)} bandwidths combined")
     certain = first.get("certain_rows")
-    return text + (
-        f"; {certain:,} rows have a prediction of 0 or 1, so that their labels are the same in "
-        "every draw" if certain else ""
-    )  # fmt: skip
+    if certain:
+        notes.append(
+            f"{certain:,} rows have a prediction of 0 or 1, so that their labels are the same in "
+            "every draw."
+        )
+    return [*notes, *notion]
 
 
 def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figures | None:
@@ -162,8 +174,9 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
         ))  # fmt: skip
     head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else (None, None)))
     ranks = [doc.TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
-    notes = ["P(rank): probability of the rank"] * bool(n_ranks) + [NOISE_NOTE] * noisy
-    return doc.table(f"Models by {by}", (*head, *ranks, *extra), rows, "; ".join(notes))
+    scores_head = [doc.TableColumn(name, optional=True) for name in extra]
+    notes = ["P(rank): probability of the rank"] if n_ranks else []
+    return doc.table(f"Models by {by}", (*head, *ranks, *scores_head), rows, notes)
 
 
 def difference_table(
@@ -175,7 +188,7 @@ def difference_table(
     rows = []
     for d in differences:
         differ = level is not None and significant(d["p"], 1 - level + 1e-12)
-        state = doc.Cell("different", "strong") if differ else "indistinguishable"
+        state = doc.Cell("different", "strong") if differ else "undecided"
         rows.append((
             d["first"], d["second"], formatting.signed(d["value"]),
             formatting.span(d["low"], d["high"]), formatting.p_value(d["p"]),
@@ -183,11 +196,10 @@ def difference_table(
         ))  # fmt: skip
     head = (
         "model", doc.text_column("minus"), "difference", interval_name(level),
-        "adjusted p", doc.text_column("state"),
+        doc.TableColumn("p", legend="p-value, adjusted for the number of pairs"),
+        doc.text_column("state"),
     )  # fmt: skip
-    return doc.table(
-        "Pairwise differences", head, rows, "p-values are adjusted for the number of pairs"
-    )
+    return doc.table("Pairwise differences", head, rows)
 
 
 # ---------------------------------------------------------------- drift
@@ -291,14 +303,15 @@ def _settings(candidate: dict[str, Any]) -> str:
 
 
 def _digits(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else formatting.plain(value)
+    number = isinstance(value, int | float)
+    return formatting.rounded(value, 4) if number else formatting.plain(value)
 
 
 def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block:
     rows = []
     for c in sorted(best, key=_risk):
         best_one = c["estimator"] == chosen["estimator"]
-        state = "worse" if c["distinguishable"] else "indistinguishable"
+        state = "worse" if c["distinguishable"] else "undecided"
         rows.append((
             doc.Cell(c["estimator"], "strong" if best_one else ""), _settings(c) or "–",
             formatting.number(None if c["risk"] is None else root_risk(c), 6),
@@ -309,11 +322,16 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block
             doc.Cell("selected", "strong") if best_one else state,
         ))  # fmt: skip
     head = (
-        "estimator", doc.text_column("setting"), "√risk × 100", "risk − best", "±", "estimate",
-        "root", f"{interval_name(level_of([chosen]))} of the root", doc.text_column("state"),
+        "estimator", doc.text_column("setting"),
+        doc.TableColumn("√risk × 100", optional=True),
+        doc.TableColumn("risk − best", legend="difference from the smallest risk"),
+        doc.TableColumn("±", legend="standard error of the difference, paired by rows"),
+        doc.TableColumn("estimate", optional=True, legend="squared calibration error"),
+        doc.TableColumn("root", legend="square root of the estimate, with its interval"),
+        interval_name(level_of([chosen])), doc.text_column("state"),
     )  # fmt: skip
     caption = "Best candidate of each estimator by risk"
-    return doc.table(caption, head, rows, "±: standard error of the difference, paired by rows")
+    return doc.table(caption, head, rows)
 
 
 def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:

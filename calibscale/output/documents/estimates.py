@@ -20,9 +20,9 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
 )
-from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
-from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of
-from calibscale.results import EXACT, POPULATION, THIS_N
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, draw_reliability
+from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
+from calibscale.results import EXACT, POPULATION
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _ALPHA = 0.05  # level of tests
@@ -91,10 +91,35 @@ def _forest(places: Sequence[Place], what: str, level: float | None) -> doc.Figu
 
 def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[str, Any]]]]:
     groups: dict[str, list[tuple[Place, dict[str, Any]]]] = {}
+    clear = without_notion([e for place in places for e in place.results])
     for place in places:
         for estimate in place.results:
-            groups.setdefault(formatting.label(estimate), []).append((place, estimate))
+            groups.setdefault(short_label(estimate, clear), []).append((place, estimate))
     return groups
+
+
+def without_notion(every: Sequence[dict[str, Any]]) -> frozenset[str]:
+    """Estimators of the positive class whose names need no notion, as no other is in a table."""
+    notions: dict[str, set[str | None]] = {}
+    for estimate in every:
+        notions.setdefault(name_of(estimate["estimator"]), set()).add(estimate["notion"])
+    return frozenset(name for name, judged in notions.items() if judged == {"positive"})
+
+
+def short_label(estimate: dict[str, Any], clear: frozenset[str]) -> str:
+    """Label of an estimate; without its notion if it is one of `without_notion`."""
+    name = str(estimate["estimator"])
+    return name if name_of(name) in clear else formatting.label(estimate)
+
+
+def notion_note(every: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentence about the notion of estimators that are named without it."""
+    clear = without_notion(every)
+    names = dict.fromkeys(name for e in every if (name := name_of(e["estimator"])) in clear)
+    if not names:
+        return []
+    verb = "is an error" if len(names) == 1 else "are errors"
+    return [f"{formatting.joined([*names])} {verb} of the positive class."]
 
 
 def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
@@ -154,14 +179,18 @@ def estimate_table(
     """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
     every = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
-    rooted = any(e["squared"] for e in every)
+    rooted = any(e["squared"] and e["root"] is not None for e in every)
     noisy = any(e.get("floor") for e in every)
     approximate = any(_approximation(e) for e in every)
+    root = "square root of a squared error, in the unit of a probability"
+    error = "numerical error of an approximation, not sampling error"
+    adjusted = "adjusted for the number of estimators"
     head = (
         "estimator", doc.text_column(what) if several else None, "value",
         None if level is None else interval_name(level), *(NOISE if noisy else (None, None)),
-        "p-value" if p_values else None, "root" if rooted else None,
-        doc.TableColumn("± approx.", optional=True) if approximate else None,
+        doc.TableColumn("p-value", legend=adjusted) if p_values else None,
+        doc.TableColumn("root", legend=root) if rooted else None,
+        doc.TableColumn("± approx.", optional=True, legend=error) if approximate else None,
         doc.TableColumn("rows" if several else "description", numbers=several, optional=True),
     )  # fmt: skip
     rows = []
@@ -176,27 +205,21 @@ def estimate_table(
                 formatting.number(estimate["root"]) if estimate["squared"] else "",
                 _approximation(estimate), formatting.count(n) if several else short_summary(name),
             ))  # fmt: skip
-    remarks = ["root: √value of a squared error"] * rooted + _signs(every)
-    remarks += [NOISE_NOTE] * noisy
-    remarks += ["p-values are adjusted for the number of estimators"] * bool(p_values)
-    remarks += ["± approx.: numerical error of an approximation, not sampling error"] * approximate
+    remarks = [*_signs(every), *notion_note(every)]
     covered: dict[str, list[str]] = {}
     for e in every:
         if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
             covered.setdefault(e["interval"]["covers"], []).append(e["estimator"])
-    remarks += [
-        f"intervals of {', '.join(dict.fromkeys(some))} cover {covers}, which exceeds the "
-        "population value"
-        for covers, some in covered.items()
-    ]
-    return doc.table("Values and intervals", head, rows, "; ".join(remarks))
+    for covers, names in covered.items():
+        listed = formatting.joined([*dict.fromkeys(names)])
+        remarks.append(
+            f"The intervals of {listed} cover {covers}, which exceeds the population value."
+        )
+    return doc.table("Values and intervals", head, rows, remarks)
 
 
 def _interval(estimate: dict[str, Any]) -> str:
-    if estimate["interval"] is None:
-        return "–"
-    biased = estimate["interval"]["covers"] == THIS_N
-    return formatting.span(*ends(estimate)) + " at this n" * biased
+    return formatting.span(*ends(estimate))
 
 
 def alert_cell(text: str, alert: bool) -> doc.Cell:
@@ -214,20 +237,24 @@ def significant(p: float | None, alpha: float) -> bool:
     return p is not None and p <= alpha
 
 
-NOISE = ("noise (mean … 95 %)", "p")
-NOISE_NOTE = (
-    "noise: estimates of a calibrated model with these predictions; p: share of them that are at "
-    "least as large"
+NOISE = (
+    doc.TableColumn(
+        "noise",
+        legend="mean … 95 % quantile if the model were calibrated",
+    ),
+    doc.TableColumn(
+        "p", legend="probability of an estimate at least as large if the model were calibrated"
+    ),
 )
 
 
 def noise(estimate: dict[str, Any], name: str = "value") -> list[str | doc.Cell]:
-    """Noise floor of an estimate and its p-value; an estimate below the quantile is faint."""
+    """Noise floor of an estimate and its p-value; the floor of an estimate within it is faint."""
     floor = estimate.get("floor")
     if not floor:
         return ["", ""]
     within = estimate[name] is not None and estimate[name] <= floor["high"]
-    text = formatting.span(floor["mean"], floor["high"], 3) + ", within" * within
+    text = formatting.span(floor["mean"], floor["high"], 3)
     return [doc.Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
 
 
@@ -321,16 +348,19 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str) -> doc.Table:
     """Table with a row for each group and a column for each estimator."""
-    labels = list(dict.fromkeys(formatting.label(e) for g in groups for e in g["results"]))
+    clear = without_notion([e for g in groups for e in g["results"]])
+    labels = list(dict.fromkeys(short_label(e, clear) for g in groups for e in g["results"]))
     rows = []
     for g in groups:
-        estimates = {formatting.label(e): e for e in g["results"]}
+        estimates = {short_label(e, clear): e for e in g["results"]}
         cells = [_value_and_interval(estimates.get(label)) for label in labels]
         rows.append((formatting.group(column, g["group"]), formatting.count(g["n"]), *cells))
     every = [e for g in groups for e in g["results"]]
-    remarks = [*(["intervals are in brackets"] if level_of(every) else []), *_signs(every)]
+    level = level_of(every)
+    remarks = [] if level is None else [f"The {interval_name(level)} is in brackets."]
+    remarks += [*_signs(every), *notion_note(every)]
     caption = f"Groups {where}".rstrip()
-    return doc.table(caption, ("group", "rows", *labels), rows, "; ".join(remarks))
+    return doc.table(caption, ("group", "rows", *labels), rows, remarks)
 
 
 def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
@@ -355,8 +385,14 @@ def reliability_figure(
     where: str,
     reference: dict[str, Any] | None = None,
     in_text: bool = False,
+    alone: bool = False,
+    title: str | None = None,
 ) -> doc.Figure | None:
-    """Reliability diagram, or None if every bin is empty."""
+    """Reliability diagram, or None if every bin is empty.
+
+    If it is `alone` in a document, whose title and verdict state its rows, error and bins, the
+    caption does not repeat them.  `title` is by default made from `where`.
+    """
     bins = diagram["bins"]
     filled = [b for b in bins if b["frequency"] is not None]
     if not filled:
@@ -376,15 +412,26 @@ def reliability_figure(
         if count
     ]
     direction = f" ({' and '.join(sides)})" if sides else ""
+    caption = f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}."
+    if title is None:
+        title = f"{where[:1].upper()}{where[1:]}"
+    if alone:
+        title = ""
+        caption = ""
+        if sides:
+            sentence = " and ".join(sides)
+            caption = f"{sentence[:1].upper()}{sentence[1:]} {unit(diagram)}s."
     return doc.Figure(
-        partial(plot_reliability, diagram, reference),
+        partial(draw_reliability, diagram, reference),
         RELIABILITY_HEIGHT,
         f"Reliability diagram {where}: {summary}",
-        f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}.",
+        caption,
         bin_table(f"Data of the plot: {unit(diagram)}s {where}", bins, names, level,
                   "PIT" if diagram.get("pit") else "bin"),
-        f"{where[:1].upper()}{where[1:]}",
+        title,
         in_text,
+        "" if diagram["ece"] is None else formatting.ece(diagram),
+        probabilities=True,
     )  # fmt: skip
 
 
@@ -404,13 +451,13 @@ def pit_table(diagram: dict[str, Any]) -> doc.Table | None:
 def bin_table(
     caption: str, bins: Sequence[dict[str, Any]], names: tuple[str, str], level: str, what: str
 ) -> doc.Table:
-    """Table of bins; `names` are those of the observed and the predicted quantity.
+    """Table of bins with rows; `names` are those of the observed and the predicted quantity.
 
     Bins of PIT values have no numbers of rows, which are all rows.
     """
     rows = [
         (
-            f"{formatting.given(b['lower'], 3)} – {formatting.given(b['upper'], 3)}",
+            f"{formatting.given(b['lower'], 3)}\u00a0–\u00a0{formatting.given(b['upper'], 3)}",
             formatting.count(b["count"]), formatting.number(b["mean_p"]),
             formatting.number(b["frequency"]), formatting.span(*(b["interval"] or (None, None))),
             formatting.span(*(b["consistency"] or (None, None))),
@@ -418,10 +465,14 @@ def bin_table(
             else alert_cell("outside" if b["outside"] else "in", b["outside"]),
         )
         for b in bins
+        if b["count"] != 0
     ]  # fmt: skip
+    empty = len(bins) - len(rows)
+    notes = f"{formatting.plural(empty, what)} without rows left out." if empty else ""
     counts = "rows" if what == "bin" else None
-    head = (what, counts, names[1], names[0], level, "band", doc.text_column("state"))
-    return doc.table(caption, head, rows)
+    band = doc.TableColumn("band", optional=True, legend="range of the frequency if calibrated")
+    head = (what, counts, names[1], names[0], level, band, doc.text_column("state"))
+    return doc.table(caption, head, rows, notes)
 
 
 # ---------------------------------------------------------------- curves of the score
@@ -443,8 +494,9 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
             text = f"{formatting.label(estimate)} {formatting.number(estimate['value'])}"
             if floor := estimate.get("floor"):
                 noise = formatting.number(floor["mean"])
-                text += f"; {noise} on average if calibrated, p = {floor['p_value']:.2g}"
+                text += f"; {noise} on average if calibrated, {formatting.p_is(floor['p_value'])}"
             yield doc.Figure(
                 partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
                 doc.table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
+                probabilities=plot is plot_corp,
             )  # fmt: skip

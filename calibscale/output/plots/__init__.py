@@ -4,14 +4,10 @@ Every function draws on the matplotlib axes `ax`, by default those of a new figu
 them; diagrams of several parts divide the axes.
 """
 
+from calibscale.output.plots.bias_plots import map_cells, plot_bias_curves, plot_bias_map
 from calibscale.output.plots.curve_plots import plot_intervals, plot_power, plot_risk
 from calibscale.output.plots.day_plots import plot_day_rows, plot_evidence, plot_trend
-from calibscale.output.plots.prediction_plots import (
-    map_cells,
-    plot_bias_curves,
-    plot_bias_map,
-    plot_reliability,
-)
+from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.output.plots.score_plots import (
     plot_corp,
     plot_cumulative,

@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.output.plots.probability_axes import ProbabilityAxes
 from calibscale.output.plots.style import COLOURS, short_count
 
 
-def draw_counts(ax: Any, bins: list[dict[str, Any]], end: float) -> None:
+def draw_counts(ax: Any, bins: list[dict[str, Any]], scale: ProbabilityAxes) -> None:
     """Draw the number of rows of each bin, on a logarithmic scale if the ratio exceeds 100."""
-    counts = np.array([b["count"] for b in bins if b["count"] > 0] or [1])
-    left = np.array([min(max(b["lower"], 0.0), end) for b in bins if b["count"] > 0] or [0.0])
-    right = np.array([min(b["upper"], end) for b in bins if b["count"] > 0] or [0.0])
-    width = np.maximum(right - left, 0.0)
+    filled = [b for b in bins if b["count"] > 0]
+    counts = np.array([b["count"] for b in filled] or [1])
+    left, width = scale.bars(
+        np.array([b["lower"] for b in filled]).clip(0.0, 1.0),
+        np.array([b["upper"] for b in filled]).clip(0.0, 1.0),
+    )
     if counts.max() > 100 * counts.min():
         ax.set_yscale("log")
         ax.set_ylim(0.5, 2 * counts.max())
@@ -24,8 +27,8 @@ def draw_counts(ax: Any, bins: list[dict[str, Any]], end: float) -> None:
     else:
         ax.set_ylim(0, 1.05 * counts.max())
         ax.locator_params(axis="y", nbins=3, integer=True)
-    ax.bar(left + 0.03 * width, counts, 0.94 * width, align="edge", color=COLOURS["rows"],
-           label="rows of each bin")  # fmt: skip
+    if filled:
+        ax.bar(left, counts, width, align="edge", color=COLOURS["rows"], label="rows of each bin")
     ax.yaxis.set_major_formatter(short_count)
 
 

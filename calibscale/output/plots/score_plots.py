@@ -22,13 +22,14 @@ import numpy as np
 
 from calibscale.errors import OptionError
 from calibscale.formatting import label, number, outcome
-from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, diagonal
-from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, axes, framed
+from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT
+from calibscale.output.plots.probability_axes import probability_axes
+from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, framed
+from calibscale.output.plots.style import axes as new_axes
 
 _HEIGHT = 300.0
 _WIDE = 1.96  # standard deviations on each side of a range of 95 %
-_RARE = 0.005  # share of the rows that a frequency has to have for the axes to include it
-_SMALL = 0.1  # share of the largest part of a score that a threshold has to reach likewise
+_SMALL = 0.1  # share of the largest part of a score that a threshold has to reach to be shown
 _RANGE = "95 % range if calibrated, at each point"
 _CURVES = {
     "steps": ("low", "high", "frequency", "weight"),
@@ -50,18 +51,28 @@ def curve_of(estimate: Any, key: str) -> dict[str, Any]:
         raise OptionError(f"{label(value)} has no {key} that can be drawn") from None
 
 
-def plot_corp(estimate: Any, ax: Any = None) -> Any:
+def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     """Draw the isotonic regression of the events on the score (Dimitriadis et al. 2021).
 
     Thick parts of the line are ranges of scores whose rows have one frequency.  The area contains
-    95 % of the curves, at each score, of labels drawn from the predictions.
+    95 % of the curves, at each score, of labels drawn from the predictions.  `axes` are those of
+    `plot_reliability`.
     """
     low, high, frequency, weight = curve_of(estimate, "steps").values()
-    common = frequency[weight >= _RARE * weight.sum()]
-    ax, _ = diagonal(ax, max(high.max(), common.max(initial=0.0)))
+    band = np.empty((3, 0))
     with suppress(OptionError):  # results of earlier versions have none
-        band = curve_of(estimate, "band").values()
-        ax.fill_between(*band, color=COLOURS["band"], linewidth=0, label=_RANGE)
+        band = np.array([*curve_of(estimate, "band").values()])
+    scale = probability_axes(
+        axes, np.concatenate([low, high]), frequency.repeat(2), band[1:].ravel(), [*weight, *weight]
+    )
+    ax = new_axes(ax, RELIABILITY_HEIGHT)
+    scale.draw_on(ax)
+    if band.size:
+        ax.fill_between(
+            scale.x.place(band[0]), scale.y.place(band[1]), scale.y.place(band[2]),
+            color=COLOURS["band"], linewidth=0, label=_RANGE,
+        )  # fmt: skip
+    low, high, frequency = scale.x.place(low), scale.x.place(high), scale.y.place(frequency)
     ax.plot(np.column_stack([low, high]).ravel(), frequency.repeat(2), color=COLOURS["accent"],
             linewidth=1)  # fmt: skip
     ax.hlines(frequency, low, high, color=COLOURS["accent"], linewidth=3.5,
@@ -78,7 +89,7 @@ def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
     al. 2022).  The area is ± 1.96 standard deviations of a calibrated model.
     """
     share, score, reached, sigma = curve_of(estimate, "walk").values()
-    ax = axes(ax, _HEIGHT)
+    ax = new_axes(ax, _HEIGHT)
     ax.fill_between(share, -_WIDE * sigma, _WIDE * sigma, color=COLOURS["band"], linewidth=0,
                     label=_RANGE)  # fmt: skip
     ax.axhline(0, color=COLOURS["muted"], linewidth=1, linestyle=DASHED)
@@ -102,7 +113,7 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
     """
     x, score, *parts = curve_of(estimate, "murphy").values()
     fitted = score - parts[0]
-    ax = axes(ax, _HEIGHT)
+    ax = new_axes(ax, _HEIGHT)
     ax.plot(x, fitted + parts[1], color=COLOURS["other"], linestyle=DOTTED, linewidth=1.4,
             label="mean event rate")  # fmt: skip
     ax.plot(x, score, color=COLOURS["accent"], linewidth=1.8, label="predictions")
@@ -128,7 +139,7 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
     """
     coverage, risk, _ = curve_of(estimate, "risk_coverage").values()
     best = np.maximum(0.0, 1.0 - (1.0 - risk[-1]) / coverage)
-    ax = axes(ax, _HEIGHT)
+    ax = new_axes(ax, _HEIGHT)
     ax.fill_between(coverage, best, risk, color=COLOURS["band"], linewidth=0, label="excess")
     ax.axhline(risk[-1], color=COLOURS["high"], linestyle=DASHED, linewidth=1.2,
                label="error rate of all rows")  # fmt: skip

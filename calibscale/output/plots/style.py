@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from markupsafe import Markup
 
 WIDTH = 380.0  # points of a plot's width; a phone of 360 px shows 0.88 px per point
 TEXT = 11.0
+_TICK_DIGITS = 6
 COLOURS = {  # reports replace these by variables of their style sheet
     "ink": "#1c2026", "muted": "#5a626d", "line": "#dde1e7", "accent": "#2f66a3",
     "other": "#8b97a8", "alert": "#b3311c", "band": "#d9e5f3", "rows": "#9db4d3",
@@ -49,12 +51,31 @@ def framed(ax: Any, x_name: str = "", y_name: str = "", base: bool = True) -> No
         ax.spines["bottom"].set(visible=True, color=COLOURS["muted"], linewidth=0.8)
     for axis in (ax.xaxis, ax.yaxis):
         if type(axis.get_major_formatter()).__name__ == "ScalarFormatter":  # the default
-            axis.set_major_formatter(lambda value, _: tick(value))
+            axis.set_major_formatter(_tick_of(axis))
 
 
-def tick(value: float) -> str:
+def _tick_of(axis: Any) -> Callable[[float, Any], str]:
+    """Formatter of the ticks of an axis, with enough digits to distinguish them."""
+
+    def formatted(value: float, _: Any) -> str:
+        low, high = sorted(axis.get_view_interval())
+        digits = _TICK_DIGITS
+        if high > low and (largest := max(abs(low), abs(high))) > 0:
+            digits = max(digits, 3 + math.ceil(math.log10(largest / (high - low))))
+        return tick(value, min(digits, 15))
+
+    return formatted
+
+
+def add_remark(ax: Any, text: str) -> None:
+    """Write a line above the name of the y axis, where it covers no data."""
+    style = {"fontsize": TEXT, "color": COLOURS["muted"], "parse_math": False}
+    ax.set_title(f"{text}\n{ax.get_title(loc='left')}", loc="left", **style)
+
+
+def tick(value: float, digits: int = _TICK_DIGITS) -> str:
     """Label of a tick."""
-    mantissa, e, exponent = f"{value:,.6g}".partition("e")
+    mantissa, e, exponent = f"{value:,.{digits}g}".partition("e")
     return f"{mantissa}{e}{int(exponent) if exponent else ''}".replace("-", "−")
 
 
