@@ -225,7 +225,11 @@ BAD = {
     "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "scale_not_positive"),
     "outcome": ("normal", None, -np.inf, "its outcome is -inf", "outcome_outside"),
     "missing outcome": ("normal", None, np.inf, "a missing chunk of a store", "outcome_outside"),
-    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "contain nan (column 2)", "not_finite"),
+    "member": ("ensemble", [0, 1, -np.inf, 2, 3], None, "contain -inf (column 2)", "not_finite"),
+    "one member": (
+        "ensemble", [np.nan, 1, np.nan, np.nan, np.nan], None, "it has 1 member, and 4 are missing",
+        "too_few_members",
+    ),
     "members": ("ensemble", [np.nan] * 5, None, "all its predictions are NaN", "not_finite"),
     "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "weights sum to 1.1, not", "off_simplex"),
     "weight below 0": (
