@@ -65,9 +65,9 @@ class BoundEstimator(ABC):
     need sums over pairs of rows (`pairwise`) implement `solve` instead of `finalize`.
 
     `notion` is what is judged, None before it is bound; `testable`: whether the value of `as_error`
-    increases with miscalibration, so that it can be tested; `unbiased`: whether the expectation does
-    not depend on n; `smaller_is_better`: whether models can be ranked by the value, of which the
-    smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
+    increases with miscalibration, so that it can be tested; `unbiased`: whether the expectation
+    does not depend on n; `smaller_is_better`: whether models can be ranked by the value, of which
+    the smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
     |conf_b − acc_b| of which the value is the mean over bins, None for other values;
     `centred_null`: whether KiTE tests the value against centred permutations; `bin_settings`:
     settings `bins` and `edges`, None without bins; `pairwise`: whether sums over pairs of rows are

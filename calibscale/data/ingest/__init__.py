@@ -18,6 +18,7 @@ from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
+from calibscale.data.top_k import warn_of_rest
 from calibscale.data.zarr_arrays import located
 from calibscale.errors import InvalidDataError, StoreError, require
 from calibscale.formatting.progress import reporting
@@ -71,8 +72,8 @@ def ingest(
     keys : {role: name}, optional
         Names of the arrays, columns or .npy files of roles; default: the role itself.  Roles are
         one of ``logits``, ``probabilities`` and, with `forecast`, ``predictions``; ``labels``; and
-        optionally ``weights``, ``covariates`` (several names are separated by commas) and
-        ``covariate_names`` (npz).
+        optionally ``top_k``, the classes of the k largest probabilities, ``weights``,
+        ``covariates`` (several names are separated by commas) and ``covariate_names`` (npz).
         For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
         that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
     binary : bool
@@ -155,8 +156,10 @@ def ingest(
     note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
     note["class_names"] = None if class_names is None else list(class_names)
     columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
+    top_k = "top_k" in first.roles  # the store has a further class, of the rest
     if kind is None:
-        columns = {"classes": 2 if binary else first.columns, "kind": first.kind, "binary": binary}
+        classes = 2 if binary else first.columns + top_k
+        columns = {"classes": classes, "kind": first.kind, "binary": binary}
     else:
         note["forecast"] = repr(kind)
     store = None if overwrite else _existing(url, note)
@@ -177,7 +180,7 @@ def ingest(
             provenance={"ingest": origin, **(settings.get("provenance") or {})},
             expected_rows=total,
             notes={"ingest": note},
-            class_names=class_names,
+            class_names=None if top_k else class_names,
             overwrite=overwrite,
             **columns,
         )
@@ -194,6 +197,8 @@ def ingest(
                         binary=binary, rows=len(batch.labels), name=first.file, forecast=kind,
                     )  # fmt: skip
                     _examine(rows)
+                    if top_k:
+                        warn_of_rest(rows.values, rows.name)
                 done += len(batch.labels)
                 if report is not None:
                     report(done, total)
