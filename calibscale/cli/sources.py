@@ -107,12 +107,17 @@ _ARRAYS = (
         help="Names of the classes in the order of the columns of a table.  [default: endings of "
         "the names of these columns]",
     ),
+    click.option(
+        "--top-k", metavar="PATH",
+        help="Path of a zarr array, or columns of a table, of the classes of the k largest "
+        "--probabilities; the rest is one more class.",
+    ),
     shared.binary_option,
 )  # fmt: skip
 EXECUTION = ("on_invalid", "tolerance", "scheduler", "memory_limit")  # options of sessions
 _SOURCE_NAMES = (
     *("logits", "probabilities", "predictions", "forecast", "labels"),
-    *("covariate_array", "covariate_names", "weights"),
+    *("covariate_array", "covariate_names", "weights", "top_k"),
     *("binary", "class_names", "storage_options", "event"),
 )
 
@@ -205,7 +210,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
     from calibscale.data.zarr_arrays import located, open_arrays
 
     kinds = ("logits", "probabilities", "predictions")
-    paths = {name: options[name] for name in (*kinds, "weights")}
+    paths = {name: options[name] for name in (*kinds, "top_k", "weights")}
     storage = options["storage_options"]
     if store is not None and is_table(store):
         for name in ("binary", "covariate_names", "covariate_array"):
@@ -262,6 +267,7 @@ ROLES = {
     "logits": f"Logits, (n, K).{_COLUMNS}  [default: logits]",
     "probabilities": "Predicted probabilities, (n, K), instead of --logits.",
     "predictions": "Parameters of predictive distributions, with --forecast, instead of --logits.",
+    "top_k": "Classes of the k largest --probabilities; the rest is one more class.",
     "labels": "Labels: 0..K-1, -1 for a missing label, or names of classes.  [default: labels]",
     "covariates": "Covariates, numbers or texts.  [default: covariates]",
     "covariate_names": "Array of the names of covariates.  [default: covariate_names]",

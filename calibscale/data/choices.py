@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.invalid_rows import place_of
 from calibscale.data.row_shards import RowShards
-from calibscale.data.source import sum_tolerance
+from calibscale.data.top_k import top_k_columns
 from calibscale.errors import InvalidDataError, require
-
-_log = logging.getLogger(__name__)
 
 
 class ChoiceOptions(TypedDict, total=False):
@@ -53,6 +50,11 @@ def of_choices(
     offsets, mask, top_k = (options.get(option) for option in ("offsets", "mask", "top_k"))
     given = sum(option is not None for option in (offsets, mask, top_k))
     require(given <= 1, "give only one of offsets=, mask= and top_k=")
+    if top_k is not None and not options.get("per_choice"):
+        values, labels = top_k_columns(
+            columns.kind, columns.values, columns.labels, top_k, spacing, name
+        )
+        return columns._replace(values=values, labels=labels)
     for array in columns[1:5]:
         lazy = getattr(array, "chunks", None) is not None
         if lazy or isinstance(array, np.memmap | RowShards):
@@ -90,9 +92,7 @@ def of_choices(
             )
         values = np.where(exists, values, values.dtype.type(absent))
     elif top_k is not None:
-        require(kind == "probabilities", "top_k= needs probabilities=, exp of log-probabilities")
-        tolerance = sum_tolerance(values, spacing)
-        values, labels = _with_rest(values, labels, as_numpy(top_k), tolerance, name)
+        values, labels = top_k_columns(kind, values, labels, as_numpy(top_k), spacing, name)
     if offsets is mask is None:
         exists = np.ones(values.shape, bool)
     outside = (labels < -1) | (labels >= exists.shape[1])
@@ -139,36 +139,6 @@ def _exists(values: NDArray[Any], offsets: NDArray[Any], rows: int, name: str) -
             f"{offsets[0]} to {offsets[-1]}"
         )
     return np.arange(counts.max()) < counts[:, None]
-
-
-def _with_rest(
-    values: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], tolerance: float, name: str
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Probabilities of k classes and of the rest (n, k + 1), and positions of labels (n,)."""
-    if classes.shape != values.shape or classes.dtype.kind not in "iu":
-        raise InvalidDataError(
-            f"{name}: top_k must be the integer classes of probabilities (n, k), not "
-            f"{classes.dtype} of shape {classes.shape} with probabilities of shape {values.shape}"
-        )
-    rest = 1.0 - values.sum(axis=1, dtype=np.float64)
-    order = np.sort(classes, axis=1)
-    for wrong, what in (
-        (order[:, 0] < 0, "it has a negative class in top_k"),
-        ((order[:, 1:] == order[:, :-1]).any(axis=1), "it has a class twice in top_k"),
-        (rest < -tolerance, f"its top-k probabilities sum to more than 1 + {tolerance:g}"),
-    ):
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            raise InvalidDataError(f"{place_of(i, name, 1)}: {what}. Fix or remove the row.", i)
-    if larger := np.count_nonzero(rest > values.max(axis=1)):
-        _log.warning(
-            "%s: in %d of %d rows the rest is more probable than any of the k classes; it is then "
-            "the top label", name, larger, len(rest),
-        )  # fmt: skip
-    hit = classes == labels[:, None]
-    position = np.where(hit.any(axis=1), hit.argmax(axis=1), values.shape[1])
-    with_rest = np.column_stack([values, np.maximum(rest, 0.0)]).astype(values.dtype)
-    return with_rest, np.where(labels < 0, labels, position)
 
 
 def _log_odds(z: NDArray[Any]) -> NDArray[Any]:

@@ -348,7 +348,7 @@ class _Events(DerivedSource):
         if self.threshold is not None:
             low, high = np.broadcast_to(self.threshold, 2)
             threshold = low + (high - low) * random_draws.of_rows(rows, 1, random_draws.PIT)
-            p, happened = forecast.probability(values, threshold), y <= threshold
+            p, happened = forecast.event_probability(values, y, threshold), y <= threshold
         else:
             assert self.at_level is not None
             p, happened = np.full(len(y), self.at_level), np.zeros(len(y), bool)
@@ -385,6 +385,17 @@ def forecast_events(
     OptionError
         If the predictions are those of classes, not one of `level` and `threshold` is given, or a
         number is out of range.
+
+    Notes
+    -----
+    With a threshold, the probability of an ensemble of m members is the share of the m + 1 values,
+    members and outcome, up to the threshold.  The share k/m of the members has the noise of m draws
+    and is miscalibrated even if members and outcome are exchangeable: 0 of 5 members does not mean
+    that the event is impossible.  Given the m + 1 values, in contrast, each of them is equally
+    likely the outcome, so that the probability (k + event)/(m + 1) is right for every m.  Errors of
+    a biased ensemble are those of k/m times m/(m + 1).  As the probability knows the outcome a
+    little, its Brier score and log loss are not those of a forecast: compare ensembles by `CRPS`,
+    which is fair.  Rows without an outcome have the probability k/m.
 
     Examples
     --------

@@ -191,11 +191,18 @@ class _Frame(TableReader):
             self.table.close()
             self.table.names, self.table.rows = names, rows
 
-    def named(self, role: str, given: str | Sequence[str], others: set[str]) -> tuple[str, ...]:
-        """Columns of a role: one, a list, or for predictions those with a prefix."""
+    def named(
+        self, role: str, given: str | Sequence[str], others: set[str], ranked: bool = False
+    ) -> tuple[str, ...]:
+        """Columns of a role: one, a list, or for predictions those with a prefix.
+
+        If predictions are `ranked`, the numbers of their columns need not begin at 0.
+        """
         names = (given,) if isinstance(given, str) else tuple(map(str, given))
-        if role in PREDICTIONS and isinstance(given, str) and given not in self.names:
-            names = numbered_columns(str(self._path), self.names, given, role in KINDS)
+        several = (*PREDICTIONS, "top_k")
+        if role in several and isinstance(given, str) and given not in self.names:
+            complete = role in KINDS and not ranked
+            names = numbered_columns(str(self._path), self.names, given, complete)
             names = names or prefixed_columns(self.names, given, others) or (given,)
         for name in names:
             if self.names.count(name) != 1:
@@ -290,6 +297,10 @@ def from_frame(
         that `from_arrays` states, or a prefix as above.
     forecast : str or Forecast, optional
         Kind of the `predictions`, such as ``normal`` or ``quantiles(levels=[0.1, 0.5, 0.9])``.
+    top_k : str or list of str, optional
+        Columns of the classes of the k largest `probabilities`, in their order, or a prefix, one
+        column of lists, or one column of the most probable class, see `from_arrays`; integers, or
+        names of classes if `class_names` lists them all.
     labels : str
         Column of integers 0..K−1 or booleans, or of texts or categories among the names of the
         classes; −1 or null where the label is not yet known.  Of forecasts a column of numbers.
@@ -334,23 +345,26 @@ def from_frame(
     """
     rest: dict[str, Any] = {**named}
     class_names, name = rest.pop("class_names", None), rest.pop("name", "frame")
+    top_k = rest.pop("top_k", None)
     kind = role_of(forecast, logits=logits, probabilities=probabilities, predictions=predictions)
     if kind is None:
         raise OptionError("give exactly one of logits= and probabilities=")
     predictions = logits or probabilities or predictions or ()
     reader = _Frame(frame, name)
-    requested = {"labels": labels, "covariates": covariates, "weights": weights}
+    requested = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
     given = {role: names for role, names in requested.items() if names is not None}
     roles = {role: reader.named(role, names, set()) for role, names in given.items()}
     others = set(chain(*roles.values()))
-    roles = {kind: reader.named(kind, predictions, others)} | roles
+    roles = {kind: reader.named(kind, predictions, others, top_k is not None)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
-    binary = forecast is None and len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
+    single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
+    binary = single and forecast is None and top_k is None
     layout = layout_of(name, lambda: reader, prefix, binary, roles)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
         class_names = layout.class_names or getattr(feature, "names", None)  # a ClassLabel
-    if class_names is None and labels in layout.texts:
+    of_classes = (labels, *roles.get("top_k", ()))
+    if class_names is None and set(of_classes).intersection(layout.texts):
         raise OptionError(
             f"{name}: the labels ({labels!r}) are texts; name the classes in the order of the "
             "columns of predictions: class_names="
@@ -359,17 +373,17 @@ def from_frame(
     reader.only(used, layout.step)
     categories = categories_of([layout])
     codes = {each: numbers_of(names) for each, names in categories.items()}
-    classes = {labels: numbers_of(() if class_names is None else class_names)}
+    classes = dict.fromkeys(of_classes, numbers_of(class_names or ()))
     dtypes = {kind: layout.dtype, "labels": np.dtype("i8" if forecast is None else "f8")}
     columns: dict[str, Any] = {}
     for role, names in roles.items():
         inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
         shape, dtype = (reader.table.num_rows, *inner), dtypes.get(role, np.dtype(np.float64))
-        numbers = classes if role == "labels" else codes
+        numbers = classes if role in ("labels", "top_k") else codes
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)
     source = from_arrays(
         **columns, covariate_names=layout.covariates or None, binary=binary,
-        class_names=class_names, name=name, forecast=forecast, **rest,
+        class_names=class_names if top_k is None else None, name=name, forecast=forecast, **rest,
     )  # fmt: skip
     reader.only(used, layout.step)
     names_of = {role: names for role, names in roles.items() if role != "covariates"}

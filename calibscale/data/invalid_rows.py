@@ -91,6 +91,10 @@ def _faults(block: Block, rules: Rules, reason: int, rows: Ints) -> list[Fault]:
     if reason == kernel_rows.NOT_FINITE:
         values = _numbers(block.values, rows)
         width = values.shape[1]
+        if rules.forecast is not None and rules.forecast.with_missing:
+            # a missing number is no fault unless all are missing
+            infinite = np.isinf(values).any(axis=1, keepdims=True)
+            values = np.where(np.isnan(values) & infinite, 0.0, values)
         positions, faults = _not_finite(values, rules.kind == "logits")
     elif reason in (kernel_rows.NEGATIVE, kernel_rows.ABOVE_ONE):
         values = _numbers(block.values, rows)

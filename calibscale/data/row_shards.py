@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,8 +98,19 @@ class RowShards:
         return joined.astype(self.dtype, copy=False)
 
 
+class ComputedRows(ABC):
+    """Base class of columns whose rows are computed from those of other columns when read."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[Any, ...]:
+        """Columns from which the rows are computed."""
+
+
 def shards_of(array: Any) -> tuple[Any, ...]:
-    """Shards of an array, or the array itself."""
+    """Shards of an array, or of the columns from which it is computed, or the array itself."""
+    if isinstance(array, ComputedRows):
+        return tuple(shard for column in array.columns for shard in shards_of(column))
     return array.shards if isinstance(array, RowShards) else (array,)
 
 

@@ -59,7 +59,7 @@ def from_shards(
         source["labels"] = _in_memory(source["labels"])  # such as texts and booleans
     named = {"name": shortened(found[kind], 1), **named}
     single = len(source[kind].shape) == 1 or source[kind].shape[1] == 1
-    binary = single and forecast is None
+    binary = single and forecast is None and "top_k" not in given
     return from_arrays(**source, **held, forecast=forecast, binary=binary, **named)
 
 

@@ -22,6 +22,7 @@ from calibscale.data.store_group import (
     is_store,
     lay_out,
 )
+from calibscale.data.top_k import top_k_columns
 from calibscale.data.zarr_arrays import (
     complaints,
     for_zarr,
@@ -72,7 +73,7 @@ class Writer:
 
     def append(
         self, values: Any, labels: Any, *, covariates: Any = None, weights: Any = None,
-        ignore_index: int | None = None,
+        ignore_index: int | None = None, top_k: Any = None,
     ) -> None:  # fmt: skip
         """Add rows.
 
@@ -90,6 +91,9 @@ class Writer:
             Required if the store has weights, else refused.
         ignore_index : int, optional
             Value of labels that means −1.
+        top_k : (r, k), optional
+            Classes of the k largest probabilities (r, k), in a store of k + 1 classes, see
+            `from_arrays`.
 
         Raises
         ------
@@ -107,6 +111,9 @@ class Writer:
             )  # fmt: skip
         elif ignore_index is not None:
             raise OptionError("outcomes have no ignore_index=: pass NaN where they are not known")
+        if top_k is not None:
+            name = str(self._store.url)
+            values, labels = top_k_columns(self._store.kind, values, labels, top_k, 0.0, name)
         self._buffer(fitting(self._store, self._dtype, values, labels, covariates, weights))
 
     def append_any(self, values: Any, labels: Any, covariates: Any, weights: Any) -> None:

@@ -14,6 +14,7 @@ from calibscale.data.arrays import SourceOptions
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
+from calibscale.data.ingest.choice_logs import json_lines
 from calibscale.data.ingest.columns import check_files, layouts_of, prefixed_columns
 from calibscale.data.ingest.formats import READERS, input_files
 from calibscale.data.ingest.input_files import InputFile
@@ -58,7 +59,7 @@ def from_file(
         Formats are those of `calibscale ingest`, of all files the same.  Files are read one after
         another: in a list in its order, else by name, and npy files by the numbers in their names,
         ``logits_2`` before ``logits_10``.
-    probabilities, logits, predictions, forecast, covariates, weights, class_names
+    probabilities, logits, predictions, forecast, top_k, covariates, weights, class_names
         See `from_frame`.  Default of probabilities and logits: the columns with a usual name, such
         as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
     labels : str, optional
@@ -96,8 +97,9 @@ def from_file(
     given: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
     given["predictions"] = predictions
     kind = role_of(forecast, **given)
+    top_k = named.pop("top_k", None)
     if all(file.suffix == ".npy" for file in files):
-        others = {"labels": labels, "covariates": covariates, "weights": weights}
+        others = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
         files = with_role_files(files, file_keys(given | others), storage_options)
         source = from_shards(files, given | others, forecast, named)
         if source is not None:
@@ -106,12 +108,15 @@ def from_file(
         raise OptionError(
             f"{path}: labels= must name a column of this table, or a file for shards of .npy files"
         )
-    names = _names(files)
+    if not isinstance(top_k, str | list | tuple | None):
+        raise OptionError(f"{path}: top_k= must name columns of this table")
+    names = _names(files, {} if top_k is None else {"top_k": str(top_k)})
     labels = labels or _usual(path, names, ("labels",))[1]
     if kind is None:
         kind, columns = _usual(path, names, KINDS, labels)
         given[kind] = columns
     given |= {"labels": labels, "covariates": covariates, "weights": weights}
+    given["top_k"] = top_k
     roles: dict[str, Any] = {role: columns for role, columns in given.items() if columns}
     of: dict[str, Any] = {"forecast": forecast, **named}
     if READERS[files[0].suffix] in (ParquetTable, ArrowTable):
@@ -119,7 +124,8 @@ def from_file(
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
         keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
-        binary = forecast is None and layouts_of(files, keys, False)[0].columns == 1
+        single = layouts_of(files, keys, False)[0].columns == 1
+        binary = single and forecast is None and "top_k" not in keys
         place = f"{folder}/table.zarr"
         addresses = [file.address for file in files]
         ingest(addresses, place, keys=keys, binary=binary, on_invalid="keep", **of)
@@ -127,7 +133,7 @@ def from_file(
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, MissingNameError):
-            name = f"{error.role}= (--{error.role})"
+            name = f"{error.role}= (--{error.role.replace('_', '-')})"
             raise OptionError(f"{error.what}. Name the {error.role} with {name}") from error
         raise
     weakref.finalize(source.values, shutil.rmtree, folder, ignore_errors=True)
@@ -159,11 +165,13 @@ class _Tables:
             yield from reader.batches(list(self.names or reader.names), 0, chunk_size)[1]
 
 
-def _names(files: Sequence[InputFile]) -> Sequence[str]:
-    """Names of the columns of the first file."""
-    opened = files if files[0].suffix == ".npy" else files[0]
+def _names(files: Sequence[InputFile], keys: Mapping[str, str]) -> Sequence[str]:
+    """Names of the columns of the first file; `keys` say which questions JSON Lines have."""
+    reader, opened = READERS[files[0].suffix], files if files[0].suffix == ".npy" else files[0]
     with reading(files[0]):
-        return READERS[files[0].suffix](opened).names
+        if reader is json_lines:
+            return json_lines(files[0], keys).names
+        return reader(opened).names
 
 
 def _usual(

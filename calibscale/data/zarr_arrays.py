@@ -173,6 +173,7 @@ def open_arrays(
     labels: str | Path,
     covariates: str | Path | None = None,
     weights: str | Path | None = None,
+    top_k: str | Path | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **described: Any,
 ) -> ArraySource:
@@ -201,7 +202,7 @@ def open_arrays(
     """
     paths = {
         "logits": logits, "probabilities": probabilities, "predictions": predictions,
-        "labels": labels, "covariates": covariates, "weights": weights,
+        "labels": labels, "covariates": covariates, "weights": weights, "top_k": top_k,
     }  # fmt: skip
     given = {role: path for role, path in paths.items() if path is not None}
     if store is not None:

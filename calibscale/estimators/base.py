@@ -64,10 +64,10 @@ class BoundEstimator(ABC):
     It names the statistics needed and computes an `Estimate` from their states.  Estimators that
     need sums over pairs of rows (`pairwise`) implement `solve` instead of `finalize`.
 
-    `notion` is what is judged, None before it is bound; `testable`: whether the value increases
-    with miscalibration, so that it can be tested; `unbiased`: whether the expectation does not
-    depend on n; `smaller_is_better`: whether models can be ranked by the value, of which the
-    smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
+    `notion` is what is judged, None before it is bound; `testable`: whether the value of `as_error`
+    increases with miscalibration, so that it can be tested; `unbiased`: whether the expectation
+    does not depend on n; `smaller_is_better`: whether models can be ranked by the value, of which
+    the smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
     |conf_b − acc_b| of which the value is the mean over bins, None for other values;
     `centred_null`: whether KiTE tests the value against centred permutations; `bin_settings`:
     settings `bins` and `edges`, None without bins; `pairwise`: whether sums over pairs of rows are
@@ -217,6 +217,14 @@ class BoundEstimator(ABC):
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         """Return the estimator with a method that has replicates; an OptionError if none has."""
+        return self
+
+    @property
+    def as_error(self) -> BoundEstimator:
+        """Estimator of the same statistics whose value a test compares with replicates.
+
+        By default it is the estimator itself.
+        """
         return self
 
     def open_ended(self) -> BoundEstimator:

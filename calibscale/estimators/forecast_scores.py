@@ -12,13 +12,15 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.data.forecasts import Forecast
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import FORECASTS, Estimator
+from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits import Limits, share_limits
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.forecast_totals import (
     CELLS,
+    CoverageState,
+    CoverageTotals,
     ForecastState,
     ForecastTotals,
     PITCells,
@@ -175,9 +177,17 @@ class PinballLoss(_AtLevels, _ForecastScore):
 class Coverage(_ForecastScore):
     """Share of outcomes in the central prediction interval [q((1 − level)/2), q((1 + level)/2)].
 
-    It should be near `level`, but for distributions with steps, and for ensembles of fewer than
-    (1 + level)/(1 − level) members.  `details` has the `mean_width`.  The confidence interval is
-    that of Clopper and Pearson with (Σw)²/Σw² rows.
+    It should be near the `expected` coverage in `details`, which a calibrated forecast with these
+    predictions has: the mean probability of the closed intervals.  That is `level`, unless an end
+    of an interval has a probability of its own, such as no rain or one of few ordered classes, or
+    members are too few.  An ensemble of m members has the share of the m + 1 values (members and
+    outcome, of which each could be the outcome) that lie in the interval of the others, such as
+    (m − 1)/(m + 1) of the extremes of fewer than (1 + level)/(1 − level) members; a row with
+    missing members has that of the others.
+
+    `details` also has the `level` and the `mean_width`.  The confidence interval is that of Clopper
+    and Pearson with (Σw)²/Σw² rows.  A test is of |coverage − expected|, of which the nulls
+    ``labels``, ``wild`` and ``wild_cluster`` draw whether each outcome is covered; it is two-sided.
 
     Parameters
     ----------
@@ -191,28 +201,76 @@ class Coverage(_ForecastScore):
     >>> coverage = cs.evaluate(data, "coverage(level=0.9)")["coverage"]
     >>> coverage.value, round(coverage.details["mean_width"], 3)
     (0.5, 3.29)
+
+    Two of five members are the ends of the interval, which has 4 of 6 outcomes:
+
+    >>> data = cs.from_arrays(predictions=[[1, 2, 3, 4, 5]], forecast="ensemble", labels=[6])
+    >>> round(cs.evaluate(data, "coverage")["coverage"].details["expected"], 3)
+    0.667
     """
 
     level: float = 0.9
+    expects: bool = field(default=False, repr=False, kw_only=True)  # ledgers may have no such sums
     name: ClassVar[str] = "coverage"
+    testable: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
     columns = 2
 
     def __post_init__(self) -> None:
         require(0 < self.level < 1, "level must be in (0, 1)", self.level)
 
+    def bind(self, setup: DataProfile) -> Self:
+        return replace(self, expects=True)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (CoverageTotals(self.level),) if self.expects else (ForecastTotals(self),)
+
     def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
-        low, high = (forecast.quantile(values, 0.5 + half * self.level) for half in (-0.5, 0.5))
+        low, high = forecast.interval(values, self.level)
         return [(low <= y) & (y <= high), high - low]
 
-    def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
+    def finalize(self, state: CoverageState | ForecastState) -> Estimate:
+        if not state.weight > 0:
+            return self.unknown()
         level = {"level": self.level}
-        details = {**level, "mean_width": float(means[1])}
-        return super()._estimate(means, n, details=details, parameters=level)
+        if isinstance(state, ForecastState):
+            covered, width = (state.totals / state.weight).tolist()
+            expected = {}
+        else:
+            covered, width = float(state.covered / state.weight), float(state.width / state.weight)
+            expected = {"expected": float(state.expected / state.weight)}
+        details = {**level, **expected, "mean_width": width}
+        return Estimate(
+            self.name, self.judged, covered, n=int(state.n), details=details, parameters=level
+        )
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
         (state,) = states
-        return share_limits(state, state.totals[0], confidence_level)
+        covered = state.totals[0] if isinstance(state, ForecastState) else state.covered
+        return share_limits(state, covered, confidence_level)
+
+    @property
+    def as_error(self) -> BoundEstimator:
+        return _CoverageError(self.level, expects=True)
+
+
+class _CoverageError(Coverage):
+    """Distance of the coverage from its expectation, by which it is tested."""
+
+    smaller_is_better: ClassVar[bool] = True
+
+    def finalize(self, state: CoverageState | ForecastState) -> Estimate:
+        estimate = super().finalize(state)
+        if estimate.value is None:
+            return estimate
+        expected = estimate.details["expected"]
+        parameters = {**estimate.parameters, "coverage": estimate.value, "expected": expected}
+        return replace(estimate, value=abs(estimate.value - expected), parameters=parameters)
+
+    @property
+    def as_error(self) -> BoundEstimator:
+        return self
 
 
 # ---------------------------------------------------------------- probability integral transforms

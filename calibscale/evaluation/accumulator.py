@@ -166,6 +166,7 @@ class Accumulator:
     def update(
         self, *, probabilities: Any = None, logits: Any = None, predictions: Any = None,
         labels: Any, covariates: Any = None, weights: Any = None, ignore_index: int | None = None,
+        top_k: Any = None,
     ) -> None:  # fmt: skip
         """Add rows; a batch with an error adds none.
 
@@ -177,6 +178,8 @@ class Accumulator:
             In place of them with ``forecast=``; labels are then the observed numbers.
         labels, covariates, weights, ignore_index
             See `from_arrays`.
+        top_k : (r, k) array-like of integers, optional
+            Classes of the k largest `probabilities`, with ``classes=k + 1``, see `from_arrays`.
 
         Raises
         ------
@@ -188,6 +191,7 @@ class Accumulator:
         started = time.perf_counter()
         shape = np.shape(logits if probabilities is None else probabilities)
         single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
+        single &= top_k is None
         names: Sequence[str] | None = (
             self._covariate_names or self._columns.get("covariates") or None
         )
@@ -200,6 +204,7 @@ class Accumulator:
                 probabilities=probabilities, logits=logits, labels=labels, weights=weights,
                 ignore_index=ignore_index, covariates=covariates, covariate_names=names,
                 class_names=self._class_names, predictions=predictions, forecast=self._forecast,
+                top_k=top_k,
                 binary=single and self._classes == 2 and self._forecast is None,
                 name="accumulated rows",
             )  # fmt: skip

@@ -45,9 +45,9 @@ def check(
     The numbers are the gap between confidence and accuracy, the expected calibration error and the
     squared error without bias in 15 bins, and the kernel calibration error of whole predictions; of
     forecasts the quantile calibration error, Kuiper's distance of PIT values, the kernel
-    calibration error, and the coverage of 90 % intervals, which has no test.  Each has a jackknife
-    interval and the p-value of `calibration_test`; p-values of the verdict are adjusted for the
-    number of tests.
+    calibration error, and the coverage of 90 % intervals.  Each has a jackknife interval and, but
+    for the coverage, the p-value of `calibration_test`; p-values of the verdict are adjusted for
+    the number of tests.
 
     Parameters
     ----------

@@ -135,6 +135,21 @@ def ece(diagram: dict[str, Any]) -> str:
     return f"{text}, {within} (mean {number(floor['mean'], 3)}; {high})"
 
 
+def coverage(estimate: dict[str, Any]) -> str:
+    """Coverage with its level and that of a calibrated forecast; empty for other estimates."""
+    details = estimate.get("details") or {}
+    if name_of(estimate["estimator"]) != "coverage" or estimate["value"] is None or not details:
+        return ""
+    expected = details.get("expected")
+    beside = "" if expected is None else f" (expected {_tenths(expected)})"
+    return f"coverage of {percent(details['level'])}: {_tenths(estimate['value'])}{beside}"
+
+
+def _tenths(share: float) -> str:
+    """Share in percent with one decimal."""
+    return f"{100.0 * share:.1f} %"
+
+
 def p_value(value: float | None, least: bool = False) -> str:
     """P-value with three digits; ≤ precedes the smallest possible one."""
     if value is None:

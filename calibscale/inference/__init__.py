@@ -339,6 +339,7 @@ def _largest(values: Any, count: int) -> float | None:
 
 def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> MonteCarloTest:
     """Test of an estimator from its states, without replicates yet."""
+    estimator = estimator.as_error
     parts: list[Any]
     if estimator.pairwise:
         assert run is not None

@@ -209,6 +209,14 @@ class ResampledResiduals(Null):
     pools: dict[str, Pool] = field(default_factory=dict, compare=False, repr=False)
     name: ClassVar[str] = "residual"
 
+    def unsupported(self, estimator: BoundEstimator) -> str | None:
+        if estimator.notion == "forecast":
+            return (
+                f"null={self.name!r} draws residuals of whole predictions, and {estimator.name} "
+                "has one number for each row; use null='labels' or 'wild'"
+            )
+        return super().unsupported(estimator)
+
     def needs(self, notions: Collection[str]) -> tuple[Statistic, ...]:
         pooled = {n if n in SCALAR_NOTIONS else "canonical" for n in notions}
         return tuple(map(PooledResiduals, sorted(pooled)))

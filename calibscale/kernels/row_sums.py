@@ -20,7 +20,7 @@ BAD_WEIGHT = 6
 NO_GROUP = 7
 BAD_COVARIATE = 8
 NO_CLUSTER = 9
-BAD_SHARES = 13  # 10 to 12 are of forecasts
+BAD_SHARES = 13  # 10 to 12, and 15, are of forecasts
 ABOVE_ONE = 14
 
 SMALLEST = 2.0**-500  # smallest number that is multiplied: subnormal products are slow

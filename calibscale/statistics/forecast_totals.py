@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.statistics import Statistic, added, weighted_sum, weights_of
+from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
 
 CELLS = 2**16  # cells of PIT values, and the largest number of rows whose values are kept
 
@@ -36,6 +36,54 @@ class ForecastTotals(Statistic):
         columns = self.score.rows(chunk.forecast, chunk.values, chunk.outcomes)
         w, totals = weights_of(chunk), [weighted_sum(one, chunk.weights) for one in columns]
         return added(state, len(w), w.sum(), w @ w, totals)
+
+
+class CoverageState(NamedTuple):
+    """Σ1, Σw, Σw²; Σw of covered outcomes, of widths, and of their expected coverage."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    covered: Floats
+    width: Floats
+    expected: Floats
+
+
+@dataclass(frozen=True)
+class CoverageTotals(Statistic):
+    """Outcomes in central prediction intervals of a level, and their expected number.
+
+    Replicates of a null are of the residual: expected coverage − whether the outcome is covered.
+    """
+
+    level: float
+    drawn: ClassVar[tuple[str, ...]] = ("covered",)
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 1)
+
+    def zero(self, classes: int) -> CoverageState:
+        return CoverageState(*(np.zeros(()) for _ in range(6)))
+
+    def accumulate(self, state: CoverageState, chunk: Any) -> CoverageState:
+        covered, width, expected = self._rows(chunk)
+        w = weights_of(chunk)
+        sums = (weighted_sum(each, chunk.weights) for each in (covered, width, expected))
+        return added(state, len(w), w.sum(), w @ w, *sums)
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
+        covered, _, expected = self._rows(chunk)
+        w = weights_of(chunk)
+        delta = replicates.scalars("forecast", chunk.units, expected, expected - covered)
+        sums[0][...] += w @ expected - delta @ w
+
+    def _rows(self, chunk: Any) -> tuple[Any, Floats, Floats]:
+        """Whether each outcome is covered, the width, and the expected coverage (c,)."""
+        key = f"coverage of {self.level!r}"
+        if key not in chunk.views:
+            forecast, values, y = chunk.forecast, chunk.values, chunk.outcomes
+            low, high = forecast.interval(values, self.level)
+            expected = np.clip(forecast.expected_coverage(values, y, self.level), 0.0, 1.0)
+            chunk.views[key] = (low <= y) & (y <= high), high - low, expected
+        return chunk.views[key]
 
 
 class PITCurve(NamedTuple):

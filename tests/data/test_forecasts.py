@@ -222,10 +222,14 @@ BAD = {
     "NaN": ("normal", [np.nan, 1], None, "is missing (column 0)", "is missing"),
     "infinite scale": ("normal", [0, np.inf], None, "is inf, not a", "is infinite"),
     "scale 0": ("normal", [0, 0], None, "deviation is 0, not", "has no positive scale"),
-    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "has no positive scale"),
+    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not", "has no positive scale"),
     "outcome": ("normal", None, -np.inf, "its outcome is -inf", "labels is infinite"),
     "missing outcome": ("normal", None, np.inf, "a missing chunk", "labels is infinite"),
-    "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "is missing (column 2)", "is missing"),
+    "member": ("ensemble", [0, 1, -np.inf, 2, 3], None, "is -inf, not a", "is infinite"),
+    "one member": (
+        "ensemble", [np.nan, 1, np.nan, np.nan, np.nan], None, "it has 1 member, and 4 are missing",
+        "has too few members",
+    ),
     "members": ("ensemble", [np.nan] * 5, None, "'predictions' is missing", "is missing"),
     "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "sum to 1.1, not", "does not sum to 1"),
     "weight below 0": (

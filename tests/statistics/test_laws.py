@@ -105,6 +105,7 @@ EXAMPLES = {
     "Certain": lambda cls: cls(),
     "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
+    "CoverageTotals": lambda cls: cls(0.7),
     "DenseAtoms": lambda cls: cls(ATOMS),
     "EventSums": lambda cls: cls("positive"),
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
@@ -225,7 +226,7 @@ def _sorted_lists(state):
     return state._replace(points=points, masses=masses)
 
 
-OF_FORECASTS = ("ForecastTotals", "PITCells", "PITValues")
+OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITValues")
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,

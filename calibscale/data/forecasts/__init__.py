@@ -24,11 +24,12 @@ from calibscale.kernels.tile_strips import LANES
 from calibscale.results import Bools, Floats, Ints
 
 # reasons for which a row is invalid, beside those of `row_sums`
-BAD_SCALE, CROSSING, OUTCOME = 10, 11, 12
+BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15
 REASONS = {
     BAD_SCALE: "has no positive scale",
     CROSSING: "has crossing quantiles",
     OUTCOME: "is infinite",
+    FEW_MEMBERS: "has too few members",
 }
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
 _INTERVALS = 4  # of the grid of outcomes for each frequency
@@ -104,6 +105,7 @@ class Forecast(ABC):
     columns: ClassVar[int | None] = None  # of predictions; None if it depends on the settings
     targets: ClassVar[str] = "numbers"
     of_waves: ClassVar[bool] = True
+    with_missing: ClassVar[bool] = False  # whether numbers of a prediction may be missing
 
     def __post_init__(self) -> None:
         for name in ("bandwidth", "centre"):  # as JSON numbers
@@ -234,8 +236,12 @@ class Forecast(ABC):
         out = self.outcome_status(y)
         with np.errstate(invalid="ignore", over="ignore"):
             self.check_values(values, out)
-        out[~np.isfinite(values).all(axis=1)] = row_sums.NOT_FINITE
+        out[self.not_finite(values)] = row_sums.NOT_FINITE
         return out
+
+    def not_finite(self, values: Floats) -> Any:
+        """Whether each prediction has numbers that are not finite, but must be (c,)."""
+        return ~np.isfinite(values).all(axis=1)
 
     def outcome_status(self, y: Floats) -> Ints:
         """Reason for which each outcome is invalid, or `row_sums.OK` (c,)."""
@@ -279,13 +285,30 @@ class Forecast(ABC):
         below, at_most = self.cdf(values, y)
         return below + random_draws.of_rows(rows, 0, random_draws.PIT) * (at_most - below)
 
-    def probability(self, values: Floats, thresholds: Floats) -> Floats:
-        """Predicted probability of an outcome of at most the threshold of each row (c,)."""
+    def event_probability(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        """Predicted probability of an outcome of at most the threshold of each row (c,).
+
+        It is calibrated given itself if the prediction is calibrated.
+        """
         return self.cdf(values, thresholds)[1]
 
     @abstractmethod
     def quantile(self, values: Floats, level: Any) -> Floats:
         """Quantiles of the predictions at a level, or one level for each row (c,)."""
+
+    def interval(self, values: Floats, level: float) -> tuple[Floats, Floats]:
+        """Ends of the central prediction interval of a level, between two quantiles (c,)."""
+        low, high = (self.quantile(values, 0.5 + half * level) for half in (-0.5, 0.5))
+        return low, high
+
+    def expected_coverage(self, values: Floats, y: Floats, level: float) -> Floats:
+        """Probability that the `interval` of a calibrated prediction has the outcome (c,).
+
+        It is that of the closed interval under the prediction.  It exceeds the level where an end
+        is a value with a probability of its own.
+        """
+        low, high = self.interval(values, level)
+        return self.cdf(values, high)[1] - self.cdf(values, low)[0]
 
     def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
         """Outcomes drawn from the predictions, by uniform numbers (c,)."""

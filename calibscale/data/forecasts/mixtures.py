@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
-from calibscale.data.forecasts import BAD_SCALE, Forecast
+from calibscale.data.forecasts import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import row_sums
 from calibscale.results import Floats, Ints
@@ -175,14 +176,38 @@ class MixtureForecast(Forecast):
         return -logsumexp(logs, b=weights, axis=1)
 
 
+def _complete(values: Floats) -> Iterator[tuple[Any, Floats]]:
+    """Rows of each number of members, and these members (r, k); rows without any are left out.
+
+    Members that are missing are NaN.  The other members of a row are an ensemble of their own.
+    """
+    missing = np.isnan(values)
+    if not missing.any():
+        yield slice(None), values
+        return
+    counts = values.shape[1] - missing.sum(axis=1)
+    last = np.argsort(missing, axis=1, kind="stable")
+    members = np.take_along_axis(values, last, axis=1)
+    for count in np.unique(counts[counts > 0]):
+        rows = np.flatnonzero(counts == count)
+        yield rows, members[rows, :count]
+
+
 @dataclass(frozen=True)
 class EnsembleForecast(Forecast):
-    """Ensembles of m members; predictions are (n, m).
+    """Ensembles of up to m members; predictions are (n, m), and NaN where a member is missing.
 
     An ensemble is calibrated if its members and the outcome are exchangeable: the outcome could be
     any of the m + 1 values.  Hence q is the mean embedding of all m + 1 of them, from which tests
     draw, so that E[δ | q] = 0 for ensembles of any size.  CRPS is the fair one, with the pairs of
     different members.
+
+    A row with missing members is an ensemble of the others, k of them.  Its rank is one of k + 1,
+    its quantiles are those of k members, q is the mean of k + 1 embeddings, and the fair CRPS has
+    k(k − 1) pairs.  If members are missing for reasons that have nothing to do with their values,
+    then each row of a calibrated ensemble is calibrated, whatever its k: PIT values are uniform and
+    residuals have mean 0 over rows of all k together.  A row needs at least 2 members, as the fair
+    CRPS and quantiles do.
 
     Parameters
     ----------
@@ -196,46 +221,129 @@ class EnsembleForecast(Forecast):
     >>> source = cs.from_arrays(predictions=x[:, :10], forecast="ensemble", labels=x[:, 10])
     >>> cs.calibration_test(source, "pit_kuiper")["pit_kuiper"].p_value > 0.05
     True
+
+    A member is missing, and the row is one of an ensemble of two:
+
+    >>> source = cs.from_arrays(
+    ...     predictions=[[1.0, np.nan, 3.0]], forecast="ensemble", labels=[2.0]
+    ... )
+    >>> cs.evaluate(source, "crps")["crps"].value  # mean distance 1, minus 2/2
+    0.0
     """
 
     name: ClassVar[str] = "ensemble"
+    with_missing: ClassVar[bool] = True
 
     def check_columns(self, count: int, name: str) -> None:
         if count < 2:
             raise InvalidDataError(f"{name}: an ensemble has at least 2 members, not {count}")
 
+    def not_finite(self, values: Floats) -> Any:
+        return np.isinf(values).any(axis=1) | np.isnan(values).all(axis=1)
+
+    def check_values(self, values: Floats, status: Ints) -> None:
+        status[np.isfinite(values).sum(axis=1) < 2] = FEW_MEMBERS
+
+    def explained(self, reason: int, values: Floats, y: float) -> str:
+        if reason == FEW_MEMBERS:
+            return (
+                f"it has 1 member, and {len(values) - 1} are missing (NaN); a row needs at least 2"
+            )
+        if np.isinf(values).any():
+            k = int(np.argmax(np.isinf(values)))
+            return f"its predictions contain {values[k]} (column {k})"
+        return super().explained(reason, values, y)
+
     def embedded(self, values: Floats, y: Floats) -> Floats:
-        m = values.shape[1]
-        pool = np.column_stack([values, y])
-        return self._waves(np.full(1, 1.0 / (m + 1)), pool, np.zeros(1))
+        out = np.empty((len(values), self.width))
+        for rows, members in _complete(values):
+            pool = np.column_stack([members, y[rows]])
+            out[rows] = self._waves(np.full(1, 1.0 / pool.shape[1]), pool, np.zeros(1))
+        return out
 
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
-        below = (values < y[:, None]).sum(axis=1)
-        equal = (values == y[:, None]).sum(axis=1)
-        pool = values.shape[1] + 1.0
-        return below / pool, (below + equal + 1.0) / pool
+        below, at_most = np.empty((2, len(y)))
+        for rows, members in _complete(values):
+            outcome, pool = y[rows, None], members.shape[1] + 1.0
+            lower = (members < outcome).sum(axis=1)
+            equal = (members == outcome).sum(axis=1)
+            below[rows], at_most[rows] = lower / pool, (lower + equal + 1.0) / pool
+        return below, at_most
 
-    def probability(self, values: Floats, thresholds: Floats) -> Floats:
-        return (values <= thresholds[:, None]).mean(axis=1)
+    def event_probability(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        """Share of members and outcome up to the threshold, of the members alone without one."""
+        out = np.full(len(values), np.nan)
+        for rows, pool in _complete(np.column_stack([values, y])):
+            out[rows] = (pool <= thresholds[rows, None]).mean(axis=1)
+        return out
 
     def quantile(self, values: Floats, level: Any) -> Floats:
-        # the k-th of m members is the quantile of level k/(m + 1), as the outcome is one of m + 1
-        ordered, m = np.sort(values, axis=1), values.shape[1]
-        place = np.clip(np.broadcast_to(level, len(values)) * (m + 1.0) - 1.0, 0.0, m - 1.0)
-        k = np.minimum(place.astype(np.int64), m - 2)
-        i = np.arange(len(values))
-        return ordered[i, k] + (place - k) * (ordered[i, k + 1] - ordered[i, k])
+        levels = np.broadcast_to(level, len(values))
+        out = np.full(len(values), np.nan)
+        for rows, members in _complete(values):
+            out[rows] = _rank_quantile(np.sort(members, axis=1), levels[rows])
+        return out
+
+    def expected_coverage(self, values: Floats, y: Floats, level: float) -> Floats:
+        """Share of the m + 1 values that lie in the interval of the m others (c,).
+
+        Each of them could be the outcome.  Hence m members cover (m − 1)/(m + 1) with their
+        extremes.
+        """
+        out = np.full(len(y), np.nan)
+        for rows, members in _complete(values):
+            pool = np.sort(np.column_stack([members, y[rows]]), axis=1)
+            low, high = (_quantile_of_others(pool, 0.5 + half * level) for half in (-0.5, 0.5))
+            out[rows] = ((low <= pool) & (pool <= high)).mean(axis=1)
+        return out
 
     def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
-        m = values.shape[1]
-        k = np.minimum((u * (m + 1)).astype(np.int64), m)
-        return np.where(k == m, y, values[np.arange(len(y)), np.minimum(k, m - 1)])
+        out = np.empty(len(y))
+        for rows, members in _complete(values):
+            m = members.shape[1]
+            k = np.minimum((u[rows] * (m + 1)).astype(np.int64), m)
+            member = members[np.arange(len(members)), np.minimum(k, m - 1)]
+            out[rows] = np.where(k == m, y[rows], member)
+        return out
 
     def mean(self, values: Floats) -> Floats:
-        return values.mean(axis=1)
+        out = np.full(len(values), np.nan)
+        for rows, members in _complete(values):
+            out[rows] = members.mean(axis=1)
+        return out
 
     def crps(self, values: Floats, y: Floats) -> Floats:
-        m = values.shape[1]
-        ranks = 2.0 * np.arange(m) - (m - 1)
-        pairs = np.sort(values, axis=1) @ ranks  # Σ_{i<j} |x_i − x_j|
-        return np.abs(values - y[:, None]).mean(axis=1) - pairs / (m * (m - 1))
+        out = np.empty(len(y))
+        for rows, members in _complete(values):
+            m = members.shape[1]
+            ranks = 2.0 * np.arange(m) - (m - 1)
+            pairs = np.sort(members, axis=1) @ ranks  # Σ_{i<j} |x_i − x_j|
+            distance = np.abs(members - y[rows, None]).mean(axis=1)
+            out[rows] = distance - pairs / (m * (m - 1))
+        return out
+
+
+def _rank_quantile(ordered: Floats, levels: Floats) -> Floats:
+    """Quantiles of sorted members (c, m), at one level for each row (c,).
+
+    The k-th of m members is the quantile of level k/(m + 1), as the outcome is one of m + 1.
+    """
+    k, share = _place(levels, ordered.shape[1])
+    i = np.arange(len(ordered))
+    return ordered[i, k] + share * (ordered[i, k + 1] - ordered[i, k])
+
+
+def _place(levels: Any, m: int) -> tuple[Any, Any]:
+    """Position k of the member below a quantile of m, and the share of the way to the next one."""
+    place = np.clip(np.asarray(levels) * (m + 1.0) - 1.0, 0.0, m - 1.0)
+    k = np.minimum(place.astype(np.int64), m - 2)
+    return k, place - k
+
+
+def _quantile_of_others(pool: Floats, level: float) -> Floats:
+    """Quantile of the other values in the place of each of m + 1 sorted values (c, m + 1)."""
+    k, share = _place(level, pool.shape[1] - 1)
+    left_out = np.arange(pool.shape[1])
+    # without the value j, the value i of the others is i + 1 of all from j on
+    at, after = pool[:, k + (left_out <= k)], pool[:, k + 1 + (left_out <= k + 1)]
+    return at + share * (after - at)

@@ -92,8 +92,8 @@ def ingest(
     keys : {role: name}, optional
         Names of the arrays, columns or .npy files of roles; default: the role itself.  Roles are
         one of ``logits``, ``probabilities`` and, with `forecast`, ``predictions``; ``labels``; and
-        optionally ``weights``, ``covariates`` (several names are separated by commas) and
-        ``covariate_names`` (npz).
+        optionally ``top_k``, the classes of the k largest probabilities, ``weights``,
+        ``covariates`` (several names are separated by commas) and ``covariate_names`` (npz).
         For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
         that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
     binary : bool
@@ -185,8 +185,10 @@ def ingest(
     if on_invalid == "drop":  # otherwise a store has all rows, as those of earlier versions do
         note |= {"on_invalid": on_invalid, "tolerance": tolerance}
     columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
+    top_k = "top_k" in first.roles  # the store has a further class, of the rest
     if kind is None:
-        columns = {"classes": 2 if binary else first.columns, "kind": first.kind, "binary": binary}
+        classes = 2 if binary else first.columns + top_k
+        columns = {"classes": classes, "kind": first.kind, "binary": binary}
     else:
         note["forecast"] = repr(kind)
     named = {role: names for role, names in first.roles.items() if role != "covariates"}
@@ -216,7 +218,7 @@ def ingest(
             provenance={"ingest": origin, **(settings.get("provenance") or {})},
             expected_rows=total,
             notes={"ingest": note},
-            class_names=class_names,
+            class_names=None if top_k else class_names,
             overwrite=overwrite,
             **columns,
         )

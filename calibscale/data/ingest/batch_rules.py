@@ -9,6 +9,7 @@ from typing import Any
 from calibscale.data import RowCounts, input_hints, valid_rows
 from calibscale.data.ingest.columns import Batch
 from calibscale.data.source import ArraySource
+from calibscale.data.top_k import warn_of_rest
 from calibscale.errors import InvalidDataError, OptionError
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class BatchRules:
         )  # fmt: skip
         if self._first and rows.kind == "logits" and input_hints.seem_probabilities(rows.values):
             _log.warning(input_hints.ARE_PROBABILITIES, rows.name)
+        if self._first and "top_k" in rows.columns:
+            warn_of_rest(rows.values, rows.name)
         self._first = False
         if self.on_invalid == "keep":
             return batch

@@ -22,6 +22,8 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
     These have a list of `choices`, scores of different lengths, or the names ``logprobs`` or
     ``label``.  `keys` are those of `ingest`.
     """
+    if keys and "top_k" in keys:  # lists have the scores of some of the classes
+        return JsonLinesFile(file)
     first = [row for _, row in islice(json_objects(file), FIRST_ROWS)]
     if first and isinstance(first[0].get("filtered_resps"), list):
         return ChoiceLogFile(file)

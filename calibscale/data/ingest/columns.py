@@ -31,7 +31,8 @@ from calibscale.data.ingest.readers import (
     pickled,
     reading,
 )
-from calibscale.data.source import KINDS, PREDICTIONS
+from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
+from calibscale.data.top_k import joined_with_rest, positions
 from calibscale.errors import (
     BinaryError,
     InvalidDataError,
@@ -41,7 +42,7 @@ from calibscale.errors import (
     require,
 )
 
-_COLUMNS = ("labels", "covariates", "covariate_names", "weights")
+_COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
 _MAX_CATEGORIES = 10_000  # of a covariate
 
@@ -64,7 +65,9 @@ class Batch(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_] | slice) -> Batch:
         """Selected rows."""
-        taken = {name: None if c is None else c[rows] for name, c in self.columns.items()}
+        taken: dict[str, Any] = {
+            name: None if column is None else column[rows] for name, column in self.columns.items()
+        }
         return self._replace(**taken)
 
 
@@ -153,13 +156,13 @@ def layout_of(
         for role, names in roles.items():
             for name in names:
                 column, what = columns[name], f"{file}: {role} ({name!r})"
-                of_classes = role == "labels" and kind in KINDS
+                of_classes = role in ("labels", "top_k") and kind in KINDS
                 texts_fit = of_classes or (role == "covariates" and not heading)
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
                     hint = input_hints.of_text(column.dtype) * (role == "covariates")
                     given = "text" if column.dtype.kind in "OU" else column.dtype
                     raise InvalidDataError(f"{what} must be numbers, not {given}{hint}")
-                if len(column.shape) > (role in (kind, "covariates")):
+                if len(column.shape) > (role in (kind, "covariates", "top_k")):
                     hint = input_hints.of_shape((0, *column.shape)) * (role == "labels")
                     raise InvalidDataError(f"{what} have too many dimensions{hint}")
                 if column.rows != rows:
@@ -167,7 +170,8 @@ def layout_of(
                         f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
                     )
         covariates = roles.get("covariates", ())
-        texts = tuple(name for name in (*roles["labels"], *covariates) if _is_text(columns[name]))
+        named = (*roles["labels"], *roles.get("top_k", ()), *covariates)
+        texts = tuple(name for name in named if _is_text(columns[name]))
         flags = tuple(
             name for name in covariates
             if columns[name].dtype.kind == "b" and not (columns[name].shape or heading)
@@ -180,6 +184,12 @@ def layout_of(
             require(len(names) == d, f"{file}: {d} covariates, but {len(names)} names for them")
             covariates = names
         width = {name: math.prod(column.shape) for name, column in columns.items()}
+        if "top_k" in roles:
+            count, many = (sum(width[name] for name in roles[role]) for role in (kind, "top_k"))
+            if count != many:
+                raise InvalidDataError(
+                    f"{file}: {count} columns of {kind}, but {many} of their classes (top_k)"
+                )
         return ColumnLayout(
             file,
             open_reader,
@@ -187,7 +197,9 @@ def layout_of(
             kind,
             sum(width[name] for name in roles[kind]),
             np.result_type(*(columns[name].dtype for name in roles[kind])),
-            _class_names(roles[kind], keys.get(kind, kind)) if kind in KINDS else None,
+            None
+            if kind not in KINDS or "top_k" in roles
+            else _class_names(roles[kind], keys.get(kind, kind)),
             covariates,
             texts,
             flags,
@@ -226,12 +238,15 @@ def _roles(
         name = keys.get(role, role)
         single = (name,) if name in reader.names else ()
         several = tuple(name.split(",")) if set(name.split(",")) <= set(reader.names) else ()
-        if role in PREDICTIONS and not (single and (binary or reader.column(name).shape)):
-            if not (columns := numbered_columns(file, reader.names, name, role in KINDS)):
+        of_rows = single and (binary or ranked or reader.column(name).shape)
+        if role in (*PREDICTIONS, "top_k") and not of_rows:
+            complete = role in KINDS and not ranked
+            if not (columns := numbered_columns(file, reader.names, name, complete)):
                 columns = prefixed_columns(reader.names, name, others)
             return columns or single or several
         return single or (several if role == "covariates" else ())
 
+    ranked = "top_k" in keys  # columns are of ranks 1 to k, or one is of the most probable class
     others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
     listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
     kinds = [k for k in PREDICTIONS if k in keys] or [k for k in KINDS if columns_of(k)]
@@ -241,7 +256,8 @@ def _roles(
             f"{file}: {named} are named; the file has {listed}. Name the predictions with either "
             "--logits NAME or --probabilities NAME (keys=)"
         )
-    roles = {role: columns_of(role) for role in (*kinds, *_COLUMNS)}
+    others_of = [role for role in _COLUMNS if role != "top_k" or ranked]
+    roles = {role: columns_of(role) for role in (*kinds, *others_of)}
     for role, names in roles.items():
         if not names and (role in keys or role in (*kinds, "labels")):
             key = keys.get(role, role)
@@ -301,7 +317,7 @@ def agree(
         file, kind = layout.file, layout.kind
         if forecast is not None:
             forecast.check_columns(layout.columns, file)
-        elif binary != (layout.columns == 1):
+        elif "top_k" not in layout.roles and binary != (layout.columns == 1):
             what = f"{file}: {layout.columns} columns of {kind}"
             raise BinaryError(what + ", although binary is declared" * binary, declared=binary)
         exact = layout.dtype.kind != "f" and forecast is None
@@ -313,7 +329,8 @@ def agree(
             here, there = getattr(layout, what), getattr(first, what)
             if here != there:
                 raise InvalidDataError(f"{file}: {what} {here}, but {there} in {first.file}")
-    if class_names is None and first.roles["labels"][0] in first.texts:
+    of_classes = {*first.roles["labels"], *first.roles.get("top_k", ())}
+    if class_names is None and of_classes.intersection(first.texts):
         raise OptionError(
             f"{first.file}: the labels are text; name the classes in the order of their columns "
             "with --class-names A,B,… (class_names=)"
@@ -363,13 +380,22 @@ def batches(
             for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
                 for role, names in roles.items():
-                    numbers = dict.fromkeys(names, labels) if role == "labels" else codes
+                    of_classes = role in ("labels", "top_k")
+                    numbers = dict.fromkeys(names, labels) if of_classes else codes
                     each = [coded(layout.file, part, name, numbers.get(name)) for name in names]
                     columns[role] = np.column_stack(each)
                 covariates, weights = columns.get("covariates"), columns.get("weights")
+                values = _cast(layout.file, columns[layout.kind], dtype)
+                top_k = columns.get("top_k")
+                most = classes if top_k is None else None
+                numbers_of_labels = _labels(layout.file, part, columns["labels"][:, 0], most)
+                if top_k is not None:
+                    tolerance = sum_tolerance(values, 0.0)
+                    values = joined_with_rest(values, top_k, tolerance, layout.file, part.start)
+                    numbers_of_labels = positions(numbers_of_labels, top_k).astype(np.int32)
                 batch = Batch(
-                    _cast(layout.file, columns[layout.kind], dtype),
-                    _labels(layout.file, part, columns["labels"][:, 0], classes),
+                    values,
+                    numbers_of_labels,
                     None if covariates is None else covariates.astype(np.float64),
                     None if weights is None else weights[:, 0].astype(np.float64),
                     layout.file,
@@ -420,8 +446,9 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
 
 
 def _labels(
-    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast
+    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast | None
 ) -> NDArray[Any]:
+    """Labels of the store; `classes` is None if they may be any class."""
     if isinstance(classes, Forecast):
         return classes.checked(labels, lambda i: f"{file}, {_place(part, i)}", part.start)
     wrong = (labels < -(2**31)) | (labels >= 2**31)  # the store has no room for these
@@ -432,8 +459,9 @@ def _labels(
         i = int(np.argmax(wrong))
         raise InvalidDataError(
             f"{file}, {_place(part, i)}: the label is {labels[i]}, not an integer "
-            f"0..{classes - 1} (−1 or empty: not yet known)"
-            + input_hints.of_range(labels, classes),
+            + ("from 0" if classes is None else f"0..{classes - 1}")
+            + " (−1 or empty: not yet known)"
+            + ("" if classes is None else input_hints.of_range(labels, classes)),
             part.start + i,
         )
     return labels.astype(np.int32)

@@ -16,11 +16,12 @@ from calibscale.data.source import KINDS, PREDICTIONS
 from calibscale.data.zarr_arrays import is_url, local_path, located
 from calibscale.errors import InvalidDataError, OptionError
 
-_COLUMNS = ("labels", "covariates", "covariate_names", "weights")
+_COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 
 # what the names of files begin with whose role is not declared
 _USUAL = {
     "labels": ("labels", "label", "y", "y_true", "targets", "target"),
+    "top_k": (),  # only if it is declared
     "covariates": ("covariates",),
     "covariate_names": ("covariate_names",),
     "weights": ("weights",),
@@ -135,7 +136,7 @@ def _called(role: str, files: Sequence[InputFile]) -> list[InputFile]:
 
     The ending of columns has a number: ``y_prob`` are no labels.
     """
-    begin = "|".join(map(re.escape, _USUAL[role]))
+    begin = "|".join(map(re.escape, _USUAL[role])) or "(?!)"
     end = "[^A-Za-z].*" if role in PREDICTIONS else "[^A-Za-z]*[0-9].*"
     return [f for f in files if re.fullmatch(f"({begin})({end})?", f.stem, re.IGNORECASE)]
 

@@ -205,7 +205,7 @@ def estimate_table(
                 formatting.number(estimate["root"]) if estimate["squared"] else "",
                 _approximation(estimate), formatting.count(n) if several else short_summary(name),
             ))  # fmt: skip
-    remarks = [*_signs(every), *notion_note(every)]
+    remarks = [*_signs(every), *_coverages(places), *notion_note(every)]
     covered: dict[str, list[str]] = {}
     for e in every:
         if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
@@ -368,13 +368,23 @@ def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
     return [formatting.GAP_SIGN] * any(e["estimator"] == "confidence_gap" for e in estimates)
 
 
+def _coverages(places: Sequence[Place]) -> list[str]:
+    """Coverage at each of a few places with its level and its expectation."""
+    remarks = []
+    for place in places[:MAX_GROUPS]:
+        texts = filter(None, map(formatting.coverage, place.results))
+        remarks += [f"{place.name}: {text}" if place.name else text for text in texts]
+    return remarks
+
+
 def _value_and_interval(estimate: dict[str, Any] | None) -> str:
     if estimate is None:
         return "–"
     value = formatting.number(estimate["value"], 3)
-    if None in ends(estimate):
-        return value
-    return f"{value} [{formatting.span(*ends(estimate), 2)}]"
+    if None not in ends(estimate):
+        value += f" [{formatting.span(*ends(estimate), 2)}]"
+    expected = (estimate.get("details") or {}).get("expected")
+    return value if expected is None else f"{value}, expected {formatting.number(expected, 3)}"
 
 
 # ---------------------------------------------------------------- reliability
