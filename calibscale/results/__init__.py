@@ -382,8 +382,8 @@ class SourceRows(Declared):
     Attributes
     ----------
     n, n_dropped, n_unlabelled : int
-        Numbers of rows used (of positive weight), dropped as invalid (by reason in `dropped`), and
-        not yet labelled.
+        Numbers of rows used (of positive weight), dropped as invalid (in `dropped` by column and
+        fault, such as ``score is missing``), and not yet labelled.
     """
 
     source: Source

@@ -222,7 +222,7 @@ BAD = {
     "NaN": ("normal", [np.nan, 1], None, "is missing (column 0)", "is missing"),
     "infinite scale": ("normal", [0, np.inf], None, "is inf, not a", "is infinite"),
     "scale 0": ("normal", [0, 0], None, "deviation is 0, not", "has no positive scale"),
-    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not above", "has no positive scale"),
+    "scale below 0": ("normal", [0, -2], None, "deviation is -2, not", "has no positive scale"),
     "outcome": ("normal", None, -np.inf, "its outcome is -inf", "labels is infinite"),
     "missing outcome": ("normal", None, np.inf, "a missing chunk", "labels is infinite"),
     "member": ("ensemble", [0, 1, np.nan, 2, 3], None, "is missing (column 2)", "is missing"),

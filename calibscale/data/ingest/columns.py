@@ -64,7 +64,9 @@ class Batch(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_] | slice) -> Batch:
         """Selected rows."""
-        taken = {name: None if c is None else c[rows] for name, c in self.columns.items()}
+        taken: dict[str, Any] = {
+            name: None if column is None else column[rows] for name, column in self.columns.items()
+        }
         return self._replace(**taken)
 
 
