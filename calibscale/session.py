@@ -117,10 +117,12 @@ class Session:
         source : path, URL, LogitStore, ArraySource or Session
             See `LogitStore` and `from_arrays`.
         on_invalid : {"raise", "drop"}
-            Raise an error at the first invalid row, or drop and count such rows.
+            Raise an error at the first invalid row, or drop such rows and count them by column and
+            fault.
         tolerance : float, optional
-            Allowed deviation of a row's sum from 1, for probabilities.  Default: 1e-4, or for
-            float16 2⁻¹⁰ and bfloat16 2⁻⁷, their rounding errors.
+            Allowed deviation of a row's sum from 1, for probabilities, and of a probability from
+            0..1, which is then 0 or 1.  Default: 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷, their
+            rounding errors.
         block_rows : int, optional
             Number of rows of a unit of work.  Results of different sizes agree to a relative 1e-12.
         scheduler, memory_limit

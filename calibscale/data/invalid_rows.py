@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,6 @@ from calibscale.errors import InvalidDataError
 from calibscale.formatting import listed_faults, one_line
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Ints
-
-if TYPE_CHECKING:
-    from calibscale.data import Block, Rules
 
 LOWEST, HIGHEST = 1e-100, 1e100  # of weights: sums of squares neither vanish nor overflow
 DROP_REMEDY = (
@@ -65,7 +62,7 @@ def place_of(row: int, name: str, chunk_rows: int) -> str:
     return f"row {row} of {name}{chunk}"
 
 
-def column_of(rules: Rules, role: str, position: int | None, width: int) -> str:
+def column_of(rules: Any, role: str, position: int | None, width: int) -> str:
     """Name of a column of a role with `width` columns, or the role if its columns have no names."""
     names = rules.columns.get(role, ())
     if len(names) == 1:
@@ -73,7 +70,7 @@ def column_of(rules: Rules, role: str, position: int | None, width: int) -> str:
     return names[position] if position is not None and len(names) == width else role
 
 
-def dropped_rows(block: Block, rules: Rules, status: Ints) -> dict[str, int]:
+def dropped_rows(block: Any, rules: Any, status: Ints) -> dict[str, int]:
     """Number of invalid rows of a block by fault, such as ``score is missing``."""
     counts: Counter[str] = Counter()
     for reason in np.unique(status[status > kernel_rows.UNLABELLED]):
@@ -83,7 +80,7 @@ def dropped_rows(block: Block, rules: Rules, status: Ints) -> dict[str, int]:
     return dict(counts)
 
 
-def _faults(block: Block, rules: Rules, reason: int, rows: Ints) -> list[Fault]:
+def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
     """Fault of each of some rows with the same status."""
     role, positions = _role(rules, reason), np.zeros(len(rows), np.int64)
     faults: Any = np.full(len(rows), _FAULTS.get(reason, MISSING), object)
@@ -120,7 +117,7 @@ def _faults(block: Block, rules: Rules, reason: int, rows: Ints) -> list[Fault]:
     return found
 
 
-def _role(rules: Rules, reason: int) -> str:
+def _role(rules: Any, reason: int) -> str:
     """Role of the columns of a fault."""
     if reason in _OF_LABELS:
         return "labels"
@@ -131,12 +128,12 @@ def _role(rules: Rules, reason: int) -> str:
     return _kind(rules)
 
 
-def _kind(rules: Rules) -> str:
+def _kind(rules: Any) -> str:
     """Role of predictions."""
     return "predictions" if rules.forecast is not None else rules.kind
 
 
-def _covariates(rules: Rules, reason: int) -> list[int]:
+def _covariates(rules: Any, reason: int) -> list[int]:
     """Positions of the covariates among which a fault is."""
     if reason == kernel_rows.BAD_COVARIATE:
         return list(rules.covariates)
@@ -164,7 +161,7 @@ def _not_finite(values: NDArray[np.float64], logits: bool) -> tuple[Ints, NDArra
 # ---------------------------------------------------------------- Errors
 
 
-def invalid_row(block: Block, rules: Rules, status: Ints) -> InvalidDataError:
+def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     """Error that names the first invalid row of a block, what is wrong, and the remedy."""
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
     reason, row = int(status[i]), block.start + i
@@ -191,7 +188,7 @@ def not_finite(column: str, value: float) -> str:
     return f"{column!r} is {value:g}, not a finite number"
 
 
-def _explained(block: Block, rules: Rules, status: Ints, i: int, fault: Fault) -> str:
+def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> str:
     """What is wrong with a row: the column, its value, and what would be accepted."""
     reason = int(status[i])
     values = np.asarray(block.values[i], np.float64).reshape(-1)
@@ -241,7 +238,7 @@ def _class(fault: Fault, single: bool) -> str:
     return "" if single or fault.position is None else f" (class {fault.position})"
 
 
-def _not_finite_text(rules: Rules, values: NDArray[np.float64], fault: Fault) -> str:
+def _not_finite_text(rules: Any, values: NDArray[np.float64], fault: Fault) -> str:
     """What is wrong with predictions that are missing or infinite."""
     name = repr(fault.column)
     if fault.fault == _IMPOSSIBLE:
@@ -257,7 +254,7 @@ def _not_finite_text(rules: Rules, values: NDArray[np.float64], fault: Fault) ->
     return text
 
 
-def _whole_chunk(rules: Rules, column: Any, i: int, row: int) -> bool:
+def _whole_chunk(rules: Any, column: Any, i: int, row: int) -> bool:
     """Whether a chunk of a store that begins with a row has no numbers: it may be missing."""
     if rules.chunk_rows == 1 or row % rules.chunk_rows:
         return False

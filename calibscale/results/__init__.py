@@ -398,8 +398,8 @@ class SourceRows(Declared):
     Attributes
     ----------
     n, n_dropped, n_unlabelled : int
-        Numbers of rows used (of positive weight), dropped as invalid (by reason in `dropped`), and
-        not yet labelled.
+        Numbers of rows used (of positive weight), dropped as invalid (in `dropped` by column and
+        fault, such as ``score is missing``), and not yet labelled.
     impossible : ImpossibleRows or None
         Rows whose label has the predicted probability 0; None if there are none.
     """

@@ -226,9 +226,9 @@ def test_a_missing_class__is_an_invalid_row():
     frame["c_2"] = frame["c_2"].astype(float)
     frame.loc[7, "c_2"] = np.nan
     source = cs.from_frame(frame, **KEYS)
-    with pytest.raises(InvalidDataError, match="row 7 of frame: all its probabilities are NaN"):
+    with pytest.raises(InvalidDataError, match="row 7 of frame: 'probabilities' is missing"):
         cs.evaluate(source, "ece")
-    assert cs.evaluate(source, "ece", on_invalid="drop").dropped == {"not_finite": 1}
+    assert cs.evaluate(source, "ece", on_invalid="drop").dropped == {"probabilities is missing": 1}
 
 
 @pytest.mark.parametrize(("change", "error", "says"), [
