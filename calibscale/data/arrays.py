@@ -150,8 +150,8 @@ def from_arrays(
     if unknown := named.keys() - SourceOptions.__optional_keys__:
         raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
     if predictions is not None or forecast is not None:
-        choices = named.keys() & ChoiceOptions.__optional_keys__
-        given = [name for name in choices if named[name] is not None]
+        choices = ChoiceOptions.__optional_keys__
+        given = [name for name, value in named.items() if name in choices and value is not None]
         if not logits is probabilities is ignore_index is None or binary or given:
             raise OptionError("predictions= of a forecast= have no logits, … of classes")
         role_of(forecast, predictions=predictions)
