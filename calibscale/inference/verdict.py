@@ -210,7 +210,8 @@ def _of_numbers(facts: _Facts) -> Judgement:
         detectable, facts.negligible,
     )  # fmt: skip
     sentence = _error(facts, decided, state) if found else _chance(facts, judgement)
-    crowded = _crowded(facts)
+    # where the gap is cited, the bins do not matter
+    crowded = "" if found and decided.directed else _crowded(facts)
     return replace(judgement, sentence=f"{sentence} {crowded}" if crowded else sentence)
 
 
