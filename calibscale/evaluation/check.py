@@ -45,8 +45,8 @@ def check(
     The numbers are the gap between confidence and accuracy, the expected calibration error and the
     squared error without bias in 15 bins, and the kernel calibration error of whole predictions; of
     forecasts the quantile calibration error, Kuiper's distance of PIT values, the kernel
-    calibration error, and the coverage of 90 % intervals.  Each has a jackknife interval and, but
-    for the coverage, the p-value of `calibration_test`; p-values of the verdict are adjusted for
+    calibration error, and the coverage of 90 % intervals.  Each has a jackknife interval, where
+    there is one, and the p-value of `calibration_test`; p-values of the verdict are adjusted for
     the number of tests.
 
     Parameters
@@ -85,8 +85,7 @@ def check(
             estimators = _of_classes(session, seed)
             tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
         else:
-            tested = [QuantileECE(), PITKuiper(), KCE(seed=seed)]
-            estimators = [*tested, Coverage()]
+            tested = estimators = [QuantileECE(), PITKuiper(), KCE(seed=seed), Coverage()]
         data, columns = by_groups(session, group_by)
         first = evaluate(
             data, estimators, group_by=columns, interval=intervals, floor=False,
