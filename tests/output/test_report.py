@@ -6,13 +6,14 @@ import json
 import math
 import re
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
 import calibscale
 from calibscale import ECE, TCE2Debiased, formatting
-from calibscale.output.report import report
-from tests.support.html_page import Page, checked
+from calibscale.output.report import report as page_of
+from tests.support.html_page import Page, checked, plain
 from tests.support.report_results import (
     DIAGRAM,
     HOSTILE,
@@ -24,6 +25,11 @@ from tests.support.report_results import (
 )
 
 pytestmark = pytest.mark.long
+
+
+def report(*arguments: Any, **options: Any) -> str:
+    """Page that is easy to search."""
+    return plain(page_of(*arguments, **options))
 
 
 @pytest.mark.parametrize("kind", KINDS)
