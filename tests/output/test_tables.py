@@ -340,7 +340,7 @@ def test_text__has_one_minus_sign() -> None:
     for result in (
         cs.evaluate(source, ["confidence_gap", "tce2_debiased", "jkce", "ecce_mad"]),
         cs.calibration_test(source, ["tce2_debiased", "jkce"], n_replicates=19),
-        cs.rank({"a": rows(300), "b": rows(200)}, "ckce_centred"),
+        cs.rank({"a": rows(300), "b": _data()}, "ckce_centred"),
     ):
         text = cs.as_text(result)
         signs += text.count("−")
