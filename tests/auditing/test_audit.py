@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -482,7 +483,7 @@ def test_audit_tables__fit_the_width_and_name_biased_groups(result, monkeypatch,
     print_result(result, 5)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
-    assert not any("…" in line.replace(" … ", "") for line in lines)
+    assert not any("…" in re.sub(r" … |(?<=\d)…(?=[\d−])", "", line) for line in lines)
     assert lines[1][1:] == f"{result.verdict[1:]}."
     assert any(line.startswith("Predictions are too low for sex = 1") for line in lines)
     assert any(line.startswith("local_bias") for line in lines)
@@ -494,12 +495,12 @@ def test_audit_tables__show_names_verbatim_and_numbers_in_full(data, monkeypatch
     result = audit(audited_source(data, covariate_names=names), names, n_replicates=19)
     print_result(result)
     out = capsys.readouterr().out
-    assert not any("…" in line.replace(" … ", "") for line in out.splitlines())
+    assert "…" not in re.sub(r" … |(?<=\d)…(?=[\d−])", "", out)
     assert ":smile: = 1" in out
     assert "[red]age[/red]" in out
     assert "back\\" in " ".join(out.split())
     assert "\\\\" not in out
-    assert signed(result.regions[0].bias).replace("−", "-") in out
+    assert signed(result.regions[0].bias) in out
 
 
 @pytest.mark.long

@@ -152,7 +152,7 @@ def test_floor__of_ranked_models_is_that_of_their_evaluations(by):
         floor, expected = ranking[name].estimate.floor, cs.evaluate(source, by).estimates[0].floor
         assert floor.mean == pytest.approx(expected.mean, rel=1e-9)
         assert floor.high == pytest.approx(expected.high, rel=1e-6)
-    assert "noise (mean … 95 %)" in cs.as_text(ranking)
+    assert "noise: mean … 95 % quantile" in cs.as_text(ranking)
     assert cs.rank(models, by="ckce_centred")["first"].estimate.floor is None
 
 

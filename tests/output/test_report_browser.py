@@ -29,6 +29,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "hostile": [hostile],
         "commands": list(command_results().values()),
         "several": [night(), command_results()["ranking"]],
+        "evaluation": [command_results()["evaluation"]],
     }
     for name, results in reports.items():
         save_report(results, folder / f"{name}.html")
@@ -164,3 +165,32 @@ def test_report__prints_on_white_with_its_parameters(
     path.write_bytes(base64.b64decode(printed["data"]))
     assert path.read_bytes().startswith(b"%PDF")
     assert path.stat().st_size > 20_000
+
+
+CUT = """
+return [...document.querySelectorAll(".scroll")].filter(
+  area => !area.closest("details:not([open])") && area.scrollWidth > area.clientWidth + 1
+).map(area => area.getAttribute("aria-label"));
+"""
+
+
+@pytest.mark.parametrize("name", ["night", "commands"])
+def test_report__tables_are_not_cut(browser: Any, pages: dict[str, str], name: str) -> None:
+    """Tables fit the page on a desktop and on a phone (section L of findings.md)."""
+    for width in (400, 1280):
+        visit(browser, pages[name], width)
+        assert browser.execute_script(CUT) == []
+
+
+def test_report__has_the_table_beside_the_diagram(browser: Any, pages: dict[str, str]) -> None:
+    """The right half of a page is not empty beside the first diagram."""
+    script = """
+    const figure = document.querySelector(".s-estimates figure, .s-reliability figure");
+    const table = figure.closest(".blocks").querySelector(":scope > .table");
+    return [figure, table].map(one => one.getBoundingClientRect()).map(
+      box => [box.left, box.right, box.top, box.bottom]);
+    """
+    visit(browser, pages["evaluation"], 1280)
+    figure, table = browser.execute_script(script)
+    assert table[0] >= figure[1]  # to the right of it
+    assert table[2] < figure[3]  # and not below it
