@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import forecasts, input_hints
+from calibscale.data.row_origins import row_text
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import row_sums as kernel_rows
 
@@ -33,7 +34,7 @@ REASONS = {
 def place_of(row: int, name: str, chunk_rows: int) -> str:
     """Name of a row in messages, with its chunk if chunks have several rows."""
     chunk = f" (chunk {row // chunk_rows} of {chunk_rows} rows)" if chunk_rows > 1 else ""
-    return f"row {row} of {name}{chunk}"
+    return f"{row_text(row, name)}{chunk}"
 
 
 def invalid_row(block: Any, rules: Any, status: NDArray[Any]) -> InvalidDataError:

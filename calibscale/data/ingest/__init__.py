@@ -12,8 +12,15 @@ from typing import Any, TypedDict, Unpack
 
 from calibscale.data import chunks, input_hints
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
-from calibscale.data.ingest.columns import agree, batches, categories_of, filled, layouts_of
-from calibscale.data.ingest.formats import input_files
+from calibscale.data.ingest.columns import (
+    agree,
+    batches,
+    categories_of,
+    check_files,
+    filled,
+    layouts_of,
+)
+from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
 from calibscale.data.source import ArraySource
@@ -142,6 +149,7 @@ def ingest(
         require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
         keys, kind = {"predictions": "predictions", **keys}, forecast_of(forecast)
     role_of(kind, predictions=keys.get("predictions"))
+    check_files(inputs)
     layouts = filled(layouts_of(inputs, keys, binary))
     first, stored = agree(layouts, binary, dtype, class_names, kind)
     class_names = class_names or first.class_names

@@ -25,9 +25,16 @@ class InputFile:
     ----------
     suffix : str
         Ending in lower case; of a compressed file with that of its content, as ``.csv.gz``.
+    is_empty : bool
+        Whether a listing of its folder says that it has no bytes.
+    partition, partition_texts : dict
+        Values of the columns that its folders name, and the same as texts, see `partitions`.
     """
 
     def __init__(self, address: str | Path) -> None:
+        self.is_empty = False
+        self.partition: dict[str, float | str | None] = {}
+        self.partition_texts: dict[str, str | None] = {}
         self.address, self.remote = address, is_url(address)
         self.whole = str(address).startswith(("http://", "https://"))  # servers may send no parts
         text = str(address).partition("?")[0] if self.whole else str(address)
