@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from calibscale.errors import InvalidDataError
 
-_TRIM_EVERY = 8  # reads of files between two releases of freed memory, which take about 1 ms
+_TRIM_EVERY = 4  # reads of files between two releases of freed memory, which take about 1 ms
 _reads = count(1)
 
 

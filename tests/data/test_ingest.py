@@ -233,7 +233,8 @@ def test_files__that_differ_in_layout_are_named(tmp_path, change, complaint):
     np.savez(tmp_path / "b.npz", **change(rows()))
     with pytest.raises(InvalidDataError, match=complaint) as error:
         ingest([tmp_path / "a.npz", tmp_path / "b.npz"], tmp_path / "s.zarr")
-    assert "a.npz" in str(error.value) and "b.npz" in str(error.value)
+    assert "a.npz" in str(error.value)
+    assert "b.npz" in str(error.value)
     assert not (tmp_path / "s.zarr").exists()
 
 

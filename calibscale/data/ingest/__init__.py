@@ -171,7 +171,10 @@ def ingest(
     resumed = store is not None and not store.finished
     if store is None:
         origin = {
-            "files": [{"name": mark["name"], "size": mark["size"]} for mark in marks],
+            "files": [
+                {key: mark[key] for key in ("name", "size", "partition") if key in mark}
+                for mark in marks
+            ],
             "keys": keys,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "calibscale": metadata.version("calibscale"),

@@ -33,8 +33,7 @@ def layouts_like_first(
     """
     layouts: list[ColumnLayout] = []
     for file, open_reader in zip(files, readers, strict=True):
-        filled = [layout for layout in layouts if layout.rows != 0]
-        first = (filled or layouts or [None])[0]
+        first = next((each for each in layouts if each.rows != 0), layouts[0] if layouts else None)
         try:
             layout = describe(file, open_reader)
         except (OptionError, InvalidDataError) as error:

@@ -99,7 +99,9 @@ class InputFile:
             changed: dict[str, Any] = {key: str(info[key]) for key in CHANGES if info.get(key)}
         else:
             changed = {"mtime_ns": self.path.stat().st_mtime_ns}
-        return {"name": self.name, "size": size, **changed, "sha256_of_ends": digest.hexdigest()}
+        mark = {"name": self.name, "size": size, **changed, "sha256_of_ends": digest.hexdigest()}
+        # values of rows, as the content is
+        return mark | ({"partition": self.partition_texts} if self.partition_texts else {})
 
 
 def _remove(copy: str) -> None:
