@@ -28,7 +28,8 @@ from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import shortened, with_role_files
-from calibscale.data.ingest.readers import ArrowTable, ParquetTable, reading
+from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable, reading
+from calibscale.data.missing import plain_type
 from calibscale.data.row_origins import RowOrigins
 from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
@@ -222,8 +223,14 @@ class _Tables:
 
         if all(batch.schema.field(name).type == kind for name, kind in self.types.items()):
             return batch
-        fields = [pa.field(f.name, self.types.get(f.name, f.type)) for f in batch.schema]
-        return batch.cast(pa.schema(fields))
+        columns = []
+        for name in batch.schema.names:
+            column = batch.column(name)
+            kind = self.types.get(name, column.type)
+            if str(kind) in TEXTS and str(plain_type(column.type)) not in TEXTS:
+                column = pa.nulls(len(batch), kind)  # numbers, all of which are missing
+            columns.append(column.cast(kind))
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _names(files: Sequence[InputFile]) -> Sequence[str]:

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.readers import Reader, reading
-from calibscale.data.missing import plain_type
+from calibscale.data.ingest.readers import TEXTS, Reader, reading
+from calibscale.data.missing import missing_entries, plain_type
 from calibscale.errors import InvalidDataError, OptionError
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ def _check_types(layouts: Sequence[ColumnLayout]) -> None:
             for layout in layouts:
                 if name in layout.unknown or name in getattr(layout, kind):
                     continue
+                if name not in layout.texts and not _has_values(layout, name):
+                    continue
                 other = "booleans" if name in layout.flags else "numbers"
                 other = "texts" if name in layout.texts else other
                 raise InvalidDataError(
@@ -139,10 +141,20 @@ def _check_types(layouts: Sequence[ColumnLayout]) -> None:
                 )
 
 
+def _has_values(layout: ColumnLayout, name: str) -> bool:
+    """Whether a column has a value; reads it, as numbers of pandas may be missing texts."""
+    with reading(layout.file):
+        parts = layout.reader().parts([name], 0, layout.step)
+        return any(not missing_entries(part.columns[name]).all() for part in parts)
+
+
 def common_types(
     files: Sequence[InputFile], readers: Sequence[Callable[[], Reader]], names: Sequence[str]
 ) -> dict[str, Any]:
     """Arrow types of the columns whose types differ between files, and hold the values of all.
+
+    The type of a column with texts is that of texts, as `check_agreement` has passed: other files
+    have no values in this column.
 
     Raises
     ------
@@ -163,6 +175,10 @@ def common_types(
                 continue
             if not pa.types.is_nested(kind):
                 before, kind = plain_type(before), plain_type(kind)
+            texts = [each for each in (before, kind) if str(each) in TEXTS]
+            if len(texts) == 1:
+                common[name] = differing[name] = texts[0]
+                continue
             schemas = [pa.schema([(name, each)]) for each in (before, kind)]
             try:
                 unified = pa.unify_schemas(schemas, promote_options="permissive")
