@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -213,3 +215,66 @@ def test_commands__take_folders_with_partitions(tmp_path, run):
     (folder / "date=2026-09-02" / "region=north").rename(folder / "date=2026-09-02" / "region=x")
     again = run("ingest", folder, store, *options)
     assert (again.code, "other files" in again.err) == (1, True), again.err
+
+
+_JOB = """
+name = "animals"
+ledger = "ledger"
+estimators = ["brier"]
+windows = ["day"]
+group_by = "month"
+
+[source]
+path = "lake/date={date}"
+format = "files"
+
+[source.columns]
+probabilities = "p_"
+labels = "label"
+covariates = ["month"]
+
+[outputs]
+json = "out/{date}.json"
+"""
+
+
+def test_jobs__read_partitions_and_refuse_files_that_differ(tmp_path, run):
+    (tmp_path / "job.toml").write_text(_JOB)
+    day = tmp_path / "lake" / "date=2026-09-01"
+    save(day / "month=9" / "part-0.parquet")
+    save(day / "month=10" / "part-1.parquet", 1)
+    save(day / "_temporary" / "part-2.parquet", p_fox=[0.0] * N)
+    done = run("nightly", tmp_path / "job.toml", "--date", "2026-09-01")
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "out" / "2026-09-01.json").read_text())
+    assert '"rows": 80' in json.dumps(result) or '"n": 80' in json.dumps(result)
+    save(day / "month=10" / "part-2.parquet", p_fox=[0.0] * N)
+    done = run("nightly", tmp_path / "job.toml", "--date", "2026-09-01")
+    assert (done.code, "'p_fox'" in done.err, "part-2" in done.err) == (4, True, True), done.err
+
+
+_PEAK = """
+import resource, sys
+import calibscale
+source = calibscale.from_file(sys.argv[1], labels="label", covariates="day")
+assert calibscale.evaluate(source, "brier", group_by="day").n == source.rows
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.process
+def test_memory__does_not_grow_with_the_partitions(tmp_path):
+    rows = pa.concat_tables([table(seed) for seed in range(500)])
+    peaks = []
+    for count in (2, 100):
+        for day in range(count):
+            path = tmp_path / str(count) / f"day={day % 40}" / f"part-{day}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(rows, path)
+        done = subprocess.run(
+            [sys.executable, "-c", _PEAK, tmp_path / str(count)], capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        peaks.append(float(done.stdout))
+    assert peaks[1] - peaks[0] < 40, peaks  # MB, of 2,000,000 rows in 60 MB of columns
