@@ -17,13 +17,8 @@ from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types
-from calibscale.data.ingest.columns import (
-    ColumnLayout,
-    check_files,
-    filled,
-    layouts_of,
-    prefixed_columns,
-)
+from calibscale.data.ingest.column_layout import ColumnLayout
+from calibscale.data.ingest.columns import check_files, filled, layouts_of, prefixed_columns
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile

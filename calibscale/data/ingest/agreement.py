@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import TEXTS, Reader, reading
 from calibscale.data.missing import missing_entries, plain_type
 from calibscale.errors import InvalidDataError, OptionError
-
-if TYPE_CHECKING:
-    from calibscale.data.ingest.columns import ColumnLayout
 
 _LISTED = 5  # names of columns in a message
 

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from calibscale.data import input_hints
 from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.agreement import check_agreement, layouts_like_first
+from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import columns_of, npy_roles, shard_reader, shortened
@@ -55,29 +55,6 @@ class Batch(NamedTuple):
     labels: NDArray[Any]
     covariates: NDArray[np.float64] | None
     weights: NDArray[np.float64] | None
-
-
-@dataclass(frozen=True)
-class ColumnLayout:
-    """Columns of a file by role.
-
-    `texts` and `flags` are columns of texts and booleans, `unknown` those without any value.
-    """
-
-    file: str
-    reader: Callable[[], Reader]
-    roles: dict[str, tuple[str, ...]]
-    kind: str
-    columns: int
-    dtype: np.dtype
-    class_names: tuple[str, ...] | None
-    covariates: tuple[str, ...]
-    texts: tuple[str, ...]
-    flags: tuple[str, ...]
-    unknown: tuple[str, ...]
-    weights: bool
-    rows: int | None
-    step: int
 
 
 def layouts_of(
