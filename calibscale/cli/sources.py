@@ -128,11 +128,12 @@ def _listed(
     """Store or table, or files of one table, which a shell has listed."""
     if len(given) < 2:
         return given[0] if given else None
-    from calibscale.data.ingest.formats import is_table
+    from calibscale.data.ingest.folders import is_table
     from calibscale.data.ingest.npy_shards import as_listed
+    from calibscale.data.zarr_arrays import is_url
 
     for address in given:
-        if not is_table(address):
+        if not (is_url(address) or is_table(address)):
             raise click.UsageError(
                 f"several files are read as one table, and {address} is not a file that can be "
                 "read (a command takes one STORE)"
@@ -187,10 +188,10 @@ def open_sources(stores: Sequence[Any], options: dict[str, Any]) -> list[ArraySo
 
 def open_other(store: str, options: dict[str, Any]) -> ArraySource:
     """Second store or table, with the options of the first, which are kept."""
-    from calibscale.data.ingest.formats import is_table
+    from calibscale.data.ingest.folders import is_table
 
     given = {name: options[name] for name in _SOURCE_NAMES}
-    if not is_table(store):  # a store names its arrays itself
+    if not is_table(store, given["storage_options"]):  # a store names its arrays itself
         kept = {name: given[name] for name in ("storage_options", "event")}
         given = dict.fromkeys(_SOURCE_NAMES) | kept
     return _opened(store, given)
@@ -204,7 +205,7 @@ def _opened(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> Arr
 
 
 def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
-    from calibscale.data.ingest.formats import is_table
+    from calibscale.data.ingest.folders import is_table
     from calibscale.data.store import as_source
     from calibscale.data.table_files import from_file
     from calibscale.data.zarr_arrays import located, open_arrays
@@ -212,7 +213,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
     kinds = ("logits", "probabilities", "predictions")
     paths = {name: options[name] for name in (*kinds, "top_k", "weights")}
     storage = options["storage_options"]
-    if store is not None and is_table(store):
+    if store is not None and is_table(store, storage):
         for name in ("binary", "covariate_names", "covariate_array"):
             _refuse(options, name, "zarr arrays; the columns of a table are named by other options")
         columns: dict[str, Any] = {

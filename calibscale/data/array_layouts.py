@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data.missing import missing_entries, plain
+from calibscale.data.row_origins import place_in
 from calibscale.errors import InvalidDataError, OptionError, require
 
 BFLOAT16_SPACING = 2.0**-7  # distance from 1 to the next number
@@ -66,8 +67,8 @@ def integer_labels(labels: Any, name: str, first: int = 0) -> Any:
         if wrong.any():
             i = int(np.argmax(wrong))
             raise InvalidDataError(
-                f"{name}: labels must be integers 0..K−1 (−1: not yet known); the label of row "
-                f"{first + i} is {labels[i]}",
+                f"{place_in(name, first + i)}: labels must be integers 0..K−1 (−1: not yet known); "
+                f"the label is {labels[i]}",
                 first + i,
             )
     return labels.astype(np.int64)

@@ -178,6 +178,8 @@ class _Frame(TableReader):
                 f"{name}: it cannot be read as a table ({error}); pass only the columns needed"
             ) from error
         super().__init__(name, fields, self.table.num_rows)
+        # texts of partition columns, which are known without reading the rows
+        self.levels = frame.levels if hasattr(type(frame), "levels") else {}
         self._described: dict[str, InputColumn] = {}
 
     def column(self, name: str) -> InputColumn:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import forecasts, input_hints
+from calibscale.data.row_origins import row_text
 from calibscale.errors import InvalidDataError
 from calibscale.formatting import listed_faults, one_line
 from calibscale.kernels import row_sums as kernel_rows
@@ -59,7 +60,7 @@ class Fault(NamedTuple):
 def place_of(row: int, name: str, chunk_rows: int) -> str:
     """Name of a row in messages, with its chunk if chunks have several rows."""
     chunk = f" (chunk {row // chunk_rows} of {chunk_rows} rows)" if chunk_rows > 1 else ""
-    return f"row {row} of {name}{chunk}"
+    return f"{row_text(row, name)}{chunk}"
 
 
 def column_of(rules: Any, role: str, position: int | None, width: int) -> str:

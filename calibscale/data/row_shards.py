@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.errors import InvalidDataError
+
+_TRIM_EVERY = 4  # reads of files between two releases of freed memory, which take about 1 ms
+_reads = count(1)
 
 
 def read_rows(array: Any, start: int, stop: int) -> NDArray[Any]:
@@ -29,6 +34,8 @@ def read_rows(array: Any, start: int, stop: int) -> NDArray[Any]:
     if isinstance(part, np.memmap):
         part = np.array(part)
         _release(array)
+    if _is_mapped(array) and next(_reads) % _TRIM_EVERY == 0:
+        _release_freed_memory()
     return np.asarray(part)
 
 
@@ -38,6 +45,23 @@ def _release(array: np.memmap) -> None:
     shared = getattr(array, "mode", None) in ("r", "r+", "w+")  # "c" has changes of its own
     if pages is not None and shared and hasattr(mmap, "MADV_DONTNEED"):
         pages.madvise(mmap.MADV_DONTNEED)
+
+
+def _release_freed_memory() -> None:
+    """Release memory that was freed, which the C library keeps in pieces of many sizes.
+
+    The pieces that the arrays of several threads leave would add a third to the memory of a pass.
+    """
+    if _trim is not None:
+        _trim(0)
+
+
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array is a memory map, or in a file that is mapped for each read."""
+    return isinstance(array, np.memmap) or hasattr(array, "origin")
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from calibscale.data.arrays import from_arrays
 from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import columns_of, npy_roles, shard_reader, shortened
+from calibscale.data.row_origins import RowOrigins
 from calibscale.data.row_shards import read_rows
 from calibscale.data.source import ArraySource
 
@@ -57,7 +58,8 @@ def from_shards(
         named = {"covariate_names": tuple(map(str, names)), **named}
     if "labels" in source and source["labels"].dtype.kind not in "iu":
         source["labels"] = _in_memory(source["labels"])  # such as texts and booleans
-    named = {"name": shortened(found[kind], 1), **named}
+    rows = [shard.shape[0] for shard in source[kind].shards]
+    named = {"name": RowOrigins.of(shortened(found[kind], 1), found[kind], rows), **named}
     single = len(source[kind].shape) == 1 or source[kind].shape[1] == 1
     binary = single and forecast is None and "top_k" not in given
     return from_arrays(**source, **held, forecast=forecast, binary=binary, **named)

@@ -161,7 +161,7 @@ class ArraySource:
     def describe(self) -> dict[str, Any]:
         """Description of the source, for results."""
         return {
-            "name": self.name,
+            "name": str(self.name),  # without the files of its rows
             "kind": self.kind,
             "rows": self.rows,
             **(

@@ -6,7 +6,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,12 +16,16 @@ from calibscale.data.arrays import SourceOptions
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
-from calibscale.data.ingest.choice_logs import json_lines
-from calibscale.data.ingest.columns import check_files, layouts_of, prefixed_columns
-from calibscale.data.ingest.formats import READERS, input_files
+from calibscale.data.ingest.agreement import check_agreement, common_types
+from calibscale.data.ingest.column_layout import ColumnLayout
+from calibscale.data.ingest.columns import check_files, filled, layouts_of, prefixed_columns
+from calibscale.data.ingest.folders import input_files
+from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import shortened, with_role_files
-from calibscale.data.ingest.readers import ArrowTable, ParquetTable, reading
+from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable, reading
+from calibscale.data.missing import plain_type
+from calibscale.data.row_origins import RowOrigins
 from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
@@ -119,41 +125,87 @@ def from_file(
     given["top_k"] = top_k
     roles: dict[str, Any] = {role: columns for role, columns in given.items() if columns}
     of: dict[str, Any] = {"forecast": forecast, **named}
+    keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
     if READERS[files[0].suffix] in (ParquetTable, ArrowTable):
-        return from_frame(_Tables(files), **roles, **of, name=str(path))
+        if len(files) == 1 and not files[0].partition:
+            return from_frame(_Tables(files), **roles, **of, name=str(path))
+        with _naming_options():
+            tables = _Tables.of(files, keys)
+        name = RowOrigins.of(str(path), tables.files, tables.rows)
+        return from_frame(tables, **roles, **of, name=name)
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
-        keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
-        single = layouts_of(files, keys, False)[0].columns == 1
-        binary = single and forecast is None and "top_k" not in keys
-        place = f"{folder}/table.zarr"
-        addresses = [file.address for file in files]
-        ingest(addresses, place, keys=keys, binary=binary, on_invalid="keep", **of)
+        with _naming_options():
+            single = layouts_of(files, keys, False)[0].columns == 1
+            binary = single and forecast is None and "top_k" not in keys
+            place = f"{folder}/table.zarr"
+            ingest(
+                paths, place, keys=keys, binary=binary, on_invalid="keep",
+                storage_options=storage_options, **of,
+            )  # fmt: skip
         source = replace(LogitStore.open(place).source, name=str(path), copied=True)
-    except BaseException as error:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, MissingNameError):
-            name = f"{error.role}= (--{error.role.replace('_', '-')})"
-            raise OptionError(f"{error.what}. Name the {error.role} with {name}") from error
         raise
     weakref.finalize(source.values, shutil.rmtree, folder, ignore_errors=True)
     return source
 
 
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Name the options of `from_file` and of commands for a column that does not exist."""
+    try:
+        yield
+    except MissingNameError as error:
+        name = f"{error.role}= (--{error.role.replace('_', '-')})"
+        raise OptionError(f"{error.what}. Name the {error.role} with {name}") from error
+
+
 @dataclass(frozen=True)
 class _Tables:
-    """Lazy frame of files whose readers give record batches from any row on."""
+    """Lazy frame of files whose readers give record batches from any row on.
+
+    `rows` are the numbers of rows of the files, `types` the Arrow types of columns that differ, and
+    `levels` the texts of partition columns.
+    """
 
     files: Sequence[InputFile]
     names: Sequence[str] | None = None
+    rows: Sequence[int] = ()
+    types: Mapping[str, Any] = field(default_factory=dict)
 
-    def _readers(self) -> Iterator[Any]:
+    @classmethod
+    def of(cls, files: Sequence[InputFile], keys: dict[str, str]) -> _Tables:
+        """Frame of several files, whose columns in the roles of `keys` must agree.
+
+        Raises
+        ------
+        InvalidDataError
+            If they do not; names two files and the column.
+        """
+        layouts = layouts_of(files, keys, False)
+        kept: list[ColumnLayout] = filled(layouts)
+        check_agreement(kept)
+        files = [f for f, layout in zip(files, layouts, strict=True) if layout.rows != 0]
+        names = list(dict.fromkeys(chain(*kept[0].roles.values())))
+        types = common_types(files, [layout.reader for layout in kept], names)
+        return cls(files, names, [layout.rows or 0 for layout in kept], types)
+
+    @property
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """Texts of the partition columns that have texts, by name."""
+        texts: dict[str, set[str]] = {}
         for file in self.files:
-            with reading(file):
-                yield READERS[file.suffix](file)
+            for name, value in file.partition.items():
+                if not isinstance(value, float):
+                    texts.setdefault(name, set()).update(() if value is None else (value,))
+        return {name: tuple(values) for name, values in texts.items()}
 
     def __len__(self) -> int:
-        return sum(reader.rows for reader in self._readers())
+        if self.rows:
+            return sum(self.rows)
+        with reading(self.files[0]):
+            return sum(reader_of(file)().rows for file in self.files)  # type: ignore[attr-defined]
 
     def select(self, names: Sequence[str]) -> _Tables:
         """These columns alone."""
@@ -161,17 +213,35 @@ class _Tables:
 
     def collect_batches(self, chunk_size: int, maintain_order: bool) -> Iterator[Any]:
         """Record batches of at most so many rows, in order."""
-        for reader in self._readers():
-            yield from reader.batches(list(self.names or reader.names), 0, chunk_size)[1]
+        for file in self.files:
+            with reading(file):
+                reader: Any = reader_of(file)()
+                names = list(self.names or reader.names)
+                for batch in reader.batches(names, 0, chunk_size)[1]:
+                    yield self._typed(batch)
+
+    def _typed(self, batch: Any) -> Any:
+        """Batch whose columns have the common types."""
+        import pyarrow as pa
+
+        if all(batch.schema.field(name).type == kind for name, kind in self.types.items()):
+            return batch
+        columns = []
+        for name in batch.schema.names:
+            column = batch.column(name)
+            kind = self.types.get(name, column.type)
+            if str(kind) in TEXTS and str(plain_type(column.type)) not in TEXTS:
+                column = pa.nulls(len(batch), kind)  # numbers, all of which are missing
+            columns.append(column.cast(kind))
+        return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _names(files: Sequence[InputFile], keys: Mapping[str, str]) -> Sequence[str]:
     """Names of the columns of the first file; `keys` say which questions JSON Lines have."""
-    reader, opened = READERS[files[0].suffix], files if files[0].suffix == ".npy" else files[0]
     with reading(files[0]):
-        if reader is json_lines:
-            return json_lines(files[0], keys).names
-        return reader(opened).names
+        if files[0].suffix == ".npy":
+            return READERS[".npy"](files).names
+        return reader_of(files[0], keys)().names
 
 
 def _usual(

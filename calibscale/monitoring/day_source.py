@@ -15,8 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from calibscale.data.ingest import ingest
-from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.folders import tables_in
 from calibscale.data.ingest.input_files import CHANGES, InputFile
+from calibscale.data.ingest.npy_shards import natural_key
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.data.zarr_arrays import is_url, local_path, located, open_arrays
@@ -178,9 +179,9 @@ def _remove(copy: Path) -> None:
 def _expanded(where: str) -> list[str]:
     """Files of a path, a glob pattern, or a folder, in order."""
     if Path(where).is_dir():
-        names = [str(p) for p in sorted(Path(where).rglob("*")) if InputFile(p).suffix in READERS]
+        names = [str(file) for file in tables_in(InputFile(where)) if not file.is_empty]
     else:
-        names = sorted(glob.glob(where, recursive=True))
+        names = sorted(glob.glob(where, recursive=True), key=natural_key)
     return [name for name in names if Path(name).is_file()]
 
 

@@ -83,7 +83,7 @@ def test_folders__are_read_in_the_order_of_names(tmp_path):
         save(tmp_path / f"{name}.parquet", table(20, seed))
     (tmp_path / "_SUCCESS").write_text("")
     source = cs.from_file(tmp_path, labels="y")
-    joined = np.concatenate([table(20, seed)["p_cat"] for seed in (1, 10, 2)])
+    joined = np.concatenate([table(20, seed)["p_cat"] for seed in (1, 2, 10)])
     np.testing.assert_array_equal(source.values[0:60][:, 0], joined)
     (tmp_path / "more.csv").write_text("y\n")
     with pytest.raises(OptionError, match=r"several formats \(\.csv, \.parquet\)"):

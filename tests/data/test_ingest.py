@@ -218,18 +218,26 @@ def test_files__are_joined_in_the_order_given(tmp_path):
     [
         (
             lambda d: d | {"logits": d["logits"][:, :2], "labels": d["labels"] * 0},
-            "columns 2, but 3",
+            ": logits have 2 columns, but 3 in ",
         ),
-        (lambda d: {"probabilities": d.pop("logits"), **d}, "kind probabilities, but logits"),
-        (lambda d: d | {"covariates": d["covariates"][:, :1]}, "covariates .* but"),
-        (lambda d: {n: a for n, a in d.items() if n != "weights"}, "weights False, but True"),
+        (
+            lambda d: {"probabilities": d.pop("logits"), **d},
+            " has probabilities, but .* has logits",
+        ),
+        (
+            lambda d: d | {"covariates": d["covariates"][:, :1]},
+            ": the covariates are x0, but x0, x1 in",
+        ),
+        (lambda d: {n: a for n, a in d.items() if n != "weights"}, " has none"),
     ],
 )
 def test_files__that_differ_in_layout_are_named(tmp_path, change, complaint):
     np.savez(tmp_path / "a.npz", **rows())
     np.savez(tmp_path / "b.npz", **change(rows()))
-    with pytest.raises(InvalidDataError, match=rf"b\.npz: {complaint} .*a\.npz"):
+    with pytest.raises(InvalidDataError, match=complaint) as error:
         ingest([tmp_path / "a.npz", tmp_path / "b.npz"], tmp_path / "s.zarr")
+    assert "a.npz" in str(error.value)
+    assert "b.npz" in str(error.value)
     assert not (tmp_path / "s.zarr").exists()
 
 

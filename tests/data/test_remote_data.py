@@ -94,6 +94,34 @@ def test_s3__stores_are_written_read_and_resumed(tmp_path, s3, tables):
 
 
 @pytest.mark.long
+def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
+    import s3fs
+
+    data = rows() | {"logits": rows()["logits"].astype(np.float32)}
+    for region in ("north", "a%20b"):
+        write("parquet", tmp_path / f"region={region}", data, "part-0")
+    (tmp_path / "region=north" / "_SUCCESS").write_text("x")
+    (tmp_path / "region=north" / "part-1.parquet").touch()
+    bucket = f"data/{tmp_path.name}.lake"
+    s3fs.S3FileSystem(**s3).put(f"{tmp_path}/", bucket, recursive=True)
+    columns = dict(logits="logits_", labels="labels", covariates="region")
+    here = cs.evaluate(cs.from_file(tmp_path, **columns), "brier", group_by="region")
+    for url in (f"s3://{bucket}", f"s3://{bucket}/region=*"):
+        there = cs.from_file(url, **columns, storage_options=s3)
+        assert (
+            cs.evaluate(there, "brier", group_by="region").to_dict()["groups"]
+            == (here.to_dict()["groups"])
+        )
+        with_options = [f"--storage-option={name}={value}" for name, value in s3.items()]
+        done = run(
+            *("evaluate", url, "--logits", "logits_", "--labels", "labels"),
+            *("-e", "brier", "--group-by", "region", "--json", "-", *with_options),
+        )  # fmt: skip
+        assert [group["name"] for group in done.json["groups"]["values"]] == ["a b", "north"]
+        assert SECRET not in done.out + done.err
+
+
+@pytest.mark.long
 def test_s3__tables_and_arrays_are_read_with_options(tmp_path, s3, tables, run):
     folder, url = tables
     columns = dict(logits="logits_", labels="labels", weights="weights")

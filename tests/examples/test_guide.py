@@ -103,6 +103,9 @@ def prepared(tmp_path_factory) -> Path:
     (folder / "out").mkdir()
     (folder / "job.toml").write_text(blocks("toml")[0].text)
     _frame().to_parquet(folder / "predictions.parquet")
+    _write_lake(folder / "lake")
+    (job,) = (block.text for block in blocks("toml") if block.page == "lake")
+    (folder / "lake.toml").write_text(job)
     mean = rng.normal(10.0, 3.0, 400)
     demand = pd.DataFrame({"mean": mean, "sd": 2.0, "demand": rng.normal(mean, 2.5)})
     demand = demand.assign(q_10=mean - 2.56, q_50=mean, q_90=mean + 2.56)
@@ -122,6 +125,16 @@ def _frame() -> pd.DataFrame:
     frame = pd.DataFrame(heat / heat.sum(1, keepdims=True), columns=[f"p_{n}" for n in names])
     region = np.array(["north", "south"])[arrays["covariates"][:, 0].astype(int)]
     return frame.assign(animal=names[arrays["labels"]], region=region)
+
+
+def _write_lake(folder: Path) -> None:
+    """Partitions of the same columns by date and region."""
+    for day in ("2026-08-31", "2026-09-01", "2026-09-02"):
+        for region, rows in _frame().groupby("region"):
+            place = folder / f"date={day}" / f"region={region}"
+            place.mkdir(parents=True)
+            rows.drop(columns="region").to_parquet(place / "part-0.parquet")
+        (folder / f"date={day}" / "_SUCCESS").touch()
 
 
 @pytest.fixture

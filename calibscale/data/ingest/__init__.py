@@ -14,15 +14,16 @@ from typing import Any, TypedDict, Unpack
 from calibscale.data import input_hints
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.ingest.batch_rules import BatchRules
+from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import (
-    ColumnLayout,
     agree,
     batches,
     categories_of,
+    check_files,
     filled,
     layouts_of,
 )
-from calibscale.data.ingest.formats import input_files
+from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
@@ -170,6 +171,7 @@ def ingest(
         require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
         keys, kind = {"predictions": "predictions", **keys}, forecast_of(forecast)
     role_of(kind, predictions=keys.get("predictions"))
+    check_files(inputs)
     layouts = filled(layouts_of(inputs, keys, binary))
     first, stored = agree(layouts, binary, dtype, class_names, kind)
     class_names = class_names or first.class_names
@@ -203,7 +205,10 @@ def ingest(
     resumed = store is not None and not store.finished
     if store is None:
         origin = {
-            "files": [{"name": mark["name"], "size": mark["size"]} for mark in marks],
+            "files": [
+                {key: mark[key] for key in ("name", "size", "partition") if key in mark}
+                for mark in marks
+            ],
             "keys": keys,
             "columns": {role: list(names) for role, names in named.items()},
             "time": datetime.now(UTC).isoformat(timespec="seconds"),

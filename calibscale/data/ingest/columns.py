@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 
 from calibscale.data import input_hints
 from calibscale.data.forecasts import Forecast
-from calibscale.data.ingest.choice_logs import json_lines
-from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.agreement import check_agreement, layouts_like_first
+from calibscale.data.ingest.column_layout import ColumnLayout
+from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import columns_of, npy_roles, shard_reader, shortened
 from calibscale.data.ingest.readers import (
@@ -31,6 +31,8 @@ from calibscale.data.ingest.readers import (
     pickled,
     reading,
 )
+from calibscale.data.named_values import FLAGS
+from calibscale.data.row_origins import place_in
 from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
 from calibscale.data.top_k import joined_with_rest, positions
 from calibscale.errors import (
@@ -71,32 +73,12 @@ class Batch(NamedTuple):
         return self._replace(**taken)
 
 
-@dataclass(frozen=True)
-class ColumnLayout:
-    """Columns of a file by role; `texts` and `flags` are columns of texts and booleans."""
-
-    file: str
-    reader: Callable[[], Reader]
-    roles: dict[str, tuple[str, ...]]
-    kind: str
-    columns: int
-    dtype: np.dtype
-    class_names: tuple[str, ...] | None
-    covariates: tuple[str, ...]
-    texts: tuple[str, ...]
-    flags: tuple[str, ...]
-    weights: bool
-    rows: int | None
-    step: int
-
-
 def layouts_of(
     files: Sequence[InputFile], keys: dict[str, str], binary: bool
 ) -> list[ColumnLayout]:
     """Check files, and find the columns of each role."""
     if unknown := sorted(set(keys) - set(_ROLES)):
         raise OptionError(f"there is no role {unknown[0]!r}; the roles are: {', '.join(_ROLES)}")
-    check_files(files)
     if any(file.suffix == ".npy" for file in files):
         all_npy = all(file.suffix == ".npy" for file in files)
         shards = npy_roles(files, keys) if all_npy else None
@@ -113,13 +95,12 @@ def layouts_of(
                 "own (--labels y.npy); ingest other files separately"
             )
         return [layout]
-    readers = [
-        cache(partial(json_lines, f, keys))  # once, as it reads all lines for their largest length
-        if READERS[f.suffix] is json_lines
-        else partial(READERS[f.suffix], f)
-        for f in files
-    ]
-    return [layout_of(str(f), r, keys, binary) for f, r in zip(files, readers, strict=True)]
+
+    def describe(file: str, open_reader: Callable[[], Reader]) -> ColumnLayout:
+        return layout_of(file, open_reader, keys, binary)
+
+    readers = [reader_of(file, keys) for file in files]
+    return layouts_like_first(describe, [str(file) for file in files], readers)
 
 
 def check_files(files: Sequence[InputFile]) -> None:
@@ -165,7 +146,7 @@ def layout_of(
                 if len(column.shape) > (role in (kind, "covariates", "top_k")):
                     hint = input_hints.of_shape((0, *column.shape)) * (role == "labels")
                     raise InvalidDataError(f"{what} have too many dimensions{hint}")
-                if column.rows != rows:
+                if column.rows is not None and column.rows != rows:
                     raise InvalidDataError(
                         f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
                     )
@@ -203,6 +184,7 @@ def layout_of(
             covariates,
             texts,
             flags,
+            tuple(name for name, column in columns.items() if not column.known),
             "weights" in roles,
             rows,
             max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, 8 * sum(width.values())))),
@@ -248,6 +230,7 @@ def _roles(
 
     ranked = "top_k" in keys  # columns are of ranks 1 to k, or one is of the most probable class
     others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
+    others |= set(getattr(reader, "partition", ()))  # of folders, which hold no predictions
     listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
     kinds = [k for k in PREDICTIONS if k in keys] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
@@ -325,12 +308,9 @@ def agree(
             raise InvalidDataError(
                 f"{file}: {kind} are {layout.dtype}; choose the type to store (dtype=)"
             )
-        for what in ("kind", "columns", "class_names", "covariates", "texts", "weights"):
-            here, there = getattr(layout, what), getattr(first, what)
-            if here != there:
-                raise InvalidDataError(f"{file}: {what} {here}, but {there} in {first.file}")
+    check_agreement(layouts)
     of_classes = {*first.roles["labels"], *first.roles.get("top_k", ())}
-    if class_names is None and of_classes.intersection(first.texts):
+    if class_names is None and any(of_classes.intersection(one.texts) for one in layouts):
         raise OptionError(
             f"{first.file}: the labels are text; name the classes in the order of their columns "
             "with --class-names A,B,… (class_names=)"
@@ -343,20 +323,32 @@ def agree(
 
 def categories_of(layouts: Sequence[ColumnLayout]) -> dict[str, tuple[str, ...]]:
     """Sorted names of the categories of text and boolean covariates; one pass over texts."""
-    first = layouts[0]
-    texts: dict[str, set[str]] = {n: set() for n in first.texts if n in first.covariates}
+    covariates = layouts[0].covariates
+    textual = {name for layout in layouts for name in layout.texts}
+    texts: dict[str, set[str]] = {name: set() for name in covariates if name in textual}
     for layout in layouts if texts else ():
         with reading(layout.file):
-            for part in layout.reader().parts(list(texts), 0, layout.step):
-                for name, values in texts.items():
-                    values.update(filter(None, part.columns[name].tolist()))
-                    if len(values) > _MAX_CATEGORIES:
-                        raise OptionError(
-                            f"{layout.file}: the covariate {name!r} has more than "
-                            f"{_MAX_CATEGORIES:,} different texts; omit it, or merge texts"
-                        )
+            reader = layout.reader()
+            levels = getattr(reader, "levels", {})  # known without reading the file
+            for name in texts.keys() & levels.keys():
+                _add_texts(texts[name], levels[name], name, layout)
+            read = [name for name in texts if name not in levels]
+            for part in reader.parts(read, 0, layout.step) if read else ():
+                for name in read:
+                    _add_texts(texts[name], part.columns[name].tolist(), name, layout)
+    flags = {name for layout in layouts for name in layout.flags}
     names = {name: tuple(sorted(values)) for name, values in texts.items()}
-    return names | dict.fromkeys(first.flags, ("false", "true"))
+    return names | {name: FLAGS for name in covariates if name in flags}
+
+
+def _add_texts(texts: set[str], found: Iterable[Any], name: str, layout: ColumnLayout) -> None:
+    """Add the texts of a covariate; other values are missing."""
+    texts.update(value for value in found if isinstance(value, str) and value)
+    if len(texts) > _MAX_CATEGORIES:
+        raise OptionError(
+            f"{layout.file}: the covariate {name!r} has more than {_MAX_CATEGORIES:,} different "
+            "texts; omit it, or merge texts"
+        )
 
 
 def batches(
@@ -425,7 +417,7 @@ def coded(
         i = numbers.index(None)
         names = ", ".join(map(str, codes))
         raise InvalidDataError(
-            f"{file}, {_place(part, i)}: {name!r} is {column[i]!r}, which is not a class name; "
+            f"{_place(file, part, i)}: {name!r} is {column[i]!r}, which is not a class name; "
             f"the names are: {names}. Name the classes in the order of their columns with "
             "--class-names A,B,… (class_names=)",
             part.start + i,
@@ -433,8 +425,9 @@ def coded(
     return np.array(numbers, np.float64)
 
 
-def _place(part: InputPart, i: int) -> str:
-    return f"line {part.lines[i]}" if part.lines else f"row {part.start + i}"
+def _place(file: str, part: InputPart, i: int) -> str:
+    """File and line or row of row i of a part."""
+    return f"{file}, line {part.lines[i]}" if part.lines else place_in(file, part.start + i)
 
 
 def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
@@ -450,7 +443,7 @@ def _labels(
 ) -> NDArray[Any]:
     """Labels of the store; `classes` is None if they may be any class."""
     if isinstance(classes, Forecast):
-        return classes.checked(labels, lambda i: f"{file}, {_place(part, i)}", part.start)
+        return classes.checked(labels, lambda i: _place(file, part, i), part.start)
     wrong = (labels < -(2**31)) | (labels >= 2**31)  # the store has no room for these
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
@@ -458,7 +451,7 @@ def _labels(
     if wrong.any():
         i = int(np.argmax(wrong))
         raise InvalidDataError(
-            f"{file}, {_place(part, i)}: the label is {labels[i]}, not an integer "
+            f"{_place(file, part, i)}: the label is {labels[i]}, not an integer "
             + ("from 0" if classes is None else f"0..{classes - 1}")
             + " (−1 or empty: not yet known)"
             + ("" if classes is None else input_hints.of_range(labels, classes)),

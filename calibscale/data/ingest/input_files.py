@@ -25,9 +25,16 @@ class InputFile:
     ----------
     suffix : str
         Ending in lower case; of a compressed file with that of its content, as ``.csv.gz``.
+    is_empty : bool
+        Whether a listing of its folder says that it has no bytes.
+    partition, partition_texts : dict
+        Values of the columns that its folders name, and the same as texts, see `partitions`.
     """
 
     def __init__(self, address: str | Path) -> None:
+        self.is_empty = False
+        self.partition: dict[str, float | str | None] = {}
+        self.partition_texts: dict[str, str | None] = {}
         self.address, self.remote = address, is_url(address)
         self.whole = str(address).startswith(("http://", "https://"))  # servers may send no parts
         text = str(address).partition("?")[0] if self.whole else str(address)
@@ -92,7 +99,9 @@ class InputFile:
             changed: dict[str, Any] = {key: str(info[key]) for key in CHANGES if info.get(key)}
         else:
             changed = {"mtime_ns": self.path.stat().st_mtime_ns}
-        return {"name": self.name, "size": size, **changed, "sha256_of_ends": digest.hexdigest()}
+        mark = {"name": self.name, "size": size, **changed, "sha256_of_ends": digest.hexdigest()}
+        # values of rows, as the content is
+        return mark | ({"partition": self.partition_texts} if self.partition_texts else {})
 
 
 def _remove(copy: str) -> None:

@@ -45,9 +45,8 @@ def natural_key(name: str) -> list[Any]:
 
 
 def as_listed(addresses: Sequence[str]) -> list[str]:
-    """Files of a command line; npy files in the order of a shell's pattern by their numbers."""
-    of_shell = all(name.endswith(".npy") for name in addresses)
-    if of_shell and list(addresses) == sorted(addresses):
+    """Files of a command line; in the order of a shell's pattern, they are sorted as numbers."""
+    if list(addresses) == sorted(addresses):
         return sorted(addresses, key=natural_key)
     return list(addresses)
 
@@ -104,22 +103,15 @@ def _on_disk(
 
 
 def matched(pattern: str | Path, storage_options: Mapping[str, Any] | None) -> list[InputFile]:
-    """Files of a pattern, npy files by the numbers in their names, others by their names."""
+    """Files and folders of a pattern, by the numbers in their names."""
     place = InputFile(located(pattern, storage_options, strict=False))
     if place.remote:
         names = [place.system[0].unstrip_protocol(name) for name in place.ask("glob")]
     else:
         names = glob.glob(str(pattern).removeprefix("file://"), recursive=True)
-    files = [InputFile(located(name, storage_options, strict=False)) for name in sorted(names)]
-    return sorted_shards(file for file in files if file.name[:1] not in "._")
-
-
-def sorted_shards(files: Iterable[InputFile]) -> list[InputFile]:
-    """Files by the numbers in their names if all of them are npy files, else as they are."""
-    files = list(files)
-    if all(file.suffix == ".npy" for file in files):
-        files.sort(key=lambda file: natural_key(str(file)))
-    return files
+    names.sort(key=natural_key)
+    files = [InputFile(located(name, storage_options, strict=False)) for name in names]
+    return [file for file in files if file.name[:1] not in "._"]
 
 
 def matching(name: str, files: Sequence[InputFile]) -> list[InputFile]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
+from calibscale.data.row_origins import place_in
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
@@ -29,11 +30,15 @@ TEXT = np.dtype(object)  # type of a text column; None in empty cells
 
 
 class InputColumn(NamedTuple):
-    """Column of a file: number of rows (None if unknown), shape of one row, and type."""
+    """Column of a file: number of rows (None if unknown), shape of one row, and type.
+
+    A column is not `known` if all its values are missing, so that its type says nothing.
+    """
 
     rows: int | None
     shape: tuple[int, ...]
     dtype: np.dtype
+    known: bool = True
 
 
 class InputPart(NamedTuple):
@@ -245,9 +250,10 @@ class TableReader(ABC):
             )
         if str(kind).startswith(("list", "large_list", "fixed_size_list")):
             kind, shape = kind.value_type, (self._length(name),)
+        known = str(kind) != "null"
         kind = plain_type(kind)
-        text = str(kind) in TEXTS
-        return InputColumn(self.rows, shape, TEXT if text else np.dtype(kind.to_pandas_dtype()))
+        dtype = TEXT if str(kind) in TEXTS else np.dtype(kind.to_pandas_dtype())
+        return InputColumn(self.rows, shape, dtype, known)
 
     def _length(self, name: str) -> int:
         """Length of the first list of a column that is not missing or empty."""
@@ -286,11 +292,13 @@ class TableReader(ABC):
         lengths = column.value_lengths().fill_null(shape[0]).to_numpy(zero_copy_only=False)
         if (lengths != shape[0]).any():
             i = int(np.argmax(lengths != shape[0]))
-            place = f"line {lines[i]}" if lines else f"row {start + i}"
+            place = place_in(self._path, start + i)
+            if lines:
+                place = f"{self._path}, line {lines[i]}"
             fault = f"must have {shape[0]} numbers"
             if lines:
                 fault += "; different numbers of choices need a list `choices`"
-            raise InvalidDataError(f"{self._path}, {place}: {name!r} {fault}", start + i)
+            raise InvalidDataError(f"{place}: {name!r} {fault}", start + i)
         numbers = of_arrow(plain_arrow(column.flatten())).reshape(-1, *shape)
         if filled.all():
             return numbers

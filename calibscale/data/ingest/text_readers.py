@@ -52,7 +52,8 @@ class CsvFile:
                 next(rows)
                 cells = _filled((row for _, row in rows), j)
         text = len(cells) > 0 and not any(map(_is_number, cells))
-        return InputColumn(None if self._first else 0, (), TEXT if text else np.dtype(np.float64))
+        dtype = TEXT if text else np.dtype(np.float64)
+        return InputColumn(None if self._first else 0, (), dtype, len(cells) > 0)
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         width = len(self.names)
@@ -196,7 +197,7 @@ class JsonLinesFile(TableReader):
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             what = f"{self._file}: {name!r} has values of several types ({error})"
             raise InvalidDataError(what) from error
-        if pa.types.is_int64(kind) or pa.types.is_null(kind):
+        if pa.types.is_int64(kind):
             return pa.float64()
         return pa.list_(pa.float64()) if pa.types.is_list(kind) else kind
 

@@ -1,0 +1,194 @@
+"""Columns that files of one data set must have in common, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from calibscale.data.ingest.column_layout import ColumnLayout
+from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.readers import TEXTS, Reader, reading
+from calibscale.data.missing import missing_entries, plain_type
+from calibscale.errors import InvalidDataError, OptionError
+
+_LISTED = 5  # names of columns in a message
+
+
+def layouts_like_first(
+    describe: Callable[[str, Callable[[], Reader]], ColumnLayout],
+    files: Sequence[str],
+    readers: Sequence[Callable[[], Reader]],
+) -> list[ColumnLayout]:
+    """Layouts of files by `describe`, with the columns in the order of the first file with rows.
+
+    Raises
+    ------
+    InvalidDataError
+        If a later file lacks a column of the first, or has further columns of predictions; names
+        both files and the column.
+    """
+    layouts: list[ColumnLayout] = []
+    for file, open_reader in zip(files, readers, strict=True):
+        first = next((each for each in layouts if each.rows != 0), layouts[0] if layouts else None)
+        try:
+            layout = describe(file, open_reader)
+        except (OptionError, InvalidDataError) as error:
+            if first is not None:
+                _need_columns(file, open_reader, first, error)
+            raise
+        layouts.append(layout if first is None else _ordered(layout, first))
+    return layouts
+
+
+def _need_columns(
+    file: str, open_reader: Callable[[], Reader], first: ColumnLayout, cause: Exception
+) -> None:
+    """Raise an InvalidDataError if a file lacks columns that the first file has."""
+    with reading(file):
+        names = list(open_reader().names)
+    missing = [name for name in chain(*first.roles.values()) if name not in names]
+    if not missing:
+        return
+    similar = [name for name in names if name.casefold() == missing[0].casefold()]
+    hint = f" has {similar[0]!r} instead of" if similar else " has no"
+    what = f"{file}{hint} {_listed(missing)}, which {first.file} has"
+    rename = "rename it" if similar else "add the column, or leave the file out"
+    raise InvalidDataError(f"{what}; {rename}") from cause
+
+
+def _ordered(layout: ColumnLayout, first: ColumnLayout) -> ColumnLayout:
+    """Layout with its columns of predictions in the order of the first, if they are the same."""
+    if layout.kind != first.kind or layout.rows == 0:
+        return layout
+    here, there = layout.roles[layout.kind], first.roles[first.kind]
+    if here != there and set(here) == set(there):
+        roles = layout.roles | {layout.kind: there}
+        return replace(layout, roles=roles, class_names=first.class_names)
+    return layout
+
+
+def check_agreement(layouts: Sequence[ColumnLayout]) -> None:
+    """Raise an InvalidDataError that names two files whose columns differ, and the column."""
+    first = layouts[0]
+    for layout in layouts[1:]:
+        if layout.kind != first.kind:
+            raise InvalidDataError(
+                f"{layout.file} has {layout.kind}, but {first.file} has {first.kind}"
+            )
+        _check_predictions(layout, first)
+        for role in ("covariates", "weights"):
+            here, there = layout.roles.get(role, ()), first.roles.get(role, ())
+            if bool(here) != bool(there):
+                has, lacks = (layout, first) if here else (first, layout)
+                raise InvalidDataError(
+                    f"{has.file} has {role} ({_listed(here or there)}), but {lacks.file} has none"
+                )
+        if layout.covariates != first.covariates:
+            raise InvalidDataError(
+                f"{layout.file}: the covariates are {', '.join(layout.covariates)}, but "
+                f"{', '.join(first.covariates)} in {first.file}"
+            )
+    _check_types(layouts)
+
+
+def _check_predictions(layout: ColumnLayout, first: ColumnLayout) -> None:
+    """Check that two files have the same columns of predictions."""
+    if (layout.columns, layout.class_names) == (first.columns, first.class_names):
+        return
+    here, there = layout.roles[layout.kind], first.roles[first.kind]
+    for has, lacks, names, others in ((layout, first, here, there), (first, layout, there, here)):
+        further = [name for name in names if name not in others]
+        if not further:
+            continue
+        same_case = [n for n in others if n.casefold() == further[0].casefold()]
+        if same_case:
+            message = f"{has.file} has {further[0]!r} instead of {same_case[0]!r} of {lacks.file}"
+            raise InvalidDataError(f"{message}; rename it")
+        raise InvalidDataError(
+            f"{has.file} has {_listed(further)} among its {has.kind}, which {lacks.file} does not "
+            f"have; list the columns with --{has.kind} A,B,… ({has.kind}=), or leave the file out"
+        )
+    raise InvalidDataError(
+        f"{layout.file}: {layout.kind} have {layout.columns} columns, but {first.columns} in "
+        f"{first.file}"
+    )
+
+
+def _check_types(layouts: Sequence[ColumnLayout]) -> None:
+    """Check that a column has texts in all files, or in none, and booleans likewise.
+
+    Columns without any value agree with each type.
+    """
+    for kind, noun in (("texts", "texts"), ("flags", "booleans")):
+        having: dict[str, ColumnLayout] = {}
+        for layout in layouts:
+            having |= {name: layout for name in getattr(layout, kind) if name not in having}
+        for name, has in having.items():
+            for layout in layouts:
+                if name in layout.unknown or name in getattr(layout, kind):
+                    continue
+                if name not in layout.texts and not _has_values(layout, name):
+                    continue
+                other = "booleans" if name in layout.flags else "numbers"
+                other = "texts" if name in layout.texts else other
+                raise InvalidDataError(
+                    f"{layout.file}: {name!r} has {other}, but {noun} in {has.file}; a column has "
+                    "one type in all files"
+                )
+
+
+def _has_values(layout: ColumnLayout, name: str) -> bool:
+    """Whether a column has a value; reads it, as numbers of pandas may be missing texts."""
+    with reading(layout.file):
+        parts = layout.reader().parts([name], 0, layout.step)
+        return any(not missing_entries(part.columns[name]).all() for part in parts)
+
+
+def common_types(
+    files: Sequence[InputFile], readers: Sequence[Callable[[], Reader]], names: Sequence[str]
+) -> dict[str, Any]:
+    """Arrow types of the columns whose types differ between files, and hold the values of all.
+
+    The type of a column with texts is that of texts, as `check_agreement` has passed: other files
+    have no values in this column.
+
+    Raises
+    ------
+    InvalidDataError
+        If there is no such type; names two files and the column.
+    """
+    import pyarrow as pa
+
+    common: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
+    for file, open_reader in zip(files, readers, strict=True):
+        with reading(file):
+            reader: Any = open_reader()
+            kinds = {name: reader.type_of(name) for name in names}
+        for name, kind in kinds.items():
+            before = common.setdefault(name, kind)
+            if kind == before:
+                continue
+            if not pa.types.is_nested(kind):
+                before, kind = plain_type(before), plain_type(kind)
+            texts = [each for each in (before, kind) if str(each) in TEXTS]
+            if len(texts) == 1:
+                common[name] = differing[name] = texts[0]
+                continue
+            schemas = [pa.schema([(name, each)]) for each in (before, kind)]
+            try:
+                unified = pa.unify_schemas(schemas, promote_options="permissive")
+            except pa.ArrowException as error:
+                raise InvalidDataError(
+                    f"{file}: {name!r} is {kind}, but {before} in {files[0]}; a column has one "
+                    "type in all files"
+                ) from error
+            common[name] = differing[name] = unified.field(0).type
+    return differing
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_LISTED]))
+    return shown + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")

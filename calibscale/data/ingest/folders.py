@@ -1,0 +1,136 @@
+"""Files at addresses, which may be folders with partitions, or patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
+from calibscale.data.ingest.partitions import describe_partitions
+from calibscale.data.zarr_arrays import is_url, located, options_of
+from calibscale.errors import NoRowsError, OptionError, require
+
+_ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in each folder of a zarr store
+
+# folders of tables whose files include those of earlier versions, by a name that only they contain
+_TABLE_FORMATS = {
+    "_delta_log": ("Delta table", "DeltaTable(path).to_pyarrow_dataset() of deltalake"),
+    ".hoodie": ("Hudi table", "the query engine that writes it"),
+    "metadata": ("Iceberg table", "table.scan().to_arrow() of pyiceberg"),
+}
+
+
+def input_files(
+    addresses: Iterable[str | Path], storage_options: Mapping[str, Any] | None = None
+) -> list[InputFile]:
+    """Files at paths and URLs, with their partition columns.
+
+    A folder or a pattern stands for its files and those of the folders in it, sorted by their
+    paths, in which numbers are sorted as numbers.
+
+    Raises
+    ------
+    OptionError
+        If a folder has no files that can be read, or files of several formats, or there is no file
+        of a pattern.
+    NoRowsError
+        If all files of a folder are empty.
+    """
+    files: list[InputFile] = []
+    for address in addresses:
+        place = InputFile(located(address, storage_options, strict=False))
+        if not is_pattern(address):
+            files += _files_at(place)
+            continue
+        found = matched(address, storage_options)
+        require(found, f"{address}: there is no file with such a name")
+        # a pattern such as "lake/**" matches folders, and the files in them
+        inside = {file.system[1]: file for each in found for file in _files_at(each)}
+        files += inside.values()
+    describe_partitions(files)
+    return files
+
+
+def _files_at(place: InputFile) -> list[InputFile]:
+    """A file itself, or the files of a folder."""
+    if place.whole or not place.ask("isdir"):  # web servers have no folders
+        return [place]
+    files = tables_in(place)
+    formats = sorted({file.suffix for file in files})
+    if len(formats) != 1:
+        what = f"files of several formats ({', '.join(formats)})" if formats else "no files"
+        raise OptionError(
+            f"{place}: the folder has {what} that can be read; pass files, which end in one of "
+            f"{', '.join(READERS)}"
+        )
+    filled = [file for file in files if not file.is_empty]
+    if not filled:
+        raise NoRowsError(f"{place}: there are no rows; all files of the folder are empty")
+    return filled
+
+
+def tables_in(folder: InputFile) -> list[InputFile]:
+    """Files of a folder and of the folders in it that can be read, sorted by their paths.
+
+    Files and folders whose names begin with a dot or an underscore are left out, such as
+    ``_SUCCESS`` and ``_metadata``.
+
+    Raises
+    ------
+    OptionError
+        If the folder is that of a table with versions, such as one of Delta Lake.
+    """
+    root = folder.system[1].rstrip("/")
+    listing = folder.system[0].find(folder.system[1], detail=True)
+    files = []
+    for path, info in listing.items():
+        inside = path[len(root) :].strip("/")
+        names = inside.split("/")
+        _refuse_versions(folder, names)
+        if any(name[:1] in ("", ".", "_") for name in names):
+            continue
+        file = InputFile(_joined(folder, inside))
+        if file.suffix in READERS:
+            file.is_empty = info.get("size") == 0
+            files.append(file)
+    return sorted(files, key=lambda file: natural_key(str(file)))
+
+
+def _joined(folder: InputFile, inside: str) -> str | Path:
+    """Address of a file in a folder."""
+    address = str(folder.address).rstrip("/")
+    if not is_url(address):
+        return f"{address}/{inside}"
+    return located(f"{address}/{inside}", options_of(folder.address), strict=False)
+
+
+def _refuse_versions(folder: InputFile, names: Sequence[str]) -> None:
+    """Raise an OptionError if a file shows that a folder has files of earlier versions."""
+    for marker, (kind, remedy) in _TABLE_FORMATS.items():
+        of_iceberg = marker != "metadata" or names[-1].endswith(".metadata.json")
+        if marker in names[:-1] and of_iceberg:
+            raise OptionError(
+                f"{folder}: this is a {kind}, whose folder also has files of earlier versions; "
+                f"read it by {remedy}, and pass the result to from_frame"
+            )
+
+
+def is_table(
+    address: str | Path | Sequence[str], storage_options: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether an address is that of files that can be ingested, or of a folder of such files."""
+    if not isinstance(address, str | Path):
+        return all(is_table(each, storage_options) for each in address)
+    if is_pattern(address):
+        return True  # a store has a name
+    place = InputFile(located(address, storage_options, strict=False))
+    if place.suffix in READERS and (place.remote or place.path.is_file()):
+        return True
+    if place.whole or not place.ask("isdir"):
+        return False
+    system, path = place.system
+    zarr = any(system.exists(f"{path.rstrip('/')}/{name}") for name in _ZARR)
+    return not zarr and bool(tables_in(place))

@@ -1,0 +1,48 @@
+"""Names of sources whose rows come from several files, and places of rows in messages."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+class RowOrigins(str):
+    """Name of a source that knows from which file each of its rows comes.
+
+    Examples
+    --------
+    >>> from calibscale.data.row_origins import RowOrigins, row_text
+    >>> name = RowOrigins.of("folder", ["a.csv", "b.csv"], [10, 5])
+    >>> name, row_text(12, name)
+    ('folder', 'row 2 of b.csv')
+    """
+
+    files: tuple[str, ...]
+    ends: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, files: Sequence[object], rows: Sequence[int]) -> RowOrigins:
+        """Name of a source of files with these numbers of rows."""
+        origins = cls(name)
+        origins.files = tuple(map(str, files))
+        origins.ends = tuple(accumulate(rows))
+        return origins
+
+
+def row_text(row: int, name: str) -> str:
+    """Row and name of a source, or row and name of the file that the row comes from."""
+    if isinstance(name, RowOrigins) and 0 <= row < name.ends[-1]:
+        k = bisect_right(name.ends, row)
+        return f"row {row - (name.ends[k - 1] if k else 0)} of {name.files[k]}"
+    return f"row {row} of {name}"
+
+
+def place_in(name: str, row: int) -> str:
+    """Name of a source, or of the file that a row comes from, and the row, as in ``a.csv, row 2``.
+
+    >>> place_in(RowOrigins.of("folder", ["a.csv", "b.csv"], [10, 5]), 12)
+    'b.csv, row 2'
+    """
+    text, _, origin = row_text(row, name).partition(" of ")
+    return f"{origin}, {text}"
