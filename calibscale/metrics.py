@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from calibscale.data.arrays import from_arrays
 from calibscale.data.named_values import encoded
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, settings_of
+from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, named, settings_of
 from calibscale.estimators.base import CLASSES
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation import evaluate
@@ -211,6 +211,16 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
 
 globals().update({name: _metric(name) for name in __all__})
 
-if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Callable[..., float]: ...
+def __getattr__(name: str) -> Callable[..., float]:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        known, settings = named(name)
+    except OptionError as error:
+        raise AttributeError(f"calibscale.metrics has no {name!r}: {error}") from None
+    if known not in __all__:
+        what = f"{known} is for predictive distributions: use calibscale.evaluate"
+        raise AttributeError(f"calibscale.metrics has no {name!r}: {what}")
+    listed = "".join(f", {key}={value!r}" for key, value in settings.items())
+    raise AttributeError(f"calibscale.metrics has no {name!r}; use {known}(y_true, y_prob{listed})")

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, hint, shown
+from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
 from calibscale.monitoring.job import Job, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
@@ -338,12 +338,40 @@ def _short_forms(tables: dict[str, Any], path: Path) -> None:
         tables["estimators"] = [
             {"name": e} if isinstance(e, str) else e for e in tables["estimators"]
         ]
+    _plain_names(tables)
     if tables.get("alarms") is False:
         tables["alarms"] = None
     elif tables.get("alarms") is True:
         del tables["alarms"]
 
 
+def _plain_names(tables: dict[str, Any]) -> None:
+    """Write names of estimators outside of `estimators` as the registry has them."""
+    for table, keys in _ESTIMATOR_KEYS.items():
+        found = tables.get(table)
+        for each in found if isinstance(found, list) else [found]:
+            for key in keys if isinstance(each, dict) else ():
+                value = each.get(key)
+                if isinstance(value, str):
+                    each[key] = _registered(value)
+                elif isinstance(value, list):
+                    each[key] = [_registered(v) if isinstance(v, str) else v for v in value]
+
+
+def _registered(name: str) -> str:
+    """Name of an estimator as the registry has it; unknown names as they are."""
+    try:
+        registered, implied = named(name)
+    except OptionError:
+        return name
+    return name if implied else registered
+
+
+# keys of tables that name estimators of the job
+_ESTIMATOR_KEYS = {
+    "test": ("statistics",), "alarms": ("tests",), "ranking": ("by",),
+    "thresholds": ("estimator", "test", "drift"),
+}  # fmt: skip
 _ADAPTER = TypeAdapter(Job)
 _STAND_INS: dict[Any, Any] = {"source": {"path": "{date}"}, "estimators": []}
 _KINDS = {
