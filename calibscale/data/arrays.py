@@ -19,6 +19,7 @@ from calibscale.data.array_layouts import (
     label_codes,
     rows_of,
 )
+from calibscale.data.call_hints import by_name
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.missing import as_floats
@@ -39,6 +40,7 @@ class SourceOptions(ChoiceOptions, total=False):
     name: str
 
 
+@by_name("from_arrays(probabilities=p, labels=y)")
 def from_arrays(
     *,
     logits: Any = None,

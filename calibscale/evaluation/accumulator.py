@@ -14,6 +14,7 @@ from calibscale import engine
 from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.call_hints import by_name
 from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.named_values import named_columns
 from calibscale.data.source import ArraySource
@@ -162,6 +163,7 @@ class Accumulator:
 
     # ---------------------------------------------------------------- rows
 
+    @by_name("update(probabilities=p, labels=y)", leading=1)
     def update(
         self, *, probabilities: Any = None, logits: Any = None, predictions: Any = None,
         labels: Any, covariates: Any = None, weights: Any = None, ignore_index: int | None = None,
