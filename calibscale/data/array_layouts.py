@@ -55,24 +55,6 @@ def in_memory(array: Any) -> bool:
     return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
 
 
-def integer_labels(labels: Any, name: str, first: int = 0) -> Any:
-    """Convert labels in memory, from row `first` on, that are booleans or floats to integers."""
-    kind = np.dtype(labels.dtype).kind
-    if not in_memory(labels) or labels.ndim != 1 or kind not in "bf":
-        return labels
-    if kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels).astype(np.float64)
-        wrong = (labels != np.floor(labels)) | (abs(labels) > 2**53)
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            raise InvalidDataError(
-                f"{name}: labels must be integers 0..K−1 (−1: not yet known); the label of row "
-                f"{first + i} is {labels[i]}",
-                first + i,
-            )
-    return labels.astype(np.int64)
-
-
 def rows_of(
     values: Any, labels: Any, *columns: Any, binary: bool, ignore_index: int | None, name: str
 ) -> list[Any]:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale import engine
-from calibscale.data.array_layouts import integer_labels
-from calibscale.data.arrays import SourceOptions, from_arrays
+from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.ingest.columns import (
     categories_of,
@@ -29,7 +28,14 @@ from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.missing import plain_arrow
 from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError, require
+from calibscale.errors import (
+    BinaryError,
+    InvalidDataError,
+    NoRowsError,
+    OptionError,
+    StoreError,
+    require,
+)
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
@@ -238,8 +244,6 @@ class _Column:
             columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in others}
         arrays = [columns[name] for name in self.names]
         array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
-        if self.dtype.kind == "i":
-            return integer_labels(array, self.name, start)
         return array.astype(self.dtype, copy=False)
 
 
@@ -253,7 +257,7 @@ def from_frame(
     labels: str,
     covariates: str | Sequence[str] | None = None,
     weights: str | None = None,
-    **named: Unpack[SourceOptions],
+    **named: Unpack[TableOptions],
 ) -> ArraySource:
     """Describe predictions in columns of a data frame, which are read in blocks of rows.
 
@@ -274,8 +278,9 @@ def from_frame(
     forecast : str or Forecast, optional
         Kind of the `predictions`, such as ``normal`` or ``quantiles(levels=[0.1, 0.5, 0.9])``.
     labels : str
-        Column of integers 0..K−1 or booleans, or of texts or categories among the names of the
-        classes; −1 or null where the label is not yet known.  Of forecasts a column of numbers.
+        Column of integers 0..K−1 or booleans, of texts or categories among the names of the
+        classes, or of words such as no and yes, see `from_arrays`; −1 or null where the label is
+        not yet known.  Of forecasts a column of numbers.
     covariates : str or list of str, optional
         Columns of numbers, booleans, texts or categories, or one column of lists of numbers.
         Results print the values of texts.
@@ -284,6 +289,8 @@ def from_frame(
     class_names : K names, optional
         Names of the classes in the order of the columns of predictions.  Default: the endings of
         the names of these columns, such as cat and dog, unless they are numbers.
+    positive, ignore_index, percent, binary : optional
+        See `from_arrays`.
     name : str
         Name of the source in errors and results.
 
@@ -328,30 +335,30 @@ def from_frame(
     others = set(chain(*roles.values()))
     roles = {kind: reader.named(kind, predictions, others)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
-    binary = forecast is None and len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
-    layout = layout_of(name, lambda: reader, prefix, binary, roles)
+    single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
+    if rest.pop("binary", False) and not single:
+        raise BinaryError(f"{name}: binary is declared, but {kind} are {len(roles[kind])} columns")
+    percent = bool(rest.get("percent"))
+    layout = layout_of(name, lambda: reader, prefix, single, roles, percent=percent)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
         class_names = layout.class_names or getattr(feature, "names", None)  # a ClassLabel
-    if class_names is None and labels in layout.texts:
-        raise OptionError(
-            f"{name}: the labels ({labels!r}) are texts; name the classes in the order of the "
-            "columns of predictions: class_names="
-        )
+    if rest.get("positive") is not None and named.get("class_names") is None:
+        class_names = None  # endings of the names of columns
     used = list(dict.fromkeys(chain(*roles.values())))
     reader.only(used, layout.step)
     categories = categories_of([layout])
     codes = {each: numbers_of(names) for each, names in categories.items()}
-    classes = {labels: numbers_of(() if class_names is None else class_names)}
-    dtypes = {kind: layout.dtype, "labels": np.dtype("i8" if forecast is None else "f8")}
+    of_texts = labels in layout.texts and forecast is None
+    dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}
     for role, names in roles.items():
         inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
         shape, dtype = (reader.table.num_rows, *inner), dtypes.get(role, np.dtype(np.float64))
-        numbers = classes if role == "labels" else codes
+        numbers = codes if role == "covariates" else {}
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)
     source = from_arrays(
-        **columns, covariate_names=layout.covariates or None, binary=binary,
+        **columns, covariate_names=layout.covariates or None,
         class_names=class_names, name=name, forecast=forecast, **rest,
     )  # fmt: skip
     reader.only(used, layout.step)

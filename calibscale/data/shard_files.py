@@ -58,9 +58,7 @@ def from_shards(
     if "labels" in source and source["labels"].dtype.kind not in "iu":
         source["labels"] = _in_memory(source["labels"])  # such as texts and booleans
     named = {"name": shortened(found[kind], 1), **named}
-    single = len(source[kind].shape) == 1 or source[kind].shape[1] == 1
-    binary = single and forecast is None
-    return from_arrays(**source, **held, forecast=forecast, binary=binary, **named)
+    return from_arrays(**source, **held, forecast=forecast, **named)
 
 
 def _in_memory(array: Any) -> Any:

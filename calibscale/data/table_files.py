@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from calibscale.data.arrays import SourceOptions
+from calibscale.data.arrays import TableOptions
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
-from calibscale.data.ingest.columns import check_files, layouts_of, prefixed_columns
+from calibscale.data.ingest.columns import check_files, prefixed_columns
 from calibscale.data.ingest.formats import READERS, input_files
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import shortened, with_role_files
@@ -44,7 +44,7 @@ def from_file(
     covariates: Any = None,
     weights: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    **named: Unpack[SourceOptions],
+    **named: Unpack[TableOptions],
 ) -> ArraySource:
     """Describe predictions in a table file, or in several, which are read in batches of rows.
 
@@ -58,9 +58,10 @@ def from_file(
         Formats are those of `calibscale ingest`, of all files the same.  Files are read one after
         another: in a list in its order, else by name, and npy files by the numbers in their names,
         ``logits_2`` before ``logits_10``.
-    probabilities, logits, predictions, forecast, covariates, weights, class_names
-        See `from_frame`.  Default of probabilities and logits: the columns with a usual name, such
-        as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
+    probabilities, logits, predictions, forecast, covariates, weights
+    class_names, positive, ignore_index, percent, binary
+        See `from_frame` and `from_arrays`.  Default of probabilities and logits: the columns with a
+        usual name, such as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
     labels : str, optional
         Column of labels, see `from_frame`; empty where the label is not yet known.  Default: the
         only column with a usual name, such as ``label`` or ``y``.  Of npy files also the path of
@@ -119,10 +120,9 @@ def from_file(
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
         keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
-        binary = forecast is None and layouts_of(files, keys, False)[0].columns == 1
         place = f"{folder}/table.zarr"
         addresses = [file.address for file in files]
-        ingest(addresses, place, keys=keys, binary=binary, **of)
+        ingest(addresses, place, keys=keys, **of)
         source = replace(LogitStore.open(place).source, name=str(path))
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)

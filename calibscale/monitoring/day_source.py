@@ -21,7 +21,7 @@ from calibscale.data.store import as_source
 from calibscale.data.zarr_arrays import is_url, local_path, located, open_arrays
 from calibscale.errors import BinaryError, MissingNameError, NoRowsError, StoreError
 from calibscale.estimators import hint
-from calibscale.monitoring.job import Job
+from calibscale.monitoring.job import MEANING, Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
 
@@ -51,6 +51,9 @@ def mark(job: Job, day: str) -> str | None:
         raise StoreError(f"{where}: there are no predictions for {day}")
     settings = job.to_dict()
     del settings["source"]["path"]  # replaced by the names of the files
+    for key in MEANING:  # marks of earlier versions have none of these
+        if settings["source"][key] in (None, False):
+            del settings["source"][key]
     test = settings["test"] or {}
     how = [settings["source"], None if test.get("keep") else test]
     return hashlib.sha256(repr([how, sorted(files)]).encode()).hexdigest()
@@ -71,8 +74,7 @@ def opened(
         except NoRowsError:
             source = None
         except BinaryError as error:
-            remedy = "; set binary = true if it is P(y = 1) or its log-odds" * (not error.declared)
-            _complain(job, ("source", "binary"), error.what + remedy)
+            _complain(job, ("source", "binary"), str(error))
         yield source
 
 
@@ -93,8 +95,14 @@ def _source(
         store=where, logits=columns.logits, probabilities=columns.probabilities,
         labels=columns.labels, covariates=covariates,
         covariate_names=columns.covariate_names, weights=columns.weights,
-        binary=job.source.binary, storage_options=_storage(job),
+        binary=job.source.binary, storage_options=_storage(job), **_meaning(job),
     )  # fmt: skip
+
+
+def _meaning(job: Job) -> dict[str, Any]:
+    """Options that declare the meaning of labels and probabilities."""
+    options = {key: getattr(job.source, key) for key in MEANING}
+    return {key: value for key, value in options.items() if value not in (None, False)}
 
 
 def _storage(job: Job) -> dict[str, Any]:
@@ -131,7 +139,7 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
     try:
         ingest(
             files, copy, keys=keys, binary=job.source.binary, progress=progress,
-            storage_options=_storage(job),
+            storage_options=_storage(job), **_meaning(job),
         )  # fmt: skip
     except MissingNameError as error:
         _complain(job, ("source", "columns", error.role), error.what)

@@ -12,10 +12,19 @@ from typing import Any, TypedDict, Unpack
 
 from calibscale.data import chunks, input_hints
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
-from calibscale.data.ingest.columns import agree, batches, categories_of, filled, layouts_of
+from calibscale.data.ingest.columns import (
+    Meaning,
+    agree,
+    batches,
+    categories_of,
+    filled,
+    labels_in,
+    layouts_of,
+)
 from calibscale.data.ingest.formats import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
+from calibscale.data.label_values import label_values
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import located
@@ -40,6 +49,9 @@ class IngestReport(Declared):
 
 
 class _StoreSettings(TypedDict, total=False):
+    positive: Any
+    ignore_index: Any
+    percent: bool
     provenance: dict[str, Any] | None
     overwrite: bool
     storage_options: Mapping[str, Any] | None
@@ -76,13 +88,16 @@ def ingest(
         For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
         that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
     binary : bool
-        Whether the predictions are one column, P(y = 1) or its log-odds.
+        Declares that the predictions are one column, P(y = 1) or its log-odds; otherwise inferred.
     forecast : str or Forecast, optional
         Kind of predictive distributions, such as ``normal`` or ``quantiles(levels=[0.1, 0.9])``,
         see `from_arrays`.  Labels are then numbers; empty or null means "not yet known".
     class_names : K names, optional
         Names of the classes in the order of the columns, to which text labels refer; default: the
         endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
+    positive, ignore_index, percent : optional
+        Meaning of labels and probabilities, see `from_arrays`; labels that are −1 and 1 need
+        `positive` or `ignore_index`.
     dtype : float16, float32 or float64, optional
         Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl and
         for numbers without fractions of forecasts.
@@ -118,8 +133,7 @@ def ingest(
 
     An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
     boolean covariates become numbers, and the store keeps their sorted names.  A warning is logged
-    if `evaluate` would refuse one of the first rows, if logits look like probabilities, or if all
-    labels are −1 or 1.
+    if `evaluate` would refuse one of the first rows, or if logits look like probabilities.
 
     Examples
     --------
@@ -142,9 +156,21 @@ def ingest(
         require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
         keys, kind = {"predictions": "predictions", **keys}, forecast_of(forecast)
     role_of(kind, predictions=keys.get("predictions"))
-    layouts = filled(layouts_of(inputs, keys, binary))
-    first, stored = agree(layouts, binary, dtype, class_names, kind)
-    class_names = class_names or first.class_names
+    percent = bool(settings.get("percent"))
+    require(not percent or kind is None, "forecast= has no percent=")
+    layouts = filled(layouts_of(inputs, keys, binary, percent=percent))
+    first, stored = agree(layouts, binary, dtype, kind, percent=percent)
+    require(not percent or first.kind == "probabilities", "percent= needs probabilities")
+    binary = kind is None and first.columns == 1
+    classes, labels = 2 if binary else first.columns, None
+    declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
+    if kind is None:
+        names = class_names or (first.class_names if declared["positive"] is None else None)
+        labels = label_values(
+            lambda: labels_in(layouts), classes, first.file, several=not binary,
+            class_names=names, **declared,
+        )  # fmt: skip
+        class_names = labels.names
     categories = categories_of(layouts)
     counts = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(counts) if len(counts) == len(layouts) else None
@@ -154,9 +180,12 @@ def ingest(
             marks.append(file.fingerprint())
     note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
     note["class_names"] = None if class_names is None else list(class_names)
+    note |= {option: value for option, value in declared.items() if value is not None}
+    if percent:
+        note["percent"] = True
     columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
     if kind is None:
-        columns = {"classes": 2 if binary else first.columns, "kind": first.kind, "binary": binary}
+        columns = {"classes": classes, "kind": first.kind, "binary": binary}
     else:
         note["forecast"] = repr(kind)
     store = None if overwrite else _existing(url, note)
@@ -185,8 +214,8 @@ def ingest(
     if not store.finished:
         with store.writer() as writer, reporting(progress, "ingesting", "rows") as report:
             before = done = store.rows  # read again under the lock
-            names_of = (class_names or (), categories, kind or store.classes)
-            for batch in batches(layouts, stored, *names_of, done):
+            meaning = Meaning(categories, labels, kind or store.classes, percent)
+            for batch in batches(layouts, stored, meaning, done):
                 writer.append(**batch._asdict())
                 if done == 0:
                     rows = ArraySource(
@@ -197,8 +226,6 @@ def ingest(
                 done += len(batch.labels)
                 if report is not None:
                     report(done, total)
-        if store.rows and store.classes == 2 and input_hints.negatives_lost(store.source.labels):
-            _log.warning(input_hints.ARE_NEGATIVES, url)
     added = store.rows - before
     return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)))
 

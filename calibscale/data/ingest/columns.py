@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import input_hints
+from calibscale.data import input_hints, percentages
 from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.choice_logs import json_lines
 from calibscale.data.ingest.formats import READERS
@@ -31,6 +31,8 @@ from calibscale.data.ingest.readers import (
     pickled,
     reading,
 )
+from calibscale.data.label_values import LabelValues
+from calibscale.data.missing import as_floats
 from calibscale.data.source import KINDS, PREDICTIONS
 from calibscale.errors import (
     BinaryError,
@@ -75,7 +77,7 @@ class ColumnLayout:
 
 
 def layouts_of(
-    files: Sequence[InputFile], keys: dict[str, str], binary: bool
+    files: Sequence[InputFile], keys: dict[str, str], binary: bool, *, percent: bool = False
 ) -> list[ColumnLayout]:
     """Check files, and find the columns of each role."""
     if unknown := sorted(set(keys) - set(_ROLES)):
@@ -87,10 +89,10 @@ def layouts_of(
         if shards is not None and len(next(iter(shards.values()))) > 1:
             reader = cache(partial(shard_reader, shards))
             roles = columns_of(shards)
-            return [layout_of(shortened(files), reader, keys, binary, roles)]
+            return [layout_of(shortened(files), reader, keys, binary, roles, percent=percent)]
         keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
         names = ", ".join(map(str, files))
-        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary)
+        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary, percent=percent)
         if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
             raise OptionError(
                 f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
@@ -103,7 +105,10 @@ def layouts_of(
         else partial(READERS[f.suffix], f)
         for f in files
     ]
-    return [layout_of(str(f), r, keys, binary) for f, r in zip(files, readers, strict=True)]
+    return [
+        layout_of(str(file), reader, keys, binary, percent=percent)
+        for file, reader in zip(files, readers, strict=True)
+    ]
 
 
 def check_files(files: Sequence[InputFile]) -> None:
@@ -128,8 +133,13 @@ def layout_of(
     keys: dict[str, str],
     binary: bool,
     roles: dict[str, tuple[str, ...]] | None = None,
+    *,
+    percent: bool = False,
 ) -> ColumnLayout:
-    """Check the columns of the roles, by default those that `keys` name, and describe them."""
+    """Check the columns of the roles, by default those that `keys` name, and describe them.
+
+    Probabilities in `percent` may be texts.
+    """
     with reading(file):
         reader = open_reader()
         roles = _roles(file, reader, keys, binary) if roles is None else {**roles}
@@ -142,8 +152,11 @@ def layout_of(
                 column, what = columns[name], f"{file}: {role} ({name!r})"
                 of_classes = role == "labels" and kind in KINDS
                 texts_fit = of_classes or (role == "covariates" and not heading)
+                texts_fit |= percent and role == "probabilities"
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
                     hint = input_hints.of_text(column.dtype) * (role == "covariates")
+                    if role == "probabilities":
+                        hint = _first_text(reader, name)
                     given = "text" if column.dtype.kind in "OU" else column.dtype
                     raise InvalidDataError(f"{what} must be numbers, not {given}{hint}")
                 if len(column.shape) > (role in (kind, "covariates")):
@@ -182,6 +195,12 @@ def layout_of(
             rows,
             max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, 8 * sum(width.values())))),
         )
+
+
+def _first_text(reader: Reader, name: str) -> str:
+    """Hint that shows the first text of a column of probabilities."""
+    part = next(reader.parts([name], 0, BATCH_ROWS), None)
+    return "" if part is None else percentages.of_texts(part.columns[name])
 
 
 def _is_text(column: InputColumn) -> bool:
@@ -278,19 +297,25 @@ def filled(layouts: Sequence[ColumnLayout]) -> list[ColumnLayout]:
 
 
 def agree(
-    layouts: Sequence[ColumnLayout], binary: bool, dtype: Any, class_names: Sequence[str] | None,
+    layouts: Sequence[ColumnLayout],
+    binary: bool,
+    dtype: Any,
     forecast: Forecast | None = None,
-) -> tuple[ColumnLayout, np.dtype]:  # fmt: skip
+    *,
+    percent: bool = False,
+) -> tuple[ColumnLayout, np.dtype]:
     """Check that layouts agree; return the first and the type to store."""
     first, least = layouts[0], [] if forecast is None else [np.float32]
-    class_names = class_names or first.class_names
+    if percent:
+        dtype = dtype or percentages.SHARES
     for layout in layouts:
         file, kind = layout.file, layout.kind
         if forecast is not None:
             forecast.check_columns(layout.columns, file)
-        elif binary != (layout.columns == 1):
-            what = f"{file}: {layout.columns} columns of {kind}"
-            raise BinaryError(what + ", although binary is declared" * binary, declared=binary)
+        elif binary and layout.columns != 1:
+            raise BinaryError(
+                f"{file}: binary is declared, but {kind} are {layout.columns} columns"
+            )
         exact = layout.dtype.kind != "f" and forecast is None
         if dtype is None and (exact or layout.dtype.itemsize > 8):
             raise InvalidDataError(
@@ -300,11 +325,6 @@ def agree(
             here, there = getattr(layout, what), getattr(first, what)
             if here != there:
                 raise InvalidDataError(f"{file}: {what} {here}, but {there} in {first.file}")
-    if class_names is None and first.roles["labels"][0] in first.texts:
-        raise OptionError(
-            f"{first.file}: the labels are text; name the classes in the order of their columns "
-            "with --class-names A,B,… (class_names=)"
-        )
     try:
         return first, np.dtype(dtype or np.result_type(*least, *(each.dtype for each in layouts)))
     except TypeError as error:
@@ -329,17 +349,33 @@ def categories_of(layouts: Sequence[ColumnLayout]) -> dict[str, tuple[str, ...]]
     return names | dict.fromkeys(first.flags, ("false", "true"))
 
 
+def labels_in(layouts: Sequence[ColumnLayout]) -> Iterator[NDArray[Any]]:
+    """Labels of all files as they are, in pieces."""
+    for layout in layouts:
+        (name,) = layout.roles["labels"]
+        with reading(layout.file):
+            for part in layout.reader().parts([name], 0, layout.step):
+                if len(part.columns[name]):
+                    yield as_floats(part.columns[name])
+
+
+class Meaning(NamedTuple):
+    """Meaning of the columns of files: of texts among covariates, labels, and predictions.
+
+    `labels` is None for forecasts, and `classes` then the forecast.
+    """
+
+    categories: Mapping[str, Sequence[str]]
+    labels: LabelValues | None
+    classes: int | Forecast
+    percent: bool = False
+
+
 def batches(
-    layouts: Sequence[ColumnLayout],
-    dtype: np.dtype,
-    class_names: Sequence[str],
-    categories: Mapping[str, Sequence[str]],
-    classes: int | Forecast,
-    skip: int,
+    layouts: Sequence[ColumnLayout], dtype: np.dtype, meaning: Meaning, skip: int
 ) -> Iterator[Batch]:
-    """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast."""
-    codes = {name: numbers_of(names) for name, names in categories.items()}
-    labels = numbers_of(class_names)
+    """Rows of all files after the first `skip`, in batches."""
+    codes = {name: numbers_of(names) for name, names in meaning.categories.items()}
     for layout in layouts:
         end, roles = layout.rows or 0, layout.roles
         used = list(dict.fromkeys(chain(*roles.values())))
@@ -347,13 +383,16 @@ def batches(
             for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
                 for role, names in roles.items():
-                    numbers = dict.fromkeys(names, labels) if role == "labels" else codes
+                    numbers = codes if role == "covariates" else {}
                     each = [coded(layout.file, part, name, numbers.get(name)) for name in names]
                     columns[role] = np.column_stack(each)
                 covariates, weights = columns.get("covariates"), columns.get("weights")
+                values = columns[layout.kind]
+                if meaning.percent:
+                    values = percentages.shares(values, part.start, layout.file)
                 batch = Batch(
-                    _cast(layout.file, columns[layout.kind], dtype),
-                    _labels(layout.file, part, columns["labels"][:, 0], classes),
+                    _cast(layout.file, values, dtype),
+                    _labels(layout.file, part, columns["labels"][:, 0], meaning),
                     None if covariates is None else covariates.astype(np.float64),
                     None if weights is None else weights[:, 0].astype(np.float64),
                 )
@@ -400,19 +439,23 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
         raise InvalidDataError(f"{file}: predictions are too large for {dtype}") from error
 
 
-def _labels(
-    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast
-) -> NDArray[Any]:
+def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) -> NDArray[Any]:
+    """Labels of a part for the store; an InvalidDataError names the line of one out of range."""
+
+    def place(row: int) -> str:
+        return f"{file}, {_place(part, row - part.start)}"
+
+    classes = meaning.classes
     if isinstance(classes, Forecast):
-        return classes.checked(labels, lambda i: f"{file}, {_place(part, i)}", part.start)
+        return classes.checked(labels, lambda i: place(part.start + i), part.start)
+    assert meaning.labels is not None
+    if not meaning.labels.keeps(labels.dtype):
+        labels = meaning.labels.numbers(labels, part.start, place)
     wrong = (labels < -1) | (labels >= classes)
-    if labels.dtype.kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels)
-        wrong |= labels != np.floor(labels)
     if wrong.any():
         i = int(np.argmax(wrong))
         raise InvalidDataError(
-            f"{file}, {_place(part, i)}: the label is {labels[i]}, not an integer "
+            f"{place(part.start + i)}: the label is {labels[i]}, not an integer "
             f"0..{classes - 1} (−1 or empty: not yet known)"
             + input_hints.of_range(labels, classes),
             part.start + i,

@@ -26,6 +26,7 @@ from calibscale.monitoring.ledger import Ledger
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
 _PLACES = ("date", "model", "name")
 _KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
+MEANING = ("class_names", "positive", "ignore_index", "percent")  # of labels and probabilities
 _NAME_BYTES = 200  # in a part of a path; file systems allow 255
 
 
@@ -154,6 +155,10 @@ class Source:
     format: Literal["store", "files", "zarr"] = "store"
     columns: Columns | None = None
     binary: bool = False
+    class_names: Annotated[tuple[Text, ...], Unique, Field(min_length=2)] | None = None
+    positive: int | float | bool | Text | None = None
+    ignore_index: int | Text | None = None
+    percent: bool = False
     on_invalid: Literal["raise", "drop"] = "raise"
     tolerance: Annotated[float | None, Field(gt=0, lt=1)] = None
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)

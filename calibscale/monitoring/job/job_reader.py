@@ -19,7 +19,7 @@ from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
-from calibscale.monitoring.job import Job, Threshold, toml_lines
+from calibscale.monitoring.job import MEANING, Job, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 
 _HISTORY = (".csv", ".parquet")
@@ -85,8 +85,9 @@ def _source(job: Job, problems: Problems) -> None:
         what = "every day would read the same data; put {date} where the path contains the day"
         problems.add(("source", "path"), what)
     if source.format == "store":
-        for key, present in (("columns", columns is not None), ("binary", source.binary)):
-            if present:
+        given = {key: getattr(source, key) for key in ("columns", "binary", *MEANING)}
+        for key, value in given.items():
+            if value not in (None, False):
                 problems.add(("source", key), "only for other formats; a store records it itself")
         return
     if columns is None:
@@ -347,10 +348,11 @@ def _short_forms(tables: dict[str, Any], path: Path) -> None:
 
 def _plain_names(tables: dict[str, Any]) -> None:
     """Write names of estimators outside of `estimators` as the registry has them."""
-    for table, keys in _ESTIMATOR_KEYS.items():
-        found = tables.get(table)
-        for each in found if isinstance(found, list) else [found]:
-            for key in keys if isinstance(each, dict) else ():
+    for name, keys in _ESTIMATOR_KEYS.items():
+        found = tables.get(name)
+        listed = found if isinstance(found, list) else [found]
+        for each in (table for table in listed if isinstance(table, dict)):
+            for key in keys:
                 value = each.get(key)
                 if isinstance(value, str):
                     each[key] = _registered(value)
