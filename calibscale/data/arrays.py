@@ -216,7 +216,7 @@ def from_arrays(
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
         columns = of_choices(columns, named, spacing, name)
         values, labels, weights, covariates, covariate_names = columns[1:]
-    single = len(values.shape) == 1 or values.shape[1] == 1
+    single = values.shape[1:] in ((), (1,))
     binary = binary or (single and (not of_questions or bool(named.get("per_choice"))))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     names = _names(covariates, covariate_names)
@@ -313,12 +313,12 @@ def _numbered(
     name: str,
 ) -> tuple[Any, Sequence[Any] | None]:
     """Labels as numbers 0..K−1, converted at once if they are in memory, and names of classes."""
-    single = len(values.shape) == 1 or values.shape[1] == 1
-    classes = 2 if binary or single else int(values.shape[1])
+    single = binary or len(values.shape) < 2 or values.shape[1] == 1
+    classes = 2 if single else int(values.shape[1])
     if of_questions:  # labels are positions among the choices of a row, as numbers or letters
         classes, single = LETTERS, False
     meaning = label_values(
-        pieces_of(labels), classes, name, several=not (binary or single),
+        pieces_of(labels), classes, name, several=not single,
         **{option: options.get(option) for option in LABEL_OPTIONS},
     )  # fmt: skip
     if not meaning.keeps(labels.dtype):
@@ -401,7 +401,8 @@ def _check(
         )
     shape = tuple(int(s) for s in values.shape)
     if np.dtype(values.dtype).kind != "f":
-        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
+        hint = "; in percent? pass percent=True (--percent)" if kind == "probabilities" else ""
+        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}{hint}")
     if len(shape) not in (1, 2) or 0 in shape[1:]:
         raise InvalidDataError(
             f"{name}: {kind} must be (rows, classes), not of shape {shape}"

@@ -105,6 +105,7 @@ class LabelValues:
     exact: Mapping[str, int] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     remedy: str = ""
+    classes: int | None = None
 
     def keeps(self, dtype: Any) -> bool:
         """Whether labels of a type stay as they are."""
@@ -143,6 +144,8 @@ class LabelValues:
             fraction = numbers != np.floor(numbers)
             wrong = ~missing & (fraction | (abs(numbers) > 2**53))
             classes = np.where(missing | wrong, 0, numbers).astype(np.int64)
+            if wrong.any() and self.classes is not None:  # an earlier row may be out of range
+                wrong |= ~missing & ((numbers < _UNKNOWN) | (numbers >= self.classes))
         if wrong.any():
             i = int(np.argmax(wrong))
             raise self._complaint(labels[i], place(first + i), first + i)
@@ -174,7 +177,8 @@ class LabelValues:
     def _complaint(self, value: Any, place: str, row: int) -> InvalidDataError:
         value = value.item() if hasattr(value, "item") else value
         if not self.codes:
-            expected = "not an integer 0..K−1 (−1: not yet known)"
+            last = "K−1" if self.classes is None else self.classes - 1
+            expected = f"not an integer 0..{last} (−1: not yet known)"
         elif self.names is not None:
             listed = ", ".join(map(repr, self.names[:20])) + ", …" * (len(self.names) > 20)
             expected = f"which is not among {listed}"
@@ -264,7 +268,7 @@ def label_values(
     first = next(labels(), np.empty(0))
     if first.dtype.kind not in "OUST":
         _refuse_signs(labels, classes, unknown, name)
-        return LabelValues(unknown=unknown)
+        return LabelValues(unknown=unknown, classes=classes)
     return _of_texts(first, labels, classes, several, unknown, name)
 
 
@@ -377,7 +381,7 @@ def _of_texts(
     seen = {key: value for key, value in distinct_values(first).items() if key not in unknown}
     if seen and all(_number(key) is not None for key in seen):
         _refuse_signs(labels, classes, unknown, name)
-        return LabelValues(unknown=unknown)
+        return LabelValues(unknown=unknown, classes=classes)
     words = [WORDS.get(key) for key in seen]
     if classes == 2 and seen and None not in words:
         names = None

@@ -17,7 +17,7 @@ from calibscale.data.levels import Level
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.inference.intervals import (
@@ -50,6 +50,7 @@ from calibscale.session import (
 )
 from calibscale.statistics import PassResult, States, Statistic
 from calibscale.statistics.bins import MASS, BinState, BinTable
+from calibscale.statistics.label_table import LabelTable, label_warnings
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 
 
@@ -171,12 +172,15 @@ def session_intervals(
 
 
 _FINGERPRINT = Fingerprint()
+_LABELS = LabelTable()
 
 
 def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = [_FINGERPRINT] * any(e.pairwise for e in run.fitting)
     needed += run.cluster_sums
+    if run.source.target == CLASSES:
+        needed.append(_LABELS)
     for e in run.fitting:
         grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
         needed += (*(grouped or e.needs), *e.counted, *(e.floor_statistics if floor else ()))
@@ -203,6 +207,10 @@ def evaluation_of(
             for e, name in zip(run.chosen, names, strict=True)
         )
     overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
+    table, names = result.groups[None].get(_LABELS), outcome["source"].get("class_names")
+    warnings: tuple[str, ...] = ()
+    if table is not None:
+        warnings = label_warnings(table.counts, outcome["n_unlabelled"], names)
     return Evaluation(
         estimates=overall,
         verdict=verdict(overall, outcome["n"], outcome["source"].get("class_names")),
@@ -210,6 +218,7 @@ def evaluation_of(
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
         clusters=run.clusters(result),
+        warnings=warnings,
         **outcome,
     )
 

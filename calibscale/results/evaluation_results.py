@@ -221,6 +221,8 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
         Reliability diagram of the first binned error of one probability.
     clusters : Clusters or None
         Clusters of the rows, if requested.
+    warnings : tuple of str
+        Sentences about labels that look wrong: one class alone, or exchanged classes.
     groups : dict
         Estimates by value of the column ``group_by``.
     others : tuple of Evaluation
@@ -243,6 +245,7 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     verdict: Later[str | None]
     reliability: Later[Diagram | None]
     clusters: Later[Omitted[Clusters | None]] = None
+    warnings: Later[Omitted[tuple[str, ...]]] = ()
     group_by: Hidden[str | None] = None
     groups: Hidden[dict[float, tuple[Estimate, ...]]] = field(default_factory=dict)
     others: Hidden[tuple[Evaluation, ...]] = ()

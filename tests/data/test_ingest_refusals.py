@@ -200,7 +200,9 @@ def test_arrays__not_numeric_are_refused(tmp_path):
         np.savez(tmp_path / "a.npz", **data)
         message = rf"{name} .*must be numbers, not text$"
         if name == "labels":
-            message = "the labels are text; name the classes .*--class-names"
+            data[name] = np.array(["cow", "yak", "gnu", "cow"])
+            np.savez(tmp_path / "a.npz", **data)
+            message = "the labels are texts, such as .*; name the classes .*--class-names"
         with pytest.raises(ValueError, match=message):
             ingest([tmp_path / "a.npz"], tmp_path / "s.zarr")
     write_table(tmp_path / "a.parquet", {"logits_0": ["a"], "logits_1": [1.0], "labels": [0]})

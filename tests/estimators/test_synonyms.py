@@ -26,7 +26,10 @@ def test_synonyms__resolve_to_an_estimator_or_a_sentence_that_names_one(name):
         assert estimator(name) == estimator(meaning)
         return
     words = {word.strip(".,;:") for word in meaning.replace("(", " ").split()}
-    assert words & {*ESTIMATORS, "reliability", "sklearn.metrics.roc_auc_score"} or "sklearn" in meaning
+    assert (
+        words & {*ESTIMATORS, "reliability", "sklearn.metrics.roc_auc_score"}
+        or "sklearn" in meaning
+    )
     assert meaning.endswith((".", "score")) or "sklearn" in meaning
     with pytest.raises(OptionError, match="there is no estimator"):
         named(name)
@@ -54,7 +57,9 @@ def test_synonyms__do_not_hide_estimators():
 )
 def test_names__of_the_field_are_estimators(given, meant):
     assert estimator(given) == estimator(meant)
-    one, other = (calibscale.evaluate(SOURCE, name, floor=False).estimates for name in (given, meant))
+    one, other = (
+        calibscale.evaluate(SOURCE, name, floor=False).estimates for name in (given, meant)
+    )
     assert one[0].value == other[0].value
 
 
