@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -35,7 +35,10 @@ def mixed(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Block(NamedTuple):
-    """Rows as read from a source, unchecked; `values` is (rows, K), or (rows,) if binary."""
+    """Rows as read from a source, unchecked; `values` is (rows, K), or (rows,) if binary.
+
+    `faults` explain rows that were invalid before a derived source changed them, by row number.
+    """
 
     start: int
     values: NDArray[Any]
@@ -43,11 +46,12 @@ class Block(NamedTuple):
     weights: NDArray[Any] | None
     covariates: NDArray[Any] | None
     name: str = "the source"
+    faults: Mapping[int, str] = {}
 
     def take(self, index: NDArray[Any] | slice, start: int) -> Block:
         """Rows selected by `index`, numbered from `start` on."""
         columns: list[Any] = [None if c is None else c[index] for c in self[1:5]]
-        return Block._make([start, *columns, self.name])
+        return Block._make([start, *columns, self.name, self.faults])
 
 
 class RowCounts(NamedTuple):

@@ -46,7 +46,9 @@ def invalid_row(block: Any, rules: Any, status: NDArray[Any]) -> InvalidDataErro
         kernel_rows.BAD_WEIGHT, kernel_rows.NO_GROUP, kernel_rows.BAD_COVARIATE,
         kernel_rows.NO_CLUSTER,
     )  # fmt: skip
-    if rules.forecast is not None and reason not in shared:
+    if row in block.faults and reason not in shared:
+        what = block.faults[row]
+    elif rules.forecast is not None and reason not in shared:
         what = rules.forecast.explained(reason, values, float(block.labels[i]))
     elif reason == kernel_rows.BAD_SHARES:
         soft = np.asarray(block.labels[i], np.float64)

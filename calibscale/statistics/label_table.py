@@ -100,8 +100,8 @@ def _exchanged(a: str, b: str, share: float, rows: int, classes: int) -> str:
             "(positive=, --positive), and the order of the columns (class_names=, --class-names)."
         )
     return (
-        f"The classes {a} and {b} may be exchanged: of the {rows:,} rows with one of the two as "
-        f"label and the other or the same as top label, {now} are right, and {then} would be if "
-        "the two columns were exchanged. Check the order of the columns (class_names=, "
+        f"The classes {a} and {b} may be exchanged: of the {rows:,} rows whose label and top label "
+        f"are among these two, {now} are right, and {then} would be if the two columns were "
+        "exchanged. Check the order of the columns (class_names=, "
         "--class-names)."
     )
