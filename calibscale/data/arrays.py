@@ -205,7 +205,7 @@ def from_arrays(
     )  # fmt: skip
     of_questions = any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__)
     if len(labels.shape) == 1:
-        options = {**named, "ignore_index": ignore_index}
+        options = {**named, "ignore_index": ignore_index, "probabilities": probabilities}
         labels, class_names = _numbered(labels, values, binary, of_questions, options, name)
     labels = _column(labels, "labels")
     if covariates is not None and not categories:
@@ -326,7 +326,7 @@ def _numbered(
         try:
             labels = _converted(labels, partial(meaning.numbers, place=place), INTEGERS)
         except InvalidDataError as error:
-            if seem_exchanged(labels, values):
+            if options.get("probabilities") is not None and seem_exchanged(labels, values):
                 what = "labels= has the probabilities, and probabilities= the labels: exchange them"
                 raise InvalidDataError(f"{name}: {what}", error.row) from error
             raise

@@ -14,7 +14,7 @@ from calibscale.data.arrays import TableOptions
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
-from calibscale.data.ingest.columns import check_files, prefixed_columns
+from calibscale.data.ingest.columns import USUAL, check_files, prefixed_columns
 from calibscale.data.ingest.formats import READERS, input_files
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import shortened, with_role_files
@@ -24,12 +24,6 @@ from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import MissingNameError, OptionError
 
-# columns of a role that is not named
-_USUAL = {
-    "labels": ("labels", "label", "y", "y_true", "target"),
-    "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p"),
-    "logits": ("logits", "logit"),
-}
 _Names = str | Sequence[str]
 
 
@@ -171,7 +165,7 @@ def _usual(
 ) -> tuple[str, str]:
     """Role and columns of the only usual name; an OptionError lists the columns otherwise."""
     candidates = [
-        (role, name) for role in roles for name in _USUAL[role]
+        (role, name) for role in roles for name in USUAL[role]
         if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
     ]  # fmt: skip
     if len(candidates) != 1:

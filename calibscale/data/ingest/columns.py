@@ -45,6 +45,13 @@ from calibscale.errors import (
 
 _COLUMNS = ("labels", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
+# columns of a role that is not named; log-probabilities of all classes are logits
+USUAL = {
+    "labels": ("labels", "label", "y", "y_true", "target", "answer"),
+    "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p"),
+    "logits": ("logits", "logit", "logprobs", "log_probs"),
+}
+_LOG_PROBABILITIES = USUAL["logits"][2:]
 _MAX_CATEGORIES = 10_000  # of a covariate
 
 
@@ -146,6 +153,7 @@ def layout_of(
         columns = {name: reader.column(name) for name in chain(*roles.values())}
         heading = roles.pop("covariate_names", None)
         kind, *_ = roles
+        _refuse_log_probability(file, kind, [columns[name] for name in roles[kind]], roles[kind])
         rows = columns[roles[kind][0]].rows
         for role, names in roles.items():
             for name in names:
@@ -197,6 +205,18 @@ def layout_of(
         )
 
 
+def _refuse_log_probability(
+    file: str, kind: str, columns: Sequence[InputColumn], names: tuple[str, ...]
+) -> None:
+    """Raise an OptionError for one column of log-probabilities, which are no log-odds."""
+    if kind == "logits" and len(names) == 1 and not columns[0].shape:
+        if names[0] in _LOG_PROBABILITIES:
+            raise OptionError(
+                f"{file}: {names[0]!r} is one column of log-probabilities, and not of log-odds; "
+                "store exp of it, and name it with --probabilities NAME (probabilities=)"
+            )
+
+
 def _first_text(reader: Reader, name: str) -> str:
     """Hint that shows the first text of a column of probabilities."""
     part = next(reader.parts([name], 0, BATCH_ROWS), None)
@@ -229,7 +249,13 @@ def _roles(
     """Columns of each role; the role of the predictions comes first."""
 
     def columns_of(role: str) -> tuple[str, ...]:
-        name = keys.get(role, role)
+        found = named(role, keys.get(role, role))
+        if found or role in keys or role not in USUAL:
+            return found
+        usual = [columns for name in USUAL[role] if (columns := named(role, name))]
+        return usual[0] if len(usual) == 1 else ()
+
+    def named(role: str, name: str) -> tuple[str, ...]:
         single = (name,) if name in reader.names else ()
         several = tuple(name.split(",")) if set(name.split(",")) <= set(reader.names) else ()
         if role in PREDICTIONS and not (single and (binary or reader.column(name).shape)):
@@ -240,7 +266,8 @@ def _roles(
 
     others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
     listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
-    kinds = [k for k in PREDICTIONS if k in keys] or [k for k in KINDS if columns_of(k)]
+    kinds = [k for k in PREDICTIONS if k in keys]
+    kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
         named = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
         raise OptionError(
