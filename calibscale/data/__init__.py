@@ -317,9 +317,13 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     """Rows of classes with their scores, and the status of each."""
     n = len(block.labels)
     x = _square(block.values, rules)
-    labels = block.labels.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # NaN
+        labels = block.labels.astype(np.int64)
     if block.labels.dtype == np.uint64:
         labels[block.labels >= 2**63] = rules.classes  # out of range, not negative
+    elif block.labels.dtype.kind == "f":  # a chunk of another type than its array declares
+        labels[np.isnan(block.labels)] = -1
+        labels[block.labels != np.floor(block.labels)] = rules.classes
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
     confidence, rest, brier, nll = np.zeros((4, n))
