@@ -51,9 +51,8 @@ def mark(job: Job, day: str) -> str | None:
         raise StoreError(f"{where}: there are no predictions for {day}")
     settings = job.to_dict()
     del settings["source"]["path"]  # replaced by the names of the files
-    for key in MEANING:  # marks of earlier versions have none of these
-        if settings["source"][key] in (None, False):
-            del settings["source"][key]
+    for key in MEANING - job.source.meaning.keys():  # marks of earlier versions have none of these
+        del settings["source"][key]
     test = settings["test"] or {}
     how = [settings["source"], None if test.get("keep") else test]
     return hashlib.sha256(repr([how, sorted(files)]).encode()).hexdigest()
@@ -95,14 +94,8 @@ def _source(
         store=where, logits=columns.logits, probabilities=columns.probabilities,
         labels=columns.labels, covariates=covariates,
         covariate_names=columns.covariate_names, weights=columns.weights,
-        binary=job.source.binary, storage_options=_storage(job), **_meaning(job),
+        binary=job.source.binary, storage_options=_storage(job), **job.source.meaning,
     )  # fmt: skip
-
-
-def _meaning(job: Job) -> dict[str, Any]:
-    """Options that declare the meaning of labels and probabilities."""
-    options = {key: getattr(job.source, key) for key in MEANING}
-    return {key: value for key, value in options.items() if value not in (None, False)}
 
 
 def _storage(job: Job) -> dict[str, Any]:
@@ -139,7 +132,7 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
     try:
         ingest(
             files, copy, keys=keys, binary=job.source.binary, progress=progress,
-            storage_options=_storage(job), **_meaning(job),
+            storage_options=_storage(job), **job.source.meaning,
         )  # fmt: skip
     except MissingNameError as error:
         _complain(job, ("source", "columns", error.role), error.what)

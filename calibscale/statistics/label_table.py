@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar, NamedTuple
@@ -42,7 +42,7 @@ class LabelTable(Statistic):
 
 
 def label_warnings(
-    counts: Floats, unlabelled: int, class_names: Sequence[str] | None = None
+    counts: Floats, unlabelled: int, class_names: Iterable[str] | None = None
 ) -> tuple[str, ...]:
     """Sentences about labels that look wrong: one class alone, and exchanged classes.
 
@@ -64,8 +64,8 @@ def label_warnings(
     >>> label_warnings(np.array([[0, 0], [0, 5]]), 0)
     ('All 5 known labels are 1: errors of a single class say little about calibration.',)
     """
-    names = list(class_names or map(str, range(counts.shape[1])))
-    quoted = [f"“{name}”" for name in names] if class_names else names
+    names = [str(k) for k in range(counts.shape[1])]
+    quoted = names if class_names is None else [f"“{name}”" for name in class_names]
     seen = np.flatnonzero(counts.sum(axis=0))
     rows = int(counts.sum())
     if rows > 1 and len(seen) == 1:

@@ -178,8 +178,9 @@ class FittedRecalibration(RecalibrationResult):
         )  # fmt: skip
         with store.writer() as writer:
             for block in _valid(data, rules, progress):
-                _, values, labels, weights, covariates, _ = block
-                writer.append(values, labels, covariates=covariates, weights=weights)
+                writer.append(
+                    block.values, block.labels, covariates=block.covariates, weights=block.weights
+                )
         return store
 
     def diagrams(

@@ -209,12 +209,12 @@ def _refuse_log_probability(
     file: str, kind: str, columns: Sequence[InputColumn], names: tuple[str, ...]
 ) -> None:
     """Raise an OptionError for one column of log-probabilities, which are no log-odds."""
-    if kind == "logits" and len(names) == 1 and not columns[0].shape:
-        if names[0] in _LOG_PROBABILITIES:
-            raise OptionError(
-                f"{file}: {names[0]!r} is one column of log-probabilities, and not of log-odds; "
-                "store exp of it, and name it with --probabilities NAME (probabilities=)"
-            )
+    single = kind == "logits" and len(names) == 1 and not columns[0].shape
+    if single and names[0] in _LOG_PROBABILITIES:
+        raise OptionError(
+            f"{file}: {names[0]!r} is one column of log-probabilities, and not of log-odds; store "
+            "exp of it, and name it with --probabilities NAME (probabilities=)"
+        )
 
 
 def _first_text(reader: Reader, name: str) -> str:
@@ -269,9 +269,9 @@ def _roles(
     kinds = [k for k in PREDICTIONS if k in keys]
     kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
-        named = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
+        both = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
         raise OptionError(
-            f"{file}: {named} are named; the file has {listed}. Name the predictions with either "
+            f"{file}: {both} are named; the file has {listed}. Name the predictions with either "
             "--logits NAME or --probabilities NAME (keys=)"
         )
     roles = {role: columns_of(role) for role in (*kinds, *_COLUMNS)}

@@ -26,7 +26,8 @@ from calibscale.monitoring.ledger import Ledger
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
 _PLACES = ("date", "model", "name")
 _KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
-MEANING = ("class_names", "positive", "ignore_index", "percent")  # of labels and probabilities
+# keys that declare the meaning of labels and probabilities
+MEANING = {"class_names", "positive", "ignore_index", "percent"}
 _NAME_BYTES = 200  # in a part of a path; file systems allow 255
 
 
@@ -162,6 +163,14 @@ class Source:
     on_invalid: Literal["raise", "drop"] = "raise"
     tolerance: Annotated[float | None, Field(gt=0, lt=1)] = None
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """Options that declare the meaning of labels and probabilities, as far as they are set."""
+        options = {key: getattr(self, key) for key in sorted(MEANING)}
+        if not self.percent:
+            del options["percent"]
+        return {key: value for key, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)

@@ -19,7 +19,7 @@ from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
-from calibscale.monitoring.job import MEANING, Job, Threshold, toml_lines
+from calibscale.monitoring.job import Job, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 
 _HISTORY = (".csv", ".parquet")
@@ -85,10 +85,10 @@ def _source(job: Job, problems: Problems) -> None:
         what = "every day would read the same data; put {date} where the path contains the day"
         problems.add(("source", "path"), what)
     if source.format == "store":
-        given = {key: getattr(source, key) for key in ("columns", "binary", *MEANING)}
-        for key, value in given.items():
-            if value not in (None, False):
-                problems.add(("source", key), "only for other formats; a store records it itself")
+        present = {"columns": columns is not None, "binary": source.binary}
+        present |= dict.fromkeys(source.meaning, True)
+        for key in (key for key, given in present.items() if given):
+            problems.add(("source", key), "only for other formats; a store records it itself")
         return
     if columns is None:
         problems.add(
