@@ -204,7 +204,8 @@ def from_arrays(
         binary=binary, ignore_index=None, name=name,
     )  # fmt: skip
     of_questions = any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__)
-    if len(labels.shape) == 1:
+    # `_column` refuses labels of other types, such as dates
+    if len(labels.shape) == 1 and np.dtype(labels.dtype).kind in "biufOUST":
         options = {**named, "ignore_index": ignore_index, "probabilities": probabilities}
         labels, class_names = _numbered(labels, values, binary, of_questions, options, name)
     labels = _column(labels, "labels")

@@ -55,6 +55,11 @@ def of_range(labels: Any, classes: int) -> str:
         if not -1 <= ignored < classes and (labels == ignored).any():
             return f"; if {ignored} means no label, pass ignore_index={ignored}, or store −1"
     labels = labels[labels >= 0]
+    if classes == 2 and len(labels) and labels.min() == 0 and labels.max() > 1:
+        return (
+            "; if the probabilities are those of the predicted class, pass as labels whether it "
+            "was right"
+        )
     if not len(labels) or labels.min() != 1 or labels.max() != classes:
         return ""
     if classes == 2:

@@ -288,6 +288,16 @@ def test_labels__one_too_many_get_the_option_that_takes_them():
     assert cs.evaluate(cs.from_arrays(probabilities=P, labels=lazy, ignore_index=255)).n == N - 3
 
 
+def test_labels__of_many_classes_with_one_probability_get_a_hint():
+    with pytest.raises(InvalidDataError, match="pass as labels whether it was right"):
+        brier(cs.from_arrays(probabilities=WIDE.max(axis=1), labels=CLASS))
+
+
+def test_labels__that_are_dates_are_refused():
+    with pytest.raises(InvalidDataError, match="labels must be numbers, not datetime64"):
+        cs.from_arrays(probabilities=P, labels=pd.date_range("2026-01-01", periods=N))
+
+
 # ---------------------------------------------------------------- percent
 
 
