@@ -72,19 +72,7 @@ class NoRowsError(InvalidDataError):
 
 
 class BinaryError(InvalidDataError):
-    """Predictions of one column not declared binary, or of several columns declared binary.
-
-    `what` is the data and their shape, without the remedy.
-    """
-
-    def __init__(self, what: str, declared: bool) -> None:
-        remedy = "; pass binary=True (--binary) if it is P(y = 1) or its log-odds"
-        super().__init__(what + remedy * (not declared))
-        self.what = what
-        self.declared = declared
-
-    def __reduce__(self) -> tuple[type, tuple[str, bool]]:
-        return type(self), (self.what, self.declared)
+    """Predictions of several columns are declared binary."""
 
 
 class MissingNameError(OptionError):

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,13 @@ from numpy.typing import NDArray
 from calibscale.data import input_hints
 from calibscale.data.array_layouts import BFLOAT16_SPACING, as_numpy, is_bfloat16
 from calibscale.data.arrays import from_arrays
+from calibscale.data.call_hints import seem_exchanged
+from calibscale.data.label_values import WORDS, distinct_values, label_values, pieces_of
 from calibscale.data.named_values import encoded
+from calibscale.data.percentages import of_texts, shares
 from calibscale.data.source import ArraySource
-from calibscale.errors import InvalidDataError, OptionError
-from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, settings_of
+from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, named, settings_of
 from calibscale.estimators.base import CLASSES
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation import evaluate
@@ -47,6 +50,11 @@ labels : sequence, optional
     these are fewer than K, integers from 0 are numbers of columns.
 sample_weight : (n,) array-like, optional
     Importance weights; see `calibscale.from_arrays`."""
+_MEANING = """\
+positive : optional
+    Label of the event of two classes, in place of `labels`.
+percent : bool
+    Whether probabilities are in percent, such as 90 or ``"90%"``."""
 _COVARIATES = """\
 covariates : (n, d) array-like or data frame, or (n,){}
     Numbers or texts.  Names are those of the columns of a data frame, else ``x0, x1, …``."""
@@ -98,13 +106,14 @@ def _metric(name: str) -> Callable[..., float]:
     defaults: dict[str, Any] = {"labels": None, "sample_weight": None}
     defaults |= {"covariates": None} if on_covariates else {}
     defaults |= {key: setting.default for key, setting in settings.items() if key not in defaults}
-    defaults |= options
+    defaults |= {**options, "positive": None, "percent": False}
 
     def metric(y_true: Any, y_prob: Any, **given: Any) -> float:
         for key in given:
             if key not in defaults:
                 raise TypeError(f"{name}() has no parameter {key!r}; {hint(key, defaults)}")
-        rows = {key: given.pop(key, None) for key in ("labels", "sample_weight", "covariates")}
+        arguments = ("labels", "sample_weight", "covariates", "positive", "percent")
+        rows = {key: given.pop(key, None) for key in arguments}
         rules = {option: given.pop(option, defaults[option]) for option in options}
         source = _source(y_true, y_prob, **rows)
         if "covariates" in settings:
@@ -127,30 +136,44 @@ def _metric(name: str) -> Callable[..., float]:
 
 
 def _source(
-    y_true: Any, y_prob: Any, labels: Any, sample_weight: Any, covariates: Any
+    y_true: Any,
+    y_prob: Any,
+    labels: Any,
+    sample_weight: Any,
+    covariates: Any,
+    positive: Any,
+    percent: bool | None,
 ) -> ArraySource:
     """Source of arrays of any library in memory."""
+    if seem_exchanged(y_true, y_prob):
+        raise InvalidDataError(
+            "y_true has the probabilities, and y_prob the labels: exchange them, as in ece(y, p)"
+        )
     p = as_numpy(y_prob, "y_prob")
-    if p.dtype.kind in "iubO":
+    if percent:
+        p = shares(p, 0, "y_prob")
+    if p.dtype.kind in "iubOUT":
         try:
             p = p.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise InvalidDataError(f"y_prob must be numbers: {error}") from error
+            raise InvalidDataError(f"y_prob must be numbers{of_texts(p)}: {error}") from error
     p = p[:, 0] if p.ndim == 2 and p.shape[1] == 1 else p
     columns = getattr(y_prob, "column_names", getattr(y_prob, "columns", None))
     source = from_arrays(
         probabilities=p,
-        labels=_positions(y_true, labels, p.shape[1] if p.ndim == 2 else 2, columns),
+        labels=_positions(y_true, labels, positive, p.shape[1] if p.ndim == 2 else 2, columns),
+        ignore_index=-1,
         covariates=covariates,
         weights=None if sample_weight is None else as_numpy(sample_weight, "sample_weight"),
-        binary=p.ndim == 1,
         name="y_prob",
     )
     spacing = BFLOAT16_SPACING if is_bfloat16(y_prob) else source.spacing
     return replace(source, spacing=spacing, columns=_COLUMNS)
 
 
-def _positions(y_true: Any, labels: Any, classes: int, columns: Any) -> NDArray[np.int64]:
+def _positions(
+    y_true: Any, labels: Any, positive: Any, classes: int, columns: Any
+) -> NDArray[np.int64]:
     """Column of each label (n,); −1 for None and NaN."""
     y = as_numpy(y_true, "y_true")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -158,6 +181,12 @@ def _positions(y_true: Any, labels: Any, classes: int, columns: Any) -> NDArray[
         raise InvalidDataError(
             f"y_true must be (n,), not of shape {y.shape}" + input_hints.of_shape(y.shape, y)
         )
+    if positive is not None:
+        require(labels is None, "give only one of positive= and labels=")
+        meaning = label_values(pieces_of(y), classes, "y_true", positive=positive)
+        return meaning.numbers(y, 0, "row {} of y_true".format)
+    if y.dtype.kind in "OUT" and labels is None and classes == 2 and _are_words(y):
+        return label_values(pieces_of(y), 2, "y_true").numbers(y, 0, "row {} of y_true".format)
     codes, names = encoded(y, "y_true", labels)
     if labels is None and columns is not None and set(names) <= set(columns):
         codes, names = encoded(y, "y_true", list(columns))
@@ -173,6 +202,11 @@ def _positions(y_true: Any, labels: Any, classes: int, columns: Any) -> NDArray[
             "columns: labels=model.classes_"
         )
     return np.array([*names, -1], np.int64)[codes]
+
+
+def _are_words(labels: NDArray[Any]) -> bool:
+    """Whether labels are words of an event in any case, such as ``Yes`` and ``no``."""
+    return {*distinct_values(labels)} <= WORDS.keys()
 
 
 # ---------------------------------------------------------------- Documentation
@@ -201,8 +235,9 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
     described = _described(RandomFourier, KLCE, Session.open, *reversed(ESTIMATORS[form].__mro__))
     described["features"] = _described(RandomFourier)["n_features"].replace("n_", "", 1)
     listed = [_ROWS] + [_COVARIATES.format(", optional" * (name not in LOCAL))] * on_covariates
-    known = ("labels", "sample_weight", "covariates")
+    known = ("labels", "sample_weight", "covariates", "positive", "percent")
     listed += [described[key] for key in parameters if key not in known]
+    listed.append(_MEANING)
     text = _DOCUMENTATION.format(
         summary=_sections(kind)[0], parameters="\n".join(listed), kind=kind.__name__, name=name,
         more='\n>>> x = ["north", "south"] * 50' * (name in LOCAL),
@@ -213,6 +248,16 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
 
 globals().update({name: _metric(name) for name in __all__})
 
-if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Callable[..., float]: ...
+def __getattr__(name: str) -> Callable[..., float]:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        known, settings = named(name)
+    except OptionError as error:
+        raise AttributeError(f"calibscale.metrics has no {name!r}: {error}") from None
+    if known not in __all__:
+        what = f"{known} is for predictive distributions: use calibscale.evaluate"
+        raise AttributeError(f"calibscale.metrics has no {name!r}: {what}")
+    listed = "".join(f", {key}={value!r}" for key, value in settings.items())
+    raise AttributeError(f"calibscale.metrics has no {name!r}; use {known}(y_true, y_prob{listed})")

@@ -11,10 +11,9 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-import numpy as np
-
 from calibscale import engine
 from calibscale.data import RowCounts, Rules
+from calibscale.data.call_hints import need_source
 from calibscale.data.covariates import ColumnSummary, clustered
 from calibscale.data.derived_sources import Split
 from calibscale.data.invalid_rows import CLUSTER_OF
@@ -67,6 +66,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in _DEFAULTS.items()
     ]
     names = [parameter.name for parameter in (*own, *shared)]
+    places = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -75,6 +75,13 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
                 near = get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
                 raise TypeError(f"{function.__name__}() has no parameter {name!r}; {hint}")
+        if args and places[0] == "source":
+            need_source(function.__name__, args[0])
+        if len(args) > len(places):
+            raise OptionError(
+                f"{function.__name__} takes {' and '.join(places)} by position; name the other "
+                f"arguments: {', '.join(name for name in names if name not in places)}"
+            )
         return function(*args, **kwargs)
 
     call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
@@ -136,11 +143,7 @@ class Session:
         OptionError, StoreError
             If an option is impossible, or the source cannot be opened.
         """
-        if isinstance(source, np.ndarray):
-            raise OptionError(
-                "a source is a path, a LogitStore or from_arrays(…), not an array: use "
-                "from_arrays(probabilities=p, labels=y), or logits= instead of probabilities="
-            )
+        need_source("Session.open", source)
         if isinstance(source, Session) and not options:
             yield replace(source, profile=source.profile.narrowed())
             return

@@ -160,7 +160,7 @@ def test_predictions__refused_or_dropped(pairs):
         metrics.ece(y, p)
     rest = np.arange(300) != 3
     assert metrics.ece(y, p, on_invalid="drop") == metrics.ece(y[rest], p[rest])
-    with pytest.raises(InvalidDataError, match="must be numbers, not <U4"):
+    with pytest.raises(InvalidDataError, match="y_prob must be numbers, such as 'high'"):
         metrics.ece([0, 1], ["high", "low"])
     thirds = np.full((4, 3), 0.333)
     assert metrics.ece([0, 1, 2, 0], thirds, tolerance=0.01) > 0

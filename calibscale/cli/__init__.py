@@ -222,11 +222,10 @@ def simulate(store: str, parameters: tuple[str, ...], **options: Any) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE... STORE")
 @role_options
 @forecast_option
-@click.option(
-    "--class-names", metavar="A,B,...",
-    help="Names of the classes in the order of their columns, comma-separated; labels may be these "
-    "names.  [default: suffixes of the column names, unless they are numbers]",
-)  # fmt: skip
+@shared.class_names_option
+@shared.meaning_options[0]
+@shared.meaning_options[1]
+@shared.meaning_options[2]
 @shared.binary_option
 @click.option(
     "--dtype", type=_DTYPES, help="Type of the stored predictions.  [default: type in the files]"

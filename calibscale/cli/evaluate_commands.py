@@ -16,7 +16,7 @@ from calibscale.cli.sources import (
     source_options,
     store_argument,
 )
-from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, settings_of
+from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, named, settings_of
 from calibscale.formatting import base, name_of, parse
 
 if TYPE_CHECKING:
@@ -106,8 +106,10 @@ def estimators(
     chosen = dict.fromkeys(e for text in texts for e in (every if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:
-        name, settings = parse(text)
-        known = settings_of(name) if name in ESTIMATORS else {}
+        name, given = parse(text)
+        name, settings = named(name)
+        settings |= given
+        known = settings_of(name)
         for key, option in _SHARED.items():
             if key not in known or values[option] in (None, ()):
                 continue
@@ -138,7 +140,8 @@ def list_estimators(name: str | None) -> None:
             table.add_row(each, summary)
         show(terminal(), table)
         return
-    settings = settings_of(build(name_of(name), {}).name)
+    name, _ = named(name_of(name))
+    settings = settings_of(name)
     click.echo(inspect.getdoc(ESTIMATORS[name]))
     listed = ", ".join(f"{key}={default!r}" for key, (_, default) in settings.items())
     click.echo(f"\n{name}({listed})")

@@ -57,7 +57,31 @@ cluster_option = click.option(
 )  # fmt: skip
 binary_option = click.option(
     "--binary", is_flag=True,
-    help="Declare that predictions are one column: P(y = 1) or its log-odds.",
+    help="Declare that predictions are one column, P(y = 1) or its log-odds.  [default: inferred "
+    "from the number of columns]",
+)  # fmt: skip
+class_names_option = click.option(
+    "--class-names", metavar="A,B,...",
+    help="Names of the classes in the order of their columns, comma-separated; labels may be these "
+    "names.  [default: endings of the column names, unless they are numbers]",
+)  # fmt: skip
+# meaning of labels and probabilities
+MEANING = ("positive", "ignore_index", "percent")
+meaning_options = (
+    click.option(
+        "--positive", metavar="LABEL",
+        help="Label of the event of two classes: 1 where labels are -1 and 1, 2 where they are 1 "
+        "and 2, or a text such as default.",
+    ),
+    click.option(
+        "--ignore-index", metavar="LABEL",
+        help="Label that means not yet known, such as 255 or -100; -1 and empty cells mean it "
+        "by default.",
+    ),
+    click.option(
+        "--percent", is_flag=True,
+        help="Declare that probabilities are percentages: 0 to 100, or texts such as 90%.",
+    ),
 )  # fmt: skip
 
 

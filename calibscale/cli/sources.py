@@ -89,7 +89,7 @@ _ARRAYS = (
     click.option(
         "--labels", metavar="PATH",
         help="Path of a zarr array of labels, (n,), or column of a table: 0..K-1, or -1 for a "
-        "missing label; in a table also names of classes.",
+        "missing label; in a table also names of classes, or words such as no and yes.",
     ),
     click.option(
         "--covariate-array", metavar="PATH", help="Path of a zarr array of covariates, (n, d)."
@@ -102,23 +102,20 @@ _ARRAYS = (
         help="Path of a zarr array, (n,), or column of a table, of importance weights (not counts "
         "of rows) in any unit.",
     ),
-    click.option(
-        "--class-names", metavar="A,B",
-        help="Names of the classes in the order of the columns of a table.  [default: endings of "
-        "the names of these columns]",
-    ),
+    shared.class_names_option,
     click.option(
         "--top-k", metavar="PATH",
         help="Path of a zarr array, or columns of a table, of the classes of the k largest "
         "--probabilities; the rest is one more class.",
     ),
+    *shared.meaning_options,
     shared.binary_option,
 )  # fmt: skip
 EXECUTION = ("on_invalid", "tolerance", "scheduler", "memory_limit")  # options of sessions
 _SOURCE_NAMES = (
     *("logits", "probabilities", "predictions", "forecast", "labels"),
     *("covariate_array", "covariate_names", "weights", "top_k"),
-    *("binary", "class_names", "storage_options", "event"),
+    *("binary", "class_names", "storage_options", "event", *shared.MEANING),
 )
 
 
@@ -209,12 +206,16 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
     from calibscale.data.store import as_source
     from calibscale.data.table_files import from_file
     from calibscale.data.zarr_arrays import located, open_arrays
+    from calibscale.errors import BinaryError
 
     kinds = ("logits", "probabilities", "predictions")
     paths = {name: options[name] for name in (*kinds, "top_k", "weights")}
     storage = options["storage_options"]
+    meaning = {name: options[name] for name in ("binary", *shared.MEANING) if options[name]}
+    if class_names := shared.split(options["class_names"]):
+        meaning["class_names"] = class_names
     if store is not None and is_table(store, storage):
-        for name in ("binary", "covariate_names", "covariate_array"):
+        for name in ("covariate_names", "covariate_array"):
             _refuse(options, name, "zarr arrays; the columns of a table are named by other options")
         columns: dict[str, Any] = {
             name: shared.split(text) if "," in text else text
@@ -223,17 +224,20 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
         }
         return from_file(
             store, **columns, labels=options["labels"], covariates=_covariates() or None,
-            class_names=shared.split(options["class_names"]) or None, storage_options=storage,
-            forecast=options["forecast"],
+            storage_options=storage, forecast=options["forecast"], **meaning,
         )  # fmt: skip
-    _refuse(options, "class_names", "tables")
     paths["covariates"] = options["covariate_array"]
     named = {name: path for name, path in paths.items() if path is not None}
     if store is not None and not named and options["labels"] is None:
-        for name in ("binary", "covariate_names", "forecast"):
-            _refuse(options, name, "arrays; the store declares it itself")
+        for name in ("covariate_names", "forecast", "class_names", *shared.MEANING):
+            _refuse(options, name, "tables and arrays; the store declares it itself")
         assert isinstance(store, str)
-        return as_source(located(store, storage, strict=False))
+        source = as_source(located(store, storage, strict=False))
+        if options["binary"] and not source.binary:
+            raise BinaryError(
+                f"{store}: binary is declared, but the store has {source.classes} columns"
+            )
+        return source
     if options["labels"] is None or named.keys().isdisjoint(kinds):
         raise click.UsageError("pass STORE, or --labels and one of --logits and --probabilities")
     assert not isinstance(store, tuple)
@@ -241,10 +245,10 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
         store=store,
         labels=options["labels"],
         covariate_names=shared.split(options["covariate_names"]) or None,
-        binary=options["binary"],
         forecast=options["forecast"],
         storage_options=storage,
         **named,
+        **meaning,
     )
 
 

@@ -35,7 +35,10 @@ def mixed(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class Block(NamedTuple):
-    """Rows as read from a source, unchecked; `values` is (rows, K), or (rows,) if binary."""
+    """Rows as read from a source, unchecked; `values` is (rows, K), or (rows,) if binary.
+
+    `faults` explain rows that were invalid before a derived source changed them, by row number.
+    """
 
     start: int
     values: NDArray[Any]
@@ -43,11 +46,12 @@ class Block(NamedTuple):
     weights: NDArray[Any] | None
     covariates: NDArray[Any] | None
     name: str = "the source"
+    faults: Mapping[int, str] = {}
 
     def take(self, index: NDArray[Any] | slice, start: int) -> Block:
         """Rows selected by `index`, numbered from `start` on."""
         columns: list[Any] = [None if c is None else c[index] for c in self[1:5]]
-        return Block._make([start, *columns, self.name])
+        return Block._make([start, *columns, self.name, self.faults])
 
 
 class RowCounts(NamedTuple):
@@ -374,9 +378,13 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     """Rows of classes with their scores, and the status of each."""
     n = len(block.labels)
     x = _square(block.values, rules)
-    labels = block.labels.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # NaN
+        labels = block.labels.astype(np.int64)
     if block.labels.dtype == np.uint64:
         labels[block.labels >= 2**63] = rules.classes  # out of range, not negative
+    elif block.labels.dtype.kind == "f":  # a chunk of another type than its array declares
+        labels[np.isnan(block.labels)] = -1
+        labels[block.labels != np.floor(block.labels)] = rules.classes
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
     confidence, rest, brier, nll = np.zeros((4, n))

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data.missing import missing_entries, plain
-from calibscale.data.row_origins import place_in
 from calibscale.errors import InvalidDataError, OptionError, require
 
 BFLOAT16_SPACING = 2.0**-7  # distance from 1 to the next number
@@ -54,24 +53,6 @@ def _is_held(array: Any) -> bool:
 def in_memory(array: Any) -> bool:
     """Whether an array is one of NumPy that is not on disk."""
     return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
-
-
-def integer_labels(labels: Any, name: str, first: int = 0) -> Any:
-    """Convert labels in memory, from row `first` on, that are booleans or floats to integers."""
-    kind = np.dtype(labels.dtype).kind
-    if not in_memory(labels) or labels.ndim != 1 or kind not in "bf":
-        return labels
-    if kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels).astype(np.float64)
-        wrong = (labels != np.floor(labels)) | (abs(labels) > 2**53)
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            raise InvalidDataError(
-                f"{place_in(name, first + i)}: labels must be integers 0..K−1 (−1: not yet known); "
-                f"the label is {labels[i]}",
-                first + i,
-            )
-    return labels.astype(np.int64)
 
 
 def rows_of(

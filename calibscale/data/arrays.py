@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -14,19 +15,22 @@ from calibscale.data.array_layouts import (
     BFLOAT16_SPACING,
     as_numpy,
     in_memory,
-    integer_labels,
     is_bfloat16,
     label_codes,
     rows_of,
 )
+from calibscale.data.call_hints import by_name, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
+from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats
-from calibscale.data.named_values import encoded, is_named, named_columns
-from calibscale.data.row_shards import RowShards, check_shards, is_shards
+from calibscale.data.named_values import named_columns
+from calibscale.data.percentages import SHARES, of_texts, shares
+from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, is_shards
 from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
 
+INTEGERS = np.dtype(np.int64)
 _log = logging.getLogger(__name__)
 
 
@@ -35,10 +39,20 @@ class SourceOptions(ChoiceOptions, total=False):
 
     covariate_names: Sequence[str] | None
     class_names: Sequence[Any] | None
+    positive: Any
+    percent: bool
     label_names: Sequence[Any] | None
     name: str
 
 
+class TableOptions(SourceOptions, total=False):
+    """Options of the sources of tables, with the meaning in `from_arrays`."""
+
+    ignore_index: Any
+    binary: bool
+
+
+@by_name("from_arrays(probabilities=p, labels=y)")
 def from_arrays(
     *,
     logits: Any = None,
@@ -46,7 +60,7 @@ def from_arrays(
     predictions: Any = None,
     forecast: str | Forecast | None = None,
     labels: Any,
-    ignore_index: int | None = None,
+    ignore_index: Any = None,
     covariates: Any = None,
     weights: Any = None,
     binary: bool = False,
@@ -61,25 +75,26 @@ def from_arrays(
         ``xarray.DataArray``; or a tensor of any device.  A list of such matrices is one of shards,
         such as the batches of a loop or memory maps of several files, which are concatenated by
         rows and never copied as a whole; labels, covariates and weights may then be lists of
-        shards as well, cut anywhere.  One column, (n,) or (n, 1), is P(y = 1)
-        or its log-odds and needs ``binary=True``.  A logit of −∞ masks a class: its probability
-        is 0.  In memory also (n, K, …) with labels (n, …), such as those of pixels: each position
-        is a row.  With ``binary=True`` also (n, L) with labels (n, L) that are true or false: each
-        label of each row is a row, with the covariate ``label`` to group by.  With `offsets`,
-        `mask` or `top_k`: the choices of questions.
+        shards as well, cut anywhere.  One column, (n,) or (n, 1), is P(y = 1) or its log-odds.  A
+        logit of −∞ masks a class: its probability is 0.  In memory also (n, K, …) with labels (n,
+        …), such as those of pixels: each position is a row.  With ``binary=True`` also (n, L) with
+        labels (n, L) that are true or false: each label of each row is a row, with the covariate
+        ``label`` to group by.  With `offsets`, `mask` or `top_k`: the choices of questions.
     predictions : (n, P) array-like, or tuple of its parts, optional
         In place of logits and probabilities: predictive distributions of the kind `forecast`.
     forecast : str or Forecast, optional
         Kind of the predictions: ``normal``, ``mixture``, ``ensemble``, `QuantileForecast`,
         `HistogramForecast` or `OrdinalForecast`.  Labels are then the observed numbers (n,), NaN
         where the outcome is not yet known.
-    labels : (n,) array-like of integers
-        0..K−1; −1 where the label is not yet known.  Arrays in memory may also be booleans or
-        floats with integer values, NaN meaning −1, or texts among `class_names`.  Also soft labels
+    labels : (n,) array-like
+        Integers 0..K−1; −1, NaN or None where the label is not yet known.  Also booleans, texts
+        among `class_names`, or for two classes words such as ``"no"`` and ``"yes"``; other values
+        are declared by `positive` or `class_names`, and labels that are −1 and 1 must be.  Also
+        soft labels
         (n, K), floats whose rows sum to 1, such as the shares of annotators: residuals are then
         q − label, and events their probabilities; all NaN where the label is not yet known.
-    ignore_index : int, optional
-        Value of labels in memory that means −1, such as 255 or −100.
+    ignore_index : int, str or several, optional
+        Value of labels that means "not yet known", such as 255, −100, or ``"?"``.
     covariates : (n, d) array-like, or (n,) for one covariate, optional
         Numbers, or in memory also texts or a data frame: results print the texts.
     covariate_names : d names, optional
@@ -90,9 +105,16 @@ def from_arrays(
         CKCECentred, the default λ, intervals and p-values differ by design from those of three
         equal rows.
     binary : bool
-        Whether the predictions are one column.
+        Declares that the predictions are one column, which is otherwise inferred; needed for
+        several labels of a row.
+    positive : int, float, bool or str, optional
+        Label of the event of two classes, which is class 1, such as ``1`` where labels are −1 and
+        1, ``2`` where they are 1 and 2, or ``"default"``; the labels have one other value.
+    percent : bool, optional
+        Whether the probabilities are in percent: numbers from 0 to 100, or texts such as ``"90%"``.
     class_names : K names, optional
-        Names of the classes in the order of the columns, such as ``model.classes_``.
+        Names of the classes in the order of the columns, such as ``model.classes_``.  Labels that
+        are numbers are names if all names are numbers, such as 1, 2, 3, and else positions.
     label_names : L names, optional
         Names of several labels of a row.  Default: 0, 1, …
     offsets : (n + 1,) array-like of integers, optional
@@ -121,7 +143,7 @@ def from_arrays(
 
     Notes
     -----
-    A warning is logged if logits in memory look like probabilities, or if all labels are −1 or 1.
+    A warning is logged if logits in memory look like probabilities.
     Intervals and tests of several labels together treat those of a row as independent.
 
     Examples
@@ -152,7 +174,8 @@ def from_arrays(
     if predictions is not None or forecast is not None:
         choices = ChoiceOptions.__optional_keys__
         given = [name for name, value in named.items() if name in choices and value is not None]
-        if not logits is probabilities is ignore_index is None or binary or given:
+        of_classes = binary or given or named.get("percent") or named.get("positive") is not None
+        if not logits is probabilities is ignore_index is None or of_classes:
             raise OptionError("predictions= of a forecast= have no logits, … of classes")
         role_of(forecast, predictions=predictions)
         assert forecast is not None
@@ -166,7 +189,12 @@ def from_arrays(
     rounded = any(map(is_bfloat16, values)) if is_shards(values) else is_bfloat16(values)
     spacing = BFLOAT16_SPACING if rounded else 0.0
     values, labels, covariates, weights = _joined(kind, values, labels, covariates, weights, name)
-    values, labels = _column(values, kind), _held(labels, "labels")
+    values, labels = _held(values, kind), _held(labels, "labels")
+    if named.get("percent"):
+        require(kind == "probabilities", "percent= needs probabilities=")
+        spacing = max(spacing, _spacing(values.dtype))
+        values = _converted(values, partial(shares, name=name), SHARES)
+    values = _column(values, kind)
     categories: dict[str, tuple[str, ...]] = {}
     if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
         require(covariates is None, "several labels of a row have no covariates but their names")
@@ -174,26 +202,29 @@ def from_arrays(
         covariate_names = ["label"]
     values, labels, weights, covariates = rows_of(
         values, labels, weights if weights is None else _column(weights, "weights"), covariates,
-        binary=binary, ignore_index=ignore_index, name=name,
+        binary=binary, ignore_index=None, name=name,
     )  # fmt: skip
-    labels = integer_labels(_column(_numbered(labels, class_names), "labels"), name)
+    of_questions = any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__)
+    # `_column` refuses labels of other types, such as dates
+    if len(labels.shape) == 1 and np.dtype(labels.dtype).kind in "biufOUST":
+        options = {**named, "ignore_index": ignore_index, "probabilities": probabilities}
+        labels, class_names = _numbered(labels, values, binary, of_questions, options, name)
+    labels = _column(labels, "labels")
     if covariates is not None and not categories:
         covariates, covariate_names, categories = _covariates(covariates, covariate_names)
-    if any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__):
+    if of_questions:
         require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
         require(len(labels.shape) < 2, "offsets, mask, … need integer labels (n,)")
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
         columns = of_choices(columns, named, spacing, name)
         values, labels, weights, covariates, covariate_names = columns[1:]
-        binary = bool(named.get("per_choice"))
+    single = values.shape[1:] in ((), (1,))
+    binary = binary or (single and (not of_questions or bool(named.get("per_choice"))))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     names = _names(covariates, covariate_names)
     held = in_memory(values) or hasattr(values, "frame") or isinstance(values, RowShards)
     if kind == "logits" and held and input_hints.seem_probabilities(values):
         _log.warning(input_hints.ARE_PROBABILITIES, name)
-    two = binary or int(values.shape[1]) == 2
-    if two and in_memory(labels) and input_hints.negatives_lost(labels):
-        _log.warning(input_hints.ARE_NEGATIVES, name)
     source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
     classes = None if class_names is None else tuple(map(str, class_names))
     if classes is not None and len(set(classes)) != source.classes:
@@ -275,11 +306,49 @@ def _names(covariates: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     return given
 
 
-def _numbered(labels: Any, class_names: Sequence[Any] | None) -> Any:
-    """Convert labels that are texts to numbers, by the names of the classes."""
-    if class_names is None or not is_named(labels):
-        return labels
-    return encoded(np.asarray(labels), "labels", class_names)[0]
+def _numbered(
+    labels: Any,
+    values: Any,
+    binary: bool,
+    of_questions: bool,
+    options: Mapping[str, Any],
+    name: str,
+) -> tuple[Any, Sequence[Any] | None]:
+    """Labels as numbers 0..K−1, converted at once if they are in memory, and names of classes."""
+    single = binary or len(values.shape) < 2 or values.shape[1] == 1
+    classes = 2 if single else int(values.shape[1])
+    if of_questions:  # labels are positions among the choices of a row, as numbers or letters
+        classes, single = LETTERS, False
+    meaning = label_values(
+        pieces_of(labels), classes, name, several=not single,
+        **{option: options.get(option) for option in LABEL_OPTIONS},
+    )  # fmt: skip
+    if not meaning.keeps(labels.dtype):
+        place = partial(_place, name)
+        try:
+            labels = _converted(labels, partial(meaning.numbers, place=place), INTEGERS)
+        except InvalidDataError as error:
+            if options.get("probabilities") is not None and seem_exchanged(labels, values):
+                what = "labels= has the probabilities, and probabilities= the labels: exchange them"
+                raise InvalidDataError(f"{name}: {what}", error.row) from error
+            raise
+    return labels, meaning.names
+
+
+def _place(name: str, row: int) -> str:
+    return f"row {row} of {name}"
+
+
+def _spacing(dtype: Any) -> float:
+    """Distance from 1 to the next number of a type of floating point."""
+    return float(np.finfo(dtype).eps) if np.dtype(dtype).kind == "f" else 0.0
+
+
+def _converted(array: Any, convert: Callable[..., Any], dtype: Any) -> Any:
+    """Array after a conversion, which is done by rows when it is read if it is not in memory."""
+    if in_memory(array):
+        return convert(array, 0)
+    return ConvertedRows(array, convert, dtype)
 
 
 def _column(array: Any, name: str) -> Any:
@@ -288,7 +357,7 @@ def _column(array: Any, name: str) -> Any:
     if isinstance(array, np.ndarray):
         array = as_floats(array)
     if np.dtype(array.dtype).kind not in "iufb":
-        hint = input_hints.OF_NAMES * (name == "labels" and is_named(array))
+        hint = of_texts(array) if name == "probabilities" else ""
         raise InvalidDataError(
             f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
         )
@@ -334,7 +403,8 @@ def _check(
         )
     shape = tuple(int(s) for s in values.shape)
     if np.dtype(values.dtype).kind != "f":
-        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}")
+        hint = "; in percent? pass percent=True (--percent)" if kind == "probabilities" else ""
+        raise InvalidDataError(f"{name}: {kind} must be floating point, not {values.dtype}{hint}")
     if len(shape) not in (1, 2) or 0 in shape[1:]:
         raise InvalidDataError(
             f"{name}: {kind} must be (rows, classes), not of shape {shape}"
@@ -342,10 +412,9 @@ def _check(
         )
     single = len(shape) == 1 or shape[1] == 1
     if single and not binary:
-        raise BinaryError(f"{name}: {kind} of shape {shape} are one column", declared=False)
+        raise InvalidDataError(f"{name}: every question has a single choice")
     if binary and not single:
-        what = f"{name}: binary is declared, but {kind} have shape {shape}"
-        raise BinaryError(what, declared=True)
+        raise BinaryError(f"{name}: binary is declared, but {kind} have shape {shape}")
     letter = np.dtype(labels.dtype).kind
     soft = letter == "f" and not single and tuple(labels.shape[1:]) == shape[1:]
     if not soft and letter not in "iu":

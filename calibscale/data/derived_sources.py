@@ -348,14 +348,21 @@ class _Events(DerivedSource):
         if self.threshold is not None:
             low, high = np.broadcast_to(self.threshold, 2)
             threshold = low + (high - low) * random_draws.of_rows(rows, 1, random_draws.PIT)
-            p, happened = forecast.event_probability(values, y, threshold), y <= threshold
+            with np.errstate(divide="ignore", invalid="ignore"):  # of invalid rows
+                p, happened = forecast.event_probability(values, y, threshold), y <= threshold
         else:
             assert self.at_level is not None
             p, happened = np.full(len(y), self.at_level), np.zeros(len(y), bool)
             happened[known] = forecast.pit(values[known], y[known], rows[known]) <= self.at_level
-        p[status > row_sums.UNLABELLED] = np.nan  # an invalid row
+        invalid = status > row_sums.UNLABELLED
+        p[invalid] = np.nan
+        faults = {}
+        if invalid.any():  # an error is about the first one
+            i = int(np.argmax(invalid))
+            what = forecast.explained(int(status[i]), values[i], float(y[i]))
+            faults = {int(rows[i]): what}
         labels = np.where(known, happened, -1).astype(np.int64)
-        return block._replace(values=np.clip(p, 0.0, 1.0), labels=labels)
+        return block._replace(values=np.clip(p, 0.0, 1.0), labels=labels, faults=faults)
 
 
 def forecast_events(

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale import engine
-from calibscale.data.array_layouts import integer_labels
-from calibscale.data.arrays import SourceOptions, from_arrays
+from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.ingest.columns import (
     categories_of,
@@ -29,7 +28,14 @@ from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
-from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError, require
+from calibscale.errors import (
+    BinaryError,
+    InvalidDataError,
+    NoRowsError,
+    OptionError,
+    StoreError,
+    require,
+)
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
@@ -264,8 +270,6 @@ class _Column:
             columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in others}
         arrays = [columns[name] for name in self.names]
         array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
-        if self.dtype.kind == "i":
-            return integer_labels(array, self.name, start)
         return array.astype(self.dtype, copy=False)
 
 
@@ -279,7 +283,7 @@ def from_frame(
     labels: str,
     covariates: str | Sequence[str] | None = None,
     weights: str | None = None,
-    **named: Unpack[SourceOptions],
+    **named: Unpack[TableOptions],
 ) -> ArraySource:
     """Describe predictions in columns of a data frame, which are read in blocks of rows.
 
@@ -304,8 +308,9 @@ def from_frame(
         column of lists, or one column of the most probable class, see `from_arrays`; integers, or
         names of classes if `class_names` lists them all.
     labels : str
-        Column of integers 0..K−1 or booleans, or of texts or categories among the names of the
-        classes; −1 or null where the label is not yet known.  Of forecasts a column of numbers.
+        Column of integers 0..K−1 or booleans, of texts or categories among the names of the
+        classes, or of words such as no and yes, see `from_arrays`; −1 or null where the label is
+        not yet known.  Of forecasts a column of numbers.
     covariates : str or list of str, optional
         Columns of numbers, booleans, texts or categories, or one column of lists of numbers.
         Results print the values of texts.
@@ -314,6 +319,8 @@ def from_frame(
     class_names : K names, optional
         Names of the classes in the order of the columns of predictions.  Default: the endings of
         the names of these columns, such as cat and dog, unless they are numbers.
+    positive, ignore_index, percent, binary : optional
+        See `from_arrays`.
     name : str
         Name of the source in errors and results.
 
@@ -360,13 +367,18 @@ def from_frame(
     roles = {kind: reader.named(kind, predictions, others, top_k is not None)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
     single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
-    binary = single and forecast is None and top_k is None
-    layout = layout_of(name, lambda: reader, prefix, binary, roles)
+    if rest.pop("binary", False) and not single:
+        raise BinaryError(f"{name}: binary is declared, but {kind} are {len(roles[kind])} columns")
+    percent = bool(rest.get("percent"))
+    binary = single and top_k is None
+    layout = layout_of(name, lambda: reader, prefix, binary, roles, percent=percent)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
         class_names = layout.class_names or getattr(feature, "names", None)  # a ClassLabel
+    if rest.get("positive") is not None and named.get("class_names") is None:
+        class_names = None  # endings of the names of columns
     of_classes = (labels, *roles.get("top_k", ()))
-    if class_names is None and set(of_classes).intersection(layout.texts):
+    if top_k is not None and class_names is None and set(of_classes).intersection(layout.texts):
         raise OptionError(
             f"{name}: the labels ({labels!r}) are texts; name the classes in the order of the "
             "columns of predictions: class_names="
@@ -375,8 +387,12 @@ def from_frame(
     reader.only(used, layout.step)
     categories = categories_of([layout])
     codes = {each: numbers_of(names) for each, names in categories.items()}
-    classes = dict.fromkeys(of_classes, numbers_of(class_names or ()))
-    dtypes = {kind: layout.dtype, "labels": np.dtype("i8" if forecast is None else "f8")}
+    # with top_k, labels and columns are numbers of the classes; else the labels say what they mean
+    classes = {}
+    if top_k is not None:
+        classes = dict.fromkeys(of_classes, numbers_of(class_names or ()))
+    of_texts = labels in layout.texts and forecast is None and top_k is None
+    dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}
     for role, names in roles.items():
         inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
@@ -384,7 +400,7 @@ def from_frame(
         numbers = classes if role in ("labels", "top_k") else codes
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)
     source = from_arrays(
-        **columns, covariate_names=layout.covariates or None, binary=binary,
+        **columns, covariate_names=layout.covariates or None,
         class_names=class_names if top_k is None else None, name=name, forecast=forecast, **rest,
     )  # fmt: skip
     reader.only(used, layout.step)

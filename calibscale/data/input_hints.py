@@ -7,24 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.data import percentages
+
 ARE_PROBABILITIES = (
     "%s: every row of the logits is in 0..1 and sums to 1: are these probabilities? If so, pass "
     "them as probabilities= (ingest --probabilities NAME)"
-)
-ARE_NEGATIVES = (
-    "%s: all known labels are 1; −1 means not yet known, and such rows are skipped; for labels "
-    "−1/+1 use 0/1"
-)
-OF_NAMES = (
-    "; if they are names of classes, pass class_names= in the order of the columns, such as "
-    "model.classes_"
 )
 SEVERAL = (
     "are these several labels per row? Pass binary=True, and group_by='label' to evaluate; if one "
     "of several right answers is enough, divide by their number in the row"
 )
 
-_SOME_ROWS, _PIECE = 4096, 2**20
+_SOME_ROWS = 4096
 
 
 def of_text(dtype: np.dtype) -> str:
@@ -61,8 +55,16 @@ def of_range(labels: Any, classes: int) -> str:
         if not -1 <= ignored < classes and (labels == ignored).any():
             return f"; if {ignored} means no label, pass ignore_index={ignored}, or store −1"
     labels = labels[labels >= 0]
-    from_one = len(labels) > 0 and labels.min() == 1 and labels.max() == classes
-    return "; counted from 1? subtract 1" * bool(from_one)
+    if classes == 2 and len(labels) and labels.min() == 0 and labels.max() > 1:
+        return (
+            "; if the probabilities are those of the predicted class, pass as labels whether it "
+            "was right"
+        )
+    if not len(labels) or labels.min() != 1 or labels.max() != classes:
+        return ""
+    if classes == 2:
+        return "; counted from 1? pass positive=2 (--positive 2)"
+    return f"; counted from 1? pass class_names=range(1, {classes + 1}) (--class-names 1,2,…)"
 
 
 def of_sums(sums: Any) -> str:
@@ -86,7 +88,7 @@ def of_probabilities(values: Any, binary: bool) -> str:
     """Hint for a finite row (K,) with a negative probability or a wrong sum."""
     total, largest = float(values.sum()), float(values.max())
     if values.min() >= 0 and ((2 < largest <= 100) if binary else abs(total - 100) <= 1):
-        return "; in percent? divide by 100"
+        return f"; in percent? {percentages.REMEDY}"
     if values.min() >= -0.01 and largest <= 1.01 and (binary or values.min() < 0):
         error = max(-float(values.min()), largest - 1.0)
         return f"; if this is rounding, clip it to 0..1, or pass {_tolerance(error)}"
@@ -103,13 +105,3 @@ def seem_probabilities(values: Any) -> bool:
     if not ((some >= 0) & (some <= 1)).all():
         return False
     return bool((abs(some.sum(axis=1, dtype=np.float64) - 1) <= 1e-3).all())
-
-
-def negatives_lost(labels: Any) -> bool:
-    """Whether all labels (n,) of two classes are 1 or −1, and both occur."""
-    seen: set[int] = set()
-    for start in range(0, labels.shape[0], _PIECE):
-        seen.update(np.unique(labels[start : start + _PIECE]).tolist())
-        if 0 in seen:
-            break
-    return seen == {-1, 1}

@@ -210,6 +210,8 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
                 rules, block.weights, i, block.start + i
             )
         return f"{name} is {block.weights[i]}, neither 0 nor in {LOWEST:g}..{HIGHEST:g}"
+    if block.start + i in block.faults:
+        return block.faults[block.start + i]
     if rules.forecast is not None:
         return rules.forecast.explained(reason, values, float(block.labels[i]))
     if reason == kernel_rows.BAD_SHARES:

@@ -7,7 +7,7 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, count
@@ -129,6 +129,53 @@ class ComputedRows(ABC):
     @abstractmethod
     def columns(self) -> tuple[Any, ...]:
         """Columns from which the rows are computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConvertedRows(ComputedRows):
+    """Rows of another array that are converted when they are read, and never held.
+
+    `convert` takes rows and the number of the first one; the results are of the type `dtype`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale.data.row_shards import ConvertedRows
+    >>> array = ConvertedRows(np.array([5, 90]), lambda rows, start: rows / 100, np.dtype(float))
+    >>> array.shape, array[1:2].tolist()
+    ((2,), [0.9])
+    """
+
+    array: Any
+    convert: Callable[[NDArray[Any], int], NDArray[Any]]
+    dtype: np.dtype
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        return (self.array,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, and shape of one row."""
+        return tuple(int(size) for size in self.array.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def chunks(self) -> Any:
+        """Chunks of the array; None for plain arrays."""
+        return getattr(self.array, "chunks", None)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(len(self))
+        converted = self.convert(read_rows(self.array, start, max(start, stop)), start)
+        return converted.astype(self.dtype, copy=False)
 
 
 def shards_of(array: Any) -> tuple[Any, ...]:

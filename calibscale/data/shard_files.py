@@ -60,9 +60,7 @@ def from_shards(
         source["labels"] = _in_memory(source["labels"])  # such as texts and booleans
     rows = [shard.shape[0] for shard in source[kind].shards]
     named = {"name": RowOrigins.of(shortened(found[kind], 1), found[kind], rows), **named}
-    single = len(source[kind].shape) == 1 or source[kind].shape[1] == 1
-    binary = single and forecast is None and "top_k" not in given
-    return from_arrays(**source, **held, forecast=forecast, binary=binary, **named)
+    return from_arrays(**source, **held, forecast=forecast, **named)
 
 
 def _in_memory(array: Any) -> Any:

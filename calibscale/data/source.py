@@ -129,7 +129,8 @@ class ArraySource:
     @property
     def in_order(self) -> bool:
         """Whether reading blocks in order is faster, as for columns of frames."""
-        return any(hasattr(c, "frame") for c in self._columns)
+        shards = (shard for column in self._columns for shard in shards_of(column))
+        return any(hasattr(shard, "frame") for shard in shards)
 
     def rules(self, on_invalid: str = "raise", tolerance: float | None = None) -> Rules:
         """Rules of validity of the rows.

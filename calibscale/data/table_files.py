@@ -12,13 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
 
-from calibscale.data.arrays import SourceOptions
+from calibscale.data.arrays import TableOptions
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.columns import check_files, filled, layouts_of, prefixed_columns
+from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
@@ -31,12 +31,6 @@ from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import MissingNameError, OptionError
 
-# columns of a role that is not named
-_USUAL = {
-    "labels": ("labels", "label", "y", "y_true", "target"),
-    "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p"),
-    "logits": ("logits", "logit"),
-}
 _Names = str | Sequence[str]
 
 
@@ -51,7 +45,7 @@ def from_file(
     covariates: Any = None,
     weights: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    **named: Unpack[SourceOptions],
+    **named: Unpack[TableOptions],
 ) -> ArraySource:
     """Describe predictions in a table file, or in several, which are read in batches of rows.
 
@@ -65,9 +59,10 @@ def from_file(
         Formats are those of `calibscale ingest`, of all files the same.  Files are read one after
         another: in a list in its order, else by name, and npy files by the numbers in their names,
         ``logits_2`` before ``logits_10``.
-    probabilities, logits, predictions, forecast, top_k, covariates, weights, class_names
-        See `from_frame`.  Default of probabilities and logits: the columns with a usual name, such
-        as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
+    probabilities, logits, predictions, forecast, top_k, covariates, weights
+    class_names, positive, ignore_index, percent, binary
+        See `from_frame` and `from_arrays`.  Default of probabilities and logits: the columns with a
+        usual name, such as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
     labels : str, optional
         Column of labels, see `from_frame`; empty where the label is not yet known.  Default: the
         only column with a usual name, such as ``label`` or ``y``.  Of npy files also the path of
@@ -136,13 +131,10 @@ def from_file(
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
         with _naming_options():
-            single = layouts_of(files, keys, False)[0].columns == 1
-            binary = single and forecast is None and "top_k" not in keys
             place = f"{folder}/table.zarr"
             ingest(
-                paths, place, keys=keys, binary=binary, on_invalid="keep",
-                storage_options=storage_options, **of,
-            )  # fmt: skip
+                paths, place, keys=keys, on_invalid="keep", storage_options=storage_options, **of
+            )
         source = replace(LogitStore.open(place).source, name=str(path), copied=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -249,7 +241,7 @@ def _usual(
 ) -> tuple[str, str]:
     """Role and columns of the only usual name; an OptionError lists the columns otherwise."""
     candidates = [
-        (role, name) for role in roles for name in _USUAL[role]
+        (role, name) for role in roles for name in USUAL[role]
         if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
     ]  # fmt: skip
     if len(candidates) != 1:

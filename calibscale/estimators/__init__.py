@@ -18,7 +18,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.errors import OptionError
-from calibscale.formatting import name_of, parse
+from calibscale.estimators.synonyms import SYNONYMS
+from calibscale.formatting import name_of, parse, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,6 +78,7 @@ SUMMARIES = {name: summary for name, (_, _, summary, _) in _ENTRIES.items()}
 BIASED = {name for name, (_, _, _, biased) in _ENTRIES.items() if biased}
 LOCAL = ("klce", "multicalibration")  # have no default covariates
 CLASSES = {kind: f"calibscale.estimators.{module}" for module, kind, _, _ in _ENTRIES.values()}
+_BY_PLAIN_NAME = {plain_name(name): name for name in _ENTRIES}
 CLASSES |= {"Estimator": "calibscale.estimators.base", "SKCE": "calibscale.estimators.skce"}
 
 
@@ -100,7 +102,8 @@ ESTIMATORS: Mapping[str, type[Estimator]] = _Kinds()
 def hint(name: Any, valid: Iterable[str]) -> str:
     """The valid name closest to a misspelt one, or else all of them."""
     valid = list(valid)
-    near = get_close_matches(str(name), valid, 1)
+    near = [each for each in valid if plain_name(each) == plain_name(name)]
+    near = near or get_close_matches(str(name), valid, 1)
     return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(valid) or 'none'}"
 
 
@@ -181,11 +184,42 @@ def settings_of(name: str) -> dict[str, Setting]:
     return settings | _FEATURES if "features" in settings else settings
 
 
+def named(name: Any) -> tuple[str, dict[str, Any]]:
+    """Name of the estimator that a name means, and the settings that it implies.
+
+    Names are compared without regard to case, ``-`` and ``_``; see `SYNONYMS` for other names.
+
+    Raises
+    ------
+    OptionError
+        If there is no such estimator; says what to use instead.
+
+    Examples
+    --------
+    >>> from calibscale.estimators import named
+    >>> named("smECE"), named("adaptive_ece")
+    (('smooth_ece', {}), ('ece', {'edges': 'equal-mass'}))
+    """
+    plain = plain_name(name)
+    if plain in _BY_PLAIN_NAME:
+        return _BY_PLAIN_NAME[plain], {}
+    meaning = SYNONYMS.get(plain)
+    if meaning is None:
+        meant = {key: text for key, text in SYNONYMS.items() if name_of(text) in ESTIMATORS}
+        meant |= _BY_PLAIN_NAME
+        near = get_close_matches(plain, _BY_PLAIN_NAME, 1) or get_close_matches(plain, meant, 1)
+        listed = "`calibscale estimators` lists all estimators"
+        meaning = f"did you mean {meant[near[0]]!r}?" if near else listed
+    elif name_of(meaning) in ESTIMATORS:
+        return parse(meaning)
+    raise OptionError(f"there is no estimator {name!r}; {meaning[0].lower()}{meaning[1:]}")
+
+
 def build(name: str, settings: Mapping[str, Any]) -> Estimator:
     """Estimator of a name; an OptionError if it or a setting is unknown, or a value impossible."""
-    if name not in ESTIMATORS:
-        raise OptionError(f"there is no estimator {name!r}; {hint(name, ESTIMATORS)}")
+    name, implied = named(name)
     known, values = settings_of(name), {}
+    settings = {**implied, **settings}
     for key, value in settings.items():
         if key not in known:
             raise OptionError(f"{name} has no setting {key!r}; {hint(key, known)}")

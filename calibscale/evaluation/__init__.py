@@ -17,7 +17,7 @@ from calibscale.data.levels import Level
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.crowded_bins import with_equal_mass
@@ -52,6 +52,7 @@ from calibscale.session import (
 )
 from calibscale.statistics import PassResult, States, Statistic
 from calibscale.statistics.bins import MASS, BinState, BinTable
+from calibscale.statistics.label_table import LabelTable, label_warnings
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 
 
@@ -186,12 +187,15 @@ def session_intervals(
 
 
 _FINGERPRINT = Fingerprint()
+_LABELS = LabelTable()
 
 
 def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = [_FINGERPRINT] * any(e.pairwise for e in run.fitting)
     needed += run.cluster_sums
+    if run.source.target == CLASSES:
+        needed.append(_LABELS)
     for e in run.fitting:
         grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
         needed += (*(grouped or e.needs), *e.counted, *(e.floor_statistics if floor else ()))
@@ -218,12 +222,17 @@ def evaluation_of(
             for e, name in zip(run.chosen, names, strict=True)
         )
     overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
+    table, names = result.groups[None].get(_LABELS), outcome["source"].get("class_names")
+    warnings: tuple[str, ...] = ()
+    if table is not None:
+        warnings = label_warnings(table.counts, outcome["n_unlabelled"], names)
     return Evaluation(
         estimates=overall,
         reliability=None if run.cluster_sums or run.rules.soft else drawn(overall),
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
         clusters=run.clusters(result),
+        warnings=warnings,
         **outcome,
     )
 

@@ -14,7 +14,15 @@ from calibscale import engine
 from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.call_hints import by_name
 from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.label_values import (
+    LabelValues,
+    distinct_values,
+    label_values,
+    pieces_of,
+    signs_error,
+)
 from calibscale.data.named_values import named_columns
 from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
@@ -29,6 +37,7 @@ from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, default_estimators, listed, resolved
 from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
+_NAME = "accumulated rows"  # of the source in messages
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
 _OTHER_BANDWIDTHS = (
     "the accumulators have bandwidths of their own first rows: set them, such as "
@@ -77,6 +86,9 @@ class Accumulator:
     first_row : int
         Number of the first row, on which intervals and certified bounds depend: another one in
         each process, such as ``rank * 10**9``.
+    positive, percent : optional
+        Label of the event of two classes, and whether probabilities are in percent, see
+        `from_arrays`.
     **rules
         on_invalid, tolerance: see `evaluate`.
 
@@ -117,7 +129,8 @@ class Accumulator:
         classes: int | Sequence[Any] | None = None, forecast: str | Forecast | None = None,
         covariate_names: Sequence[str] | None = None,
         categories: Mapping[str, Sequence[str]] | None = None, group_by: str | None = None,
-        interval: Resampling | str | bool | None = None, first_row: int = 0, **rules: Any,
+        interval: Resampling | str | bool | None = None, first_row: int = 0,
+        positive: Any = None, percent: bool = False, **rules: Any,
     ) -> None:  # fmt: skip
         one = (classes is None) != (forecast is None)
         require(one, "give exactly one of classes= and forecast=")
@@ -137,6 +150,7 @@ class Accumulator:
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
         self._interval = requested(interval)
+        self._positive, self._percent = positive, percent
         self._rules = {"on_invalid": "raise", "tolerance": None, **rules}
         self._imagined = self._bound(self._some_rows())  # refuses what no rows allow
         self.reset()
@@ -148,6 +162,8 @@ class Accumulator:
         """
         self._first_row = self._first_row if first_row is None else first_row
         self.rows, self._seconds = 0, 0.0
+        self._labels: LabelValues | None = None
+        self._label_keys: frozenset[str] = frozenset()  # of −1, 0 and 1 so far
         self._total, self._recent = _nothing(), _nothing()
         if not keep_bandwidths or self._scan is None:
             self._columns: dict[str, Any] = {"classes": self._classes}
@@ -163,6 +179,7 @@ class Accumulator:
 
     # ---------------------------------------------------------------- rows
 
+    @by_name("update(probabilities=p, labels=y)", leading=1)
     def update(
         self, *, probabilities: Any = None, logits: Any = None, predictions: Any = None,
         labels: Any, covariates: Any = None, weights: Any = None, ignore_index: int | None = None,
@@ -189,6 +206,7 @@ class Accumulator:
             At the first invalid row, or if lengths, shapes or types are impossible.
         """
         started = time.perf_counter()
+        labels, label_keys = self._known_labels(labels, ignore_index)
         shape = np.shape(logits if probabilities is None else probabilities)
         single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
         single &= top_k is None
@@ -202,11 +220,10 @@ class Accumulator:
         try:
             batch = from_arrays(
                 probabilities=probabilities, logits=logits, labels=labels, weights=weights,
-                ignore_index=ignore_index, covariates=covariates, covariate_names=names,
-                class_names=self._class_names, predictions=predictions, forecast=self._forecast,
-                top_k=top_k,
+                covariates=covariates, covariate_names=names, predictions=predictions,
+                forecast=self._forecast, name=_NAME, class_names=self._class_names, top_k=top_k,
                 binary=single and self._classes == 2 and self._forecast is None,
-                name="accumulated rows",
+                ignore_index=self._ignored(ignore_index), percent=self._percent,
             )  # fmt: skip
         except NoRowsError:
             return
@@ -215,7 +232,33 @@ class Accumulator:
         self._check(batch)
         self._add(batch.read(0, batch.rows, covariates=True))
         self.rows += batch.rows
+        self._label_keys |= label_keys
         self._seconds += time.perf_counter() - started
+
+    def _ignored(self, ignore_index: Any) -> Any:
+        """Labels that are not yet known.
+
+        A batch may have labels −1 and 1 alone, so that `compute` refuses these.
+        """
+        if self._forecast is not None or self._classes != 2:
+            return ignore_index
+        return (-1, *(ignore_index if isinstance(ignore_index, list | tuple) else (ignore_index,)))
+
+    def _known_labels(self, labels: Any, ignore_index: Any) -> tuple[Any, frozenset[str]]:
+        """Labels of a batch as classes, if `positive` declares these, and their first values."""
+        if self._forecast is not None or self._classes != 2:
+            return labels, frozenset()
+        values = as_numpy(labels, "labels")
+        if values.ndim != 1:
+            return labels, frozenset()
+        if self._positive is not None:
+            meaning = self._labels or label_values(
+                pieces_of(values), 2, _NAME, positive=self._positive, ignore_index=ignore_index
+            )
+            if len(meaning.codes) == 2:  # the other value has been seen
+                self._labels = meaning
+            return meaning.numbers(values, 0, f"row {{}} of {_NAME}".format), frozenset()
+        return labels, frozenset(distinct_values(values)) if ignore_index is None else frozenset()
 
     def merge(self, other: Accumulator) -> Self:
         """Add the rows of another accumulator with the same settings; return this one.
@@ -227,7 +270,8 @@ class Accumulator:
         OptionError
             If settings, columns or bandwidths differ, or with intervals if first rows do not.
         """
-        names = ("requested", "class_names", "classes", "forecast", "group_by", "interval", "rules")
+        names = ("requested", "class_names", "classes", "forecast", "group_by", "interval", "rules",
+                 "positive", "percent")  # fmt: skip
         if any(getattr(self, f"_{n}") != getattr(other, f"_{n}") for n in (*names, "categories")):
             raise OptionError("accumulators with different settings cannot be merged")
         if not other.rows:
@@ -251,6 +295,7 @@ class Accumulator:
         for block in other._blocks:
             self._add(block)
         self.rows = rows
+        self._label_keys |= other._label_keys
         self._seconds += other._seconds
         return self
 
@@ -265,6 +310,8 @@ class Accumulator:
         started = time.perf_counter() - self._seconds
         if not self.rows:
             raise NoRowsError("the accumulator has no rows; call update first")
+        if self._label_keys == {"-1", "1"}:
+            raise signs_error(_NAME)
         now = deepcopy(self)
         if now._scan is None:
             now._fix()

@@ -62,6 +62,17 @@ def name_of(label: str) -> str:
     return label.partition("(")[0]
 
 
+def plain_name(name: Any) -> str:
+    """Name in lower case without separators, by which names are compared.
+
+    Examples
+    --------
+    >>> plain_name("Smooth-ECE"), plain_name("smooth_ece")
+    ('smoothece', 'smoothece')
+    """
+    return re.sub(r"[\s_-]+", "", str(name)).lower()
+
+
 def parse(
     text: str, what: str = "an estimator", example: str = "ece(bins=10)"
 ) -> tuple[str, dict[str, Any]]:
@@ -70,15 +81,19 @@ def parse(
     An OptionError is raised if the text is not a name, or a name with settings in parentheses.
     """
     usage = f"is not {what}: write a name, or a name and its settings such as {example}"
+    name, bracket, settings = text.strip().partition("(")
+    if re.fullmatch(r"[A-Za-z][\w -]*", name):  # adaptive-ece is a name, not a difference
+        name = re.sub("[ -]+", "_", name.strip())
+    written = name + bracket + settings
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = ast.parse(written, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise OptionError(f"{text[:200]!r} {usage}") from None
     if isinstance(call, ast.Name):
         return call.id, {}
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise OptionError(f"{text[:200]!r} {usage}")
-    return call.func.id, {k.arg or "**": _setting(text.strip(), k.value) for k in call.keywords}
+    return call.func.id, {k.arg or "**": _setting(written, k.value) for k in call.keywords}
 
 
 def _setting(text: str, node: ast.expr) -> Any:

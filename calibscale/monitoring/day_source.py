@@ -23,7 +23,7 @@ from calibscale.data.store import as_source
 from calibscale.data.zarr_arrays import is_url, local_path, located, open_arrays
 from calibscale.errors import BinaryError, MissingNameError, NoRowsError, StoreError
 from calibscale.estimators import hint
-from calibscale.monitoring.job import Job
+from calibscale.monitoring.job import MEANING, Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
 
@@ -53,6 +53,8 @@ def mark(job: Job, day: str) -> str | None:
         raise StoreError(f"{where}: there are no predictions for {day}")
     settings = job.to_dict()
     del settings["source"]["path"]  # replaced by the names of the files
+    for key in MEANING - job.source.meaning.keys():  # marks of earlier versions have none of these
+        del settings["source"][key]
     test = settings["test"] or {}
     how = [settings["source"], None if test.get("keep") else test]
     return hashlib.sha256(repr([how, sorted(files)]).encode()).hexdigest()
@@ -73,8 +75,7 @@ def opened(
         except NoRowsError:
             source = None
         except BinaryError as error:
-            remedy = "; set binary = true if it is P(y = 1) or its log-odds" * (not error.declared)
-            _complain(job, ("source", "binary"), error.what + remedy)
+            _complain(job, ("source", "binary"), str(error))
         yield source
 
 
@@ -95,7 +96,7 @@ def _source(
         store=where, logits=columns.logits, probabilities=columns.probabilities,
         labels=columns.labels, covariates=covariates,
         covariate_names=columns.covariate_names, weights=columns.weights,
-        binary=job.source.binary, storage_options=_storage(job),
+        binary=job.source.binary, storage_options=_storage(job), **job.source.meaning,
     )  # fmt: skip
 
 
@@ -134,6 +135,7 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
         ingest(
             files, copy, keys=keys, binary=job.source.binary, progress=progress,
             storage_options=_storage(job), on_invalid="keep",  # the night raises or drops
+            **job.source.meaning,
         )  # fmt: skip
     except MissingNameError as error:
         _complain(job, ("source", "columns", error.role), error.what)

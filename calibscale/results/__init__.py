@@ -27,7 +27,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.formatting import name_of
+from calibscale.formatting import name_of, plain_name
 from calibscale.results.exported import Shown, Tabular
 
 # ---------------------------------------------------------------- declarations
@@ -448,6 +448,10 @@ class Labelled(Generic[_Part]):
         for form in self.forms:
             for known, part in zip(labels, self, strict=True):
                 if form(known) == label:
+                    return part
+        if self.parts[1] == "estimator":  # names of models differ in case
+            for known, part in zip(labels, self, strict=True):
+                if plain_name(name_of(known)) == plain_name(label):
                     return part
         raise KeyError(not_there(label, labels))
 

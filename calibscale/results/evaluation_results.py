@@ -225,6 +225,8 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
         Reliability diagram of the first binned error of one probability.
     clusters : Clusters or None
         Clusters of the rows, if requested.
+    warnings : tuple of str
+        Sentences about labels that look wrong: one class alone, or exchanged classes.
     groups : dict
         Estimates by value of the column ``group_by``.
     others : tuple of Evaluation
@@ -246,6 +248,7 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     estimates: Annotated[tuple[Estimate, ...], key("results")]
     reliability: Later[Diagram | None]
     clusters: Later[Omitted[Clusters | None]] = None
+    warnings: Later[Omitted[tuple[str, ...]]] = ()
     group_by: Hidden[str | None] = None
     groups: Hidden[dict[float, tuple[Estimate, ...]]] = field(default_factory=dict)
     others: Hidden[tuple[Evaluation, ...]] = ()

@@ -152,7 +152,7 @@ def test_evaluate__unsigned_labels_do_not_wrap_around(label):
         (1.25, r"is 1\.25, a probability above 1"),
         (-0.25, r"is -0\.25, a negative probability"),
         (1.001, r"1\.001, a .* above 1; if this is rounding, clip .* pass tolerance=0\.01 \("),
-        (97.0, r"97\.0, a probability above 1; in percent\? divide by 100"),
+        (97.0, r"97\.0, a probability above 1; in percent\? pass percent=True"),
         (np.nan, "missing"),
         (np.inf, "inf"),
     ],
@@ -194,7 +194,7 @@ def test_evaluate__unknown_settings_are_refused():
     ("factor", "says"),
     [
         (1.002, r"sum to 1 within 0\.002, .*: pass tolerance=0\.01 "),
-        (100, r"sum to 100, .*; in percent\? divide by 100"),
+        (100, r"sum to 100, .*; in percent\? pass percent=True"),
         (7, "sum to 7, .*; if these are logits, pass them as logits="),
         (0.5, r"0\.0001\. Fix"),
     ],
@@ -207,7 +207,9 @@ def test_evaluate__a_sum_that_is_not_one_gets_a_hint(factor, says):
 
 
 def test_evaluate__labels_counted_from_one_get_a_hint():
-    with pytest.raises(InvalidDataError, match=r"not yet known\); counted from 1\? subtract 1"):
+    with pytest.raises(
+        InvalidDataError, match=r"not yet known\); counted from 1\? pass class_names=range\(1, 4\)"
+    ):
         run(dict(logits=np.zeros((9, 3)), labels=np.arange(9) % 3 + 1))
 
 

@@ -39,15 +39,17 @@ def test_from_arrays__impossible_settings(given, says):
         (dict(logits=Z.astype(str), labels=Y), "must be numbers"),
         (dict(logits=Z[0, 0], labels=Y), r"must be \(rows, classes\)"),
         (dict(logits=Z[None], labels=Y), r"must be \(rows, classes\), not of shape \(1, 4, 3\)"),
-        (dict(logits=Z[:, :1], labels=Y), "pass binary=True"),
-        (dict(logits=Z[:, 0], labels=Y), "pass binary=True"),
         (dict(logits=Z, labels=Y, binary=True), r"binary is declared, but logits have shape"),
         (dict(logits=Z[:, :0], labels=Y), "logits"),
         (dict(logits=Z[:, :0], labels=Y, binary=True), "logits"),
-        (dict(logits=Z, labels=Y + 0.5), "labels must be integers .* row 0 is 0.5"),
-        (dict(logits=Z, labels=np.float16(Y + np.inf)), "labels must be integers .* row 0 is inf"),
-        (dict(logits=Z, labels=da.zeros(4)), "labels must be integers .* not float64; .*numpy.as"),
-        (dict(logits=Z, labels=Y.astype(str)), r"not <U21.*class_names= in the order"),
+        (
+            dict(logits=Z, labels=Y + 0.5),
+            r"row 0 of arrays: the label is 0\.5, not an integer 0",
+        ),
+        (
+            dict(logits=Z, labels=np.float16(Y + np.inf)),
+            r"row 0 of arrays: the label is inf, not an integer",
+        ),
         (dict(logits=Z, labels=Y[:3]), "4 rows of logits, but 3 of labels"),
         (dict(logits=Z, labels=Y[:, None]), r"labels must be \(4,\), not of shape \(4, 1\)$"),
         (dict(logits=Z, labels=np.eye(3, dtype=int)[Y]), r"one-hot\? .*\.argmax\(axis=1\)"),
@@ -62,7 +64,7 @@ def test_from_arrays__impossible_settings(given, says):
         ),
         (dict(logits=Z, labels=Y, covariates=np.ones((3, 1))), "but 3 of covariates"),
         (dict(logits=Z[:0], labels=Y[:0]), "there are no rows"),
-        (dict(logits=[], labels=[]), "logits"),
+        (dict(logits=[], labels=[]), "there are no rows"),
         (dict(logits=[[0.0, 1.0], [2.0]], labels=[0, 0]), "logits"),
         (dict(logits=None, probabilities=[["a", "b"]], labels=[0]), "probabilities must be num"),
     ],
@@ -97,7 +99,6 @@ def test_from_arrays__one_dimension_of_covariates_is_one_covariate(make):
         (dict(logits=np.eye(3)[Y], labels=Y), "are these probabilities"),
         (dict(logits=np.eye(3)[Y] + 0.01, labels=Y), None),
         (dict(probabilities=np.eye(3)[Y], labels=Y), None),
-        (dict(logits=Z[:, :2], labels=[1, -1, 1, -1]), "for labels −1/\\+1 use 0/1"),
         (dict(logits=Z[:, :2], labels=[1, -1, 0, -1]), None),
         (dict(logits=Z, labels=[1, -1, 1, -1]), None),
     ],
@@ -132,7 +133,9 @@ def test_from_arrays__texts_by_name():
         assert source.class_names == ("b", "a")
     numbers = from_arrays(logits=Z, labels=Y, class_names=["x", "y", "z"])
     assert numbers.describe()["class_names"] == ["x", "y", "z"]
-    with pytest.raises(InvalidDataError, match="the value of row 0 is 'b', which is not among 'a'"):
+    with pytest.raises(
+        InvalidDataError, match="row 0 of arrays: the label is 'b', which is not among 'a'"
+    ):
         from_arrays(logits=Z[:, :2], labels=texts, class_names=["a", "c"])
     with pytest.raises(OptionError, match="3 classes need 3 distinct names"):
         from_arrays(logits=Z, labels=Y, class_names=["x", "y", "x"])

@@ -198,7 +198,7 @@ def test_commands__take_tables(tmp_path, run):
     listed = run("test", path, "--probabilities", "p_cat,p_dog,p_eel", "--labels", "y", "-b", 9)
     assert (listed.code, "a.parquet" in listed.out) == (0, True)
     refused = run("evaluate", path, *named, "--binary")
-    assert (refused.code, "--binary applies to" in refused.err) == (2, True)
+    assert (refused.code, "binary is declared, but probabilities are 3" in refused.err) == (4, True)
     missing = run("evaluate", path, "--labels", "nope", "--probabilities", "p_")
     assert (missing.code, "the columns are: p_cat" in missing.err) == (2, True)
     audited = run(

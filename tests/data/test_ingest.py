@@ -53,17 +53,17 @@ def test_formats__keep_the_type_of_predictions(tmp_path, form, dtype):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_formats__take_one_column_only_if_binary(tmp_path, form):
+def test_formats__take_one_column_with_and_without_binary(tmp_path, form):
     data = rows(k=1)
     data["labels"] = np.arange(N) % 2
     files, keys = write(form, tmp_path, data)
-    with pytest.raises(InvalidDataError, match="--binary"):
-        ingest(files, tmp_path / "s.zarr", keys=keys)
-    assert not (tmp_path / "s.zarr").exists()
-    ingest(files, tmp_path / "s.zarr", keys=keys, binary=True)
-    assert_stored(tmp_path / "s.zarr", data)
+    # D12: one column needs no declaration, and may have one
+    for name, declared in (("s.zarr", {}), ("d.zarr", {"binary": True})):
+        ingest(files, tmp_path / name, keys=keys, **declared)
+        assert_stored(tmp_path / name, data)
+        assert LogitStore.open(tmp_path / name).binary
     wide, keys = write(form, tmp_path / "wide", rows())
-    with pytest.raises(InvalidDataError, match=r"3 columns .*binary is declared"):
+    with pytest.raises(InvalidDataError, match=r"binary is declared, but logits are 3 columns"):
         ingest(wide, tmp_path / "t.zarr", keys=keys, binary=True)
 
 
@@ -361,8 +361,9 @@ def test_ingest__interrupted_leaves_an_unfinished_store(tmp_path, monkeypatch):
 # D15: a repeated call said that "an earlier ingest was interrupted"
 def test_ingest__that_failed_leaves_nothing_and_repeats_its_cause(tmp_path):
     path, place = one_based(tmp_path), tmp_path / "s.zarr"
+    says = r"'labels' is 3, .*counted from 1\? pass class_names=range"
     for _ in range(2):
-        with pytest.raises(InvalidDataError, match=r"'labels' is 3, .*counted from 1\? subtract 1"):
+        with pytest.raises(InvalidDataError, match=says):
             ingest([path], place)
         assert sorted(os.listdir(tmp_path)) == [path.name]
     data = {"logits": np.zeros((3, 3)), "labels": np.arange(3)}

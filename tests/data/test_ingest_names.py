@@ -45,7 +45,8 @@ def test_labels__not_integers_in_range_are_refused(tmp_path, suffix, bad):
         write(file, logits=np.zeros((4, 2)), labels=labels)
     else:
         write_table(file, {"logits_0": np.zeros(4), "logits_1": np.zeros(4), "labels": labels})
-    says = rf"a\.{suffix}, {'line 4' if suffix == 'csv' else 'row 2'}: the label is {bad}"
+    shown = f"{bad:g}".replace("-", "−")
+    says = rf"a\.{suffix}, {'line 4' if suffix == 'csv' else 'row 2'}: the label is {shown}"
     if abs(bad) == 2:  # a number of a class that does not exist
         line = r" \(line 4\)" if suffix == "csv" else ""
         says = rf"row 2 of .*a\.{suffix}{line}: 'labels' is {bad:g}, outside 0\.\.1"
@@ -67,7 +68,7 @@ SURE = np.full((9, 2), 0.5)
 
 
 DOUBTFUL = {
-    "percent": ("probabilities", 100 * SURE, r"in percent\? divide by 100"),
+    "percent": ("probabilities", 100 * SURE, r"in percent\? pass percent=True"),
     "logits": (
         "probabilities",
         3 - 9 * SURE,
@@ -101,14 +102,27 @@ def test_logits__that_look_like_probabilities_log_one_warning(
 
 
 @pytest.mark.parametrize("labels", [[1, -1, 1, -1], [1, -1, 0, -1], [1, 1, 1, 1], [-1, -1, -1, -1]])
-def test_labels__of_minus_one_and_one_log_a_warning(tmp_path, monkeypatch, caplog, labels):
+def test_labels__of_minus_one_and_one_are_refused_before_a_store_exists(
+    tmp_path, monkeypatch, labels
+):
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 2)
     np.savez(tmp_path / "a.npz", logits=np.zeros(4), labels=labels)
+    given, place = [tmp_path / "a.npz"], tmp_path / "s.zarr"
+    if labels == [1, -1, 1, -1]:  # D6
+        with pytest.raises(
+            InvalidDataError, match=r"a\.npz: the labels are −1 and 1, .*--positive"
+        ):
+            ingest(given, place)
+        assert not place.exists()
+        ingest(given, place, positive=1)
+        assert stored(place)["labels"].tolist() == [1, 0, 1, 0]
+        ingest(given, place, ignore_index=-1, overwrite=True)
+        assert stored(place)["labels"].tolist() == labels
+        return
     with pytest.raises(KeyboardInterrupt):
-        ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", binary=True, progress=failing(1))
-    ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", binary=True)
-    warnings = [m for m in caplog.messages if "for labels −1/+1 use 0/1" in m]
-    assert len(warnings) == (labels == [1, -1, 1, -1])
+        ingest(given, place, progress=failing(1))
+    ingest(given, place)
+    assert stored(place)["labels"].tolist() == labels
 
 
 # ---------------------------------------------------------------- what is refused
@@ -192,15 +206,15 @@ def test_names__empty_cells_are_missing_and_not_yet_known(tmp_path):
 
 
 def test_names__mismatched_ones_are_an_error_with_a_remedy(tmp_path):
-    numbered = {"p0": [0.5, 0.5], "p1": [0.5, 0.5], "labels": ["no", "yes"]}
+    numbered = {"p0": [0.5, 0.5], "p1": [0.5, 0.5], "labels": ["cow", "yak"]}
     path = write_named("parquet", tmp_path, numbered)
     keys = {"probabilities": "p"}
-    with pytest.raises(OptionError, match=r"labels are text; name the classes .*--class-names"):
+    with pytest.raises(OptionError, match=r"texts, such as 'cow' and 'yak'; name .*--class-names"):
         ingest([path], tmp_path / "s.zarr", keys=keys)
-    with pytest.raises(InvalidDataError, match=r"row 1: 'labels' is 'yes', .* are: no, maybe"):
-        ingest([path], tmp_path / "s.zarr", keys=keys, class_names=["no", "maybe"])
-    ingest([path], tmp_path / "s.zarr", keys=keys, class_names=["no", "yes"], overwrite=True)
-    assert LogitStore.open(tmp_path / "s.zarr").class_names == ("no", "yes")
+    with pytest.raises(InvalidDataError, match=r"row 1: the label is 'yak', .* among 'cow', 'gnu'"):
+        ingest([path], tmp_path / "s.zarr", keys=keys, class_names=["cow", "gnu"])
+    ingest([path], tmp_path / "s.zarr", keys=keys, class_names=["cow", "yak"], overwrite=True)
+    assert LogitStore.open(tmp_path / "s.zarr").class_names == ("cow", "yak")
 
     struct = {"q": [{"cat": 0.5, "dog": 0.5}], "labels": [0]}
     path = write_named("parquet", tmp_path, struct)

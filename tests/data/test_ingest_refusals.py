@@ -101,15 +101,15 @@ def test_keys__of_no_role_are_refused(tmp_path):
 
 def test_kind__must_be_stated(tmp_path):
     p = np.full((4, 2), 0.5)
-    np.savez(tmp_path / "none.npz", p=p, labels=np.zeros(4, int))
-    np.savez(tmp_path / "both.npz", logits=p, probabilities=1 - p, labels=np.zeros(4, int))
-    with pytest.raises(OptionError, match=r"neither.*p, labels.*--probabilities NAME"):
+    np.savez(tmp_path / "none.npz", q=p, labels=np.zeros(4, int))
+    np.savez(tmp_path / "both.npz", logits=p, probabilities=p / 2, labels=np.zeros(4, int))
+    with pytest.raises(OptionError, match=r"neither.*q, labels.*--probabilities NAME"):
         ingest([tmp_path / "none.npz"], tmp_path / "s.zarr")
     with pytest.raises(OptionError, match=r"both.*--probabilities NAME"):
         ingest([tmp_path / "both.npz"], tmp_path / "s.zarr")
     with pytest.raises(OptionError, match="both"):
         ingest(
-            [tmp_path / "none.npz"], tmp_path / "s.zarr", keys={"logits": "p", "probabilities": "p"}
+            [tmp_path / "none.npz"], tmp_path / "s.zarr", keys={"logits": "q", "probabilities": "q"}
         )
     ingest([tmp_path / "both.npz"], tmp_path / "s.zarr", keys={"probabilities": "probabilities"})
     store = LogitStore.open(tmp_path / "s.zarr")
@@ -200,7 +200,9 @@ def test_arrays__not_numeric_are_refused(tmp_path):
         np.savez(tmp_path / "a.npz", **data)
         message = rf"{name} .*must be numbers, not text$"
         if name == "labels":
-            message = "the labels are text; name the classes .*--class-names"
+            data[name] = np.array(["cow", "yak", "gnu", "cow"])
+            np.savez(tmp_path / "a.npz", **data)
+            message = "the labels are texts, such as .*; name the classes .*--class-names"
         with pytest.raises(ValueError, match=message):
             ingest([tmp_path / "a.npz"], tmp_path / "s.zarr")
     write_table(tmp_path / "a.parquet", {"logits_0": ["a"], "logits_1": [1.0], "labels": [0]})

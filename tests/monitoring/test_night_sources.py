@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import shutil
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.errors import BinaryError
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.night import dry_run, night
 from tests.support.ten_nights import (
@@ -202,7 +200,6 @@ def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("binary = true\n", "", "2: source.binary: .* set binary = true if it is P"),
         ("{date}.csv", "{date}.npz", "5: source.binary: .* binary is declared"),
         (
             '"p"',
@@ -235,14 +232,6 @@ def test_files__that_are_not_as_the_job_says_name_its_keys(tmp_path, old, new, m
         night(job, day_name(0))
     assert re.search(rf"^{re.escape(str(job))}:{message}", str(caught.value))
     assert "--binary" not in str(caught.value)
-
-
-def test_binary_error__names_a_remedy_unless_binary_is_declared():
-    """Jobs have a remedy of their own, whatever the text of the error."""
-    error = pickle.loads(pickle.dumps(BinaryError("a.csv: 1 column", declared=False)))
-    assert (error.what, error.declared) == ("a.csv: 1 column", False)
-    assert "binary=True" in str(error)
-    assert str(BinaryError("a.csv: 3 columns", declared=True)) == "a.csv: 3 columns"
 
 
 def test_source__may_be_a_url(tmp_path):

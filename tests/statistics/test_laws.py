@@ -125,6 +125,7 @@ EXAMPLES = {
         "kde", "positive", (0.1, 0.5), views(_chunk().take(np.arange(10)), "positive")
     ),
     "LabelNoise": lambda cls: cls(),
+    "LabelTable": lambda cls: cls(),
     "LabelVariances": lambda cls: cls(BinCounts("positive", EDGES)),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls(0.9, 0.1),

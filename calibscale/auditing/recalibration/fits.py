@@ -180,8 +180,9 @@ class FittedRecalibration(RecalibrationResult):
         total = RowCounts()
         with store.writer() as writer:
             for block, counts in _valid(data, rules, progress):
-                _, values, labels, weights, covariates, _ = block
-                writer.append(values, labels, covariates=covariates, weights=weights)
+                writer.append(
+                    block.values, block.labels, covariates=block.covariates, weights=block.weights
+                )
                 total += counts
             if total.dropped:
                 writer.note("dropped", total.dropped)

@@ -11,16 +11,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from calibscale.data import input_hints
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.ingest.batch_rules import BatchRules
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import (
+    Meaning,
     agree,
     batches,
     categories_of,
     check_files,
+    check_names_of_top_k,
     filled,
+    labels_in,
     layouts_of,
 )
 from calibscale.data.ingest.folders import input_files
@@ -28,6 +30,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
 from calibscale.data.invalid_rows import nothing_left
+from calibscale.data.label_values import label_values
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import located
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
@@ -60,6 +63,9 @@ class IngestReport(Declared):
 
 
 class _StoreSettings(TypedDict, total=False):
+    positive: Any
+    ignore_index: Any
+    percent: bool
     provenance: dict[str, Any] | None
     overwrite: bool
     storage_options: Mapping[str, Any] | None
@@ -98,13 +104,16 @@ def ingest(
         For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
         that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
     binary : bool
-        Whether the predictions are one column, P(y = 1) or its log-odds.
+        Declares that the predictions are one column, P(y = 1) or its log-odds; otherwise inferred.
     forecast : str or Forecast, optional
         Kind of predictive distributions, such as ``normal`` or ``quantiles(levels=[0.1, 0.9])``,
         see `from_arrays`.  Labels are then numbers; empty or null means "not yet known".
     class_names : K names, optional
         Names of the classes in the order of the columns, to which text labels refer; default: the
         endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
+    positive, ignore_index, percent : optional
+        Meaning of labels and probabilities, see `from_arrays`; labels that are −1 and 1 need
+        `positive` or `ignore_index`.
     dtype : float16, float32 or float64, optional
         Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl and
         for numbers without fractions of forecasts.
@@ -147,8 +156,8 @@ def ingest(
 
     An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
     boolean covariates become numbers, and the store keeps their sorted names.  A warning is logged
-    if logits look like probabilities, or if all labels are −1 or 1.  With ``on_invalid="drop"``,
-    a resumed run reads all rows again and counts all that are dropped.
+    if logits look like probabilities.  With ``on_invalid="drop"``, a resumed run reads all rows
+    again and counts all that are dropped.
 
     Examples
     --------
@@ -171,10 +180,26 @@ def ingest(
         require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
         keys, kind = {"predictions": "predictions", **keys}, forecast_of(forecast)
     role_of(kind, predictions=keys.get("predictions"))
+    percent = bool(settings.get("percent"))
+    require(not percent or kind is None, "forecast= has no percent=")
     check_files(inputs)
-    layouts = filled(layouts_of(inputs, keys, binary))
-    first, stored = agree(layouts, binary, dtype, class_names, kind)
-    class_names = class_names or first.class_names
+    layouts = filled(layouts_of(inputs, keys, binary, percent=percent))
+    first, stored = agree(layouts, binary, dtype, kind, percent=percent)
+    require(not percent or first.kind == "probabilities", "percent= needs probabilities")
+    top_k = "top_k" in first.roles  # the store has a further class, of the rest
+    binary = kind is None and first.columns == 1 and not top_k
+    classes, labels = 2 if binary else first.columns + top_k, None
+    declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
+    if top_k:
+        class_names = class_names or first.class_names
+        check_names_of_top_k(layouts, class_names)
+    elif kind is None:
+        names = class_names or (first.class_names if declared["positive"] is None else None)
+        labels = label_values(
+            lambda: labels_in(layouts), classes, first.file, several=not binary,
+            class_names=names, **declared,
+        )  # fmt: skip
+        class_names = labels.names
     categories = categories_of(layouts)
     counts = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(counts) if len(counts) == len(layouts) else None
@@ -186,10 +211,11 @@ def ingest(
     note["class_names"] = None if class_names is None else list(class_names)
     if on_invalid == "drop":  # otherwise a store has all rows, as those of earlier versions do
         note |= {"on_invalid": on_invalid, "tolerance": tolerance}
+    note |= {option: value for option, value in declared.items() if value is not None}
+    if percent:
+        note["percent"] = True
     columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
-    top_k = "top_k" in first.roles  # the store has a further class, of the rest
     if kind is None:
-        classes = 2 if binary else first.columns + top_k
         columns = {"classes": classes, "kind": first.kind, "binary": binary}
     else:
         note["forecast"] = repr(kind)
@@ -229,18 +255,16 @@ def ingest(
         )
     before = store.rows
     if not store.finished:
-        names_of = (class_names or (), categories, kind or store.classes)
+        meaning = Meaning(categories, labels, kind or store.classes, percent, class_names or ())
         try:
             with reporting(progress, "ingesting", "rows") as report:
-                before = _copied(store, layouts, rules, names_of, report, total)
+                before = _copied(store, layouts, rules, meaning, report, total)
         except (InvalidDataError, OptionError) as error:
             # repeated with better files or settings, this call starts anew and tells the true cause
             if not _unreachable(error, inputs):
                 with suppress(StoreError):
                     store.remove_unfinished()
             raise
-        if store.rows and store.classes == 2 and input_hints.negatives_lost(store.source.labels):
-            _log.warning(input_hints.ARE_NEGATIVES, url)
     added, dropped = store.rows - before, store.notes.get("dropped", {})
     return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)), dropped)
 
@@ -249,7 +273,7 @@ def _copied(
     store: LogitStore,
     layouts: Sequence[ColumnLayout],
     rules: BatchRules,
-    names_of: tuple[Sequence[str], Mapping[str, Sequence[str]], int | Forecast],
+    meaning: Meaning,
     report: Callable[[int, int | None], None] | None,
     total: int | None,
 ) -> int:
@@ -258,7 +282,7 @@ def _copied(
         before = store.rows  # read again under the lock
         # rows that are dropped are not in the store, which hides how far an earlier run has read
         done, there = (0, before) if rules.on_invalid == "drop" else (before, 0)
-        for batch in batches(layouts, store.dtype, *names_of, done):
+        for batch in batches(layouts, store.dtype, meaning, done):
             kept = rules.kept(batch)
             done += len(batch.labels)
             repeated = min(there, len(kept.labels))

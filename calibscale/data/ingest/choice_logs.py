@@ -58,8 +58,25 @@ def _fields(present: set[str], keys: Mapping[str, str]) -> list[tuple[str, str, 
     return [(role, member, names[role]) for role, member in members.items() if member in present]
 
 
+def _letter(label: str) -> int | None:
+    """Position of a choice by its letter, such as ``B`` or ``(b)``; None for other texts."""
+    letter = label.strip().strip("().").upper()
+    return ord(letter) - ord("A") if len(letter) == 1 and "A" <= letter <= "Z" else None
+
+
+def _position(label: str, choices: list[Any]) -> int:
+    """Position of the right choice by its text, or else by its letter or number."""
+    if choices.count(label) == 1:
+        return choices.index(label)
+    letter, number = _letter(label), label.strip()
+    position = int(number) if number.isdecimal() else letter
+    if position is None or position >= len(choices) or label in choices:
+        raise ValueError(f"{label[:60]!r} is not one of its choices")
+    return position
+
+
 class ChoicesFile(JsonLinesFile):
-    """Reader of questions: lists of scores, and labels that are numbers or texts among `choices`.
+    """Reader of questions: lists of scores, and labels among `choices`: numbers, texts, letters.
 
     The column ``choices`` is their number.  Choices that a question does not have, but others
     have, are choices of probability 0.
@@ -92,9 +109,9 @@ class ChoicesFile(JsonLinesFile):
             if len(choices) != len(values):
                 raise ValueError(f"{len(values)} {scores}, but {len(choices)} choices")
             if isinstance(label, str):
-                if choices.count(label) != 1:
-                    raise ValueError(f"{label[:60]!r} is not one of its choices")
-                label = choices.index(label)
+                label = _position(label, choices)
+        elif isinstance(label, str) and (_letter(label) or 0) >= len(values):
+            raise ValueError(f"the label is {label!r}, but there are {len(values)} choices")
         if isinstance(label, int | float) and label >= len(values):
             raise ValueError(f"the label is {label}, but there are {len(values)} choices, from 0")
         row |= {scores_name: self._padded(values), labels_name: label, "choices": len(values)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import input_hints
+from calibscale.data import input_hints, percentages
 from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.agreement import check_agreement, layouts_like_first
 from calibscale.data.ingest.column_layout import ColumnLayout
@@ -31,6 +31,8 @@ from calibscale.data.ingest.readers import (
     pickled,
     reading,
 )
+from calibscale.data.label_values import LabelValues
+from calibscale.data.missing import as_floats
 from calibscale.data.named_values import FLAGS
 from calibscale.data.row_origins import place_in
 from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
@@ -46,6 +48,13 @@ from calibscale.errors import (
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
+# columns of a role that is not named; log-probabilities of all classes are logits
+USUAL = {
+    "labels": ("labels", "label", "y", "y_true", "target", "answer"),
+    "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p"),
+    "logits": ("logits", "logit", "logprobs", "log_probs"),
+}
+_LOG_PROBABILITIES = USUAL["logits"][2:]
 _MAX_CATEGORIES = 10_000  # of a covariate
 
 
@@ -74,7 +83,7 @@ class Batch(NamedTuple):
 
 
 def layouts_of(
-    files: Sequence[InputFile], keys: dict[str, str], binary: bool
+    files: Sequence[InputFile], keys: dict[str, str], binary: bool, *, percent: bool = False
 ) -> list[ColumnLayout]:
     """Check files, and find the columns of each role."""
     if unknown := sorted(set(keys) - set(_ROLES)):
@@ -85,10 +94,10 @@ def layouts_of(
         if shards is not None and len(next(iter(shards.values()))) > 1:
             reader = cache(partial(shard_reader, shards))
             roles = columns_of(shards)
-            return [layout_of(shortened(files), reader, keys, binary, roles)]
+            return [layout_of(shortened(files), reader, keys, binary, roles, percent=percent)]
         keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
         names = ", ".join(map(str, files))
-        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary)
+        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary, percent=percent)
         if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
             raise OptionError(
                 f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
@@ -97,7 +106,7 @@ def layouts_of(
         return [layout]
 
     def describe(file: str, open_reader: Callable[[], Reader]) -> ColumnLayout:
-        return layout_of(file, open_reader, keys, binary)
+        return layout_of(file, open_reader, keys, binary, percent=percent)
 
     readers = [reader_of(file, keys) for file in files]
     return layouts_like_first(describe, [str(file) for file in files], readers)
@@ -125,22 +134,31 @@ def layout_of(
     keys: dict[str, str],
     binary: bool,
     roles: dict[str, tuple[str, ...]] | None = None,
+    *,
+    percent: bool = False,
 ) -> ColumnLayout:
-    """Check the columns of the roles, by default those that `keys` name, and describe them."""
+    """Check the columns of the roles, by default those that `keys` name, and describe them.
+
+    Probabilities in `percent` may be texts.
+    """
     with reading(file):
         reader = open_reader()
         roles = _roles(file, reader, keys, binary) if roles is None else {**roles}
         columns = {name: reader.column(name) for name in chain(*roles.values())}
         heading = roles.pop("covariate_names", None)
         kind, *_ = roles
+        _refuse_log_probability(file, kind, [columns[name] for name in roles[kind]], roles[kind])
         rows = columns[roles[kind][0]].rows
         for role, names in roles.items():
             for name in names:
                 column, what = columns[name], f"{file}: {role} ({name!r})"
                 of_classes = role in ("labels", "top_k") and kind in KINDS
                 texts_fit = of_classes or (role == "covariates" and not heading)
+                texts_fit |= percent and role == "probabilities"
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
                     hint = input_hints.of_text(column.dtype) * (role == "covariates")
+                    if role == "probabilities":
+                        hint = _first_text(reader, name)
                     given = "text" if column.dtype.kind in "OU" else column.dtype
                     raise InvalidDataError(f"{what} must be numbers, not {given}{hint}")
                 if len(column.shape) > (role in (kind, "covariates", "top_k")):
@@ -191,6 +209,24 @@ def layout_of(
         )
 
 
+def _refuse_log_probability(
+    file: str, kind: str, columns: Sequence[InputColumn], names: tuple[str, ...]
+) -> None:
+    """Raise an OptionError for one column of log-probabilities, which are no log-odds."""
+    single = kind == "logits" and len(names) == 1 and not columns[0].shape
+    if single and names[0] in _LOG_PROBABILITIES:
+        raise OptionError(
+            f"{file}: {names[0]!r} is one column of log-probabilities, and not of log-odds; store "
+            "exp of it, and name it with --probabilities NAME (probabilities=)"
+        )
+
+
+def _first_text(reader: Reader, name: str) -> str:
+    """Hint that shows the first text of a column of probabilities."""
+    part = next(reader.parts([name], 0, BATCH_ROWS), None)
+    return "" if part is None else percentages.of_texts(part.columns[name])
+
+
 def _is_text(column: InputColumn) -> bool:
     return column.dtype.kind in "OU" and not column.shape
 
@@ -217,7 +253,13 @@ def _roles(
     """Columns of each role; the role of the predictions comes first."""
 
     def columns_of(role: str) -> tuple[str, ...]:
-        name = keys.get(role, role)
+        found = named(role, keys.get(role, role))
+        if found or role in keys or role not in USUAL:
+            return found
+        usual = [columns for name in USUAL[role] if (columns := named(role, name))]
+        return usual[0] if len(usual) == 1 else ()
+
+    def named(role: str, name: str) -> tuple[str, ...]:
         single = (name,) if name in reader.names else ()
         several = tuple(name.split(",")) if set(name.split(",")) <= set(reader.names) else ()
         of_rows = single and (binary or ranked or reader.column(name).shape)
@@ -232,11 +274,12 @@ def _roles(
     others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
     others |= set(getattr(reader, "partition", ()))  # of folders, which hold no predictions
     listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
-    kinds = [k for k in PREDICTIONS if k in keys] or [k for k in KINDS if columns_of(k)]
+    kinds = [k for k in PREDICTIONS if k in keys]
+    kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
-        named = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
+        both = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
         raise OptionError(
-            f"{file}: {named} are named; the file has {listed}. Name the predictions with either "
+            f"{file}: {both} are named; the file has {listed}. Name the predictions with either "
             "--logits NAME or --probabilities NAME (keys=)"
         )
     others_of = [role for role in _COLUMNS if role != "top_k" or ranked]
@@ -290,31 +333,31 @@ def filled(layouts: Sequence[ColumnLayout]) -> list[ColumnLayout]:
 
 
 def agree(
-    layouts: Sequence[ColumnLayout], binary: bool, dtype: Any, class_names: Sequence[str] | None,
+    layouts: Sequence[ColumnLayout],
+    binary: bool,
+    dtype: Any,
     forecast: Forecast | None = None,
-) -> tuple[ColumnLayout, np.dtype]:  # fmt: skip
+    *,
+    percent: bool = False,
+) -> tuple[ColumnLayout, np.dtype]:
     """Check that layouts agree; return the first and the type to store."""
     first, least = layouts[0], [] if forecast is None else [np.float32]
-    class_names = class_names or first.class_names
+    if percent:
+        dtype = dtype or percentages.SHARES
     for layout in layouts:
         file, kind = layout.file, layout.kind
         if forecast is not None:
             forecast.check_columns(layout.columns, file)
-        elif "top_k" not in layout.roles and binary != (layout.columns == 1):
-            what = f"{file}: {layout.columns} columns of {kind}"
-            raise BinaryError(what + ", although binary is declared" * binary, declared=binary)
+        elif binary and layout.columns != 1:
+            raise BinaryError(
+                f"{file}: binary is declared, but {kind} are {layout.columns} columns"
+            )
         exact = layout.dtype.kind != "f" and forecast is None
         if dtype is None and (exact or layout.dtype.itemsize > 8):
             raise InvalidDataError(
                 f"{file}: {kind} are {layout.dtype}; choose the type to store (dtype=)"
             )
     check_agreement(layouts)
-    of_classes = {*first.roles["labels"], *first.roles.get("top_k", ())}
-    if class_names is None and any(of_classes.intersection(one.texts) for one in layouts):
-        raise OptionError(
-            f"{first.file}: the labels are text; name the classes in the order of their columns "
-            "with --class-names A,B,… (class_names=)"
-        )
     try:
         return first, np.dtype(dtype or np.result_type(*least, *(each.dtype for each in layouts)))
     except TypeError as error:
@@ -351,20 +394,52 @@ def _add_texts(texts: set[str], found: Iterable[Any], name: str, layout: ColumnL
         )
 
 
+def labels_in(layouts: Sequence[ColumnLayout]) -> Iterator[NDArray[Any]]:
+    """Labels of all files as they are, in pieces."""
+    for layout in layouts:
+        (name,) = layout.roles["labels"]
+        with reading(layout.file):
+            for part in layout.reader().parts([name], 0, layout.step):
+                if len(part.columns[name]):
+                    yield as_floats(part.columns[name])
+
+
+class Meaning(NamedTuple):
+    """Meaning of the columns of files: of texts among covariates, labels, and predictions.
+
+    `labels` is None for forecasts, and `classes` then the forecast; it is None with the k most
+    probable classes, too, which are numbers or `class_names` like the labels.
+    """
+
+    categories: Mapping[str, Sequence[str]]
+    labels: LabelValues | None
+    classes: int | Forecast
+    percent: bool = False
+    class_names: Sequence[str] = ()
+
+
+def check_names_of_top_k(
+    layouts: Sequence[ColumnLayout], class_names: Sequence[str] | None
+) -> None:
+    """Raise an error if the k most probable classes are texts, and the classes have no names."""
+    first = layouts[0]
+    of_classes = {*first.roles["labels"], *first.roles["top_k"]}
+    if class_names is None and any(of_classes.intersection(one.texts) for one in layouts):
+        raise OptionError(
+            f"{first.file}: the labels are text; name the classes in the order of their columns "
+            "with --class-names A,B,… (class_names=)"
+        )
+
+
 def batches(
-    layouts: Sequence[ColumnLayout],
-    dtype: np.dtype,
-    class_names: Sequence[str],
-    categories: Mapping[str, Sequence[str]],
-    classes: int | Forecast,
-    skip: int,
+    layouts: Sequence[ColumnLayout], dtype: np.dtype, meaning: Meaning, skip: int
 ) -> Iterator[Batch]:
-    """Rows of all files after the first `skip`, in batches; `classes` is K, or the forecast.
+    """Rows of all files after the first `skip`, in batches.
 
     Integer labels may be no classes, and other values may be missing.
     """
-    codes = {name: numbers_of(names) for name, names in categories.items()}
-    labels = numbers_of(class_names)
+    codes = {name: numbers_of(names) for name, names in meaning.categories.items()}
+    classes = numbers_of(meaning.class_names)
     for layout in layouts:
         end, roles = layout.rows or 0, layout.roles
         used = list(dict.fromkeys(chain(*roles.values())))
@@ -372,22 +447,27 @@ def batches(
             for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
                 for role, names in roles.items():
-                    of_classes = role in ("labels", "top_k")
-                    numbers = dict.fromkeys(names, labels) if of_classes else codes
+                    # with top_k, labels and columns are numbers of the classes
+                    if role == "top_k" or (role == "labels" and "top_k" in roles):
+                        numbers = dict.fromkeys(names, classes)
+                    else:
+                        numbers = codes if role == "covariates" else {}
                     each = [coded(layout.file, part, name, numbers.get(name)) for name in names]
                     columns[role] = np.column_stack(each)
                 covariates, weights = columns.get("covariates"), columns.get("weights")
-                values = _cast(layout.file, columns[layout.kind], dtype)
+                values = columns[layout.kind]
+                if meaning.percent:
+                    values = percentages.shares(values, part.start, layout.file)
+                values = _cast(layout.file, values, dtype)
+                labels = _labels(layout.file, part, columns["labels"][:, 0], meaning)
                 top_k = columns.get("top_k")
-                most = classes if top_k is None else None
-                numbers_of_labels = _labels(layout.file, part, columns["labels"][:, 0], most)
                 if top_k is not None:
                     tolerance = sum_tolerance(values, 0.0)
                     values = joined_with_rest(values, top_k, tolerance, layout.file, part.start)
-                    numbers_of_labels = positions(numbers_of_labels, top_k).astype(np.int32)
+                    labels = positions(labels, top_k).astype(np.int32)
                 batch = Batch(
                     values,
-                    numbers_of_labels,
+                    labels,
                     None if covariates is None else covariates.astype(np.float64),
                     None if weights is None else weights[:, 0].astype(np.float64),
                     layout.file,
@@ -438,12 +518,19 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
         raise InvalidDataError(f"{file}: predictions are too large for {dtype}") from error
 
 
-def _labels(
-    file: str, part: InputPart, labels: NDArray[Any], classes: int | Forecast | None
-) -> NDArray[Any]:
-    """Labels of the store; `classes` is None if they may be any class."""
-    if isinstance(classes, Forecast):
-        return classes.checked(labels, lambda i: _place(file, part, i), part.start)
+def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) -> NDArray[Any]:
+    """Labels of a part for the store; an InvalidDataError names the line of an impossible one.
+
+    Integers that are no classes are left to the rules of rows.
+    """
+
+    def place(row: int) -> str:
+        return _place(file, part, row - part.start)
+
+    if isinstance(meaning.classes, Forecast):
+        return meaning.classes.checked(labels, lambda i: place(part.start + i), part.start)
+    if meaning.labels is not None and not meaning.labels.keeps(labels.dtype):
+        labels = meaning.labels.numbers(labels, part.start, place)
     wrong = (labels < -(2**31)) | (labels >= 2**31)  # the store has no room for these
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
@@ -451,10 +538,8 @@ def _labels(
     if wrong.any():
         i = int(np.argmax(wrong))
         raise InvalidDataError(
-            f"{_place(file, part, i)}: the label is {labels[i]}, not an integer "
-            + ("from 0" if classes is None else f"0..{classes - 1}")
-            + " (−1 or empty: not yet known)"
-            + ("" if classes is None else input_hints.of_range(labels, classes)),
+            f"{place(part.start + i)}: the label is {labels[i]}, not an integer from 0 (−1 or "
+            "empty: not yet known)",
             part.start + i,
         )
     return labels.astype(np.int32)

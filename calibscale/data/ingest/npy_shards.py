@@ -25,7 +25,7 @@ _USUAL = {
     "covariates": ("covariates",),
     "covariate_names": ("covariate_names",),
     "weights": ("weights",),
-    "logits": ("logits", "logit"),
+    "logits": ("logits", "logit", "logprobs", "log_probs"),
     "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p"),
     "predictions": ("predictions",),
 }

@@ -26,6 +26,8 @@ from calibscale.monitoring.ledger import Ledger
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
 _PLACES = ("date", "model", "name")
 _KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
+# keys that declare the meaning of labels and probabilities
+MEANING = {"class_names", "positive", "ignore_index", "percent"}
 _NAME_BYTES = 200  # in a part of a path; file systems allow 255
 
 
@@ -154,9 +156,21 @@ class Source:
     format: Literal["store", "files", "zarr"] = "store"
     columns: Columns | None = None
     binary: bool = False
+    class_names: Annotated[tuple[Text, ...], Unique, Field(min_length=2)] | None = None
+    positive: int | float | bool | Text | None = None
+    ignore_index: int | Text | None = None
+    percent: bool = False
     on_invalid: Literal["raise", "drop"] = "raise"
     tolerance: Annotated[float | None, Field(gt=0, lt=1)] = None
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """Options that declare the meaning of labels and probabilities, as far as they are set."""
+        options = {key: getattr(self, key) for key in sorted(MEANING)}
+        if not self.percent:
+            del options["percent"]
+        return {key: value for key, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)

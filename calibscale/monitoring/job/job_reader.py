@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, hint, shown
+from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
 from calibscale.monitoring.job import Job, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
@@ -85,9 +85,10 @@ def _source(job: Job, problems: Problems) -> None:
         what = "every day would read the same data; put {date} where the path contains the day"
         problems.add(("source", "path"), what)
     if source.format == "store":
-        for key, present in (("columns", columns is not None), ("binary", source.binary)):
-            if present:
-                problems.add(("source", key), "only for other formats; a store records it itself")
+        present = {"columns": columns is not None, "binary": source.binary}
+        present |= dict.fromkeys(source.meaning, True)
+        for key in (key for key, given in present.items() if given):
+            problems.add(("source", key), "only for other formats; a store records it itself")
         return
     if columns is None:
         problems.add(
@@ -338,12 +339,41 @@ def _short_forms(tables: dict[str, Any], path: Path) -> None:
         tables["estimators"] = [
             {"name": e} if isinstance(e, str) else e for e in tables["estimators"]
         ]
+    _plain_names(tables)
     if tables.get("alarms") is False:
         tables["alarms"] = None
     elif tables.get("alarms") is True:
         del tables["alarms"]
 
 
+def _plain_names(tables: dict[str, Any]) -> None:
+    """Write names of estimators outside of `estimators` as the registry has them."""
+    for name, keys in _ESTIMATOR_KEYS.items():
+        found = tables.get(name)
+        listed = found if isinstance(found, list) else [found]
+        for each in (table for table in listed if isinstance(table, dict)):
+            for key in keys:
+                value = each.get(key)
+                if isinstance(value, str):
+                    each[key] = _registered(value)
+                elif isinstance(value, list):
+                    each[key] = [_registered(v) if isinstance(v, str) else v for v in value]
+
+
+def _registered(name: str) -> str:
+    """Name of an estimator as the registry has it; unknown names as they are."""
+    try:
+        registered, implied = named(name)
+    except OptionError:
+        return name
+    return name if implied else registered
+
+
+# keys of tables that name estimators of the job
+_ESTIMATOR_KEYS = {
+    "test": ("statistics",), "alarms": ("tests",), "ranking": ("by",),
+    "thresholds": ("estimator", "test", "drift"),
+}  # fmt: skip
 _ADAPTER = TypeAdapter(Job)
 _STAND_INS: dict[Any, Any] = {"source": {"path": "{date}"}, "estimators": []}
 _KINDS = {

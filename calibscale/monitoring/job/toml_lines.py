@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, LOCAL, Setting, build, hint, settings_of, shown
+from calibscale.estimators import ESTIMATORS, LOCAL, Setting, build, hint, named, settings_of, shown
 from calibscale.estimators.base import Estimator
 from calibscale.formatting import parse
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
@@ -312,10 +312,16 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             problems.add(where, str(error))
             return table
         given = {stored_name(key): value for key, value in settings.items()}
-    if not isinstance(name, str) or name not in ESTIMATORS:
+    if not isinstance(name, str):
         what = "name: missing" if name is None else f"there is no estimator {shown(name)}"
         problems.add(where, f"{what}; {hint(name, ESTIMATORS)}")
         return table
+    try:
+        name, implied = named(name)
+    except OptionError as error:
+        problems.add(where, str(error))
+        return table
+    given = {**{stored_name(key): value for key, value in implied.items()}, **given}
     permitted = allowed(name)
     settings = {key: setting.default for key, setting in permitted.items()}
     if "seed" in settings:

@@ -59,6 +59,7 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
             ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
             [e["estimator"] for e in every], doc.estimator_notes(every),
         ),
+        reasons=tuple(result.get("warnings") or ()),
     )  # fmt: skip
 
 

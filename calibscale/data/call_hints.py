@@ -1,0 +1,99 @@
+"""Sentences with the right call for arguments in the wrong place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from calibscale.errors import OptionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FIRST_VALUES = 10_000  # that tell labels from probabilities
+
+
+def by_name(call: str, leading: int = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of a function whose arguments have names, such as ``from_arrays``.
+
+    `call` is the right call, and `leading` the number of arguments, such as ``self``, that have no
+    names in it.
+    """
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = args[leading:]
+            if given:
+                name = call.partition("(")[0]
+                raise OptionError(f"{name} takes its arguments by name: {call}{_order(given)}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorated
+
+
+def _order(arrays: tuple[Any, ...]) -> str:
+    """Clause that tells labels from probabilities, if two arrays are these."""
+    if len(arrays) != 2:
+        return ""
+    labels = [seem_labels(array) for array in arrays]
+    if labels == [True, False]:
+        return ", where the first of your arguments are the labels"
+    if labels == [False, True]:
+        return ", where the second of your arguments are the labels"
+    return ""
+
+
+def is_arrays(value: Any) -> bool:
+    """Whether a value in place of a source is an array, a tensor, a data frame, or a list."""
+    if isinstance(value, str | bytes | Path) or value is None:
+        return False
+    if isinstance(value, list | tuple):
+        return True
+    return any(hasattr(value, name) for name in ("__array__", "__dlpack__", "__arrow_c_stream__"))
+
+
+def need_source(function: str, value: Any) -> None:
+    """Raise an OptionError with the right call if arrays are passed in place of a source."""
+    if not is_arrays(value):
+        return
+    if hasattr(value, "columns"):
+        raise OptionError(
+            f"{function} takes a source of predictions and labels, not a data frame: "
+            f"{function}(calibscale.from_frame(frame, probabilities='p_', labels='y')) with the "
+            "names of its columns"
+        )
+    raise OptionError(
+        f"{function} takes a source of predictions and labels, not an array: "
+        f"{function}(calibscale.from_arrays(probabilities=p, labels=y)), or logits= instead of "
+        "probabilities=; functions of two arrays, such as ece(y, p), are in calibscale.metrics"
+    )
+
+
+def seem_labels(array: Any) -> bool:
+    """Whether the first values of an array are texts, booleans or whole numbers."""
+    try:
+        values = np.asarray(array).reshape(-1)[:_FIRST_VALUES]
+    except (TypeError, ValueError):
+        return False
+    if values.dtype.kind == "f":
+        known = values[~np.isnan(values)]
+        return bool((known == np.floor(known)).all())
+    return True
+
+
+def seem_exchanged(labels: Any, probabilities: Any) -> bool:
+    """Whether labels have fractions between 0 and 1, and probabilities have none."""
+    try:
+        values = np.asarray(labels, np.float64).reshape(-1)[:_FIRST_VALUES]
+    except (TypeError, ValueError):
+        return False
+    known = values[~np.isnan(values)]
+    fractions = len(known) > 0 and bool(((known >= 0) & (known <= 1)).all())
+    return fractions and not seem_labels(labels) and seem_labels(probabilities)
