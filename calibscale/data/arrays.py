@@ -150,7 +150,7 @@ def from_arrays(
     if unknown := named.keys() - SourceOptions.__optional_keys__:
         raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
     if predictions is not None or forecast is not None:
-        choices = named.keys() & ChoiceOptions.__optional_keys__
+        choices = {key for key in ChoiceOptions.__optional_keys__ if named.get(key) is not None}
         if not logits is probabilities is ignore_index is None or binary or choices:
             raise OptionError("predictions= of a forecast= have no logits, … of classes")
         role_of(forecast, predictions=predictions)

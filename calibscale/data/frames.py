@@ -356,7 +356,8 @@ def from_frame(
     reader.only(used, layout.step)
     categories = categories_of([layout])
     codes = {each: numbers_of(names) for each, names in categories.items()}
-    classes = dict.fromkeys(of_classes, numbers_of(class_names or ()))
+    names = () if class_names is None else class_names
+    classes = dict.fromkeys(of_classes, numbers_of(names))
     dtypes = {kind: layout.dtype, "labels": np.dtype("i8" if forecast is None else "f8")}
     columns: dict[str, Any] = {}
     for role, names in roles.items():
