@@ -390,7 +390,7 @@ def from_frame(
     # with top_k, labels and columns are numbers of the classes; else the labels say what they mean
     classes = {}
     if top_k is not None:
-        classes = dict.fromkeys(of_classes, numbers_of(class_names or ()))
+        classes = dict.fromkeys(of_classes, numbers_of(() if class_names is None else class_names))
     of_texts = labels in layout.texts and forecast is None and top_k is None
     dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}

@@ -30,6 +30,7 @@ from calibscale.results.evaluation_results import Diagram
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 _TREND_GROUPS = 12  # a model with more groups has no trends of groups
 _NAMED_MISSING = 60
+_KEPT_DETAILS = ("level", "expected")  # of coverage; other details are tables
 _FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
 
 
@@ -130,7 +131,9 @@ class NightJudge:
             elif group is None and not self.recipe.cluster:
                 estimate = part.estimators[k].with_floor(estimate, part.states)
             shown = estimate.to_dict()
-            shown.pop("details", None)
+            details = shown.pop("details", None) or {}
+            if kept := {key: details[key] for key in _KEPT_DETAILS if key in details}:
+                shown["details"] = kept
             results.append(self.recipe.named(shown))
         return results
 

@@ -80,9 +80,9 @@ class CoverageTotals(Statistic):
         key = f"coverage of {self.level!r}"
         if key not in chunk.views:
             forecast, values, y = chunk.forecast, chunk.values, chunk.outcomes
-            low, high = forecast.interval(values, self.level)
-            expected = np.clip(forecast.expected_coverage(values, y, self.level), 0.0, 1.0)
-            chunk.views[key] = (low <= y) & (y <= high), high - low, expected
+            low, high = interval = forecast.interval(values, self.level)
+            expected = forecast.expected_coverage(values, y, self.level, interval)
+            chunk.views[key] = (low <= y) & (y <= high), high - low, np.clip(expected, 0.0, 1.0)
         return chunk.views[key]
 
 

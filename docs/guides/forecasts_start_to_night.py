@@ -99,3 +99,37 @@ print(accumulator.compute())
 
 frost = cs.forecast_events(temperature, threshold=0.0)
 print(cs.check(frost, group_by="station", n_replicates=199))
+
+# %%
+# Every night
+# -----------
+# A job evaluates each day once, keeps its sums in a ledger, and merges days in windows. Its source
+# here are stores, which know the kind of their forecasts; tables of ``format = "files"`` name it by
+# ``forecast = "ensemble"`` in ``[source]`` and ``predictions = "m_"`` in ``[source.columns]``. The
+# test of the ranks raises the alarm.
+
+job = folder / "job.toml"
+job.write_text("""
+name = "temperature"
+ledger = "ledger"
+estimators = ["crps", "coverage", "pit_kuiper"]
+windows = ["day", "7d"]
+
+[source]
+path = "{date}.zarr"
+format = "store"
+
+[test]
+replicates = 199
+statistics = ["pit_kuiper", "coverage"]
+""")
+days = ["2026-11-18", "2026-11-19"]
+for day, rows in zip(days, np.array_split(np.arange(n), len(days)), strict=True):
+    table.iloc[rows].to_parquet(folder / f"{day}.parquet")
+    ingest([folder / f"{day}.parquet"], folder / f"{day}.zarr", keys=keys, forecast="ensemble")
+
+from calibscale.monitoring.night import night
+
+for day in days:
+    result = night(job, day)
+print(result)

@@ -101,7 +101,8 @@ def test_expected_coverage__is_the_share_of_values_that_the_others_cover(level):
         pool = np.append(row, y)
         own = [_covered(np.delete(pool, j), pool[j], level) for j in range(len(pool))]
         expected.append(np.mean(own))
-    np.testing.assert_allclose(FORECAST.expected_coverage(MEMBERS, Y, level), expected, atol=1e-15)
+    found = FORECAST.expected_coverage(MEMBERS, Y, level, FORECAST.interval(MEMBERS, level))
+    np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
 def test_order_of_members__does_not_matter():

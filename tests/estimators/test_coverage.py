@@ -86,7 +86,8 @@ def test_expected__of_continuous_distributions_is_the_level(kind, level):
 def test_expected__is_weighted():
     data = _classes(60)
     weights = np.random.default_rng(2).exponential(size=60)
-    each = data.forecast.expected_coverage(data.values, data.labels.astype(float), 0.9)
+    ends = data.forecast.interval(data.values, 0.9)
+    each = data.forecast.expected_coverage(data.values, data.labels.astype(float), 0.9, ends)
     weighted = cs.from_arrays(
         predictions=data.values, forecast=data.forecast, labels=data.labels, weights=weights
     )

@@ -5,6 +5,7 @@ Building the documentation runs the blocks that have an output, and the scripts:
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -114,6 +115,9 @@ def prepared(tmp_path_factory) -> Path:
     shutil.copy(log, folder / "samples_arc_easy_2026-11-20.jsonl")
     (questions,) = (block.text for block in blocks("json") if block.page == "files")
     (folder / "questions.jsonl").write_text(f"{questions}\n" * 20)
+    top = [{"p": [0.71, 0.2, 0.03], "classes": [4, 917, 12], "label": k} for k in (4, 917, 5)]
+    pd.DataFrame(top * 20).to_parquet(folder / "top.parquet")
+    (folder / "top.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in top * 20))
     return folder
 
 

@@ -301,13 +301,15 @@ class Forecast(ABC):
         low, high = (self.quantile(values, 0.5 + half * level) for half in (-0.5, 0.5))
         return low, high
 
-    def expected_coverage(self, values: Floats, y: Floats, level: float) -> Floats:
+    def expected_coverage(
+        self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
+    ) -> Floats:
         """Probability that the `interval` of a calibrated prediction has the outcome (c,).
 
         It is that of the closed interval under the prediction.  It exceeds the level where an end
         is a value with a probability of its own.
         """
-        low, high = self.interval(values, level)
+        low, high = interval
         return self.cdf(values, high)[1] - self.cdf(values, low)[0]
 
     def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:

@@ -284,7 +284,9 @@ class EnsembleForecast(Forecast):
             out[rows] = _rank_quantile(np.sort(members, axis=1), levels[rows])
         return out
 
-    def expected_coverage(self, values: Floats, y: Floats, level: float) -> Floats:
+    def expected_coverage(
+        self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
+    ) -> Floats:
         """Share of the m + 1 values that lie in the interval of the m others (c,).
 
         Each of them could be the outcome.  Hence m members cover (m − 1)/(m + 1) with their

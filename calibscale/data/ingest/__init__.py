@@ -191,7 +191,7 @@ def ingest(
     classes, labels = 2 if binary else first.columns + top_k, None
     declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
     if top_k:
-        class_names = class_names or first.class_names
+        class_names = first.class_names if class_names is None else class_names
         check_names_of_top_k(layouts, class_names)
     elif kind is None:
         names = class_names or (first.class_names if declared["positive"] is None else None)
