@@ -30,8 +30,8 @@ BETWEEN = 2  # spaces between columns
 _UNBROKEN = 10_000  # line width of files and pipes
 _MAX_ROWS = 100  # of a table; the JSON output has all rows
 _COLOURS = {
-    "breached": "bold red", "alarm": "bold red", "fine": "bold green", "faint": "yellow",
-    "strong": "bold",
+    "breached": "bold red", "alarm": "bold red", "incomplete": "bold yellow", "fine": "bold green",
+    "faint": "yellow", "strong": "bold",
 }  # fmt: skip
 _TYPOGRAPHY = str.maketrans({"\u00a0": " ", "−": "-"})  # numbers that can be copied
 

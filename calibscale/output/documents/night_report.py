@@ -9,18 +9,16 @@ from calibscale import formatting
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import map_blocks
-from calibscale.output.documents.night_sections import (
-    DAYS,
-    day_figure,
+from calibscale.output.documents.night_headline import (
     head,
+    limit_of,
     missing_value,
     observed,
     over,
-    size_figure,
-    trend_figures,
     value_limits,
     what,
 )
+from calibscale.output.documents.night_sections import DAYS, day_figure, size_figure, trend_figures
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
 
 
@@ -158,7 +156,8 @@ def _limit_table(
     column = night["group_by"]
     rows = []
     for t in sorted(thresholds, key=lambda t: not t["breached"]):
-        sign, limit = (">", t["above"]) if t["above"] is not None else ("<", t["below"])
+        side, limit = limit_of(t)
+        sign = {"above": "> ", "below": "< ", "abs_above": "beyond ±"}[side]
         if t["observed"] is None:
             state = doc.Cell(missing_value(t), "breached" if t["breached"] else "faint")
         elif t["breached"]:
@@ -167,7 +166,7 @@ def _limit_table(
             state = doc.Cell("within", "fine")
         whom = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
         rows.append((
-            what(t) + whom, state, observed(t), f"{sign} {formatting.given(limit)}",
+            what(t) + whom, state, observed(t), f"{sign}{formatting.given(limit)}",
             over(night, t["window"]),
         ))  # fmt: skip
     text = doc.text_column
