@@ -8,8 +8,10 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.output import document as doc
+from calibscale.output.documents.estimates import error_name, goodness
 from calibscale.output.documents.night_headline import QUANTITIES, value_limits
 from calibscale.output.plots import day_plots
+from calibscale.output.plots.style import GROUPS
 
 
 def day_figure(
@@ -41,8 +43,9 @@ def size_figure(
         f"{formatting.number(largest.values[-1], 3)} for {largest.name}. The probability that "
         f"a bound is ever above the error of all days is at most {level}."
     )
+    draw = partial(day_plots.plot_trend, days, largest, others, [limit], of=largest.name)
     return day_figure(
-        partial(day_plots.plot_trend, days, largest, others, [limit]), day_plots.DAYS_HEIGHT,
+        draw, day_plots.DAYS_HEIGHT,
         "Lower bound of the calibration error", caption, "the error is at least", days,
         [(line.name, [formatting.number(v, 3) for v in line.values]) for line in lines],
     )  # fmt: skip
@@ -52,8 +55,7 @@ def size_figure(
 
 
 DAYS = 90  # latest days drawn in a trend
-_GROUP_SERIES = 20  # maximum number of groups drawn in a trend
-_NAMED_GROUPS, _LETTERS = 6, 12  # maximum number and length of group names beside their lines
+_LETTERS = 40  # of the names of groups in legends
 
 
 def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
@@ -72,6 +74,53 @@ def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
             ]  # fmt: skip
             plots.append(_trend_figure(night, days, series, groups))
     return doc.figures(plots)
+
+
+def group_colours(night: dict[str, Any]) -> dict[Any, str]:
+    """Colours of lines by group: of groups with an alarm, then of the worst ones."""
+    ranked = _worst_first(night)
+    if len(ranked) <= len(GROUPS):  # in the order of the groups, which is that of other nights
+        ranked = [group for group in _all_groups(night) if group in ranked]
+    return dict(zip(ranked, GROUPS, strict=False))
+
+
+def colour_note(night: dict[str, Any], count: int) -> str:
+    """Sentence about which of the groups have a colour."""
+    names = error_name(_grouped_window(night))
+    worst = f"the largest {names}" if names else "the most evidence"
+    return (
+        f"{len(group_colours(night))} of {count} groups have colours: those with an alarm, then "
+        f"those with {worst}."
+    )
+
+
+def _processes(night: dict[str, Any]) -> list[dict[str, Any]]:
+    return (night["alarms"] or {"processes": ()})["processes"] or []
+
+
+def _grouped_window(night: dict[str, Any]) -> list[dict[str, Any]]:
+    """Groups of the window with the most rows."""
+    windows = [w for w in night["windows"] or () if w["groups"]]
+    return max(windows, key=lambda w: w["n"] or 0)["groups"] if windows else []
+
+
+def _all_groups(night: dict[str, Any]) -> list[Any]:
+    """Groups of the longest window and of the processes."""
+    listed = [g["group"] for g in (*_grouped_window(night), *_processes(night))]
+    return [group for group in dict.fromkeys(listed) if group is not None]
+
+
+def _worst_first(night: dict[str, Any]) -> list[Any]:
+    """Groups with an alarm by its day, then the others by their error."""
+    groups = _grouped_window(night)
+    alarmed = sorted(
+        (p for p in _processes(night) if p["alarm"] and p["group"] is not None),
+        key=lambda p: p["since"] or "",
+    )
+    name = error_name(groups)
+    by_error = sorted(groups, key=partial(goodness, name)) if name else groups
+    ranked = [p["group"] for p in alarmed] + [g["group"] for g in by_error]
+    return list(dict.fromkeys([*ranked, *_all_groups(night)]))
 
 
 def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
@@ -93,25 +142,29 @@ def _trend_figure(
     limits, alert = _trend_limits(night, series["estimator"])
     line = day_plots.Line(label, values, low, high, alert)
     near = day_plots.near_limits(line, limits)
-    named = len(groups) <= _NAMED_GROUPS
+    colours = group_colours(night)
     drawn = [
-        day_plots.Line(formatting.short(formatting.plain(g["group"]), _LETTERS) if named else "",
-             g["values"][-DAYS:])
-        for g in groups[:_GROUP_SERIES]
+        day_plots.Line(
+            formatting.short(formatting.group(column, g["group"]), _LETTERS), g["values"][-DAYS:],
+            colour=colours.get(g["group"], ""),
+        )
+        for g in groups
     ]  # fmt: skip
     caption = f"{formatting.day(days[0])} to {formatting.day(days[-1])}, last "
     caption += f"{formatting.number(day_plots.newest(values))}."
     for limit in limits:
         if limit not in near:
             caption += f" The threshold {limit.name} is far outside the plot."
-    each = f"each {column or 'group'}{', named at its end' * named}"
+    if len(groups) > len(colours):
+        caption += f" {colour_note(night, len(groups))}"
     columns = [
         (label, map(formatting.number, values)), ("interval", map(formatting.span, low, high)),
         *((formatting.group(column, g["group"]),
            [formatting.number(v, 3) for v in g["values"][-DAYS:]]) for g in groups),
     ]  # fmt: skip
+    draw = partial(day_plots.plot_trend, days, line, drawn, near, "other groups")
     return day_figure(
-        partial(day_plots.plot_trend, days, line, drawn, near, each), day_plots.DAYS_HEIGHT,
+        draw, day_plots.DAYS_HEIGHT,
         f"Trend of {label} over days", caption, f"{label} of each day", days, columns, label,
     )  # fmt: skip
 
