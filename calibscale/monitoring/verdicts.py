@@ -72,7 +72,8 @@ class NightJudge:
 
     def _condition(self, group: GroupKey) -> str:
         """Group as a condition, such as “region = north”."""
-        return condition(self.recipe.group_by, self._shown(group) or "")
+        name = self._shown(group)
+        return "" if name is None else condition(self.recipe.group_by, name)
 
     # ---------------------------------------------------------------- windows
 
