@@ -78,7 +78,7 @@ def test_days_off__are_not_missing(tmp_path):
     (tmp_path / "days" / f"{day_name(4)}.parquet").unlink()
     assert _exit(job, 4)[0] == 0  # its record is in the ledger
     text = text.replace("saturday", "Caturday")
-    with pytest.raises(cs.OptionError, match="off_days.*a date such as 2026-12-25, or a day of"):
+    with pytest.raises(cs.OptionError, match=r"off_days.*a date such as 2026-12-25, or a day of"):
         night(write_job(tmp_path, text), day_name(7))
 
 

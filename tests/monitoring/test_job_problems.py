@@ -206,7 +206,7 @@ def test_source__is_checked(complaints, text):
 
 THRESHOLDS = {
     "estimator = 'ece'": ("", "give exactly one of above, below and abs_above"),
-    "estimator = 'ece'\nabove = 1\nbelow = 0": ("", "give exactly one of above, below and abs_above"),
+    "estimator = 'ece'\nabove = 1\nbelow = 0": ("", "give exactly one of above, below and"),
     "above = 1": ("", "give exactly one of estimator, test and drift"),
     "estimator = 'ece'\ntest = 'ece'\nabove = 1": ("", "give exactly one of estimator, test and"),
     "estimator = 'ce'\nabove = 1": ("estimator", "'ce' is not among `estimators`; did you mean"),
