@@ -31,8 +31,8 @@ from calibscale.estimators import hint
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
+from calibscale.monitoring.ledger.group_keys import FLAGS
 
-_FLAGS = ("false", "true")  # categories with the same numbers on all days
 _LATER = ("forecast", "class_names", "predictions")  # keys that earlier versions did not have
 
 
@@ -194,7 +194,7 @@ def check_covariates(job: Job, source: ArraySource) -> None:
     """
     problems, available = of_file(job.file), source.covariate_names
     for where, name in named_covariates(job, available):
-        text = source.categories.get(name, _FLAGS) != _FLAGS
+        text = source.categories.get(name, FLAGS) != FLAGS
         if text and where not in (("cluster",), ("group_by",)):
             problems.add(
                 where,

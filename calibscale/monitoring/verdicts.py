@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibscale import engine
+from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import StoreError
 from calibscale.estimators import hint
 from calibscale.estimators.base import BoundEstimator
@@ -22,7 +23,7 @@ from calibscale.monitoring.job import LIMITS, Job, Threshold, baseline_days, win
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.alarms import AlarmBook, evidence, first_nights
 from calibscale.monitoring.ledger.drifts import comparable, drifts
-from calibscale.monitoring.ledger.group_keys import GroupKey, condition, shown
+from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, shown
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
@@ -67,7 +68,9 @@ class NightJudge:
         return shown(group, self._keys)
 
     def _key(self, group: GroupKey | None) -> GroupKey | None:
-        """Key of a group that the job names or numbers."""
+        """Key of a group that the job names or numbers; 0 and 1 are false and true."""
+        if group in (0.0, 1.0) and {*FLAGS} >= {*self._keys} - {NO_NUMBER} != set():
+            return FLAGS[int(group)]
         return next((key for key in self._keys if self._shown(key) == group), group)
 
     def _condition(self, group: GroupKey) -> str:

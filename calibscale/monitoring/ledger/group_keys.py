@@ -19,6 +19,7 @@ from calibscale.errors import InvalidDataError, OptionError
 from calibscale.formatting import NO_LEVEL, group, missing_name, one_line
 
 GroupKey = float | str
+FLAGS = ("false", "true")  # names of booleans
 
 
 @dataclass(frozen=True)
