@@ -92,11 +92,17 @@ def test_report__names_how_many_days_of_a_window_are_present() -> None:
     assert "Over 2 of 7 days</p>" in html
 
 
+def _trend_legend(html: str) -> str:
+    """Legend of the plots over days."""
+    parts = re.findall(r"<section.*?</section>", html, re.DOTALL)
+    (trend,) = [part for part in parts if "Trend of ece over days" in part]
+    return re.findall(r'<ul class="legend">(.*?)</ul>', trend, re.DOTALL)[0]
+
+
 def test_report__lines_of_groups_have_colours_and_names() -> None:  # V10
     result = night(groups=3)
     html = report([result])
-    section = html[html.index('id="s-trend"') :]
-    legend = re.findall(r'<ul class="legend">(.*?)</ul>', section, re.DOTALL)[0]
+    legend = _trend_legend(html)
     for k in range(3):
         assert f"region\u00a0=\u00a0{k}" in legend
     plot = re.findall(r'aria-label="Trend of ece over days">(.*?)</svg>', html)[0]
@@ -120,8 +126,7 @@ def test_report__of_many_groups_colours_those_with_alarms_and_the_worst() -> Non
     assert (
         "6 of 9 groups have colours: those with an alarm, then those with the largest ece." in html
     )
-    section = html[html.index('id="s-trend"') :]
-    legend = re.findall(r'<ul class="legend">(.*?)</ul>', section, re.DOTALL)[0]
+    legend = _trend_legend(html)
     named = {int(k) for k in re.findall("region\u00a0=\u00a0(\\d)", legend)}
     assert named == {8, 7, 6, 5, 4, 3}
     assert "other groups" in legend
