@@ -14,7 +14,13 @@ MOST_DAYS = 60  # latest days of the windows that are examined
 
 
 def incomplete_days(
-    job: Job, ledger: Ledger | None, day: str, *, absent: bool, broken: Mapping[str, str]
+    job: Job,
+    ledger: Ledger | None,
+    day: str,
+    *,
+    absent: bool,
+    broken: Mapping[str, str],
+    unlabelled: int = 0,
 ) -> dict[str, Any]:
     """Days up to `day` without predictions, with predictions that cannot be read, without labels.
 
@@ -27,6 +33,8 @@ def incomplete_days(
         Whether there are no predictions of `day` and no record of it.
     broken : dict
         Reasons why days cannot be read, by day.
+    unlabelled : int
+        Number of rows of `day` of which nothing is kept, as none has a label on the first night.
     """
     entries = [] if ledger is None else ledger.select(None, day, job.model)
     damaged = {} if ledger is None else ledger.damaged_days(job.model)
@@ -34,11 +42,12 @@ def incomplete_days(
     first = _first(job, day, entries, reasons)
     dates = [date.fromordinal(k) for k in range(first.toordinal(), _date(day).toordinal() + 1)]
     filled = {entry.date for entry in entries if entry.n or _unlabelled(entry)}
-    known = filled | {key[:10] for key in reasons}
+    known = filled | {key[:10] for key in reasons} | ({day[:10]} if unlabelled else set())
     missing = [d.isoformat() for d in dates if d.isoformat() not in known and not job.off(d)]
     if absent and day not in missing and not (job.off(_date(day)) or day in reasons):
         missing.append(day)  # a part of a day of which there are other parts
     inside = {d.isoformat() for d in dates}
+    waiting = [{"day": day, "n": 0, "n_unlabelled": unlabelled}] if unlabelled else []
     return {
         "missing": missing,
         "broken": [
@@ -48,7 +57,8 @@ def incomplete_days(
             {"day": entry.day, "n": entry.n, "n_unlabelled": _unlabelled(entry)}
             for entry in entries
             if _unlabelled(entry) and entry.date in inside and entry.day not in reasons
-        ],
+        ]
+        + waiting,
     }
 
 

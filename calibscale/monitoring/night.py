@@ -381,7 +381,7 @@ class _Run:
             self._judge(out)
         out["incomplete_days"] = incomplete_days(
             self.job, self.ledger, self.day, absent=self.absent and entry is None,
-            broken=self._broken(),
+            broken=self._broken(), unlabelled=self.unlabelled,
         )  # fmt: skip
         if out["status"] == "fine" and is_incomplete(self.job, out["incomplete_days"]):
             out["status"] = "incomplete"
