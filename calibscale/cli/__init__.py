@@ -163,7 +163,7 @@ def cli() -> None:
     """Measure how well predicted probabilities and forecasts are calibrated.
 
     Exit codes: 0 success, 1 runtime error, 2 usage error, 3 threshold breached, 4 invalid data,
-    75 interrupted or cluster lost (run again).
+    5 days missing, broken or provisional (nightly), 75 interrupted or cluster lost (run again).
     """
     _refuse_small_address_space()
 

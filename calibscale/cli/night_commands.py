@@ -13,12 +13,12 @@ import click
 
 from calibscale.cli import options as shared
 from calibscale.errors import OptionError
-from calibscale.formatting import plural, seconds
+from calibscale.formatting import plural, printable, seconds
 
 if TYPE_CHECKING:
     from calibscale.results.night_results import NightPlan
 
-BREACHED = 3
+BREACHED, INCOMPLETE = 3, 5
 
 
 def _day(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
@@ -51,12 +51,17 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
     JOB is a TOML file; `examples/nightly/job.toml` explains all of its keys.  A finished day that
     has not changed is skipped; a day whose labels arrived late is read again.
 
-    --scheduler overrides the scheduler of the job.  Exit code 3 means that a threshold is breached
-    or an alarm was raised.
+    --scheduler overrides the scheduler of the job.
+
+    Exit code 3 means that a threshold is breached or an alarm was raised.  Exit code 5 means that
+    nothing is breached, but days of the windows are missing (no predictions), broken (predictions
+    that cannot be read) or provisional (labels not complete); the outputs are written and name
+    them.  `off_days` and `provisional` of JOB say which of these are expected.
     """
     from dataclasses import replace
 
     from calibscale.monitoring.job.job_reader import read_job
+    from calibscale.monitoring.night import BrokenDayError
     from calibscale.monitoring.night import dry_run as plan
     from calibscale.monitoring.night import night as run
 
@@ -69,8 +74,12 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
             _print_plan(planned)
         shared.write_json(planned.to_dict())
         return
+    failure = None
     with shared.progress("reading") as report:
-        result = run(settings, day, force=force, progress=report)
+        try:
+            result = run(settings, day, force=force, progress=report)
+        except BrokenDayError as error:
+            result, failure = error.night, error
     if shared.prints():
         from calibscale.output.text import print_result, terminal
 
@@ -80,8 +89,12 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
     for template in settings.outputs.templates.values() if result.fresh else ():
         shared.wrote(settings.place(template, day))
     shared.write_json(result.to_dict())
+    if failure is not None:
+        click.echo(f"error: {printable(str(failure))}", err=True)
     if result.breached:
         raise click.exceptions.Exit(BREACHED)
+    if result.incomplete:
+        raise click.exceptions.Exit(INCOMPLETE)
 
 
 def _print_plan(plan: NightPlan) -> None:
@@ -98,8 +111,11 @@ def _print_plan(plan: NightPlan) -> None:
     table.add_row("ledger", f"{escape(plan.ledger)}, {days}")
     windows = ", ".join(f"{name} ({plural(n, 'day')})" for name, n in plan.windows.items())
     table.add_row("windows", windows)
+    table.add_row("alarms", escape(plan.alarms))
     for kind, place in plan.outputs.items():
         table.add_row(f"writes {kind}", escape(place))
+    for warning in plan.warnings:
+        table.add_row("warning", escape(warning))
     show(terminal(), table)
 
 
@@ -162,6 +178,7 @@ def list_days(ledger: str) -> None:
 def forget(ledger: str, day: str, model: str, yes: bool) -> None:
     """Remove a day from LEDGER permanently, after confirmation on the terminal."""
     from calibscale.monitoring.ledger import Ledger
+    from calibscale.monitoring.ledger.broken_days import BrokenDays
 
     opened = Ledger.open(ledger)
     if opened.day(day, model) and not yes:
@@ -176,10 +193,12 @@ def forget(ledger: str, day: str, model: str, yes: bool) -> None:
             raise click.exceptions.Exit(1)
     with opened.writing():
         models = [e.model for e in opened.select(day, day) if e.day == day]
-        if model not in models:
+        broken = BrokenDays(opened.path)
+        if model not in models and day not in broken.of(model):
             others = f"; models of that day: {', '.join(models)}" if models else ""
             raise OptionError(f"{ledger} has no {day} of {model}{others}")
         opened.remove(day, model)
+        broken.remove(model, day)
         for suffix in (".json", ".outputs"):
             opened.result_path(model, day).with_suffix(suffix).unlink(missing_ok=True)
     click.echo(f"{ledger}: removed {day} of {model}")

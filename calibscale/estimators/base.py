@@ -67,7 +67,8 @@ class BoundEstimator(ABC):
     `notion` is what is judged, None before it is bound; `testable`: whether the value of `as_error`
     increases with miscalibration, so that it can be tested; `unbiased`: whether the expectation
     does not depend on n; `smaller_is_better`: whether models can be ranked by the value, of which
-    the smallest is the best; `no_interval`: reason for having no interval; `gap_power`: power of
+    the smallest is the best; `signed`: whether a calibrated model has a value of about 0, and
+    others on both sides; `no_interval`: reason for having no interval; `gap_power`: power of
     |conf_b − acc_b| of which the value is the mean over bins, None for other values;
     `centred_null`: whether KiTE tests the value against centred permutations; `bin_settings`:
     settings `bins` and `edges`, None without bins; `pairwise`: whether sums over pairs of rows are
@@ -86,6 +87,7 @@ class BoundEstimator(ABC):
     testable: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
     smaller_is_better: ClassVar[bool] = True
+    signed: ClassVar[bool] = False
     no_interval: ClassVar[str | None] = None
     gap_power: ClassVar[int | None] = None
     centred_null: ClassVar[bool] = False

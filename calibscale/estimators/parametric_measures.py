@@ -42,6 +42,7 @@ class Spiegelhalter(ScalarEstimator):
     unbiased: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     smaller_is_better: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

@@ -134,6 +134,7 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
     notion: str | None = None
     name: ClassVar[str] = "confidence_gap"
     smaller_is_better: ClassVar[bool] = False
+    signed: ClassVar[bool] = True
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

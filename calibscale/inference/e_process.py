@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ _LATE = 0.1  # share of the weight for groups that appear after the first night
 RISKS = tuple(2.0**-k for k in range(1, 9))  # λ of the bets of a `TolerantEProcess`
 _STEPS = tuple(2.0 ** (k / 6) for k in range(-12, 25))  # its sizes, over the tolerance
 
+Group = TypeVar("Group")
 Learned = tuple[tuple[float | None, tuple[float, ...]], ...]
 
 
@@ -291,22 +292,22 @@ def mean_evidence(logs: Floats, weights: Floats) -> Floats:
     return np.logaddexp(total, np.log(rest)) if rest > 1e-12 else total
 
 
-def places(known: Mapping[float, int], first: Mapping[float, int]) -> dict[float, int]:
+def places(known: Mapping[Group, int], first: Mapping[Group, int]) -> dict[Group, int]:
     """Places of groups in order of appearance; the places in `known` do not change.
 
     If `known` is empty, the groups of the earliest night have place 0.  All others have the places
-    1, 2, … by the night (`first`) on which they appeared.
+    1, 2, … by the night (`first`) on which they appeared, in the order of `first` within a night.
     """
     numbers = dict(known)
     begun = min(first.values(), default=0)
-    for group, night in sorted(first.items(), key=lambda item: (item[1], item[0])):
+    for group, night in sorted(first.items(), key=lambda item: item[1]):
         if group not in numbers:
             late = known or night > begun
             numbers[group] = max([*numbers.values(), 0]) + 1 if late else 0
     return numbers
 
 
-def shares(taken: Mapping[float, int]) -> dict[float, float]:
+def shares(taken: Mapping[Group, int]) -> dict[Group, float]:
     """Weights of groups by their places.
 
     The groups of place 0 share nine tenths evenly; place j has 1/(j(j+1)) of the last tenth.  As

@@ -23,6 +23,7 @@ from calibscale.inference.resampling import Grouped, Resampling, total
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import learned_bets
+from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
 from calibscale.results import Estimate
 from calibscale.results.inference_results import TestResult
@@ -30,7 +31,7 @@ from calibscale.session import Run, Session, versions
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
 
-Reading = tuple[Recipe, dict[float | None, Record]]
+Reading = tuple[Recipe, dict[GroupKey | None, Record]]
 
 _GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
 
@@ -46,32 +47,69 @@ def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Rea
         If rows are invalid, if all of them were dropped as invalid, or if the classes or
         covariates differ from those of the ledger.
     """
+    run, recipe, groups = prepared(job, session, ledger)
+    return _Reader(job, run, day, ledger, recipe, groups).read()
+
+
+def prepared(
+    job: Job, session: Session, ledger: Ledger | None
+) -> tuple[Run, Recipe, DayGroups | None]:
+    """Run of a day's passes, the recipe of the ledger, new or existing, and the day's groups.
+
+    This does all that can fail before rows are read for the record; a plan of a night does it too.
+    """
+    session = session.by_cluster(job.cluster)
     requested: Iterable[Estimator] = ()
-    source = session.source
     if ledger is None:
         requested = [  # notions of classes and of forecasts differ
-            e if source.forecast and CLASSES in e.targets else e.mergeable(source.classes)
+            e
+            if session.source.forecast and CLASSES in e.targets
+            else e.mergeable(session.source.classes)
             for e in job.built_estimators()
         ]
     else:
-        _check_same(source, ledger.recipe)
-        if source.forecast is not None:  # with the kernel on targets of the first day
-            session = session.on(replace(source, forecast=ledger.recipe.forecast))
+        _check_same(session.source, ledger.recipe)
+        if session.source.forecast is not None:  # with the kernel on targets of the first day
+            session = session.on(replace(session.source, forecast=ledger.recipe.forecast))
+    names = session.source.covariate_names
+    kept = ledger.recipe.groups if ledger is not None else _new_groups(job, session)
+    groups = None
+    if kept is not None:
+        groups = kept.of_day(session.source, session.execution.scheduler)
+        if groups.source is not session.source:
+            session = session.on(groups.source)
     run = session.run(requested)
-    recipe = _new_recipe(job, run) if ledger is None else _with_tests(job, ledger.recipe)
-    groups = () if recipe.group_by is None else (recipe.group_by,)
-    run = replace(run, chosen=recipe.estimators, also_finite=groups)
-    return _Reader(job, run, day, ledger, recipe).read()
+    if ledger is not None:
+        recipe = _with_tests(job, ledger.recipe)
+    else:
+        recipe = _new_recipe(job, run, names, kept, groups)
+    # the groups of ledgers of earlier versions are numbers, none of which is missing
+    finite = () if recipe.group_by is None or groups is not None else (recipe.group_by,)
+    return replace(run, chosen=recipe.estimators, also_finite=finite), recipe, groups
 
 
-def _new_recipe(job: Job, run: Run) -> Recipe:
+def _new_groups(job: Job, session: Session) -> LedgerGroups | None:
+    """Grouping of a new ledger."""
+    if job.group_by is None:
+        return None
+    scheduler = session.execution.scheduler
+    return LedgerGroups.of_first_day(session.source, job.group_by, scheduler)
+
+
+def _new_recipe(
+    job: Job,
+    run: Run,
+    covariates: tuple[str, ...],
+    kept: LedgerGroups | None,
+    groups: DayGroups | None,
+) -> Recipe:
     """Recipe of a new ledger, before the first day's rows fix bandwidths, λ and edges."""
     estimators = tuple(e.open_ended() for e in run.fitting)
     for e in estimators:
         for s in e.needs:
             if type(s).merge is not Statistic.merge:
                 raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
-    column = None if job.group_by is None else run.source.covariate(job.group_by)
+    column = None if groups is None else run.source.covariate(groups.column)
     notions: tuple[str, ...] = ()
     process: Callable[[str], BettingEProcess] = partial(BettingEProcess, column=column)
     if job.alarms is not None and run.source.forecast is not None:
@@ -86,12 +124,13 @@ def _new_recipe(job: Job, run: Run) -> Recipe:
         classes=run.source.classes,
         estimators=estimators,
         wagers=tuple(process(notion) for notion in notions),
-        covariates=run.source.covariate_names,
+        covariates=covariates,
         group_by=job.group_by,
         seed=job.seed,
         parted=parted(estimators, run.source.classes, job.cluster is not None),
         cluster=job.cluster,
         forecast=run.source.forecast,
+        groups=kept,
     )
     return replace(_with_tests(job, recipe), keep=job.test is not None and job.test.keep)
 
@@ -134,6 +173,7 @@ class _Reader:
     day: str
     ledger: Ledger | None
     recipe: Recipe
+    groups: DayGroups | None = None
 
     def read(self) -> Reading:
         resampling = self.recipe.jackknife(self.job.confidence)
@@ -145,7 +185,8 @@ class _Reader:
         if sum(s.nbytes(classes) for s in grouped) * resampling.groups > _GROUPED_BYTES:
             intervals, grouped = [], {}
         needed |= grouped
-        wagers = bets_of(self.job, self.recipe, self.ledger, self.day)
+        bets = bets_of(self.job, self.recipe, self.ledger, self.day)
+        wagers = self._by_value(bets)
         if wagers and self.recipe.cluster:
             (counts,) = self.run.scan([ClusterRows()]).groups[None][ClusterRows()]
             wagers = tuple(replace(w, clusters=counts) for w in wagers)
@@ -160,7 +201,7 @@ class _Reader:
         if not counts.used:
             if counts.dropped and not counts.unlabelled:
                 raise nothing_left(self.run.source.name, counts.dropped)
-            empty = empty_record(self.recipe, wagers)
+            empty = empty_record(self.recipe, bets)
             empty.info.update(self._facts(counts))
             return self.recipe, {None: empty}
         states = passed.groups[None]
@@ -177,7 +218,7 @@ class _Reader:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         info = {
             **self._facts(counts),
-            "bets": [w.learned for w in wagers],
+            "bets": [w.learned for w in bets],
             "certain": certain,
             "estimates": [_brief(e) for e in estimates],
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
@@ -185,10 +226,16 @@ class _Reader:
         }
         if clusters := self.run.clusters(passed):
             info["clusters"] = clusters.to_dict()
-        records: dict[float | None, Record] = {None: Record(counts.used, vectors, info)}
+        records: dict[GroupKey | None, Record] = {None: Record(counts.used, vectors, info)}
         if self.recipe.group_by:
             records |= self._groups(wagers)
         return self.recipe, records
+
+    def _by_value(self, bets: tuple[BettingEProcess, ...]) -> tuple[BettingEProcess, ...]:
+        """Bets by the day's values of the group column in place of the keys of the ledger."""
+        if self.groups is None:
+            return bets
+        return tuple(replace(bet, learned=self.groups.by_value(bet.learned)) for bet in bets)
 
     def _needed(self) -> dict[Statistic, Statistic]:
         """Statistics of the pass, by statistic; grouped if the ledger keeps parts of the rows."""
@@ -245,22 +292,23 @@ class _Reader:
         count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
         return [trial.result(null.name, null.seed, certain) for trial in trials]
 
-    def _groups(self, wagers: tuple[BettingEProcess, ...]) -> dict[float | None, Record]:
+    def _groups(self, wagers: tuple[BettingEProcess, ...]) -> dict[GroupKey | None, Record]:
         """Records of the groups from a second pass, without intervals and replicates."""
-        recipe = self.recipe
-        run = replace(self.run, group_by=recipe.group_by)
+        recipe, groups = self.recipe, self.groups
+        run = replace(self.run, group_by=recipe.group_by if groups is None else groups.column)
         needed = self._needed()
         passed = run.scan([*needed.values(), *wagers])
-        records: dict[float | None, Record] = {}
-        for group, states in passed.groups.items():
-            if group is None:
+        records: dict[GroupKey | None, Record] = {}
+        for value, states in passed.groups.items():
+            if value is None:
                 continue
             vectors, merged = self._vectors(needed, states, wagers)
             with engine.one_thread():
                 estimates = [
                     _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]
-            records[group] = Record(passed.group_counts[group], vectors, {"estimates": estimates})
+            key = float(value) if groups is None else groups.key(value)
+            records[key] = Record(passed.group_counts[value], vectors, {"estimates": estimates})
         return records
 
 

@@ -16,18 +16,31 @@ from urllib.parse import quote
 
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.folders import tables_in
+from calibscale.data.ingest.formats import reader_of
 from calibscale.data.ingest.input_files import CHANGES, InputFile
 from calibscale.data.ingest.npy_shards import natural_key
-from calibscale.data.source import ArraySource
+from calibscale.data.ingest.readers import reading
+from calibscale.data.source import PREDICTIONS, ArraySource
 from calibscale.data.store import as_source
 from calibscale.data.zarr_arrays import is_url, local_path, located, open_arrays
-from calibscale.errors import BinaryError, MissingNameError, NoRowsError, StoreError
+from calibscale.errors import (
+    BinaryError,
+    InvalidDataError,
+    MissingNameError,
+    NoRowsError,
+    StoreError,
+)
 from calibscale.estimators import hint
 from calibscale.monitoring.job import MEANING, Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
+from calibscale.monitoring.ledger.group_keys import FLAGS
 
-_FLAGS = ("false", "true")  # categories with the same numbers on all days
+_LATER = ("forecast", "class_names", "predictions")  # keys that earlier versions did not have
+
+
+class NoPredictionsError(StoreError):
+    """There are no predictions of a day at the path of the job."""
 
 
 def place(job: Job, day: str) -> str:
@@ -42,7 +55,7 @@ def mark(job: Job, day: str) -> str | None:
 
     Raises
     ------
-    StoreError
+    NoPredictionsError
         If there are no predictions.
     """
     where = place(job, day)
@@ -50,11 +63,15 @@ def mark(job: Job, day: str) -> str | None:
     if files is None:
         return None
     if not files:
-        raise StoreError(f"{where}: there are no predictions for {day}")
+        raise NoPredictionsError(f"{where}: there are no predictions for {day}")
     settings = job.to_dict()
     del settings["source"]["path"]  # replaced by the names of the files
     for key in MEANING - job.source.meaning.keys():  # marks of earlier versions have none of these
         del settings["source"][key]
+    for table in (settings["source"], settings["source"]["columns"] or {}):
+        for key in _LATER:  # where they are not used, the mark is that of earlier versions
+            if table.get(key, "") is None:
+                del table[key]
     test = settings["test"] or {}
     how = [settings["source"], None if test.get("keep") else test]
     return hashlib.sha256(repr([how, sorted(files)]).encode()).hexdigest()
@@ -62,16 +79,16 @@ def mark(job: Job, day: str) -> str | None:
 
 @contextmanager
 def opened(
-    job: Job, day: str, ledger: Path, progress: Callable[..., None] | None = None
+    job: Job, day: str, folder: Path, progress: Callable[..., None] | None = None
 ) -> Iterator[ArraySource | None]:
     """Open the predictions of a day as a source; None if they have no rows.
 
-    Files are first ingested into a store next to the ledger, which is deleted at the end; an
-    interrupted ingest is resumed.
+    Files are first ingested into a store in a folder, which is deleted at the end; an interrupted
+    ingest is resumed.
     """
     with ExitStack() as stack:
         try:
-            source = _source(job, day, ledger, stack, progress)
+            source = _source(job, day, folder, stack, progress)
         except NoRowsError:
             source = None
         except BinaryError as error:
@@ -79,25 +96,36 @@ def opened(
         yield source
 
 
+def copies(job: Job) -> Path:
+    """Folder next to the ledger for the stores into which nights ingest files."""
+    ledger = job.ledger_path
+    return ledger.with_name(f".{ledger.name}.ingest")
+
+
 def _source(
-    job: Job, day: str, ledger: Path, stack: ExitStack, progress: Callable[..., None] | None
+    job: Job, day: str, folder: Path, stack: ExitStack, progress: Callable[..., None] | None
 ) -> ArraySource:
     where, columns = place(job, day), job.source.columns
     if job.source.format == "store":
         return as_source(located(where, _storage(job)))
     assert columns is not None
     if job.source.format == "files":
-        copy = _copy(job, day, ledger, progress)
+        copy = _copy(job, day, folder, progress)
         stack.callback(_remove, copy)
         return replace(as_source(copy), name=where, copied=True)
-    names = columns.covariates
-    covariates = names[0] if isinstance(names, tuple) else names
+    arrays = {role: getattr(columns, role) for role in (*PREDICTIONS, "covariates")}
+    arrays = {role: n[0] if isinstance(n, tuple) else n for role, n in arrays.items()}
     return open_arrays(
-        store=where, logits=columns.logits, probabilities=columns.probabilities,
-        labels=columns.labels, covariates=covariates,
-        covariate_names=columns.covariate_names, weights=columns.weights,
-        binary=job.source.binary, storage_options=_storage(job), **job.source.meaning,
-    )  # fmt: skip
+        store=where,
+        labels=columns.labels,
+        covariate_names=columns.covariate_names,
+        weights=columns.weights,
+        binary=job.source.binary,
+        forecast=job.source.forecast,
+        storage_options=_storage(job),
+        **arrays,
+        **job.source.meaning,
+    )
 
 
 def _storage(job: Job) -> dict[str, Any]:
@@ -117,15 +145,16 @@ def _storage(job: Job) -> dict[str, Any]:
     return filled(dict(job.source.storage_options))
 
 
-def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None) -> Path:
+def _copy(job: Job, day: str, folder: Path, progress: Callable[..., None] | None) -> Path:
     """Ingest the files of a day; the path of the store."""
-    where, columns = place(job, day), job.source.columns
-    assert columns is not None
+    where, settings = place(job, day), job.source
+    assert settings.columns is not None
     files = [where] if is_url(where) else _expanded(where)
-    roles = ("logits", "probabilities", "labels", "covariates", "weights")
-    names = {role: name for role in roles if (name := getattr(columns, role))}
+    roles = (*PREDICTIONS, "labels", "covariates", "weights")
+    names = {role: name for role in roles if (name := getattr(settings.columns, role))}
+    if settings.columns.covariates is None and not is_url(where):
+        names |= _unlisted(job, files)
     keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in names.items()}
-    folder = ledger.with_name(f".{ledger.name}.ingest")
     begin = f"{quote(job.model, safe='')}-{day}-"
     copy = folder / f"{begin}{str(mark(job, day))[:16]}.zarr"
     for other in folder.glob(f"{glob.escape(begin)}*"):
@@ -133,13 +162,30 @@ def _copy(job: Job, day: str, ledger: Path, progress: Callable[..., None] | None
             shutil.rmtree(other, ignore_errors=True)
     try:
         ingest(
-            files, copy, keys=keys, binary=job.source.binary, progress=progress,
-            storage_options=_storage(job), on_invalid="keep",  # the night raises or drops
-            **job.source.meaning,
-        )  # fmt: skip
+            files,
+            copy,
+            keys=keys,
+            binary=settings.binary,
+            forecast=settings.forecast,
+            progress=progress,
+            storage_options=_storage(job),
+            on_invalid="keep",  # the night raises or drops
+            **settings.meaning,
+        )
     except MissingNameError as error:
         _complain(job, ("source", "columns", error.role), error.what)
     return copy
+
+
+def _unlisted(job: Job, files: list[str]) -> dict[str, tuple[str, ...]]:
+    """Covariates that other tables of the job name, if the source lists none and has them."""
+    try:
+        with reading(InputFile(files[0])):
+            available = reader_of(InputFile(files[0]))().names
+    except (InvalidDataError, KeyError, TypeError):  # reported by `ingest`
+        return {}
+    named = tuple(dict.fromkeys(name for _, name in named_covariates(job, available)))
+    return {"covariates": named} if named and {*named} <= {*available} else {}
 
 
 def _complain(job: Job, where: Where, what: str) -> None:
@@ -149,7 +195,9 @@ def _complain(job: Job, where: Where, what: str) -> None:
 
 
 def check_covariates(job: Job, source: ArraySource) -> None:
-    """Check that the source has the covariates that the job names, as numbers.
+    """Check that the source has the covariates that the job names, of kinds that can be merged.
+
+    Groups and clusters may be text, as a ledger keeps their names.
 
     Raises
     ------
@@ -157,8 +205,9 @@ def check_covariates(job: Job, source: ArraySource) -> None:
         If covariates are missing or are text; the message has a line for each of them.
     """
     problems, available = of_file(job.file), source.covariate_names
-    for where, name in named_covariates(job):
-        if source.categories.get(name, _FLAGS) != _FLAGS and where != ("cluster",):
+    for where, name in named_covariates(job, available):
+        text = source.categories.get(name, FLAGS) != FLAGS
+        if text and where not in (("cluster",), ("group_by",)):
             problems.add(
                 where,
                 f"{name!r} of {source.name} is text, whose numeric codes differ from day to day: "
@@ -215,4 +264,4 @@ def _remote_files(where: str, storage_options: dict[str, Any]) -> list[Any] | No
         if not changes:
             return None
         files.append((name, info.get("size"), *changes))
-    return files or None
+    return files if files or not filesystem.exists(root) else None

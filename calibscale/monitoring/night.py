@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 
 from calibscale import engine
 from calibscale.atomic_files import write_whole
 from calibscale.auditing.local_bias import local_bias
-from calibscale.data.zarr_arrays import complaints
-from calibscale.errors import OptionError, StoreError
-from calibscale.formatting import dropped_text
+from calibscale.data.source import ArraySource
+from calibscale.data.zarr_arrays import complaints, is_url
+from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.formatting import dropped_text, joined, notion
 from calibscale.monitoring import day_source, outputs
-from calibscale.monitoring.day_record import bets_of, empty_record, read_day
+from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
+from calibscale.monitoring.day_states import incomplete_days, is_incomplete
 from calibscale.monitoring.job import Job, frozen, open_ledger, window_days
-from calibscale.monitoring.job.job_reader import read_job
+from calibscale.monitoring.job.job_reader import one_sided, read_job
 from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.ledger.broken_days import BrokenDays
+from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry, check_key
-from calibscale.monitoring.ledger.recipe import encode
+from calibscale.monitoring.ledger.recipe import Recipe, encode
 from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
 from calibscale.results.night_results import Night, NightPlan
@@ -34,6 +39,10 @@ from calibscale.session import Session, versions
 
 _FEW_ROWS = 1000  # the first day should have at least so many
 _NO_EXTRAS = {"selection": None, "bias": None}
+NO_ALARMS = (
+    "Forecasts raise no alarms by themselves; tests = [...] in [alarms] makes alarms of the "
+    "statistics of [test]."
+)
 
 
 def night(
@@ -60,15 +69,40 @@ def night(
     OptionError
         If the job does not fit its ledger or its data.
     StoreError
-        If there are no predictions, another run is active, or a file cannot be written.
-    InvalidDataError
-        If rows are invalid, or all of them were dropped as invalid.
+        If another run is active, predictions at a URL cannot be read, or a file cannot be written.
+    BrokenDayError
+        If rows are invalid, or all of them were dropped as invalid, or files are damaged.  The
+        outputs are written nevertheless, and the day is one of the broken days of later nights.
+
+    Notes
+    -----
+    A day without predictions is no error: the result is that of the earlier days, its
+    `incomplete_days` name the day, and its status is ``incomplete``.
     """
     job = job if isinstance(job, Job) else read_job(job)
     check_key(day)
     outputs.check_places(job, day)
     with ExitStack() as stack:
         return _Run(job, day, force, progress, stack).run()
+
+
+class BrokenDayError(InvalidDataError):
+    """The predictions of a day cannot be read.
+
+    The outputs of the night are written nevertheless, and say so.
+
+    Attributes
+    ----------
+    night : Night
+        Result of the night, without the rows of the day.
+    """
+
+    def __init__(self, message: str, night: Night, row: int | None = None) -> None:
+        super().__init__(message, row)
+        self.night = night
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), (str(self), self.night, self.row)
 
 
 class _Run:
@@ -80,48 +114,64 @@ class _Run:
         self.job, self.day, self.force, self.progress = job, day, force, progress
         self.started = time.perf_counter()
         self.notes: list[str] = []
+        self.absent = False  # whether there are no predictions of the day
+        self.unlabelled = 0  # rows of a first day that has no labels, of which nothing is kept
+        self.broken: BrokenDays | None = None
+        self.failure: str | None = None  # reason why the day cannot be read
         self._stack = stack
         existing = open_ledger(job)
         stack.enter_context(_night_lock(job.ledger_path, existing is not None))
-        self.ledger = existing or open_ledger(job)  # another night may have created it by now
         self.extras: dict[str, Any] | None = None
         self._places: Any = None  # stamps of the outputs of the stored result
-        if self.ledger is not None:
-            stack.enter_context(self.ledger.writing())
+        self.ledger: Ledger | None = None
+        self._use(existing or open_ledger(job))  # another night may have created it by now
+
+    def _use(self, ledger: Ledger | None) -> None:
+        """Hold the lock of a ledger during the night."""
+        self.ledger = ledger
+        if ledger is not None:
+            self._stack.enter_context(ledger.writing())
+            self.broken = BrokenDays(ledger.path)
 
     def run(self) -> Night:
-        mark = day_source.mark(self.job, self.day)
+        mark = self._current_mark()
         stored = {} if self.force or self.ledger is None else self._stored()
-        if not (self.job.report.map or self.job.report.risk):
+        if self.absent or not (self.job.report.map or self.job.report.risk):
             self.extras = dict(_NO_EXTRAS)
         parameters = stored.get("parameters", {})
         if stored and mark is not None and parameters.get("extras") == self._extras_key(mark):
             self.extras = {name: stored[name] for name in ("selection", "bias")}
-        changed = self.force or mark is None or self._mark() != mark
+        changed = not self.absent and (self.force or mark is None or self._mark() != mark)
         if changed or self.extras is None:
-            with ExitStack() as stack:
-                session = self._session(stack)
-                if changed:
-                    self._read(session, mark)
-                self.extras = self._extras(session)
-        elif stored and parameters["key"] == self._key() and self._written():
+            self._read(mark, changed)
+        if not changed and stored and parameters["key"] == self._key() and self._written():
             return Night.from_dict(stored, fresh=False)
+        return self._judged(mark)
+
+    def _judged(self, mark: str | None) -> Night:
+        """Result of the night, written to its outputs and to the ledger."""
         result = self._result(mark)
         document = result.to_dict()
         outputs.write(self.job, self.day, document)
         self._store(document)
         return result
 
-    def _session(self, stack: ExitStack) -> Session | None:
-        """Session of the rows of the day until the stack is closed; None if there are none."""
-        job, progress = self.job, self.progress
-        opened = day_source.opened(job, self.day, job.ledger_path, progress)
-        source = stack.enter_context(opened)
-        if source is None:
-            return None
-        return stack.enter_context(Session.open(source, progress=progress, **job.options))
-
     # ---------------------------------------------------------------- the day's record
+
+    def _current_mark(self) -> str | None:
+        """Mark of the predictions; None if there is none, or there are no predictions."""
+        try:
+            return day_source.mark(self.job, self.day)
+        except day_source.NoPredictionsError as error:
+            self._miss(str(error))
+            return None
+
+    def _miss(self, message: str) -> None:
+        """Note that there are no predictions of the day."""
+        self.absent = True
+        if self._entry() is not None:
+            message += "; the record in the ledger is used"
+        self.notes.append(f"{message}.")
 
     def _entry(self) -> Entry | None:
         if self.ledger is None:
@@ -137,26 +187,93 @@ class _Run:
         damaged = self.ledger.check(self.ledger.day(entry.day, entry.model))
         return None if damaged else entry.info["mark"]
 
-    def _read(self, session: Session | None, mark: str | None) -> None:
-        """Write the record of the day to the ledger; the first record creates the ledger."""
+    def _read(self, mark: str | None, changed: bool) -> None:
+        """Write the record of the day to the ledger, if it has changed, and compute the extras."""
+        with ExitStack() as stack:
+            try:
+                session = self._session(stack)
+                reading = self._reading(session) if changed else None
+            except (InvalidDataError, OptionError, StoreError) as error:
+                if isinstance(error.__cause__, FileNotFoundError) and is_url(self._place):
+                    self._miss(str(error))
+                    self.extras = dict(_NO_EXTRAS)
+                    return
+                if not self._is_broken_by(error):
+                    raise
+                self._break(error)
+            if reading is not None:
+                self._keep(*reading, mark)
+            self.extras = self._extras(session)
+
+    @property
+    def _place(self) -> str:
+        return day_source.place(self.job, self.day)
+
+    def _session(self, stack: ExitStack) -> Session | None:
+        """Session of the rows of the day until the stack is closed; None if there are none."""
+        job, progress = self.job, self.progress
+        opened = day_source.opened(job, self.day, day_source.copies(job), progress)
+        source = stack.enter_context(opened)
+        if source is None:
+            return None
+        return stack.enter_context(Session.open(source, progress=progress, **job.options))
+
+    def _reading(self, session: Session | None) -> Reading | None:
+        """Recipe of the ledger and records of the day; None if nothing is to be kept."""
         if session is None:
             if self.ledger is None:
+                return None
+            recipe = self.ledger.recipe
+            wagers = bets_of(self.job, recipe, self.ledger, self.day)
+            return recipe, {None: empty_record(recipe, wagers)}
+        day_source.check_covariates(self.job, session.source)
+        return read_day(self.job, session, self.day, self.ledger)
+
+    def _keep(
+        self, recipe: Recipe, records: dict[GroupKey | None, Record], mark: str | None
+    ) -> None:
+        """Write the record of the day to the ledger; the first record creates the ledger."""
+        if self.ledger is None:
+            if records[None].n == 0:  # no rows to choose bandwidths from
+                self.unlabelled = records[None].info["n_unlabelled"]
                 return
-            wagers = bets_of(self.job, self.ledger.recipe, self.ledger, self.day)
-            records: dict[float | None, Record] = {None: empty_record(self.ledger.recipe, wagers)}
-        else:
-            day_source.check_covariates(self.job, session.source)
-            session = session.by_cluster(self.job.cluster)
-            recipe, records = read_day(self.job, session, self.day, self.ledger)
-            if self.ledger is None:
-                if records[None].n == 0:  # no rows to choose bandwidths from
-                    return
-                self.ledger = Ledger.create(
+            self._use(
+                Ledger.create(
                     self.job.ledger_path, recipe, job=frozen(self.job), first_rows=records[None].n
                 )
-                self._stack.enter_context(self.ledger.writing())
+            )
+        assert self.ledger is not None
+        assert self.broken is not None
         records[None].info["mark"] = mark
         self.ledger.write(self.day, self.job.model, records)
+        self.broken.remove(self.job.model, self.day)
+
+    def _is_broken_by(self, error: Exception) -> bool:
+        """Whether an error is that of the predictions of the day, and stays until they change.
+
+        A file system of a URL may be unreachable for a while.  A setting is at fault if it has
+        never worked.
+        """
+        if isinstance(error, OptionError):
+            return self.ledger is not None and self.job.model in self.ledger.models
+        if isinstance(error, StoreError):  # of files it is about their copy, not about them
+            return self.job.source.format != "files" and not is_url(self._place)
+        return True
+
+    def _break(self, error: Exception) -> NoReturn:
+        """Keep the reason why the day cannot be read, and write the outputs without it.
+
+        Raises
+        ------
+        BrokenDayError, OptionError
+        """
+        self.failure, self.extras = str(error), dict(_NO_EXTRAS)
+        if self.broken is not None:
+            self.broken.add(self.job.model, self.day, self.failure)
+        result = self._judged(None)
+        if isinstance(error, OptionError):
+            raise error
+        raise BrokenDayError(self.failure, result, getattr(error, "row", None)) from error
 
     def _extras(self, session: Session | None) -> dict[str, Any]:
         """Parts of the report that need the rows of the day: the bias map and the risk table."""
@@ -170,8 +287,8 @@ class _Run:
                 extras["bias"] = local_bias(session, requested.map, at="grid").to_dict()
             if requested.risk:
                 default = "positive" if session.source.classes == 2 else "top_label"
-                notion = requested.reliability or default
-                extras["selection"] = select(session, notion, seed=self.job.seed).to_dict()
+                scalar = requested.reliability or default
+                extras["selection"] = select(session, scalar, seed=self.job.seed).to_dict()
         except OptionError as error:  # for instance too few rows: the night continues
             self.notes.append(f"The map or the risk table of the day was not computed: {error}")
         return extras
@@ -206,11 +323,17 @@ class _Run:
         write_whole(path, data)
 
     def _key(self) -> str:
-        """Hash that identifies a finished night: job, ledger revision, day, versions."""
+        """Hash that identifies a finished night: job, ledger, days, versions."""
         if self.ledger is None:
             return ""
-        text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, versions()])
+        days = [self.absent, self._broken()]
+        text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, days, versions()])
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _broken(self) -> dict[str, str]:
+        """Reasons of the days that cannot be read, by day."""
+        reasons = {} if self.broken is None else dict(self.broken.of(self.job.model))
+        return reasons if self.failure is None else reasons | {self.day: self.failure}
 
     def _extras_key(self, mark: str | None) -> list[Any]:
         return [mark, self.job.to_dict()["report"]]
@@ -242,7 +365,7 @@ class _Run:
             },
             "source": info.get("source"),
             "n": 0 if entry is None else entry.n,
-            "n_unlabelled": info.get("n_unlabelled", 0),
+            "n_unlabelled": info.get("n_unlabelled", self.unlabelled),
             "dropped": info.get("dropped", {}),
             "group_by": self.job.group_by,
             "clusters": info.get("clusters"),
@@ -253,11 +376,23 @@ class _Run:
             "notes": [],
         }  # fmt: skip
         if self.ledger is None:
-            out["notes"] = ["No row has a label, and there is no ledger yet: nothing was kept."]
+            out["notes"] = [*self.notes, self._without_ledger()]
         else:
             self._judge(out)
+        out["incomplete_days"] = incomplete_days(
+            self.job, self.ledger, self.day, absent=self.absent and entry is None,
+            broken=self._broken(), unlabelled=self.unlabelled,
+        )  # fmt: skip
+        if out["status"] == "fine" and is_incomplete(self.job, out["incomplete_days"]):
+            out["status"] = "incomplete"
         out["seconds"] = time.perf_counter() - self.started
         return Night(**out, fresh=True)
+
+    def _without_ledger(self) -> str:
+        """Sentence about a night before there is a ledger."""
+        if self.absent or self.failure is not None:
+            return "There is no ledger yet."
+        return "No row has a label, and there is no ledger yet: nothing was kept."
 
     def _judge(self, out: dict[str, Any]) -> None:
         assert self.ledger is not None
@@ -278,8 +413,11 @@ class _Run:
     def _notes(self, out: dict[str, Any]) -> list[str]:
         assert self.ledger is not None
         notes = []
-        if not out["n"]:
+        if not (out["n"] or self.absent or self.failure is not None):
             notes.append(f"No row of {self.day} could be used.")
+        if self.ledger.recipe.forecast is not None and out["alarms"] is None and self.job.alarms:
+            notes.append(NO_ALARMS)
+        notes += one_sided(self.job)
         if out["n_unlabelled"]:
             notes.append(
                 f"{out['n_unlabelled']:,} rows have no label yet; they count when the day is run "
@@ -343,22 +481,22 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
     marks = {e.day: e.info.get("mark") for e in entries}
     days = {e.day for e in entries if e.n}
     reads = "nothing: the day in the ledger is up to date"
+    recipe = None if ledger is None else ledger.recipe
     if mark is None or marks.get(day) != mark:
         days.add(day)
         reads = "the day, for the first time"
         if day in marks:
             reads = "the day again: its predictions or labels have changed"
     rows = seconds = None
-    if job.source.format != "files":
-        with day_source.opened(job, day, job.ledger_path) as source:
+    reading = mark is None or marks.get(day) != mark
+    if reading or job.source.format != "files":
+        with ExitStack() as stack:
+            source = _opened_for_plan(job, day, stack)
             if source is None:
                 days.discard(day)
             else:
                 rows = source.rows
-                day_source.check_covariates(job, source)
-                bound = () if ledger is None else ledger.recipe.estimators
-                estimators = [e.settings for e in bound] or job.built_estimators()
-                seconds = plan(source, estimators, **job.options).seconds
+                seconds, recipe = _checked(job, source, ledger)
     windows = {}
     for name in job.windows:
         first, last = window_days(name, day[:10])
@@ -366,5 +504,35 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
     places = {kind: str(place) for kind, place in outputs.places(job, day).items()}
     return NightPlan(
         day, job.model, day_source.place(job, day), rows, reads, str(job.ledger_path), len(marks),
-        windows, places, seconds,
+        windows, places, seconds, _alarms_in_words(job, recipe), one_sided(job),
     )  # fmt: skip
+
+
+def _opened_for_plan(job: Job, day: str, stack: ExitStack) -> ArraySource | None:
+    """Source of a day; files are copied to a temporary folder, and not next to the ledger."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibscale-plan-"))
+    return stack.enter_context(day_source.opened(job, day, Path(folder)))
+
+
+def _checked(job: Job, source: ArraySource, ledger: Ledger | None) -> tuple[float | None, Recipe]:
+    """Duration of a pass over a day, and the recipe of its ledger; raises the errors of a night."""
+    day_source.check_covariates(job, source)
+    bound = () if ledger is None else ledger.recipe.estimators
+    estimators = [e.settings for e in bound] or job.built_estimators()
+    duration = plan(source, estimators, **job.options).seconds
+    with Session.open(source, **job.options) as session:
+        _, recipe, _ = prepared(job, session, ledger)
+    return duration, recipe
+
+
+def _alarms_in_words(job: Job, recipe: Recipe | None) -> str:
+    """What raises an alarm, or why nothing does."""
+    if job.alarms is None:
+        return "off: alarms = false"
+    tests = list(job.alarms.tests)
+    if recipe is None:
+        return "on"
+    if recipe.forecast is not None and not tests:
+        return f"off: {NO_ALARMS[0].lower()}{NO_ALARMS[1:].removesuffix('.')}"
+    names = [notion(wager.notion) for wager in recipe.wagers]
+    return f"on: {joined([*names, *tests])}"

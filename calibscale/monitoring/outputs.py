@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +24,14 @@ from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError, StoreError
 from calibscale.formatting import level
 from calibscale.monitoring.job import Job
+from calibscale.monitoring.ledger.group_keys import condition
+from calibscale.output.documents.night_headline import day_sentence, limit_of
 from calibscale.output.report import save_report
 from calibscale.results import as_json
 from calibscale.results.night_results import estimate_rows
 
 Result = dict[str, Any]  # schema calibscale.nightly/1
+Group = float | str | None  # number or name of a group; None for all rows
 
 _WAIT = 60.0  # seconds to wait for another night that writes the same history
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -48,6 +52,9 @@ _GAUGES = {
     "p_value": "P-value of the test of calibration.",
     "drift_p_value": "P-value of the difference from the baseline, adjusted for multiple tests.",
     "threshold_breached": "1 if a threshold is breached, else 0.",
+    "threshold_limit": "Limit of a threshold; kind is above, below or abs_above.",
+    "threshold_observed": "Value, or end of an interval, that a threshold limits.",
+    "incomplete_days": "Number of days of the windows that are missing, broken or provisional.",
     "log_evidence": "Natural logarithm of the evidence against calibration so far.",
     "log_evidence_overall": "Natural logarithm of the mean evidence of all notions and groups; it "
     "raises the alarm.",
@@ -99,7 +106,11 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
             yield "drift_p_value", change["adjusted_p_value"], labels
     judged = [t for t in result["thresholds"] if t["observed"] is not None or t["breached"]]
     for threshold in sorted(judged, key=lambda t: t["breached"]):  # of equal names, a breached one
-        yield "threshold_breached", float(threshold["breached"]), {"name": threshold["name"]}
+        name = {"name": threshold["name"]}
+        yield "threshold_breached", float(threshold["breached"]), name
+        yield "threshold_observed", threshold["observed"], name
+        side, limit = limit_of(threshold)
+        yield "threshold_limit", limit, {**name, "kind": side}
     alarms = result["alarms"]
     if alarms is not None:
         for process in alarms["processes"]:
@@ -108,6 +119,8 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
             yield "error_at_least", _last(process.get("at_least") or ()), labels
         yield "log_evidence_overall", _last(alarms["log_evidence"]), {}
         yield "alarm", float(alarms["alarm"]), {}
+    for kind, days in (result.get("incomplete_days") or {}).items():
+        yield "incomplete_days", float(len(days)), {"kind": kind}
     yield "rows", result["n"], {}
     yield "rows_dropped", result["n_dropped"], {}
     yield "rows_unlabelled", result["n_unlabelled"], {}
@@ -117,13 +130,16 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
 
 
 def _labels(
-    result: dict[str, Any], name: str, of: dict[str, str], group: float | None = None
+    result: dict[str, Any], name: str, of: dict[str, str], group: Group = None
 ) -> dict[str, str]:
     return {"estimator": name, "notion": result["notion"], "group": _group(group), **of}
 
 
-def _group(group: float | None) -> str:
-    return "" if group is None else repr(float(group)).removesuffix(".0")
+def _group(group: Group) -> str:
+    """Name or number of a group; empty for all rows."""
+    if group is None or isinstance(group, str):
+        return group or ""
+    return repr(float(group)).removesuffix(".0")
 
 
 def _last(values: Sequence[float | None]) -> float | None:
@@ -139,9 +155,10 @@ def _text(value: Any) -> str:
 
 
 def write_junit(path: str | Path, result: Result) -> None:
-    """Write a JUnit file with a test case for each threshold, and one for the alarms."""
+    """Write a JUnit file with a test case for each threshold, for alarms, and for kinds of days."""
     cases = [_threshold_case(threshold, result) for threshold in result["thresholds"]]
     cases.append(_alarm_case(result["alarms"], result))
+    cases += _day_cases(result)
     outcomes = [outcome for _, outcome, _ in cases]
     attributes = {
         "name": f"{result['job']} {result['model']} {result['day']}",
@@ -173,11 +190,11 @@ def _threshold_case(threshold: dict[str, Any], result: Result) -> tuple[str, str
         reason = threshold["reason"] or "there is no value"
         outcome = "failure" if threshold["breached"] else "skipped"
         return threshold["name"], outcome, f"{threshold['name']}: {reason}"
-    side = "above" if threshold["above"] is not None else "below"
-    limit = threshold[side]
+    side, limit = limit_of(threshold)
     what = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
     where = _where(threshold["group"], result)
-    message = f"{what}{where}: {observed!r} is {side} {limit!r}"
+    is_beyond = f"is {side} {limit!r}" if side != "abs_above" else f"is not within ±{limit!r}"
+    message = f"{what}{where}: {observed!r} {is_beyond}"
     return threshold["name"], "failure" if threshold["breached"] else None, message
 
 
@@ -198,12 +215,26 @@ def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str
     return "alarms", "failure", "; ".join([message, *which])
 
 
-def _where(group: float | None, result: Result, end: str = "") -> str:
-    """Group by its name in the day's data, or its number; empty for all rows."""
+def _day_cases(result: Result) -> Iterator[tuple[str, str | None, str]]:
+    """Test cases of missing, broken and provisional days; later labels may be expected."""
+    days = result.get("incomplete_days")
+    if days is None:
+        return
+    expected = result["parameters"]["job"].get("provisional") == "fine"
+    for kind, listed in days.items():
+        outcome = "skipped" if kind == "provisional" and expected else "failure"
+        yield f"no {kind} days", outcome if listed else None, day_sentence(kind, listed)
+
+
+def _where(group: Group, result: Result, end: str = "") -> str:
+    """Group as a condition; empty for all rows.
+
+    The groups of ledgers of earlier versions are numbers, for which the day's data may have names.
+    """
     if group is None:
         return ""
     name = level(result["source"], result["group_by"], group)
-    return f", group {name if isinstance(name, str) else _group(group)}{end}"
+    return f", {condition(result['group_by'], name)}{end}"
 
 
 def _xml(value: Any) -> str:
@@ -215,13 +246,13 @@ def _xml(value: Any) -> str:
 
 
 class HistoryRow(NamedTuple):
-    """One estimate of a night: a row of the history."""
+    """One estimate of a night: a row of the history; `group` is a number or a name."""
 
     job: str
     model: str
     day: str
     window: str
-    group: float | None
+    group: Group
     estimator: str
     notion: str
     value: float | None
@@ -236,8 +267,10 @@ class HistoryRow(NamedTuple):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        group = (self.group is not None, 0.0 if self.group is None else self.group)
-        return (*self.night, self.window, *group, self.estimator, self.notion)
+        group = _group(self.group)
+        number = _number(group)
+        by_value = (group != "", number is None, number or 0.0, group)
+        return (*self.night, self.window, *by_value, self.estimator, self.notion)
 
     @classmethod
     def read(cls, texts: Sequence[str]) -> Self:
@@ -246,10 +279,20 @@ class HistoryRow(NamedTuple):
             raise ValueError(f"{len(texts)} columns instead of {len(cls._fields)}")
         row: dict[str, Any] = dict(zip(cls._fields, texts, strict=True))
         numbers = {name: float(row[name]) if row[name] else None for name in _NUMBERS}
-        return cls(**{**row, **numbers, "n": int(row["n"]), "day": _day(row["day"])})
+        others = {"group": row["group"] or None, "n": int(row["n"]), "day": _day(row["day"])}
+        return cls(**{**row, **numbers, **others})
 
 
-_NUMBERS = ("group", "value", "low", "high", "p_value")
+_NUMBERS = ("value", "low", "high", "p_value")
+
+
+def _number(text: str) -> float | None:
+    """Number of a group; None for a name."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def write_history(path: str | Path, result: Result) -> None:
@@ -348,10 +391,10 @@ def _written_csv(rows: list[HistoryRow]) -> bytes:
 def _read_parquet(data: bytes) -> list[HistoryRow]:
     import pyarrow as pa
 
-    pq, schema = _parquet()
+    pq, schemas = _parquet()
     # threads that still hold a Python file may abort the process at its exit (Arrow issue 34314)
     table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
-    if table.schema.remove_metadata() != schema:
+    if table.schema.remove_metadata() not in schemas:
         raise ValueError(f"unexpected columns or types: {', '.join(table.column_names)}")
     return [HistoryRow(**{**row, "day": _day(row["day"])}) for row in table.to_pylist()]
 
@@ -359,23 +402,31 @@ def _read_parquet(data: bytes) -> list[HistoryRow]:
 def _written_parquet(rows: list[HistoryRow]) -> bytes:
     import pyarrow as pa
 
-    pq, schema = _parquet()
+    pq, (schema, of_names) = _parquet()
     out = pa.BufferOutputStream()
+    if any(isinstance(row.group, str) for row in rows):
+        rows = [row._replace(group=_group(row.group) or None) for row in rows]
+        schema = of_names
     pq.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema=schema), out)
     return out.getvalue().to_pybytes()
 
 
 def _parquet() -> Any:
-    """The module pyarrow.parquet, and the schema of a history."""
+    """The module pyarrow.parquet, and the schemas of histories of numbered and named groups."""
     import pyarrow as pa
     from pyarrow import parquet
 
     kinds = {**dict.fromkeys(_NUMBERS, pa.float64()), "n": pa.int64()}
     needed = [*("job", "model", "day", "window", "estimator", "notion"), "n"]
-    return parquet, pa.schema(
-        pa.field(name, kinds.get(name, pa.string()), nullable=name not in needed)
-        for name in HistoryRow._fields
-    )
+
+    def schema(group: Any) -> Any:
+        types = {**kinds, "group": group}
+        return pa.schema(
+            pa.field(name, types.get(name, pa.string()), nullable=name not in needed)
+            for name in HistoryRow._fields
+        )
+
+    return parquet, (schema(pa.float64()), schema(pa.string()))
 
 
 def _day(text: str) -> str:

@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 
 from calibscale import engine
+from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import StoreError
+from calibscale.estimators import hint
 from calibscale.estimators.base import BoundEstimator
 from calibscale.evaluation import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
-from calibscale.monitoring.job import Job, Threshold, baseline_days, window_days
+from calibscale.monitoring.job import LIMITS, Job, Threshold, baseline_days, window_days
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.alarms import AlarmBook, evidence, first_nights
 from calibscale.monitoring.ledger.drifts import comparable, drifts
+from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, shown
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
@@ -36,12 +39,12 @@ _FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
 
 @dataclass(frozen=True)
 class Judged:
-    """A window of a night by group, with None for all rows; empty if no day can be read."""
+    """A window of a night by the key of the group, None for all rows; empty if it has no rows."""
 
     name: str
     first: str
     last: str
-    parts: dict[float | None, Window]
+    parts: dict[GroupKey | None, Window]
     reason: str | None = None
 
     @property
@@ -57,8 +60,24 @@ class NightJudge:
         self.recipe = ledger.recipe
         self.notes: list[str] = []  # sentences for the result
         self._windows: dict[str, Judged] = {}
+        self._keys = ledger.groups(job.model)
         self._jackknife = Jackknife(confidence_level=job.confidence)
         self.drift = self._drift()  # before other verdicts, as thresholds limit its p-values
+
+    def _shown(self, group: GroupKey | None) -> GroupKey | None:
+        """Name or number of a group in results."""
+        return shown(group, self._keys)
+
+    def _key(self, group: GroupKey | None) -> GroupKey | None:
+        """Key of a group that the job names or numbers; 0 and 1 are false and true."""
+        if group in (0.0, 1.0) and {*FLAGS} >= {*self._keys} - {NO_NUMBER} != set():
+            return FLAGS[int(group)]
+        return next((key for key in self._keys if self._shown(key) == group), group)
+
+    def _condition(self, group: GroupKey) -> str:
+        """Group as a condition, such as “region = north”."""
+        name = self._shown(group)
+        return "" if name is None else condition(self.recipe.group_by, name)
 
     # ---------------------------------------------------------------- windows
 
@@ -72,7 +91,7 @@ class NightJudge:
     def _judge(self, name: str, first: str, last: str) -> Judged:
         model, level, settings = self.job.model, self.job.confidence, self.job.drift
         compared = settings is not None and name in (str(settings.window), "baseline")
-        parts: dict[float | None, Window] = {}
+        parts: dict[GroupKey | None, Window] = {}
         damaged: list[str] = []
         for group in (None, *self.ledger.groups(model)):
             entries = self.ledger.select(first, last, model, group)
@@ -113,14 +132,17 @@ class NightJudge:
             "damaged": list(whole.damaged) if whole else unread, "n": whole.n if whole else 0,
             "results": self._results(judged, None), "tests": self._tests(judged),
             "groups": [
-                {"group": group, "n": part.n, "results": self._results(judged, group)}
+                {
+                    "group": self._shown(group), "n": part.n,
+                    "results": self._results(judged, group),
+                }
                 for group, part in judged.parts.items()
                 if group is not None
             ],
             "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
         }  # fmt: skip
 
-    def _results(self, judged: Judged, group: float | None) -> list[dict[str, Any]]:
+    def _results(self, judged: Judged, group: GroupKey | None) -> list[dict[str, Any]]:
         part = judged.parts.get(group)
         if part is None:
             return []
@@ -137,7 +159,7 @@ class NightJudge:
             results.append(self.recipe.named(shown))
         return results
 
-    def _of_day(self, estimate: Estimate, day: str, group: float | None, k: int) -> Estimate:
+    def _of_day(self, estimate: Estimate, day: str, group: GroupKey | None, k: int) -> Estimate:
         """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
         floor = entry.info.get("floors", {k: None})[k]
@@ -171,10 +193,10 @@ class NightJudge:
                 return Diagram(e.notion or "canonical", level, curve).to_dict()
         return None
 
-    def _entries(self, group: float | None = None) -> list[Entry]:
+    def _entries(self, group: GroupKey | None = None) -> list[Entry]:
         return self.ledger.select(None, self.day, self.job.model, group)
 
-    def _groups(self) -> list[float]:
+    def _groups(self) -> list[GroupKey]:
         """Groups that the model had up to this day."""
         groups = self.ledger.groups(self.job.model)
         return [group for group in groups if self._entries(group)]
@@ -211,7 +233,8 @@ class NightJudge:
             for change in () if b is None else drifts(a, b, self.job.confidence):
                 notion = next(e.notion for e in a.estimates if e.estimator == change.estimator)
                 out["results"].append({
-                    "estimator": change.estimator, "notion": notion, "group": group,
+                    "estimator": change.estimator, "notion": notion,
+                    "group": self._shown(group),
                     "difference": change.difference, "low": change.low, "high": change.high,
                     "level": self.job.confidence, "p_value": change.p_value,
                 })  # fmt: skip
@@ -236,41 +259,41 @@ class NightJudge:
         verdicts = []
         for threshold in self.job.thresholds:
             group = threshold.group
-            groups = self._groups() if isinstance(group, str) else [group]
+            groups = self._groups() if group == "each" else [self._key(group)]
             verdicts += [self._threshold(threshold, each) for each in groups]
         return verdicts
 
-    def _threshold(self, t: Threshold, group: float | None) -> dict[str, Any]:
+    def _threshold(self, t: Threshold, group: GroupKey | None) -> dict[str, Any]:
         kind, name = t.kind, str(t.window)
         subject = getattr(t, kind)
         quantity = {"test": "p_value", "drift": "drift_p_value"}.get(kind, t.bound or "value")
-        observed, reason = self._observed(kind, subject, quantity, name, group)
-        breached = observed is None and t.missing == "breach"
-        breached |= observed is not None and (
-            (t.above is not None and observed > t.above)
-            or (t.below is not None and observed < t.below)
-        )
-        limit = f"above {t.above:g}" if t.above is not None else f"below {t.below:g}"
+        observed, reason = self._observed(t, quantity, group)
+        breached = t.missing == "breach" if observed is None else _exceeds(t, observed)
+        ((side, number),) = t.limits.items()
         what = subject if quantity == "value" else f"{subject}.{quantity}"
-        of = "" if group is None else f", {self.recipe.group_by} = {group:g}"
+        what = f"|{what}|" if side == "abs_above" else what
+        of = "" if group is None else f", {self._condition(group)}"
         return {
-            "name": f"{what} over {name}{of} {limit}", "window": name, "group": group,
-            "estimator": subject, "quantity": quantity, "above": t.above, "below": t.below,
+            "name": f"{what} over {name}{of} {side.removeprefix('abs_')} {number:g}",
+            "window": name, "group": self._shown(group), "estimator": subject,
+            "quantity": quantity, **{key: getattr(t, key) for key in LIMITS},
             "observed": observed, "breached": breached, "reason": reason,
         }  # fmt: skip
 
     def _observed(
-        self, kind: str, subject: str, quantity: str, name: str, group: float | None
+        self, t: Threshold, quantity: str, group: GroupKey | None
     ) -> tuple[float | None, str | None]:
         """Number that a threshold limits, or the reason why there is none."""
+        kind, name = t.kind, str(t.window)
+        subject = getattr(t, kind)
         if kind == "drift":
             for result in self.drift["results"] if self.drift else ():
-                if (result["estimator"], result["group"]) == (subject, group):
+                if (result["estimator"], result["group"]) == (subject, self._shown(group)):
                     return result["adjusted_p_value"], None
             return None, "the window or its baseline has fewer than two days, or they share days"
         judged = self.judged(name)
         if group not in judged.parts:
-            return None, judged.reason or f"no rows in group {group:g}"
+            return None, judged.reason or self._no_rows(group)
         if kind == "test":
             for test in self._tests(judged):
                 if test["statistic"] == subject:
@@ -282,18 +305,36 @@ class NightJudge:
             if quantity == "value":
                 return result["value"], result.get("reason") if result["value"] is None else None
             if result["interval"] is not None:
-                return self._bound(result, quantity, name), None
+                return self._bound(result, quantity, t), None
         return None, "there is no interval: no value, or a single day of a group"
 
-    def _bound(self, result: dict[str, Any], quantity: str, name: str) -> float:
-        """End of an interval; adds a note if the interval does not cover the population value."""
+    def _no_rows(self, group: GroupKey | None) -> str:
+        """Reason why a group has no value, with the names of groups that are like it."""
+        if group is None:
+            return "there are no rows"
+        text = f"no rows of {self._condition(group)}"
+        names = [str(self._shown(key)) for key in self._keys]
+        known = group in self._keys or not isinstance(group, str)
+        return text if known else f"{text}; {hint(group, names)}"
+
+    def _bound(self, result: dict[str, Any], quantity: str, t: Threshold) -> float:
+        """End of an interval; adds a note if the interval does not cover the population value.
+
+        For a limit of the size, it is the end of the smallest size (0 if the interval includes 0)
+        or of the largest one.
+        """
         interval = result["interval"]
         if interval["covers"] == THIS_N:
             self.notes.append(
-                f"The {quantity} bound of {result['estimator']} over {name} refers to its "
+                f"The {quantity} bound of {result['estimator']} over {t.window} refers to its "
                 "expectation at this number of rows, which exceeds 0 even for a calibrated model."
             )
-        return float(interval[quantity])
+        if t.abs_above is None:
+            return float(interval[quantity])
+        low, high = float(interval["low"]), float(interval["high"])
+        if quantity == "high":
+            return max(low, high, key=abs)
+        return 0.0 if low <= 0 <= high else min(low, high, key=abs)
 
     # ---------------------------------------------------------------- evidence over time
 
@@ -327,7 +368,8 @@ class NightJudge:
                 bool(p.log_evidence[-1] >= bound), days[-1], **key, notion=p.notion, group=p.group
             )
             entries.append({
-                "notion": p.notion, "group": p.group, "log_evidence": p.log_evidence.tolist(),
+                "notion": p.notion, "group": self._shown(p.group),
+                "log_evidence": p.log_evidence.tolist(),
                 "threshold": bound, "since": reached, "alarm": reached is not None,
                 "at_least": p.lower(bound),
             })  # fmt: skip
@@ -358,13 +400,13 @@ class NightJudge:
         }  # fmt: skip
 
     def _series(
-        self, days: list[str], entries: list[Entry], group: float | None
+        self, days: list[str], entries: list[Entry], group: GroupKey | None
     ) -> Iterator[dict[str, Any]]:
         by_day = {e.day: e.info.get("estimates") for e in entries}
         for k, e in enumerate(self.recipe.estimators):
             rows = [(by_day.get(day) or {k: [None] * 4})[k] for day in days]
             yield self.recipe.named({
-                "estimator": e.name, "notion": e.notion, "group": group,
+                "estimator": e.name, "notion": e.notion, "group": self._shown(group),
                 "values": [row[0] for row in rows], "low": [row[1] for row in rows],
                 "high": [row[2] for row in rows],
             })  # fmt: skip
@@ -433,6 +475,15 @@ class NightJudge:
                 for d in compared
             ],
         }  # fmt: skip
+
+
+def _exceeds(t: Threshold, observed: float) -> bool:
+    """Whether a number is beyond the limit of a threshold."""
+    return (
+        (t.above is not None and observed > t.above)
+        or (t.below is not None and observed < t.below)
+        or (t.abs_above is not None and abs(observed) > t.abs_above)
+    )
 
 
 def _missing(first: str, last: str, days: Sequence[str]) -> list[str]:

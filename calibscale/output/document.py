@@ -186,7 +186,7 @@ class Article:
     Attributes
     ----------
     state : str
-        ``fine``, ``breached``, ``alarm``, or empty if the result has no status.
+        ``fine``, ``incomplete``, ``breached``, ``alarm``, or empty if the result has no status.
     verdict : str
         Conclusion in one sentence.
     reasons : tuple of str

@@ -42,8 +42,8 @@ BETWEEN = 2  # spaces between columns
 _UNBROKEN = 10_000  # line width of files and pipes
 _MAX_ROWS = 100  # of a table; the JSON output has all rows
 _COLOURS = {
-    "breached": "bold red", "alarm": "bold red", "fine": "bold green", "faint": "yellow",
-    "strong": "bold",
+    "breached": "bold red", "alarm": "bold red", "incomplete": "bold yellow", "fine": "bold green",
+    "faint": "yellow", "strong": "bold",
 }  # fmt: skip
 _SPAN = re.compile(r"(?<=\d) … (?=[\d−])")  # of an interval
 

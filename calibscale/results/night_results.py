@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from calibscale.results import (
@@ -34,7 +34,8 @@ from calibscale.results.evaluation_results import Clusters, Diagram
 from calibscale.results.exported import Row
 from calibscale.results.inference_results import TestResult
 
-_GROUP = Object("GroupResult", group=Finite, n=Count, results=list[Estimate])
+_Group = float | str | None  # number or name of a group; None for all rows
+_GROUP = Object("GroupResult", group=Finite | str, n=Count, results=list[Estimate])
 _WINDOW = Object(
     "WindowResult", "Estimates and tests over the days of a window.",
     name=str, first=Day, last=Day, days=list[Day], missing=list[Day], damaged=list[str], n=Count,
@@ -42,15 +43,17 @@ _WINDOW = Object(
     reliability=Diagram | None,
 )  # fmt: skip
 _THRESHOLD = Object(
-    "ThresholdResult", "Verdict on a threshold; its limit is `above` or `below`.",
-    name=str, window=str, group=float | None, estimator=str,
+    "ThresholdResult",
+    "Verdict on a threshold; its limit is `above`, `below`, or for a size `abs_above`.",
+    name=str, window=str, group=_Group, estimator=str,
     quantity=Annotated[str, Values(("value", "low", "high", "p_value", "drift_p_value"))],
-    above=float | None, below=float | None, observed=float | None, breached=bool,
-    reason=str | None,
+    above=float | None, below=float | None,
+    abs_above=Later[float | None],  # type: ignore[misc]
+    observed=float | None, breached=bool, reason=str | None,
 )  # fmt: skip
 _DRIFT_OF_ESTIMATE = Object(
     "DriftOfEstimate", "Difference of an estimate from the baseline.",
-    estimator=str, notion=str, group=float | None, difference=float | None, low=float | None,
+    estimator=str, notion=str, group=_Group, difference=float | None, low=float | None,
     high=float | None, level=Fraction, p_value=Share | None, adjusted_p_value=Share | None,
 )  # fmt: skip
 _DRIFT = Object(
@@ -61,7 +64,7 @@ _DRIFT = Object(
 _PROCESS = Object(
     "ProcessResult",
     "Evidence of one notion and group by day, and the day on which it reached the threshold.",
-    notion=str, group=float | None, log_evidence=list[float], threshold=Finite, alarm=bool,
+    notion=str, group=_Group, log_evidence=list[float], threshold=Finite, alarm=bool,
     since=Day | None, at_least=Later[list[float] | None],  # type: ignore[misc]
 )  # fmt: skip
 _ALARMS = Object(
@@ -73,7 +76,7 @@ _ALARMS = Object(
 )  # fmt: skip
 _SERIES = Object(
     "Series", "Values of an estimate by day, with the ends of its intervals.",
-    estimator=str, notion=str, group=float | None, values=list[float], low=list[float],
+    estimator=str, notion=str, group=_Group, values=list[float], low=list[float],
     high=list[float],
 )  # fmt: skip
 _TREND = Object(
@@ -95,6 +98,16 @@ _RANKING = Object(
     "NightRanking", "Models compared on the days that all of them have.",
     window=str, by=str, level=Fraction, days=list[Day],
     models=list[_MODEL], differences=list[_PAIR],  # type: ignore[valid-type]
+)  # fmt: skip
+_BROKEN = Object("BrokenDay", "Day whose predictions cannot be read.", day=Day, reason=str)
+_PROVISIONAL = Object(
+    "ProvisionalDay", "Day whose labels are not complete: numbers of rows with and without one.",
+    day=Day, n=Count, n_unlabelled=Count,
+)  # fmt: skip
+_INCOMPLETE = Object(
+    "IncompleteDays", "Days of the windows without predictions, with broken ones, or few labels.",
+    missing=list[Day], broken=list[_BROKEN],  # type: ignore[valid-type]
+    provisional=list[_PROVISIONAL],  # type: ignore[valid-type]
 )  # fmt: skip
 _PARAMETERS = Object(
     "NightParameters",
@@ -130,11 +143,15 @@ class Night(Outcome, SourceRows):
     Attributes
     ----------
     status : str
-        ``breached`` if a threshold is breached or there is an alarm, else ``fine``.
+        ``breached`` if a threshold is breached or there is an alarm; else ``incomplete`` if days
+        are missing, broken or provisional, see the job; else ``fine``.
     created : str
         Time at which the day was judged, with the offset from UTC.
     bias, selection : dict or None
         Map of the local bias, and table of risks, of the day.
+    incomplete_days : dict or None
+        Days of the windows, at most the last 60, that are ``missing``, ``broken`` or
+        ``provisional``.
     fresh : bool
         Whether the result was computed, not read from an earlier run.
     """
@@ -146,7 +163,7 @@ class Night(Outcome, SourceRows):
     job: str
     day: Day
     model: str
-    status: Annotated[str, Values(("fine", "breached"))]
+    status: Annotated[str, Values(("fine", "incomplete", "breached"))]
     created: str
     group_by: str | None
     clusters: Later[Omitted[Annotated[Json, Clusters] | None]] = None
@@ -158,6 +175,7 @@ class Night(Outcome, SourceRows):
     ranking: Annotated[Json, _RANKING] | None
     selection: Annotated[Json, Selection] | None
     bias: Annotated[Json, BiasMap] | None
+    incomplete_days: Later[Omitted[Annotated[Json, _INCOMPLETE] | None]] = None
     notes: list[str]
     fresh: Hidden[bool]
 
@@ -169,6 +187,11 @@ class Night(Outcome, SourceRows):
     def breached(self) -> bool:
         """Whether a threshold is breached or an alarm was raised."""
         return self.status == "breached"
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether days are missing, broken or provisional, and nothing is breached."""
+        return self.status == "incomplete"
 
 
 @dataclass(frozen=True)
@@ -187,6 +210,8 @@ class NightPlan(Declared):
     windows: dict[str, Count]
     outputs: dict[str, str]
     seconds: Size | None
+    alarms: Later[str] = ""
+    warnings: Later[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ for the workers.  Its features:
 - Exit code 3, a threshold or an alarm, fails the task at once (`AirflowFailException`): the model
   is miscalibrated, which a retry cannot fix.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
   error) and 75 (interrupted) are retried; finished work is kept.
+- Exit code 5, days without predictions, with broken ones or without labels, fails the task as well:
+  the results are written, and a retry brings no predictions.
 - Late labels: the day one week before runs first, and is read again if its files have
   changed.  The night itself runs in any case (`all_done`), and comes last, as report
   and Prometheus file are those of the last run.
@@ -36,7 +38,7 @@ except ImportError:  # Airflow 2
 
 JOB = os.environ.get("CALIBSCALE_JOB", "/srv/calibscale/job.toml")
 FIRST_DAY = pendulum.datetime(2026, 9, 1, tz="UTC")
-USAGE, BREACHED, INVALID_DATA = 2, 3, 4
+USAGE, BREACHED, INVALID_DATA, INCOMPLETE = 2, 3, 4, 5
 
 
 def run_night(day: str) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def run_night(day: str) -> dict[str, Any]:
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode in (USAGE, INVALID_DATA):
         raise AirflowFailException(f"{day}: exit code {ran.returncode}, see the log above")
-    if ran.returncode not in (0, BREACHED):  # 1, 75, or killed
+    if ran.returncode not in (0, BREACHED, INCOMPLETE):  # 1, 75, or killed
         raise RuntimeError(f"{day}: exit code {ran.returncode}, run again")
     result = json.loads(ran.stdout)
     wrong = [t["name"] for t in result["thresholds"] if t["breached"]]
@@ -53,6 +55,9 @@ def run_night(day: str) -> dict[str, Any]:
         wrong.append(f"alarm since {result['alarms']['since']}")
     if ran.returncode == BREACHED:
         raise AirflowFailException(f"{day}: {', '.join(wrong)}")
+    if ran.returncode == INCOMPLETE:
+        kinds = [kind for kind, days in result["incomplete_days"].items() if days]
+        raise AirflowFailException(f"{day}: {' and '.join(kinds)} days")
     return {"day": day, "status": result["status"], "n": result["n"]}
 
 

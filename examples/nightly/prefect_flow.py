@@ -14,6 +14,8 @@ Its features:
 - Exit code 3, a threshold or an alarm, fails the task at once (`Breached`): the model is
   miscalibrated, which a retry cannot fix.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
   error) and 75 (interrupted) are retried; finished work is kept.
+- Exit code 5, days without predictions, with broken ones or without labels, fails the task as well
+  (`Incomplete`): the results are written, and a retry brings no predictions.
 """
 
 from __future__ import annotations
@@ -28,11 +30,15 @@ from prefect import flow, task
 from prefect.runtime import flow_run
 
 JOB = os.environ.get("CALIBSCALE_JOB", "/srv/calibscale/job.toml")
-USAGE, BREACHED, INVALID_DATA = 2, 3, 4
+USAGE, BREACHED, INVALID_DATA, INCOMPLETE = 2, 3, 4, 5
 
 
 class Breached(Exception):
     """A threshold is breached, or an alarm was raised."""
+
+
+class Incomplete(Exception):
+    """Days are missing, broken or provisional."""
 
 
 class Unfinished(Exception):
@@ -51,7 +57,7 @@ def night(day: str) -> dict[str, Any]:
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode in (USAGE, INVALID_DATA):
         raise RuntimeError(f"{day}: exit code {ran.returncode}, see the log above")
-    if ran.returncode not in (0, BREACHED):  # 1, 75, or killed
+    if ran.returncode not in (0, BREACHED, INCOMPLETE):  # 1, 75, or killed
         raise Unfinished(f"{day}: exit code {ran.returncode}, run again")
     result = json.loads(ran.stdout)
     wrong = [t["name"] for t in result["thresholds"] if t["breached"]]
@@ -59,6 +65,9 @@ def night(day: str) -> dict[str, Any]:
         wrong.append(f"alarm since {result['alarms']['since']}")
     if ran.returncode == BREACHED:
         raise Breached(f"{day}: {', '.join(wrong)}")
+    if ran.returncode == INCOMPLETE:
+        kinds = [kind for kind, days in result["incomplete_days"].items() if days]
+        raise Incomplete(f"{day}: {' and '.join(kinds)} days")
     return {"day": day, "status": result["status"], "n": result["n"]}
 
 

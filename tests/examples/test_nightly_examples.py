@@ -74,7 +74,7 @@ def test_service__tells_exit_codes_apart():
     settings = {key: value for _, key, value in unit(SERVICE)}
     assert settings["Restart"] == "on-failure"
     never = set(settings["RestartPreventExitStatus"].split())
-    assert never == {"2", "3", "4"}  # so that 1 and 75 are tried again
+    assert never == {"2", "3", "4", "5"}  # so that 1 and 75 are tried again
     assert "MemoryDenyWriteExecute" not in settings  # kernels are compiled
 
 
@@ -105,6 +105,7 @@ def test_service__looks_for_late_labels_first(calibscale, tmp_path):
 @pytest.mark.parametrize(
     ("codes", "mailed"),
     [([0], ""), ([75, 1, 0], ""), ([3], "exit code 3"), ([4], "exit code 4"),
+     ([5], "exit code 5"),
      ([75, 75, 75], "exit code 75")],
 )  # fmt: skip
 def test_crontab__mails_what_is_wrong(calibscale, tmp_path, codes, mailed):

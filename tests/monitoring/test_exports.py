@@ -189,7 +189,7 @@ def test_prometheus__without_alarms_drift_and_values_is_short(result, tmp_path):
     assert set(_samples(tmp_path / "a.prom")) == {
         f"calibscale_{name}"
         for name in (
-            "rows", "rows_dropped", "rows_unlabelled", "day_timestamp_seconds",
+            "rows", "rows_dropped", "rows_unlabelled", "incomplete_days", "day_timestamp_seconds",
             "run_timestamp_seconds",
         )
     }  # fmt: skip
@@ -214,7 +214,8 @@ def _cases(path):
 def test_junit__has_a_case_for_each_threshold_and_the_alarms(result, tmp_path):
     write_junit(tmp_path / "a.xml", result)
     suite, cases = _cases(tmp_path / "a.xml")
-    assert list(cases) == [*(t["name"] for t in result["thresholds"]), "alarms"]
+    days = [f"no {kind} days" for kind in ("missing", "broken", "provisional")]
+    assert list(cases) == [*(t["name"] for t in result["thresholds"]), "alarms", *days]
     for threshold in result["thresholds"]:
         outcome, message = cases[threshold["name"]]
         if threshold["observed"] is None:
@@ -230,7 +231,8 @@ def test_junit__has_a_case_for_each_threshold_and_the_alarms(result, tmp_path):
     outcomes = [outcome for outcome, _ in cases.values()]
     assert suite.get("tests") == str(len(cases))
     breached = sum(threshold["breached"] for threshold in result["thresholds"])
-    assert suite.get("failures") == str(outcomes.count("failure")) == str(breached + 1)
+    assert suite.get("failures") == str(outcomes.count("failure")) == str(breached + 2)
+    assert [cases[name][0] for name in days] == [None, None, "failure"]  # 5 % have no label
     assert suite.get("skipped") == str(outcomes.count("skipped")) == "1"
 
 
@@ -239,7 +241,7 @@ def test_junit__names_the_day_of_an_alarm(result, tmp_path):
     outcome, message = _cases(tmp_path / "a.xml")[1]["alarms"]
     assert outcome == "failure"
     assert message.startswith(f"miscalibrated since {result['alarms']['since']}: the log evidence")
-    assert "top_label, group 0, since" in message
+    assert "top_label, region = 0, since" in message
 
 
 def test_junit__skips_alarms_that_are_off_and_passes_quiet_ones(nights, result, tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 import calibscale as cs
-from calibscale.monitoring.night import night
+from calibscale.monitoring.night import dry_run, night
+from tests.support.named_days import write_columns
 from tests.support.ten_nights import write_job
 
 JOB = """
@@ -80,3 +82,68 @@ def test_alarms__of_classes_are_refused(tmp_path, alarms):
     _store(tmp_path / "2026-11-18.zarr", 0, 1.0)
     with pytest.raises(cs.OptionError, match="alarms of forecasts are by tests= alone"):
         night(job, "2026-11-18")
+
+
+FILES = """
+ledger = "ledger"
+estimators = ["crps", "coverage", "pit_kuiper"]
+windows = ["day", "7d"]
+group_by = "station"
+[source]
+path = "{date}.SUFFIX"
+format = "files"
+forecast = "normal"
+[source.columns]
+predictions = ["mean", "sd"]
+labels = "y"
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_nights__read_forecasts_from_files(tmp_path, suffix):  # D10
+    job = write_job(tmp_path, FILES.replace("SUFFIX", suffix))
+    rows: dict[str, list] = {"mean": [], "sd": [], "y": []}
+    for k, day in enumerate(("2026-11-18", "2026-11-19")):
+        rng = np.random.default_rng(k)
+        mean, sd = rng.normal(size=600), np.exp(0.3 * rng.normal(size=600))
+        columns = {"mean": mean.tolist(), "sd": sd.tolist(),
+                   "y": (mean + sd * rng.normal(size=600)).tolist()}  # fmt: skip
+        for name, column in columns.items():
+            rows[name] += column
+        write_columns(
+            tmp_path / f"{day}.{suffix}", {**columns, "station": ["Bern", "Zürich"] * 300}
+        )
+        planned = dry_run(job, day)
+        assert planned.rows == 600
+        assert planned.alarms.startswith("off: forecasts raise no alarms by themselves; tests = ")
+        result = night(job, day).to_dict()
+    week = {r["estimator"]: r["value"] for r in result["windows"][1]["results"]}
+    z = (np.array(rows["y"]) - rows["mean"]) / np.array(rows["sd"])
+    crps = np.array(rows["sd"]) * (
+        z * (2 * ndtr(z) - 1) + 2 * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) - 1 / np.sqrt(np.pi)
+    )
+    assert week["crps"] == pytest.approx(crps.mean(), rel=1e-9)
+    assert [g["group"] for g in result["windows"][1]["groups"]] == ["Bern", "Zürich"]
+    assert result["alarms"] is None
+    assert any("Forecasts raise no alarms" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('forecast = "normal"\n', "", "columns.predictions: needs their kind, such as forecast"),
+        ('"normal"', '"gauss"', "source.forecast: forecast must be one of .*not 'gauss'"),
+        ("predictions", "probabilities", "source.columns: forecasts are named by predictions"),
+        ('forecast = "normal"', 'forecast = "normal"\nbinary = true', "source.binary: only for"),
+        ('["mean", "sd"]', '["mean", "sdd"]', "columns.predictions: .*there is no 'sdd'"),
+        ('["mean", "sd"]', '["mean", "sd", "y"]', "normal"),
+    ],
+)
+def test_forecasts__of_a_job_are_checked_by_plan_and_night(tmp_path, old, new, message):  # D10
+    job = write_job(tmp_path, FILES.replace("SUFFIX", "csv").replace(old, new, 1))
+    columns = {"mean": [0.0, 1.0], "sd": [1.0, 1.0], "y": [0.3, 0.8], "station": ["a", "b"]}
+    write_columns(tmp_path / "2026-11-18.csv", columns)
+    for run in (dry_run, night):
+        with pytest.raises((cs.OptionError, cs.InvalidDataError), match=message):
+            run(job, "2026-11-18")

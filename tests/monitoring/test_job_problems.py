@@ -205,15 +205,18 @@ def test_source__is_checked(complaints, text):
 
 
 THRESHOLDS = {
-    "estimator = 'ece'": ("", "give exactly one of above and below"),
-    "estimator = 'ece'\nabove = 1\nbelow = 0": ("", "give exactly one of above and below"),
+    "estimator = 'ece'": ("", "give exactly one of above, below and abs_above"),
+    "estimator = 'ece'\nabove = 1\nbelow = 0": ("", "give exactly one of above, below and"),
     "above = 1": ("", "give exactly one of estimator, test and drift"),
     "estimator = 'ece'\ntest = 'ece'\nabove = 1": ("", "give exactly one of estimator, test and"),
     "estimator = 'ce'\nabove = 1": ("estimator", "'ce' is not among `estimators`; did you mean"),
     "estimator = 'ece'\nabove = 1\nwindow = '8d'": ("window", "'8d' is not among `windows`; all"),
     "estimator = 'ece'\nabove = 1\nbound = 'mean'": ("bound", "must be 'value', 'low' or 'high'"),
     "estimator = 'ece'\nabove = 1\ngroup = 'each'": ("group", "needs `group_by`"),
-    "estimator = 'ece'\nabove = 1\ngroup = 'all'": ("group", "must be the number of a group, or"),
+    "estimator = 'ece'\nabove = 1\ngroup = true": ("group", "must be the name or number of a"),
+    "estimator = 'ece'\nabove = 1\ngroup = ''": ("group", "must be the name or number of"),
+    "estimator = 'ece'\nabs_above = -1": ("abs_above", "must be greater than or equal to 0"),
+    "estimator = 'ece'\nabs_above = 1\nabove = 1": ("", "give exactly one of above, below and"),
     "estimator = 'ece'\nabove = inf": ("above", "must be a finite number"),
     "test = 'ece'\nbelow = 0.05": ("test", "needs [test]"),
     "drift = 'ece'\nbelow = 0.05": ("drift", "needs [drift]"),
@@ -237,6 +240,7 @@ JUDGED = SMALL + "[test]\nstatistics = ['ece']\n[drift]\nwindow = '7d'\nbaseline
     [
         ("test = 'ckce'\nbelow = 0.01", "test: 'ckce' is not among the statistics of [test]"),
         ("test = 'ece'\nabove = 0.01", "above: a p-value needs `below`"),
+        ("test = 'ece'\nabs_above = 0.01", "abs_above: a p-value needs `below`"),
         ("test = 'ece'\nbelow = 1.5", "below: a p-value limit must be in (0, 1]"),
         (
             "test = 'ece'\nbelow = 0.001",

@@ -26,7 +26,7 @@ from tests.support.ten_nights import (
 pytestmark = pytest.mark.long
 
 
-def test_rows__without_a_group_are_invalid(folder):
+def test_rows__without_a_group_are_a_group(folder):
     logits, labels, x = day_rows(10)
     x[:7, 0] = np.nan
     store = cs.LogitStore.create(
@@ -35,12 +35,11 @@ def test_rows__without_a_group_are_invalid(folder):
     )  # fmt: skip
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
-    with pytest.raises(cs.InvalidDataError, match="row 0"):
-        run_again(folder, 10)
-    job = write_job(folder, JOB.replace("[source]", '[source]\non_invalid = "drop"'))
-    done = night(job, day_name(10)).to_dict()
-    assert (done["n"], done["n_dropped"]) == (ROWS - 7, 7)
-    assert sum(g["n"] for g in done["windows"][0]["groups"]) == ROWS - 7
+    done = run_again(folder, 10).to_dict()
+    assert (done["n"], done["n_dropped"]) == (ROWS, 0)
+    groups = {g["group"]: g["n"] for g in done["windows"][0]["groups"]}
+    assert [*groups] == [0.0, 1.0, "missing"]
+    assert (groups["missing"], sum(groups.values())) == (7, ROWS)
 
 
 @pytest.mark.parametrize("run", [dry_run, night])
@@ -61,11 +60,18 @@ def test_first_night__reports_missing_covariates(tmp_path, run):
 
 
 @pytest.mark.parametrize("run", [dry_run, night])
-@pytest.mark.parametrize("later", [False, True])
-def test_text_groups__are_refused_since_their_codes_differ_from_day_to_day(tmp_path, run, later):
-    """The code of north is 0 among north and south, but 1 among east and north."""
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        (True, "'region' has names, but the groups of the ledger are numbers"),
+        (False, r"report\.map\[0\]: 'region' of .* is text, whose numeric"),
+    ],
+)
+def test_text__is_refused_as_a_point_of_a_map_and_among_numbered_groups(
+    tmp_path, run, later, message
+):
     text = 'estimators = ["ece"]\ngroup_by = "region"\n[source]\npath = "days/{date}.zarr"\n'
-    job = write_job(tmp_path, text)
+    job = write_job(tmp_path, text + '[report]\nmap = ["region"]\n' * (not later))
     if later:
         write_day(tmp_path, 0)
         night(job, day_name(0))
@@ -76,7 +82,7 @@ def test_text_groups__are_refused_since_their_codes_differ_from_day_to_day(tmp_p
     )  # fmt: skip
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
-    with pytest.raises(cs.OptionError, match=r"group_by: 'region' of .* is text, whose numeric"):
+    with pytest.raises((cs.OptionError, cs.InvalidDataError), match=message):
         run(job, day_name(1))
     assert (tmp_path / "ledger").exists() == later
     if later:
@@ -95,7 +101,7 @@ def test_flags__are_accepted_as_groups(tmp_path):
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x[:, :1])
     (window,) = night(job, day_name(0)).to_dict()["windows"][:1]
-    assert [group["group"] for group in window["groups"]] == [0.0, 1.0]
+    assert [group["group"] for group in window["groups"]] == ["false", "true"]
 
 
 def test_first_nights__at_once_are_refused(tmp_path, monkeypatch):
@@ -258,5 +264,5 @@ def test_source__may_be_a_url(tmp_path):
     write(labels)
     assert night(job, day_name(0)).to_dict()["n"] == ROWS
     memory.rm(f"/{tmp_path.name}", recursive=True)
-    with pytest.raises(cs.StoreError):
-        night(job, day_name(1))
+    missing = night(job, day_name(1))
+    assert missing.incomplete_days["missing"] == [day_name(1)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibscale.output.documents.night_sections import head
+from calibscale.output.documents.night_headline import head
 
 
 class Filled(dict):
@@ -85,7 +85,7 @@ def test_headline__states_size_direction_day_and_groups_but_not_evidence() -> No
     )  # fmt: skip
     state, verdict, reasons = head(result)
     assert (state, verdict) == (
-        "alarm", "Alarm: 7.2 points too confident since 7 Nov 2026, every region"
+        "alarm", "Alarm: the model is 7.2 points too confident since 7 Nov 2026, every region"
     )  # fmt: skip
     assert reasons[0].startswith("Mean prediction minus frequency: +0.0721 (95 % interval 0.0621")
     assert reasons[0].endswith("over 7 days.")
@@ -100,14 +100,20 @@ def test_headline__uses_the_longest_window_since_the_alarm() -> None:
 @pytest.mark.parametrize(
     ("results", "text"),
     [
-        (errors(-0.031, 0.04), "3.1 points too cautious"),
+        (errors(-0.031, 0.04), "the model is 3.1 points too cautious"),
         (
             errors(0.0042, 0.12),
-            "off by 12.0 points on average",
+            "predictions are off by 12.0 points on average",
         ),  # too high in some bins, too low in others
-        (errors(0.004, 0.006), "off by 0.6 points on average"),  # the interval includes 0
-        (errors(0.02, 0.02, "positive"), "not calibrated"),  # the alarm is for the top label
-        ([], "not calibrated"),
+        (
+            errors(0.004, 0.006),
+            "predictions are off by 0.6 points on average",
+        ),  # the interval includes 0
+        (
+            errors(0.02, 0.02, "positive"),
+            "the model is not calibrated",
+        ),  # the alarm is for the top label
+        ([], "the model is not calibrated"),
     ],
 )
 def test_headline__states_a_direction_only_if_it_is_significant(
@@ -119,14 +125,16 @@ def test_headline__states_a_direction_only_if_it_is_significant(
 
 def test_headline__of_the_positive_class_names_predictions() -> None:
     result = night(process(None, "2026-11-07", "positive"), results=errors(0.02, 0.02, "positive"))
-    assert head(result).verdict.startswith("Alarm: 2.0 points too high since")
+    assert head(result).verdict.startswith("Alarm: predictions are 2.0 points too high since")
 
 
 def test_headline__without_confidence_gap_uses_the_bins() -> None:
     result = night(process(None, "2026-11-07"), reliability=bins((3.0, 0.06), (1.0, 0.02)))
-    assert head(result).verdict.startswith("Alarm: 5.0 points too confident since")
+    assert head(result).verdict.startswith("Alarm: the model is 5.0 points too confident since")
     result = night(process(None, "2026-11-07"), reliability=bins((1.0, 0.06), (1.0, -0.05)))
-    assert head(result).verdict.startswith("Alarm: off by 5.0 points on average since")
+    assert head(result).verdict.startswith(
+        "Alarm: predictions are off by 5.0 points on average since"
+    )
 
 
 def test_headline__of_some_groups_names_only_these() -> None:
@@ -134,12 +142,12 @@ def test_headline__of_some_groups_names_only_these() -> None:
     quiet = process(None, None), process(3.0, None)
     one = night(*quiet, process(1.0, "2026-11-07"), process(2.0, None), groups=groups)
     assert head(one).verdict == (
-        "Alarm: 9.0 points too confident since 7 Nov 2026, region\u00a0=\u00a01"
+        "Alarm: the model is 9.0 points too confident since 7 Nov 2026, region\u00a0=\u00a01"
     )
     alarms = process(1.0, "2026-11-08"), process(2.0, "2026-11-07")
     two = night(*quiet, *alarms, groups=groups)
     assert head(two).verdict == (
-        "Alarm: up to 9.0 points too confident since 7 Nov 2026, "
+        "Alarm: the model is up to 9.0 points too confident since 7 Nov 2026, "
         "region\u00a0=\u00a02 and region\u00a0=\u00a01"
     )
     groups[2.0] = errors(-0.05, 0.05)
@@ -153,7 +161,8 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     result = night(quiet, results=errors(0.06, 0.06), groups=groups, thresholds=[breach(1.0)])
     assert head(result)[:2] == (
         "breached",
-        "Breached: 1 of 1 threshold; 9.0 points too confident over 7 days, region\u00a0=\u00a01",
+        "Breached: 1 of 1 threshold; the model is 9.0 points too confident over 7 days, "
+        "region\u00a0=\u00a01",
     )
     score = night(quiet, results=errors(0.06, 0.06), thresholds=[breach(estimator="brier")])
     assert head(score).verdict == "Breached: 1 of 1 threshold"
@@ -162,7 +171,8 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     )  # fmt: skip
     assert head(both)[:2] == (
         "breached",
-        "Alarm: 6.0 points too confident since 7 Nov 2026, all rows; 1 of 1 threshold breached",
+        "Alarm: the model is 6.0 points too confident since 7 Nov 2026, all rows; "
+        "1 of 1 threshold breached",
     )
     assert (
         head(both).reasons[-1] == "ece, lower bound over 7 days, above 0.05: 0.06000 for all rows."

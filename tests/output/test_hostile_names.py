@@ -239,11 +239,11 @@ def test_names__in_outputs_of_nights(
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     assert {sample.labels["model"] for sample in samples} == {MODEL}
     groups = {s.labels["group"] for s in samples if s.name == "calibscale_estimate"}
-    assert groups == {"", "0", "1"}  # numbers, as a night without data has no names
+    assert groups == {"", "false", "true"}
 
     suite = ET.parse(tmp_path / "night.xml").getroot()
     assert MODEL in [each.get("value") for each in suite.iter("property")]
-    assert any("group true" in str(case.get("message")) for case in suite.iter("failure"))
+    assert any("new = true" in str(case.get("message")) for case in suite.iter("failure"))
 
     with open(tmp_path / "night.csv", newline="", encoding="utf-8") as file:
         assert {row["model"] for row in csv.DictReader(file, strict=True)} == {MODEL}

@@ -68,7 +68,9 @@ def test_report__verdict_comes_first_and_names_groups_and_start() -> None:
     text = Page(html).text
     head = text[: text.index("Key numbers")]
     assert f"{len(breached)} of {len(result['thresholds'])} thresholds breached" in head
-    assert re.search(r"Alarm: \d+\.\d points too confident since \d+ [SO]\w\w 2026, ", head)
+    assert re.search(
+        r"Alarm: the model is \d+\.\d points too confident since \d+ [SO]\w\w 2026, ", head
+    )
     assert "E =" not in head
     assert "region = 1" in head
     rows = re.findall(r"<tr>.*?</tr>", html)
@@ -96,14 +98,44 @@ def test_report__names_how_many_days_of_a_window_are_present() -> None:
     assert "Over 2 of 7 days</p>" in html
 
 
-def test_report__labels_a_few_groups_at_the_ends_of_their_lines() -> None:
+def _trend_legend(html: str) -> str:
+    """Legend of the plots over days."""
+    parts = re.findall(r"<section.*?</section>", html, re.DOTALL)
+    (trend,) = [part for part in parts if "Trend of ece over days" in part]
+    return re.findall(r'<ul class="legend">(.*?)</ul>', trend, re.DOTALL)[0]
+
+
+def test_report__lines_of_groups_have_colours_and_names() -> None:  # V10
     result = night(groups=3)
-    plot = re.findall(r'aria-label="Trend of ece over days">(.*?)</svg>', report([result]))[0]
-    assert {"0", "1", "2"} <= set(re.findall(r"<text[^>]*>([^<]*)<", plot))
-    assert "named at its end" in report([result])
-    many = [one | {"group": k} for one in result["trend"]["series"][:1] for k in (None, *range(7))]
-    result["trend"]["series"] = many
-    assert "named at its end" not in report([result])
+    html = report([result])
+    legend = _trend_legend(html)
+    for k in range(3):
+        assert f"region\u00a0=\u00a0{k}" in legend
+    plot = re.findall(r'aria-label="Trend of ece over days">(.*?)</svg>', html)[0]
+    colours = set(re.findall(r"stroke: ?var\(--(group\d)\)", plot))
+    assert colours == {"group1", "group2", "group3"}
+    assert "groups have colours" not in html
+
+
+def test_report__of_many_groups_colours_those_with_alarms_and_the_worst() -> None:  # V10
+    result = night(groups=3)
+    result["alarms"] |= {"processes": [], "alarm": False, "since": None}
+    series = result["trend"]["series"][0]
+    result["trend"]["series"] = [series | {"group": k} for k in (None, *range(9))]
+    for window in result["windows"]:
+        (estimate,) = [e for e in window["results"] if e["estimator"] == "ece"][:1]
+        window["groups"] = [
+            {"group": float(k), "n": 100, "results": [estimate | {"value": k / 10}]}
+            for k in range(9)
+        ]
+    html = report([result])
+    assert (
+        "6 of 9 groups have colours: those with an alarm, then those with the largest ece." in html
+    )
+    legend = _trend_legend(html)
+    named = {int(k) for k in re.findall("region\u00a0=\u00a0(\\d)", legend)}
+    assert named == {8, 7, 6, 5, 4, 3}
+    assert "other groups" in legend
 
 
 def test_report__headings_do_not_repeat_and_approximation_errors_have_a_note() -> None:

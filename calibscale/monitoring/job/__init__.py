@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, field
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from calibscale.data.times import WEEKDAYS
 from calibscale.data.zarr_arrays import is_url
 from calibscale.engine import parse_bytes
 from calibscale.errors import OptionError
@@ -26,6 +28,7 @@ from calibscale.monitoring.ledger import Ledger
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
 _PLACES = ("date", "model", "name")
 _KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
+LIMITS = ("above", "below", "abs_above")  # keys of a threshold
 # keys that declare the meaning of labels and probabilities
 MEANING = {"class_names", "positive", "ignore_index", "percent"}
 _NAME_BYTES = 200  # in a part of a path; file systems allow 255
@@ -41,6 +44,17 @@ def _day(text: str) -> str:
     except ValueError:
         pass
     raise ValueError(f"a day must be a date such as 2026-11-21, not {shown(text)}")
+
+
+def _off_day(text: str) -> str:
+    named = [day for day in WEEKDAYS if day.lower() == text.lower()]
+    try:
+        return named[0] if named else _day(text)
+    except ValueError:
+        raise ValueError(
+            f"must be a date such as 2026-12-25, or a day of the week such as Saturday, not "
+            f"{shown(text)}"
+        ) from None
 
 
 def _range(text: str) -> tuple[str, str] | None:
@@ -95,10 +109,11 @@ def _names(value: Any) -> str | tuple[str, ...]:
 
 
 def _group(value: Any) -> float | str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value != "each" and not (number and abs(value) < float("inf")):
-        raise ValueError(f"must be the number of a group, or 'each', not {shown(value)}")
-    return float(value) if number else "each"
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"must be the name or number of a group, or 'each', not {shown(value)}")
+    return float(value)
 
 
 def _size(value: Any) -> int | str:
@@ -117,6 +132,7 @@ def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 Day = Annotated[str, AfterValidator(_day)]
+OffDay = Annotated[str, AfterValidator(_off_day)]
 Window = Annotated[str, AfterValidator(_window)]
 Baseline = Annotated[str, AfterValidator(_baseline)]
 Name = Annotated[str, AfterValidator(_name)]
@@ -138,8 +154,9 @@ class Columns:
     """Names of the columns of files, or of the arrays of a zarr group, by role."""
 
     labels: Text
-    logits: Text | None = None
-    probabilities: Text | None = None
+    logits: Names | None = None
+    probabilities: Names | None = None
+    predictions: Names | None = None  # of distributions, with `forecast` in [source]
     covariates: Names | None = None  # for zarr: the name of one array
     covariate_names: Annotated[tuple[Text, ...], Unique] | None = None
     weights: Text | None = None
@@ -149,6 +166,8 @@ class Columns:
 class Source:
     """Location and format of the predictions of a day.
 
+    `forecast` is the kind of predictive distributions, such as normal or ensemble, of files and of
+    zarr arrays, `class_names` has the names of classes in the order of the columns of files.
     `storage_options` are those of the file system of a URL; results do not contain them.
     """
 
@@ -156,6 +175,7 @@ class Source:
     format: Literal["store", "files", "zarr"] = "store"
     columns: Columns | None = None
     binary: bool = False
+    forecast: Text | None = None
     class_names: Annotated[tuple[Text, ...], Unique, Field(min_length=2)] | None = None
     positive: int | float | bool | Text | None = None
     ignore_index: int | Text | None = None
@@ -186,7 +206,12 @@ class Test:
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
 class Threshold:
-    """Limit on one of `estimator`, `test` and `drift`, breached `above` or `below` a number."""
+    """Limit on one of `estimator`, `test` and `drift`, breached `above` or `below` a number.
+
+    `abs_above` limits the size of a signed estimate, such as confidence_gap, on both sides of 0;
+    its `bound` low is the smallest size in the interval.  `group` is the name or number of a group,
+    "missing" for the rows without one, or "each".
+    """
 
     estimator: str | None = None
     test: str | None = None
@@ -195,6 +220,7 @@ class Threshold:
     window: Window | None = None
     above: float | None = None
     below: float | None = None
+    abs_above: Annotated[float | None, Field(ge=0)] = None
     group: Group | None = None
     missing: Literal["fine", "breach"] = "fine"  # verdict where there is no value
 
@@ -202,6 +228,12 @@ class Threshold:
     def kind(self) -> str:
         """Key that is set: "estimator", "test" or "drift"."""
         return next(k for k in ("estimator", "test", "drift") if getattr(self, k) is not None)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Limits that are set, by key: one, unless the job is invalid."""
+        limits = {key: getattr(self, key) for key in LIMITS}
+        return {key: limit for key, limit in limits.items() if limit is not None}
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
@@ -291,6 +323,10 @@ class Job:
         Name and all settings of each estimator; `built_estimators` constructs them.
     alarms, drift, ranking, test
         None if the job does not have the table.
+    off_days : tuple of str
+        Dates, and days of the week such as Saturday, on which there are no predictions.
+    provisional : str
+        Whether a night with days whose labels are not complete is ``incomplete`` or ``fine``.
     file : Path
         Path of the job file; relative paths start from its folder.
     """
@@ -305,6 +341,8 @@ class Job:
     windows: Annotated[tuple[Window, ...], Unique, Field(min_length=1)] = ("day", "7d", "30d")
     confidence: Level = 0.95
     seed: Seed = 0
+    off_days: Annotated[tuple[OffDay, ...], Unique] = ()
+    provisional: Literal["incomplete", "fine"] = "incomplete"
     test: Test | None = None
     thresholds: tuple[Threshold, ...] = ()
     drift: DriftSettings | None = None
@@ -327,6 +365,10 @@ class Job:
         filled = {"date": day, "model": self.model if model is None else model, "name": self.name}
         text = re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], template)
         return text if is_url(text) else str(self.file.parent / text.removeprefix("file://"))
+
+    def off(self, day: date) -> bool:
+        """Whether there are no predictions on a date, as the job says."""
+        return day.isoformat() in self.off_days or WEEKDAYS[day.weekday()] in self.off_days
 
     @property
     def options(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -15,11 +15,15 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from calibscale.data import SCALAR_NOTIONS
+from calibscale.data.forecasts import forecast_of
+from calibscale.data.groups import Grouping
+from calibscale.data.source import PREDICTIONS
 from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
-from calibscale.monitoring.job import Job, Threshold, toml_lines
+from calibscale.formatting import given, window
+from calibscale.monitoring.job import Columns, Job, Source, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 
 _HISTORY = (".csv", ".parquet")
@@ -27,6 +31,7 @@ _HISTORY = (".csv", ".parquet")
 
 def checked(job: Job, problems: Problems) -> Job:
     """Job with defaults that depend on other keys; adds conflicts between keys to `problems`."""
+    job = _grouping(job, problems)
     _source(job, problems)
     _estimators(job, problems)
     job = _defaults(job)
@@ -75,6 +80,17 @@ def _defaults(job: Job) -> Job:
 # ---------------------------------------------------------------- source
 
 
+def _grouping(job: Job, problems: Problems) -> Job:
+    """Job without a grouping that is cut in an impossible way, such as age:1."""
+    try:
+        if job.group_by is not None:
+            Grouping.parse(job.group_by)
+    except OptionError as error:
+        problems.add(("group_by",), str(error))
+        return replace(job, group_by=None)
+    return job
+
+
 def _source(job: Job, problems: Problems) -> None:
     if problems.under("source"):
         return
@@ -85,21 +101,24 @@ def _source(job: Job, problems: Problems) -> None:
         what = "every day would read the same data; put {date} where the path contains the day"
         problems.add(("source", "path"), what)
     if source.format == "store":
-        present = {"columns": columns is not None, "binary": source.binary}
+        present = {
+            "columns": columns is not None,
+            "binary": source.binary,
+            "forecast": source.forecast is not None,
+        }
         present |= dict.fromkeys(source.meaning, True)
-        for key in (key for key, given in present.items() if given):
+        for key in (key for key, declared in present.items() if declared):
             problems.add(("source", key), "only for other formats; a store records it itself")
         return
     if columns is None:
         problems.add(
             ("source",),
             f"format '{source.format}' needs [source.columns] with labels, and logits or "
-            "probabilities",
+            "probabilities, or with `forecast` predictions",
         )
         return
+    _predictions(source, columns, problems)
     where: Where = ("source", "columns")
-    if (columns.logits is None) == (columns.probabilities is None):
-        problems.add(where, "give exactly one of logits and probabilities")
     if source.format == "zarr":
         if isinstance(columns.covariates, tuple):
             what = "must name one array for format 'zarr'; covariate_names names its columns"
@@ -108,6 +127,32 @@ def _source(job: Job, problems: Problems) -> None:
             problems.add((*where, "covariate_names"), "there are no covariates")
     elif columns.covariate_names is not None:
         problems.add((*where, "covariate_names"), "only for format 'zarr'; use covariates = [...]")
+
+
+def _predictions(source: Source, columns: Columns, problems: Problems) -> None:
+    """Check that one kind of predictions is named, and forecasts together with their kind."""
+    where: Where = ("source", "columns")
+    named = [role for role in PREDICTIONS if getattr(columns, role) is not None]
+    if source.forecast is None:
+        if named == ["predictions"]:
+            what = "needs their kind, such as forecast = 'normal', in [source]"
+            problems.add((*where, "predictions"), what)
+        elif len(named) != 1:
+            problems.add(where, "give exactly one of logits and probabilities")
+    else:
+        if named != ["predictions"]:
+            what = "forecasts are named by predictions, without logits and probabilities"
+            problems.add(where, what)
+        for key in ("binary", "class_names", "tolerance"):
+            if getattr(source, key):
+                problems.add(("source", key), "only for predictions of classes, not for forecasts")
+        try:
+            forecast_of(source.forecast)
+        except OptionError as error:
+            problems.add(("source", "forecast"), str(error))
+    for role in named if source.format == "zarr" else ():
+        if isinstance(getattr(columns, role), tuple):
+            problems.add((*where, role), "must name one array for format 'zarr'")
 
 
 def _columns(job: Job, problems: Problems) -> None:
@@ -124,16 +169,20 @@ def _columns(job: Job, problems: Problems) -> None:
         return  # only the data have the names
     else:
         available = ()
-    named = [each for each in named_covariates(job) if not problems.under(*each[0][:2])]
+    named = [each for each in named_covariates(job, available) if not problems.under(*each[0][:2])]
     for where, name in named:
         if name not in available:
             what = f"{shown(name)} is not among the covariates; {hint(name, available)}"
             problems.add(where, what)
 
 
-def named_covariates(job: Job) -> list[tuple[Where, str]]:
-    """Covariates that tables other than the source name, with their keys."""
-    one = (("group_by", job.group_by), ("cluster", job.cluster))
+def named_covariates(job: Job, available: Sequence[str] = ()) -> list[tuple[Where, str]]:
+    """Covariates that tables other than the source name, with their keys.
+
+    The column of a grouping such as age:5 is age, unless age:5 is among the `available` names.
+    """
+    column = job.group_by and Grouping.parse(job.group_by, available).column
+    one = (("group_by", column), ("cluster", job.cluster))
     named: list[tuple[Where, str]] = [((key,), name) for key, name in one if name]
     named += [(("report", "map", i), name) for i, name in enumerate(job.report.map)]
     for i, table in enumerate(job.estimators):
@@ -208,11 +257,12 @@ def _threshold(job: Job, index: int, t: Threshold, problems: Problems) -> None:
     (kind,) = kinds
     check = {"estimator": _of_value, "test": _of_test, "drift": _of_drift}[kind]
     check(job, where, t, problems)
-    if (t.above is None) == (t.below is None):
-        problems.add(where, "give exactly one of above and below")
+    if len(t.limits) != 1:
+        problems.add(where, "give exactly one of above, below and abs_above")
     elif kind != "estimator":
-        if t.above is not None:
-            problems.add((*where, "above"), "a p-value needs `below` instead")
+        ((side, _),) = t.limits.items()
+        if side != "below":
+            problems.add((*where, side), "a p-value needs `below` instead")
         elif not 0 < t.below <= 1:  # type: ignore[operator]
             problems.add((*where, "below"), f"a p-value limit must be in (0, 1], not {t.below}")
     if kind != "estimator" and t.bound is not None:
@@ -278,6 +328,28 @@ def _report(job: Job, problems: Problems) -> None:
     if notion not in notions & set(SCALAR_NOTIONS):
         what = f"none of `estimators` has bins of the notion {shown(notion)}"
         problems.add(("report", "reliability"), what)
+
+
+def one_sided(job: Job) -> list[str]:
+    """Sentences about thresholds of signed estimates that no threshold limits on the other side."""
+    signed = {name for name, kind in ESTIMATORS.items() if kind.signed}
+    sentences = []
+    for t in job.thresholds:
+        ((side, limit),) = t.limits.items()
+        alike = [
+            key
+            for other in job.thresholds
+            if (other.estimator, other.window, other.group) == (t.estimator, t.window, t.group)
+            for key in other.limits
+        ]
+        if t.estimator in signed and set(alike) == {side} and side != "abs_above":
+            unseen = "below −" if side == "above" else "above "
+            sentences.append(
+                f"The threshold {t.estimator} {side} {given(limit)} over {window(t.window)} does "
+                f"not limit errors {unseen}{given(abs(limit))}: abs_above = {given(abs(limit))} "
+                "limits both sides."
+            )
+    return list(dict.fromkeys(sentences))
 
 
 # ---------------------------------------------------------------- paths

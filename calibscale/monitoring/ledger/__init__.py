@@ -21,6 +21,7 @@ from calibscale.atomic_files import flush, remove_leftovers, write_whole
 from calibscale.data import zarr_arrays
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.ledger import index as log
+from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import INDEX, SLOTS, Entry, Key, check_key, identity
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.results import Floats
@@ -194,9 +195,10 @@ class Ledger:
         """Model versions, in the order of their first days."""
         return list(dict.fromkeys(e.model for e in self.entries))
 
-    def groups(self, model: str) -> list[float]:
+    def groups(self, model: str) -> list[GroupKey]:
         """Groups of which a model has rows, in order."""
-        return sorted(g for m, g in self._series if m == model and g is not None)
+        keys = (key for name, key in self._series if name == model and key is not None)
+        return sorted(keys, key=order)
 
     def day(self, day: str, model: str) -> tuple[Entry, ...]:
         """Entries of a day, starting with the one of all rows; empty if there is no such day."""
@@ -207,7 +209,7 @@ class Ledger:
         first: str | None = None,
         last: str | None = None,
         model: str | None = None,
-        group: float | None = None,
+        group: GroupKey | None = None,
     ) -> list[Entry]:
         """Entries of a range of dates, ends included, in the order of keys and models."""
         if model is None:
@@ -218,7 +220,7 @@ class Ledger:
         high = None if last is None else bisect_right(series, last[:10], key=lambda e: e.date)
         return series[low:high]
 
-    def write(self, day: str, model: str, records: Mapping[float | None, Record]) -> None:
+    def write(self, day: str, model: str, records: Mapping[GroupKey | None, Record]) -> None:
         """Replace the records of a day, given by group; call within `writing`.
 
         Raises
@@ -232,7 +234,7 @@ class Ledger:
         free = self._free_slots()
         fresh = []
         with zarr_arrays.complaints(self.path):
-            for group, record in sorted(records.items(), key=lambda item: _order(item[0])):
+            for group, record in sorted(records.items(), key=lambda item: order(item[0])):
                 slot = next(free)
                 for section, vector in record.vectors.items():
                     if np.isnan(vector).any():  # infinity is allowed: the log loss may be infinite
@@ -332,6 +334,12 @@ class Ledger:
         """Error messages of damaged lines of the index."""
         return [*self._index.damaged.values()]
 
+    def damaged_days(self, model: str) -> dict[str, str]:
+        """Error messages of damaged records of a model so far, by day."""
+        lines = {log.key_of(line): message for line, message in self._index.damaged.items()}
+        every = lines | self.damaged
+        return {key[0]: message for key, message in every.items() if key and key[1] == model}
+
     def _refresh(self) -> None:
         """Reread the index if another writer has changed it."""
         with zarr_arrays.complaints(self.path):
@@ -345,13 +353,8 @@ class Ledger:
     def _sort(self) -> None:
         """Store the entries in order, by slot, and by model and group."""
         every = [e for entries in self._index.days.values() for e in entries]
-        self.entries: list[Entry] = sorted(every, key=lambda e: (e.day, e.model, *_order(e.group)))
+        self.entries: list[Entry] = sorted(every, key=lambda e: (e.day, e.model, *order(e.group)))
         self._named = {e.slot: e for e in self.entries}
-        self._series: dict[tuple[str, float | None], list[Entry]] = {}
+        self._series: dict[tuple[str, GroupKey | None], list[Entry]] = {}
         for entry in self.entries:
             self._series.setdefault((entry.model, entry.group), []).append(entry)
-
-
-def _order(group: float | None) -> tuple[bool, float]:
-    """Sort key: all rows first, then groups by their values."""
-    return group is not None, 0.0 if group is None else group

@@ -18,6 +18,7 @@ from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
 from calibscale.inference.e_process import BettingEProcess, advance, log_e_value, places
 from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store
 
@@ -33,7 +34,7 @@ class Process:
     """
 
     notion: str
-    group: float | None
+    group: GroupKey | None
     log_evidence: Floats
     weight: float
     sizes: tuple[float, ...] = ()
@@ -55,9 +56,9 @@ class Evidence:
     damaged: list[str]
 
 
-def first_nights(ledger: Ledger, model: str, start: str) -> dict[float, int]:
+def first_nights(ledger: Ledger, model: str, start: str) -> dict[GroupKey, int]:
     """First night of each group of a model, counted from `start`, by the days in the ledger."""
-    nights: dict[float, int] = {}
+    nights: dict[GroupKey, int] = {}
     for group in ledger.groups(model):
         entries = ledger.select(start, None, model, group)
         if entries:
@@ -69,7 +70,7 @@ def evidence(
     ledger: Ledger,
     model: str,
     start: str,
-    weights: Mapping[float, float],
+    weights: Mapping[GroupKey, float],
     nights: int,
     tests: Sequence[str] = (),
 ) -> Evidence:
@@ -87,9 +88,11 @@ def evidence(
         return Evidence([], [], [])
     count = 1 + max(_night(some[-1], first) for some in entries.values() if some)
     shown = range(max(0, count - nights), count)
-    share_of: Mapping[float | None, float] = {None: 1.0}
+    share_of: Mapping[GroupKey | None, float] = {None: 1.0}
     if recipe.group_by is not None:
-        share_of = {group: weights[group] for group in sorted(weights) if entries.get(group)}
+        share_of = {
+            group: weights[group] for group in sorted(weights, key=order) if entries.get(group)
+        }
     processes: list[Process] = []
     damaged: list[str] = []
     for group in share_of if recipe.wagers else ():
@@ -120,7 +123,7 @@ class _Walk:
     """Processes of a group, computed by blocks of nights."""
 
     def __init__(
-        self, ledger: Ledger, model: str, group: float | None, first: date,
+        self, ledger: Ledger, model: str, group: GroupKey | None, first: date,
         entries: Sequence[Entry],
     ) -> None:  # fmt: skip
         self.ledger, self.recipe = ledger, ledger.recipe
@@ -209,10 +212,10 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
     recipe = ledger.recipe
     until = date.fromisoformat(day[:10])
     first, last = (until - timedelta(days)).isoformat(), (until - timedelta(1)).isoformat()
-    groups: list[float | None] = [*ledger.groups(model)]
+    groups: list[GroupKey | None] = [*ledger.groups(model)]
     if recipe.group_by is None:
         groups.insert(0, None)
-    learned: list[list[tuple[float | None, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
+    learned: list[list[tuple[Any, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
     for group in groups:
         sums = [np.zeros_like(w.zero(recipe.classes).sums) for w in recipe.wagers]
         for entry in ledger.select(first, last, model, group):
@@ -255,7 +258,7 @@ class AlarmBook:
             _check(self._starts, self._raised, book.get("groups", ()))
             self._places = {
                 (str(each["model"]), each["since"]): {
-                    float(group): int(place) for group, place in each["places"]
+                    _key(group): int(place) for group, place in each["places"]
                 }
                 for each in book.get("groups", ())
             }
@@ -282,7 +285,9 @@ class AlarmBook:
         self._raised.append({**process, "day": day})
         return day
 
-    def places(self, model: str, since: str | None, first: Mapping[float, int]) -> dict[float, int]:
+    def places(
+        self, model: str, since: str | None, first: Mapping[GroupKey, int]
+    ) -> dict[GroupKey, int]:
         """Places of groups: recorded ones, and the next free ones for new groups.
 
         `first` has the first night of each group, by the days that are in the ledger now.
@@ -306,8 +311,12 @@ class AlarmBook:
 
 _KINDS: dict[str, Any] = {
     "model": str, "since": str | None, "level": float, "notion": str | None,
-    "group": float | int | None, "day": str,
+    "group": float | int | str | None, "day": str,
 }  # fmt: skip
+
+
+def _key(group: Any) -> GroupKey:
+    return group if isinstance(group, str) else float(group)
 
 
 def _check(starts: dict[str, str], raised: list[Any], groups: Any) -> None:

@@ -22,6 +22,7 @@ import google_crc32c
 
 from calibscale.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
+from calibscale.monitoring.ledger.group_keys import GroupKey
 
 SLOTS = 2**24  # more than any ledger needs, so that its arrays never change their shape
 INDEX = "index.log"
@@ -41,6 +42,8 @@ class Entry:
     ----------
     day : str
         Key of the day: a date such as 2026-11-21, or a part of a day such as 2026-11-21T06.
+    group : float, str or None
+        Key of the group, see `group_keys`; None for all rows.
     sections : tuple of str
         Names of the vectors of the record.
     revision : int
@@ -50,7 +53,7 @@ class Entry:
     day: str
     model: str
     slot: int
-    group: float | None = None
+    group: GroupKey | None = None
     n: int = 0
     sections: tuple[str, ...] = ("states",)
     revision: int = 0
@@ -98,13 +101,13 @@ class Index:
         self.days.pop(key, None)
         if entries:
             self.days[key] = entries
-        self.damaged = {line: what for line, what in self.damaged.items() if _key_of(line) != key}
+        self.damaged = {line: what for line, what in self.damaged.items() if key_of(line) != key}
 
     def spoil(self, line: bytes, message: str) -> None:
         """Add a damaged line, and drop earlier entries of the day that it names."""
         self.lines += 1
         self.damaged[line] = message
-        key = _key_of(line)
+        key = key_of(line)
         if key is not None:
             self.days.pop(key, None)
 
@@ -148,7 +151,7 @@ def line_of(key: Key, revision: int, entries: tuple[Entry, ...]) -> bytes:
     return b"%08x %s\n" % (google_crc32c.value(body), body)
 
 
-def _key_of(line: bytes) -> Key | None:
+def key_of(line: bytes) -> Key | None:
     """Day and model that a damaged line seems to name."""
     match = _NAMED.search(line)
     try:
@@ -170,7 +173,7 @@ def _parsed(line: bytes) -> tuple[Key, tuple[Entry, ...], int]:
         raise ValueError(f"model {model!r} or revision {revision!r} has the wrong type")
     entries = []
     for (slot, group, n, sections), own in zip(head["records"], facts, strict=True):
-        typed = (type(slot), type(n)) == (int, int) and isinstance(group, float | int | None)
+        typed = (type(slot), type(n)) == (int, int) and isinstance(group, float | int | str | None)
         if not typed or not 0 <= slot < SLOTS or not all(type(s) is str for s in sections):
             raise ValueError(f"{[slot, group, n, sections]} is not a record")
         entries.append(Entry(day, model, slot, group, n, tuple(sections), revision, own))
@@ -204,7 +207,7 @@ def read_index(path: Path) -> tuple[Index, tuple[int, ...]]:
         try:
             index.put(*_parsed(line))
         except DAMAGE as error:
-            index.spoil(line, _message(f"{place}: line {number}", _key_of(line), error))
+            index.spoil(line, _message(f"{place}: line {number}", key_of(line), error))
     index.refuse_shared_slots(path)
     return index, seen
 

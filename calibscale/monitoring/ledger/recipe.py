@@ -15,6 +15,7 @@ from calibscale.data import Floats
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.forecasts import Forecast, kinds_of_forecasts
+from calibscale.data.groups import Grouping
 from calibscale.errors import OptionError, require
 from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
@@ -24,6 +25,7 @@ from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, re
 from calibscale.inference.resampling import Jackknife
 from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
+from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.score_sums import Totals, TotalsState
 
@@ -133,7 +135,8 @@ def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
 @cache
 def _kinds() -> dict[str, Any]:
     """Class by name of everything that a ledger can store."""
-    others = (RandomFourier, OneHot, ProductKernel, HoldOut, Factor, FourierSeries, Axis)
+    kernels = (RandomFourier, OneHot, ProductKernel, Factor, FourierSeries)
+    others = (*kernels, HoldOut, Axis, Grouping, LedgerGroups)
     kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *kinds_of_forecasts(), *others)
     return {kind.__name__: kind for kind in kinds}
 
@@ -220,7 +223,7 @@ class Recipe:
     covariates : tuple of str
         Names of the columns, in the order of the source.
     group_by : str, optional
-        Covariate whose values have separate states.
+        Covariate whose values have separate states, or its grouping as in the job.
     tested : tuple of str
         Names of the estimators that are tested.
     replicates : int
@@ -235,6 +238,9 @@ class Recipe:
         Covariate whose values are clusters of dependent rows.
     forecast : Forecast, optional
         Kind of the predictions of other targets than classes, with the kernel on targets.
+    groups : LedgerGroups, optional
+        Grouping of all days by `group_by`.  Ledgers of earlier versions have none: their groups are
+        the numbers of the column.
     """
 
     classes: int
@@ -249,12 +255,14 @@ class Recipe:
     parted: tuple[Statistic, ...] = ()
     cluster: str | None = None
     forecast: Forecast | None = None
+    groups: LedgerGroups | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object of the recipe."""
         settings = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
-        if self.forecast is None:  # as in ledgers of classes before there were forecasts
-            del settings["forecast"]
+        for later in ("forecast", "groups"):  # as in ledgers from before there were these
+            if settings[later] is None:
+                del settings[later]
         return settings
 
     @staticmethod

@@ -31,6 +31,7 @@ from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling
 from calibscale.monitoring.ledger import STATES, SUMS, Ledger
+from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
@@ -112,7 +113,7 @@ def window(
     first: str,
     last: str,
     model: str | None = None,
-    group: float | None = None,
+    group: GroupKey | None = None,
     confidence_level: float = 0.95,
     only: Collection[str] | None = None,
     compared: bool = True,
@@ -343,7 +344,7 @@ class Sum:
 def sum_of(ledger: Ledger, entries: Iterable[Entry], section: str) -> Sum:
     """Sum of a section of ordered entries; damaged ones are left out."""
     total = Sum(np.zeros(ledger.recipe.sizes[section]))
-    series: dict[tuple[str, float | None], list[Entry]] = {}
+    series: dict[tuple[str, GroupKey | None], list[Entry]] = {}
     for entry in entries:
         series.setdefault((entry.model, entry.group), []).append(entry)
     for some in series.values():
@@ -401,9 +402,13 @@ def _path(
 # ---------------------------------------------------------------- files
 
 
-def place(ledger: Ledger, model: str, group: float | None, what: str, records: str) -> Path:
+def place(ledger: Ledger, model: str, group: GroupKey | None, what: str, records: str) -> Path:
     """File of numbers computed from records with a given hash."""
-    whose = quote(model, safe="") + ("" if group is None else f"-{group!r}")
+    whose = quote(model, safe="")
+    if isinstance(group, str):  # a name may be longer than the names of files
+        whose += f"-{hashlib.sha256(group.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    elif group is not None:
+        whose += f"-{group!r}"
     return ledger.path / SUMS / f"{whose}-{what}-{records[:16]}.sum"
 
 

@@ -292,8 +292,8 @@ def group_blocks(
     group by estimator, and the estimators that breach one.
     """
     order, rank = "largest", lambda g: -(g["n"] or 0)
-    if worst_first and (name := _error_name(groups)) is not None:
-        order, rank = f"largest {name}", partial(_goodness, name)
+    if worst_first and (name := error_name(groups)) is not None:
+        order, rank = f"largest {name}", partial(goodness, name)
     ordered = sorted(groups, key=rank)
     if not ordered:
         return []
@@ -313,13 +313,13 @@ def group_blocks(
     ]
 
 
-def _error_name(groups: Sequence[dict[str, Any]]) -> str | None:
+def error_name(groups: Sequence[dict[str, Any]]) -> str | None:
     """Name of the error by which groups are ordered: ece, or else the first one."""
     names = [e["estimator"] for g in groups for e in g["results"]]
     return "ece" if "ece" in names else next(iter(names), None)
 
 
-def _goodness(name: str, group: dict[str, Any]) -> float:
+def goodness(name: str, group: dict[str, Any]) -> float:
     """Sort key: worst estimates first, missing values last."""
     value = next((e["value"] for e in group["results"] if e["estimator"] == name), None)
     if value is None:

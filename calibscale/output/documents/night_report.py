@@ -9,19 +9,25 @@ from calibscale import formatting
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import map_blocks
-from calibscale.output.documents.night_sections import (
-    DAYS,
-    day_figure,
+from calibscale.output.documents.night_headline import (
     head,
+    limit_of,
     missing_value,
     observed,
     over,
-    size_figure,
-    trend_figures,
     value_limits,
     what,
 )
+from calibscale.output.documents.night_sections import (
+    DAYS,
+    colour_note,
+    day_figure,
+    group_colours,
+    size_figure,
+    trend_figures,
+)
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
+from calibscale.output.plots.style import GROUPS
 
 
 def nightly(night: dict[str, Any]) -> doc.Article:
@@ -158,7 +164,8 @@ def _limit_table(
     column = night["group_by"]
     rows = []
     for t in sorted(thresholds, key=lambda t: not t["breached"]):
-        sign, limit = (">", t["above"]) if t["above"] is not None else ("<", t["below"])
+        side, limit = limit_of(t)
+        sign = {"above": "> ", "below": "< ", "abs_above": "beyond ±"}[side]
         if t["observed"] is None:
             state = doc.Cell(missing_value(t), "breached" if t["breached"] else "faint")
         elif t["breached"]:
@@ -167,7 +174,7 @@ def _limit_table(
             state = doc.Cell("within", "fine")
         whom = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
         rows.append((
-            what(t) + whom, state, observed(t), f"{sign} {formatting.given(limit)}",
+            what(t) + whom, state, observed(t), f"{sign}{formatting.given(limit)}",
             over(night, t["window"]),
         ))  # fmt: skip
     text = doc.text_column
@@ -272,15 +279,20 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     notions = {p["notion"] for p in processes}
 
     def name(p: dict[str, Any]) -> str:
-        whom = formatting.group(column, p["group"])
+        whom = formatting.short(formatting.group(column, p["group"]))
         return f"{whom}, {formatting.notion(p['notion'])}" if len(notions) > 1 else whom
 
     combined = alarms["log_evidence"][-DAYS:]
     threshold, each = alarms["threshold"], alarms["process_threshold"]
+    colours = group_colours(night)
+    if not colours:  # processes of notions
+        colours = dict(zip((p["notion"] for p in processes), GROUPS, strict=False))
     drawn = [
-        Line(name(p), p["log_evidence"][-DAYS:], alarm=p["alarm"], threshold=p["threshold"])
+        Line(name(p), p["log_evidence"][-DAYS:], alarm=p["alarm"], threshold=p["threshold"],
+             colour=colours.get(p["notion"] if p["group"] is None else p["group"], ""))
         for p in processes
-    ]
+    ]  # fmt: skip
+    groups = {p["group"] for p in processes} - {None}
     level = formatting.percent(alarms["level"])
     now = formatting.evidence(newest(combined))
     caption = f"Evidence against calibration after each day, currently E = {now}. "
@@ -291,6 +303,8 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
     if top > 3 * max(threshold or 0.0, each or 0.0) + 7:
         caption += " Lines continue above the plot."
+    if len(groups) > len(colours):
+        caption += f" {colour_note(night, len(groups))}"
     tolerance = alarms.get("tolerance")
     error = f"model whose error is at most {tolerance} every day"
     caption += f" A {error if tolerance else 'calibrated model'} ever raises an alarm with "
@@ -302,7 +316,7 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         [(one.name, map(formatting.evidence, one.values)) for one in (total, *drawn)],
     )  # fmt: skip
     lines = [
-        Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm)
+        Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm, colour=p.colour)
         for p, each in zip(drawn, processes, strict=True)
         if each.get("at_least")
     ]

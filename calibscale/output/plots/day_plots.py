@@ -14,8 +14,7 @@ from calibscale import formatting
 from calibscale.output.plots.style import (
     COLOURS,
     DASHED,
-    TEXT,
-    WIDTH,
+    GROUPS,
     axes,
     floats,
     framed,
@@ -35,7 +34,10 @@ class Limit(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Values of one quantity on each day; `threshold` is the alarm of an e-process."""
+    """Values of one quantity on each day; `threshold` is the alarm of an e-process.
+
+    `colour` is a role of `COLOURS`; a line without one is grey and not in the legend by its name.
+    """
 
     name: str
     values: Sequence[float | None]
@@ -43,6 +45,7 @@ class Line(NamedTuple):
     high: Sequence[float | None] = ()
     alarm: bool = False
     threshold: float | None = None
+    colour: str = ""
 
 
 def plot_day_rows(days: Sequence[str], counts: Sequence[int | None], ax: Any = None) -> Any:
@@ -71,7 +74,7 @@ def plot_day_rows(days: Sequence[str], counts: Sequence[int | None], ax: Any = N
 
 def plot_trend(
     days: Sequence[str], line: Line, groups: Sequence[Line] = (), limits: Sequence[Limit] = (),
-    by: str = "group", ax: Any = None,
+    by: str = "group", ax: Any = None, of: str = "all rows, each day",
 ) -> Any:  # fmt: skip
     """Draw one estimate over days, with its intervals, groups and thresholds.
 
@@ -81,11 +84,13 @@ def plot_trend(
     line : Line
         Estimates of all rows; the last point is red if `line.alarm`.
     groups : sequence of Line
-        Estimates of groups; their names are written at the ends of their lines, if there are any.
+        Estimates of groups; those with a colour are in the legend.
     limits : sequence of Limit
         Thresholds, see `near_limits`.
     by : str
-        Name of the groups in the legend.
+        Name of the groups without a colour in the legend.
+    of : str
+        Name of the line in the legend.
 
     Examples
     --------
@@ -95,8 +100,7 @@ def plot_trend(
     True
     """
     reach = _trend_reach(line, groups, limits)
-    letters = max((len(group.name) for group in groups), default=0)
-    ax, x = _day_axes(ax, days, DAYS_HEIGHT, letters)
+    ax, x = _day_axes(ax, days, DAYS_HEIGHT)
     ax.set_ylim(*reach)
     ax.locator_params(axis="y", nbins=5)
     framed(ax)
@@ -111,16 +115,10 @@ def plot_trend(
         alone = edges[:-2] & ~edges[1:-1] & edges[2:]  # an area needs two days
         ax.vlines(x[alone], low[alone], high[alone], color=COLOURS["accent"], linewidth=3,
                   alpha=0.35)  # fmt: skip
-    for k, group in enumerate(groups):
-        own = {"linestyle": _DASHES[k % len(_DASHES)], "linewidth": 1.1} if letters else {}
-        label = by if k == 0 else ""
-        style = {"linewidth": 0.8, "alpha": 0.9 if letters else 0.55} | own
-        ax.plot(x, floats(group.values), color=COLOURS["other"], label=label, **style)
-    if letters:
-        _line_ends(ax, x, groups)
+    _plot_groups(ax, x, [(group, floats(group.values)) for group in groups], by)
     marker = "o" if np.isfinite(values).sum() <= 40 else ""
     ax.plot(x, values, marker=marker, color=COLOURS["accent"], linewidth=1.6, markersize=4.5,
-            mew=0, label="all rows, each day")  # fmt: skip
+            mew=0, label=of)  # fmt: skip
     last = np.flatnonzero(np.isfinite(values))[-1:]
     role, name = ("alert", "threshold breached") if line.alarm else ("accent", "")
     ax.plot(x[last], values[last], "o", color=COLOURS[role], markersize=6.5, mew=0, label=name)
@@ -171,13 +169,8 @@ def plot_evidence(
     ax.locator_params(axis="y", nbins=7, integer=True)
     ax.yaxis.set_major_formatter(lambda value, _: formatting.ten(round(value)))
     framed(ax, "", "evidence E")
-    seen: set[bool] = set()
-    for process in sorted(processes, key=lambda p: p.alarm):
-        name = "process with an alarm" if process.alarm else "each process"
-        ax.plot(x, to_ten * np.maximum(floats(process.values), low / to_ten), linewidth=1,
-                color=COLOURS["alert" if process.alarm else "other"], alpha=0.8,
-                label="" if process.alarm in seen else name)  # fmt: skip
-        seen.add(process.alarm)
+    drawn = [(p, to_ten * np.maximum(floats(p.values), low / to_ten)) for p in processes]
+    _plot_groups(ax, x, drawn, "other processes")
     ax.plot(x, to_ten * np.maximum(floats(combined.values), low / to_ten), linewidth=2.2,
             color=COLOURS["accent"], label="combined")  # fmt: skip
     if combined.threshold is not None:
@@ -207,13 +200,25 @@ def ordinals(days: Sequence[str]) -> list[float]:
     return numbers
 
 
-def _day_axes(ax: Any, days: Sequence[str], height: float, letters: int = 0) -> tuple[Any, Any]:
-    """Axes of days with room for names of `letters` letters at the right end, and the days."""
+def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], by: str) -> None:
+    """Draw lines of groups: grey ones first, then those with a colour, thicker with an alarm."""
+    grey = by
+    for line, values in sorted(lines, key=lambda each: bool(each[0].colour)):
+        if not line.colour:
+            ax.plot(x, values, color=COLOURS["other"], linewidth=0.8, alpha=0.55, label=grey)
+            grey = ""
+            continue
+        dashes = _DASHES[GROUPS.index(line.colour) % len(_DASHES)]
+        name = f"{line.name}{', alarm' * line.alarm}"
+        ax.plot(x, values, color=COLOURS[line.colour], linestyle=dashes, label=name,
+                linewidth=2.4 if line.alarm else 1.5)  # fmt: skip
+
+
+def _day_axes(ax: Any, days: Sequence[str], height: float) -> tuple[Any, Any]:
+    """Axes of days, and the days."""
     ax, x = axes(ax, height), np.array(ordinals(days))
     if len(x):
-        first, last = x.min() - 0.7, x.max() + 0.7
-        share = (0.62 * TEXT * letters + 8) / (WIDTH - 60) if letters else 0.0
-        ax.set_xlim(first, max(last, (x.max() - share * first) / (1 - share)))
+        ax.set_xlim(x.min() - 0.7, x.max() + 0.7)
     far = len(x) > 0 and x.max() - x.min() > 300
 
     def name(value: float, _: Any) -> str:
@@ -249,18 +254,3 @@ def _limit(ax: Any, y: float, name: str, below: bool) -> None:
     ax.axhline(y, color=COLOURS["alert"], linewidth=1.3, linestyle=DASHED, label="threshold")
     write(ax, 0, y, name, "alert", xycoords=ax.get_yaxis_transform(), va="baseline",
           xytext=(2.0, -11.0 if below else 4.0))  # fmt: skip
-
-
-def _line_ends(ax: Any, x: Any, lines: Sequence[Line]) -> None:
-    """Write the name of each line beside its last value, shifted so that names do not overlap."""
-    low, high = ax.get_ylim()
-    step = (high - low) * TEXT / 130
-    last = [(newest(one.values), one.name) for one in lines]
-    place = -math.inf
-    ends = []
-    for value, name in sorted((min(max(v, low), high), name) for v, name in last if v is not None):
-        place = max(value, place + step)
-        ends.append((place, name))
-    over = max(0.0, place - high)
-    for place, name in ends:
-        write(ax, x.max(), place - over, name, "muted", xytext=(8.0, 0.0))

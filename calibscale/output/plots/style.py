@@ -19,8 +19,10 @@ _TICK_DIGITS = 6
 COLOURS = {  # reports replace these by variables of their style sheet
     "ink": "#1c2026", "muted": "#5a626d", "line": "#dde1e7", "accent": "#2f66a3",
     "other": "#8b97a8", "alert": "#b3311c", "band": "#d9e5f3", "rows": "#9db4d3",
-    "high": "#a8560c",
+    "high": "#a8560c", "group1": "#c96a00", "group2": "#1f8a5b", "group3": "#b0418f",
+    "group4": "#0b8a99", "group5": "#6b5bc0", "group6": "#7d7a12",
 }  # fmt: skip
+GROUPS = tuple(role for role in COLOURS if role.startswith("group"))  # of lines of groups
 DASHED, DOTTED = (0, (5, 3)), (0, (2, 2))
 LINES = (("accent", "-"), ("high", DASHED), ("other", DOTTED), ("ink", (0, (8, 2, 2, 2))))
 

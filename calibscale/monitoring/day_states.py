@@ -1,0 +1,84 @@
+"""Days of the windows of a night that are missing, broken or provisional."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+from typing import Any
+
+from calibscale.monitoring.job import Job, window_days
+from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.index import Entry
+
+MOST_DAYS = 60  # latest days of the windows that are examined
+
+
+def incomplete_days(
+    job: Job,
+    ledger: Ledger | None,
+    day: str,
+    *,
+    absent: bool,
+    broken: Mapping[str, str],
+    unlabelled: int = 0,
+) -> dict[str, Any]:
+    """Days up to `day` without predictions, with predictions that cannot be read, without labels.
+
+    The days are those of the windows of the job since the first day of the model, at most the last
+    60.  A day without rows is missing, unless it is one of `off_days`.
+
+    Parameters
+    ----------
+    absent : bool
+        Whether there are no predictions of `day` and no record of it.
+    broken : dict
+        Reasons why days cannot be read, by day.
+    unlabelled : int
+        Number of rows of `day` of which nothing is kept, as none has a label on the first night.
+    """
+    entries = [] if ledger is None else ledger.select(None, day, job.model)
+    damaged = {} if ledger is None else ledger.damaged_days(job.model)
+    reasons = {key: text for key, text in (damaged | {**broken}).items() if key[:10] <= day[:10]}
+    first = _first(job, day, entries, reasons)
+    dates = [date.fromordinal(k) for k in range(first.toordinal(), _date(day).toordinal() + 1)]
+    filled = {entry.date for entry in entries if entry.n or _unlabelled(entry)}
+    known = filled | {key[:10] for key in reasons} | ({day[:10]} if unlabelled else set())
+    missing = [d.isoformat() for d in dates if d.isoformat() not in known and not job.off(d)]
+    if absent and day not in missing and not (job.off(_date(day)) or day in reasons):
+        missing.append(day)  # a part of a day of which there are other parts
+    inside = {d.isoformat() for d in dates}
+    waiting = [{"day": day, "n": 0, "n_unlabelled": unlabelled}] if unlabelled else []
+    return {
+        "missing": missing,
+        "broken": [
+            {"day": key, "reason": reasons[key]} for key in sorted(reasons) if key[:10] in inside
+        ],
+        "provisional": [
+            {"day": entry.day, "n": entry.n, "n_unlabelled": _unlabelled(entry)}
+            for entry in entries
+            if _unlabelled(entry) and entry.date in inside and entry.day not in reasons
+        ]
+        + waiting,
+    }
+
+
+def is_incomplete(job: Job, days: Mapping[str, Any]) -> bool:
+    """Whether a night with these days is incomplete, as the job says."""
+    provisional = days["provisional"] and job.provisional == "incomplete"
+    return bool(days["missing"] or days["broken"] or provisional)
+
+
+def _first(job: Job, day: str, entries: list[Entry], reasons: Mapping[str, str]) -> date:
+    """First day to examine."""
+    last = _date(day)
+    earliest = [window_days(name, day[:10])[0] for name in job.windows]
+    begun = min([entry.date for entry in entries[:1]] + [key[:10] for key in reasons], default=day)
+    return max(min(map(_date, earliest)), _date(begun), last - timedelta(MOST_DAYS - 1))
+
+
+def _date(day: str) -> date:
+    return date.fromisoformat(day[:10])
+
+
+def _unlabelled(entry: Entry) -> int:
+    return int(entry.info.get("n_unlabelled", 0))

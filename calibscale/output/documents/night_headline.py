@@ -1,0 +1,418 @@
+"""Headline of a night: size and direction of its errors, limits, alarms, and incomplete days."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from calibscale import formatting
+from calibscale.output.documents.estimates import ends, in_brackets
+
+QUANTITIES = {
+    "value": "value",
+    "low": "lower bound",
+    "high": "upper bound",
+    "p_value": "p-value",
+    "drift_p_value": "p-value of the drift",
+}
+_NAMED = 4  # maximum number of reasons of each kind
+_NAMED_DAYS = 3  # maximum number of days of each kind in the verdict
+# what the sign of a gap says about predictions, by notion
+_SIDES = {"top_label": ("too confident", "too cautious"), "positive": ("too high", "too low")}
+_SUBJECTS = {"top_label": "the model is", "positive": "predictions are"}
+_SCORES = ("accuracy", "brier", "nll")  # these are not calibration errors
+
+
+class Head(NamedTuple):
+    """State (``fine``, ``incomplete``, ``breached`` or ``alarm``), verdict, reasons of a night."""
+
+    state: str
+    verdict: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a night has found, from which its verdict is composed.
+
+    Attributes
+    ----------
+    error : str
+        Subject, size and direction of the error, such as “predictions are 2.0 points too high”;
+        empty if unknown.
+    where : str
+        Rows of the alarm or of the breached thresholds.
+    over : str
+        Window of the breached thresholds.
+    alarm, since : bool, str or None
+        Whether there is an alarm, and its day.
+    watched : bool
+        Whether alarms are on.
+    tolerance : float or None
+        Size of the error that is tolerated by the alarm.
+    thresholds, breached, unknown : int
+        Numbers of thresholds, of breached ones, and of those without a value.
+    missing, broken, provisional : tuple of str
+        Days.
+    incomplete : bool
+        Whether these days make the night incomplete.
+    """
+
+    error: str = ""
+    where: str = ""
+    over: str = ""
+    alarm: bool = False
+    since: str | None = None
+    watched: bool = False
+    tolerance: float | None = None
+    thresholds: int = 0
+    breached: int = 0
+    unknown: int = 0
+    missing: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    provisional: tuple[str, ...] = ()
+    incomplete: bool = False
+
+    @property
+    def state(self) -> str:
+        """State of the night, the most urgent one."""
+        if self.breached:
+            return "breached"
+        return "alarm" if self.alarm else "incomplete" if self.incomplete else "fine"
+
+    @property
+    def verdict(self) -> str:
+        """Verdict in one sentence, without a full stop."""
+        if self.alarm:
+            text = f"Alarm: {self._alarm()}"
+        elif self.breached:
+            limits = [self._breaches(), self._error_over()]
+            text = f"Breached: {'; '.join(filter(None, limits))}"
+        else:
+            text = f"Fine: {self._fine()}"
+        days = "; ".join(self._days())
+        if self.state == "incomplete":
+            return f"Incomplete: {days}; {self._fine()}"
+        return f"{text}; {days}" if days else text
+
+    def _alarm(self) -> str:
+        error = self.error or "the model is not calibrated"
+        above = "" if self.tolerance is None else f"error above {self.tolerance:g}; "
+        since = f" since {formatting.day(self.since)}" if self.since else ""
+        breaches = f"; {self._breaches()} breached" if self.breached else ""
+        return f"{above}{error}{since}, {self.where}{breaches}"
+
+    def _breaches(self) -> str:
+        return f"{self.breached} of {formatting.plural(self.thresholds, 'threshold')}"
+
+    def _error_over(self) -> str:
+        return f"{self.error} over {self.over}, {self.where}" if self.error else ""
+
+    def _fine(self) -> str:
+        text = f"none of {formatting.plural(self.thresholds, 'threshold')} is breached"
+        if not self.thresholds:
+            text = "no threshold is set"
+        elif self.unknown:
+            text += (
+                f", but {self.unknown} of them {'has' if self.unknown == 1 else 'have'} no value"
+            )
+        if not self.watched:
+            return text
+        return f"{text}{';' if self.unknown else ' and'} there is no alarm"
+
+    def _days(self) -> Iterator[str]:
+        """Phrases about the days that are not complete."""
+        if self.missing:
+            yield f"no predictions for {_few_days(self.missing)}"
+        if self.broken:
+            yield f"{_few_days(self.broken)} cannot be read"
+        if self.provisional:
+            yield f"labels are not complete for {_few_days(self.provisional)}"
+
+
+def _few_days(days: Sequence[str]) -> str:
+    """The last days, in order, and the number of earlier ones."""
+    shown = [formatting.day(day) for day in days[-_NAMED_DAYS:]]
+    earlier = len(days) - len(shown)
+    if earlier:
+        return f"{formatting.plural(len(days), 'day')}, the last of them {formatting.joined(shown)}"
+    return formatting.joined(shown)
+
+
+def head(night: dict[str, Any]) -> Head:
+    """Summarize the state of a night in a sentence, with its reasons."""
+    thresholds, alarms = night["thresholds"] or [], night["alarms"]
+    breached = [t for t in thresholds if t["breached"]]
+    alarm = alarms is not None and bool(alarms["alarm"])
+    reasons = [*_limits(night, breached), *_day_reasons(night)]
+    found: dict[str, Any] = {}
+    if alarm:
+        where, groups = _alarmed(night)
+        error, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
+        found = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
+        reasons = [*basis, *_processes(night), *reasons]
+    else:
+        error, over, where, basis = _breach(night)
+        found = {"where": where, "over": over}
+        reasons = [*basis, *reasons]
+    days = night.get("incomplete_days") or {}
+    finding = Finding(
+        error=error,
+        alarm=alarm,
+        watched=alarms is not None,
+        thresholds=len(thresholds),
+        breached=len(breached),
+        unknown=sum(t["observed"] is None for t in thresholds),
+        missing=tuple(days.get("missing") or ()),
+        broken=tuple(each["day"] for each in days.get("broken") or ()),
+        provisional=tuple(each["day"] for each in days.get("provisional") or ()),
+        incomplete=night["status"] == "incomplete",
+        **found,
+    )
+    if finding.state == "fine" and night["status"] == "breached":
+        return Head("breached", "Breached")
+    return Head(finding.state, finding.verdict, tuple(reasons))
+
+
+# ---------------------------------------------------------------- incomplete days
+
+
+def day_sentence(kind: str, days: Sequence[Any]) -> str:
+    """Sentence about the missing, broken or provisional days of a night; empty without days."""
+    if not days:
+        return ""
+    if kind == "missing":
+        return f"There are no predictions for {formatting.joined([*days], 12)}."
+    if kind == "broken":
+        return " ".join(f"{each['day']} cannot be read: {each['reason']}" for each in days)
+    shown = [
+        f"{each['day']} ({each['n_unlabelled']:,} of {each['n'] + each['n_unlabelled']:,} rows)"
+        for each in days
+    ]
+    return f"Labels are missing for {formatting.joined(shown, 12)}."
+
+
+def _day_reasons(night: dict[str, Any]) -> Iterator[str]:
+    """Sentences about the days that are not complete."""
+    days = night.get("incomplete_days") or {}
+    for kind in ("missing", "broken", "provisional"):
+        yield from filter(None, [day_sentence(kind, days.get(kind) or ())])
+
+
+# ---------------------------------------------------------------- alarms
+
+
+def _raised(alarms: dict[str, Any]) -> list[dict[str, Any]]:
+    """Processes with an alarm, by day, those of all rows first."""
+    raised = [p for p in alarms["processes"] or () if p["alarm"]]
+    return sorted(raised, key=lambda p: (p["since"] or "", p["group"] is not None))
+
+
+def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
+    """Name the rows with an alarm, and list the groups whose error is reported."""
+    alarms, column = night["alarms"], night["group_by"]
+    every = {p["group"] for p in alarms["processes"] or ()} - {None}
+    raised = list(dict.fromkeys(p["group"] for p in _raised(alarms)))
+    some = [group for group in raised if group is not None]
+    all_rows = None in raised or not raised
+    sized = [None] if all_rows else some
+    if every and {*some} == every:
+        return f"every {column or 'group'}", sized
+    names = ["all rows"] * all_rows + [formatting.group(column, group) for group in some]
+    return formatting.joined(names, 3), sized
+
+
+def _notions(alarms: dict[str, Any]) -> tuple[str, ...]:
+    """Notions of one probability that have an alarm; both if no process has one."""
+    raised = {p["notion"] for p in _raised(alarms)}
+    return tuple(notion for notion in _SIDES if not raised or notion in raised)
+
+
+def _since(night: dict[str, Any]) -> dict[str, Any] | None:
+    """The longest window that starts at or after the alarm, else the shortest window."""
+    since = night["alarms"]["since"]
+    windows = [w for w in night["windows"] if w["days"]]
+    after = [w for w in windows if since and min(w["days"]) >= since]
+    if after:
+        return max(after, key=lambda w: len(w["days"]))
+    return min(windows, key=lambda w: len(w["days"]), default=None)
+
+
+def _processes(night: dict[str, Any]) -> list[str]:
+    raised = _raised(night["alarms"])
+    sentences = [
+        f"Alarm for {formatting.group(night['group_by'], p['group'])} "
+        f"({formatting.notion(p['notion'])})"
+        + (f" since {formatting.day(p['since'])}." if p["since"] else ".")
+        for p in raised[:_NAMED]
+    ]
+    if len(raised) > _NAMED:
+        more = formatting.plural(len(raised) - _NAMED, "more alarm")
+        sentences.append(f"For {more} see the section on evidence.")
+    return sentences
+
+
+# ---------------------------------------------------------------- size of the error
+
+
+class _Error(NamedTuple):
+    """Distance in probabilities, its direction (empty if it has none), and its source."""
+
+    size: float
+    side: str
+    basis: str = ""
+
+
+def _size(
+    window: dict[str, Any] | None, groups: Sequence[float | None], notions: Sequence[str],
+    column: str | None,
+) -> tuple[str, list[str]]:  # fmt: skip
+    """Size of the error in percentage points, and the numbers that it is based on."""
+    if window is None:
+        return "", []
+    errors = {group: _error(window, group, notions) for group in groups}
+    present = [(group, e) for group, e in errors.items() if e is not None]
+    if not present:
+        return "", []
+    worst = max(e.size for _, e in present)
+    size = f"{'up to ' * (len(present) > 1)}{formatting.points(worst)}"
+    sides = {e.side for _, e in present}
+    side = sides.pop() if len(sides) == 1 else ""
+    over = f"over {_days(window)}"
+    basis = [
+        f"{e.basis} {over}{'' if group is None else ' for ' + formatting.group(column, group)}."
+        for group, e in present[:_NAMED]
+    ]
+    if side:
+        subject = next(_SUBJECTS[notion] for notion, sides in _SIDES.items() if side in sides)
+        return f"{subject} {size} {side}", basis
+    return f"predictions are off by {size} on average", basis
+
+
+def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) -> _Error | None:
+    """Signed gap of one notion if it explains most of the error, else the binned error."""
+    results = window["results"] or []
+    if group is not None:
+        results = next((g["results"] for g in window["groups"] or () if g["group"] == group), [])
+    for notion in notions:
+        named = {e["estimator"]: e for e in results if e["notion"] == notion}
+        drawn = window["reliability"] if group is None else None
+        drawn = drawn if drawn is not None and drawn["notion"] == notion else None
+        gap, basis = _gap(named.get("confidence_gap"), drawn)
+        ece = named["ece"]["value"] if "ece" in named else drawn["ece"] if drawn else None
+        if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
+            return _Error(abs(gap), _SIDES[notion][gap < 0], basis)
+        if ece is not None:
+            return _Error(ece, "", f"ECE {formatting.number(ece, 3)}")
+    return None
+
+
+def _gap(
+    estimate: dict[str, Any] | None, diagram: dict[str, Any] | None
+) -> tuple[float | None, str]:
+    """Mean prediction minus frequency, None if the interval includes 0, and its description."""
+    if estimate is not None and estimate["value"] is not None:
+        value, (low, high) = estimate["value"], ends(estimate)
+        basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
+        certain = low is None or high is None or not low <= 0 <= high
+        return (value if certain else None), basis + in_brackets(estimate)
+    filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
+    rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
+    if not sum(rows):
+        return None, ""
+    gaps = ((b["mean_p"] or 0.0) - b["frequency"] for b in filled)
+    value = sum(w * gap for w, gap in zip(rows, gaps, strict=True)) / sum(rows)
+    return value, f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
+
+
+# ---------------------------------------------------------------- thresholds
+
+
+def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
+    """Error in the window of the first breached threshold, this window, its groups, the numbers."""
+    breached = [t for t, _ in value_limits(night) if t["breached"]]
+    errors = [t for t in breached if t["estimator"] not in _SCORES]
+    first = errors[0]["window"] if errors else None
+    window = next((w for w in night["windows"] if w["name"] == first), None)
+    if window is None:
+        return "", "", "", []
+    groups = [t["group"] for t in errors if t["window"] == window["name"]]
+    groups = [None] if None in groups else list(dict.fromkeys(groups))
+    error, basis = _size(window, groups, tuple(_SIDES), night["group_by"])
+    whom = formatting.joined([formatting.group(night["group_by"], group) for group in groups], 3)
+    return error, _days(window), whom, basis
+
+
+def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
+    """Sentences about the breached limits, each with the groups that breach it."""
+    by_limit: dict[str, list[str]] = {}
+    for t in breached:
+        limit, whom = _limit_text(night, t), formatting.group(night["group_by"], t["group"])
+        if t["observed"] is None:
+            by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(whom)
+        else:
+            by_limit.setdefault(limit, []).append(f"{observed(t)} for {whom}")
+    listed = list(by_limit.items())[:_NAMED]
+    sentences = [f"{limit}: {formatting.joined(some, 4)}." for limit, some in listed]
+    if len(by_limit) > _NAMED:
+        sentences.append("For further breaches see the section on thresholds.")
+    return sentences
+
+
+def _limit_text(night: dict[str, Any], t: dict[str, Any]) -> str:
+    side, limit = limit_of(t)
+    beyond = f"{side} {formatting.given(limit)}" if side != "abs_above" else (
+        f"beyond ±{formatting.given(limit)}"
+    )  # fmt: skip
+    return f"{what(t)} over {over(night, t['window'])}, {beyond}"
+
+
+def limit_of(t: dict[str, Any]) -> tuple[str, float | None]:
+    """Side and limit of a threshold: above, below, or abs_above for the size of a number."""
+    for side in ("above", "below"):
+        if t[side] is not None:
+            return side, t[side]
+    return "abs_above", t.get("abs_above")
+
+
+def what(t: dict[str, Any]) -> str:
+    """Estimator and quantity that a threshold limits."""
+    return f"{t['estimator']}, {QUANTITIES[t['quantity']]}"
+
+
+def observed(t: dict[str, Any]) -> str:
+    """Format the observed value of a threshold."""
+    is_p = t["quantity"] in ("p_value", "drift_p_value")
+    return formatting.p_value(t["observed"]) if is_p else formatting.number(t["observed"])
+
+
+def missing_value(t: dict[str, Any]) -> str:
+    """Reason why there is no observed value, and whether this is a breach."""
+    reason = f" ({t['reason']})" if t["reason"] else ""
+    return f"no value{': breached' * t['breached']}{reason}"
+
+
+def over(night: dict[str, Any], name: str | None) -> str:
+    """Name of a window; “2 of 7 days” if only these days are in the ledger."""
+    window = next((w for w in night["windows"] if w["name"] == name), None)
+    return formatting.window(name) if window is None else _days(window)
+
+
+def _days(window: dict[str, Any]) -> str:
+    length = re.fullmatch(r"(\d+)d", window["name"])
+    present = len({day[:10] for day in window["days"] or ()})
+    text = formatting.window(window["name"])
+    return f"{present} of {text}" if length and 0 < present < int(length[1]) else text
+
+
+def value_limits(night: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Thresholds of values and of their intervals, not of p-values, with their limits."""
+    for t in night["thresholds"] or ():
+        side, limit = limit_of(t)
+        if limit is None or t["quantity"].endswith("p_value"):
+            continue
+        yield t, limit
+        if side == "abs_above":
+            yield t, -limit
