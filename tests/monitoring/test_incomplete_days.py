@@ -197,3 +197,24 @@ def test_damaged_list_of_broken_days__is_an_error_with_a_remedy(tmp_path):
         (tmp_path / "ledger" / "broken.json").write_text(text)
         with pytest.raises(cs.StoreError, match=r"broken\.json: .*Restore the file, or delete it"):
             night(job, day_name(0))
+
+
+def test_dropped_rows__are_counted_by_reason_as_in_evaluate(tmp_path):  # D1
+    """Scores that are NaN in a Parquet file, and one that is a percentage."""
+    job = write_job(
+        tmp_path, WATCHED.replace("binary = true", 'binary = true\non_invalid = "drop"')
+    )
+    columns = columns_of(0)
+    columns["p"][5::40] = [float("nan")] * 10
+    columns["p"][3] = 70.0
+    place = write_columns(tmp_path / "days" / f"{day_name(0)}.parquet", columns)
+    result = night(job, day_name(0)).to_dict()
+    source = cs.from_file(place, probabilities="p", labels="y")
+    expected = cs.evaluate(source, "ece", on_invalid="drop")
+    assert result["dropped"] == expected.dropped == {"negative_probability": 1, "not_finite": 10}
+    assert (result["n"], result["n_dropped"]) == (expected.n, 11)
+    assert result["windows"][0]["results"][0]["value"] == pytest.approx(
+        expected["ece"].value, rel=1e-12
+    )
+    note = "11 rows of 2026-11-01 left out as invalid: 1 negative probability, 10 not finite."
+    assert note in result["notes"]
