@@ -41,6 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(marker)
 
 
+@pytest.fixture(autouse=True)
+def _close_figures() -> Iterator[None]:
+    """Close the figures that a test has drawn, of which matplotlib keeps at most 20."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
 _running: pytest.Item | None = None
 
 

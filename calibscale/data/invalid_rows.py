@@ -194,11 +194,14 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
     reason = int(status[i])
     values = np.asarray(block.values[i], np.float64).reshape(-1)
     name = repr(fault.column)
+    role = _role(rules, reason)
+    if role not in ("covariates", "weights") and block.start + i in block.faults:
+        return block.faults[block.start + i]  # of the forecast behind an event
     if reason == kernel_rows.NOT_FINITE:
         return _not_finite_text(rules, values, fault) + _STORED * _whole_chunk(
             rules, block.values, i, block.start + i
         )
-    if _role(rules, reason) == "covariates":
+    if role == "covariates":
         assert block.covariates is not None
         if reason == kernel_rows.NO_CLUSTER:
             return f"{name} {MISSING}, and it names the cluster of the row"
@@ -210,8 +213,6 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
                 rules, block.weights, i, block.start + i
             )
         return f"{name} is {block.weights[i]}, neither 0 nor in {LOWEST:g}..{HIGHEST:g}"
-    if block.start + i in block.faults:
-        return block.faults[block.start + i]
     if rules.forecast is not None:
         return rules.forecast.explained(reason, values, float(block.labels[i]))
     if reason == kernel_rows.BAD_SHARES:

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import SCALAR_NOTIONS, default_notion
-from calibscale.data.groups import grouped, listed_groups
+from calibscale.data.groups import Grouping, grouped, listed_groups
 from calibscale.data.levels import Level
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
@@ -131,12 +131,15 @@ def evaluate(
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
         interval, floor = session_intervals(session, interval, floor)
+        groupings = listed_groups(group_by) or (None,)
+        for grouping in filter(None, groupings):  # an unknown name fails before anything is read
+            known = Grouping.parse(grouping, session.source.covariate_names)
+            session.source.covariate(known.column)
         if estimators is None:
             chosen = with_equal_mass(session, default_estimators(session.source.target))
         else:
             chosen = listed(estimators)
         names = labels(chosen)
-        groupings = listed_groups(group_by) or (None,)
         if checkpoint is not None and len(groupings) > 1:
             raise OptionError("checkpoint= needs a single pass: give one group_by")
         passes = []
@@ -382,6 +385,7 @@ def reliability(
         result = evaluate(session, diagrams, group_by=group_by)
         group_by = result.group_by
     run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
+    run["parameters"] = {key: v for key, v in result.parameters.items() if key != "negligible"}
     curves = [curve_of_estimate(e, confidence_level) for e in result.estimates]
     groups = {v: curve_of_estimate(some[0], confidence_level) for v, some in result.groups.items()}
     overall = curves[0]

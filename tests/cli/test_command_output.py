@@ -95,9 +95,9 @@ def test_evaluate__tables_fit_the_screen(run, store, everything, monkeypatch, wi
     assert "…" not in " ".join(ran.out.split()).replace(" … ", "")
     head = lines[: lines.index("Groups by site")]
     for name in NAMES:
-        number = re.compile(rf"{name}(?:,[a-z ]*)? +(-?\d\S*) ")
+        number = re.compile(rf"{name}(?:,[a-z ]*)? +([−]?\d\S*) ")
         (found,) = filter(None, map(number.match, head))
-        assert float(found[1].replace(",", "")) == pytest.approx(
+        assert float(found[1].replace(",", "").replace("−", "-")) == pytest.approx(
             everything[name]["value"], rel=1e-3
         )
     rows = [line for line in lines if re.match("site = [012] ", line)]

@@ -42,10 +42,9 @@ def test_evaluate__json_has_the_keys_of_its_schema(run, store):
         "weighted": False,
         "class_names": ["a", "b", "c", "d"],
     }
-    assert {"on_invalid", "tolerance", "block_rows", "scheduler", "memory_limit"} == set(
-        result["parameters"]
-    )
-    assert result["verdict"] is None  # without intervals
+    settings = {"on_invalid", "tolerance", "block_rows", "scheduler", "memory_limit", "negligible"}
+    assert settings == set(result["parameters"])
+    assert result["verdict"] == result["judgement"]["sentence"]
     assert [e["estimator"] for e in result["results"]] == NAMES
     for estimate in result["results"]:
         assert {"notion", "value", "squared", "root", "interval", "approximation"} <= set(estimate)
@@ -102,7 +101,7 @@ def test_evaluate__answers_with_intervals_and_a_verdict_by_default(run, store, m
     without = run("evaluate", store, "--interval", "none", "--json", "-").json
     assert [e["estimator"] for e in without["results"]] == names
     assert all(e["interval"] is None for e in without["results"])
-    assert without["verdict"] is None
+    assert without["verdict"] == without["judgement"]["sentence"]  # by the noise floors
     named = run("evaluate", store, "-e", "ece", "-e", "all", "-e", "kce", "--json", "-").json
     computed = [e["estimator"] for e in named["results"]]
     assert computed == ["ece", *(name for name in NAMES if name != "ece"), "kce"]

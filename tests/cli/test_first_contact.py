@@ -65,7 +65,7 @@ def test_path__from_a_table_to_a_page(
     ("command", "remedy"),
     [
         (["evaluate", "pets.parquet"], "(--labels); the columns are: proba_cat"),
-        (["ingest", "pets.parquet", "pets.zarr"], "--probabilities NAME"),
+        (["ingest", "pets.parquet", "pets.zarr"], "--labels NAME"),
         (["reliability", "pets.parquet", "-o", "pets.png"], "(--labels)"),
     ],
     ids=["evaluate", "ingest", "reliability"],

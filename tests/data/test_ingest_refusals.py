@@ -102,7 +102,7 @@ def test_keys__of_no_role_are_refused(tmp_path):
 def test_kind__must_be_stated(tmp_path):
     p = np.full((4, 2), 0.5)
     np.savez(tmp_path / "none.npz", q=p, labels=np.zeros(4, int))
-    np.savez(tmp_path / "both.npz", logits=p, probabilities=p / 2, labels=np.zeros(4, int))
+    np.savez(tmp_path / "both.npz", logits=p, probabilities=1 - p, labels=np.zeros(4, int))
     with pytest.raises(OptionError, match=r"neither.*q, labels.*--probabilities NAME"):
         ingest([tmp_path / "none.npz"], tmp_path / "s.zarr")
     with pytest.raises(OptionError, match=r"both.*--probabilities NAME"):

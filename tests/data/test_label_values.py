@@ -274,7 +274,7 @@ def test_labels__of_a_later_chunk_of_another_type_are_not_cut():
     """Chunks of a dask array may have other types than the array declares."""
     parts = [da.from_array(Y[:300], chunks=300), da.from_array(Y[300:] + 0.5, chunks=300)]
     wrong = da.concatenate(parts).map_blocks(lambda part: part, dtype=int, meta=np.empty(0, int))
-    with pytest.raises(InvalidDataError, match=r"row 300 of arrays: its label is \d\.5"):
+    with pytest.raises(InvalidDataError, match=r"row 300 of arrays: 'labels' is \d\.5"):
         brier(cs.from_arrays(probabilities=P, labels=wrong))
 
 

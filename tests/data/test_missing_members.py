@@ -152,7 +152,7 @@ def test_rows_of_fewer_than_two_members__are_invalid_and_named():
     members[11], members[12, 1:] = np.nan, np.nan
     members[12, 0] = 1.0
     source = _source(members, y)
-    with pytest.raises(InvalidDataError, match="row 11 of arrays: all its predictions are NaN"):
+    with pytest.raises(InvalidDataError, match="row 11 of arrays: 'predictions' is missing"):
         cs.evaluate(source, "crps")
     with pytest.raises(InvalidDataError, match=r"row 0 of arrays: it has 1 member, and 6 are miss"):
         cs.evaluate(_source(members[12:], y[12:]), "crps")

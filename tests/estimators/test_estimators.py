@@ -131,7 +131,9 @@ def test_golden__scores_bins_and_kernel_errors(name, data_folder, golden_scores)
 
 def test_errors__contain_the_right_call(rng):
     p, y = rng.dirichlet(np.ones(3), 20), rng.integers(0, 3, 20)
-    with pytest.raises(cs.OptionError, match=r"use from_arrays\(probabilities=p, labels=y\)"):
+    with pytest.raises(
+        cs.OptionError, match=r"evaluate\(calibscale.from_arrays\(probabilities=p, labels=y"
+    ):
         cs.evaluate(p, y)
     source = cs.from_arrays(probabilities=p, labels=y)
     with pytest.raises(cs.OptionError, match="no estimator 'tce'; did you mean 'tce2'"):

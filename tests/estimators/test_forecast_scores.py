@@ -405,7 +405,7 @@ def test_reliability__is_drawn_and_printed():
     source = cs.from_arrays(predictions=narrow, forecast="normal", labels=y)
     result = cs.reliability(source)
     ax = cs.plot_reliability(result)
-    assert ax.get_title(loc="left") == "outcomes below"
+    assert ax.get_title(loc="left").endswith("outcomes below")
     (histogram,) = ax.child_axes
     heights = np.array(
         [bar.get_height() for bar in histogram.patches if hasattr(bar, "get_height")]

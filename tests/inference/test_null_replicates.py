@@ -133,7 +133,7 @@ def test_rows__without_a_label_or_finite_values_do_not_change_draws():
         for a, b in zip(dropped.results, alone.results, strict=True):
             assert (a.n, a.p_value) == (kept.sum(), b.p_value)
             np.testing.assert_allclose(a.null_values, b.null_values, rtol=1e-9, atol=1e-15)
-    with pytest.raises(cs.InvalidDataError, match=r"row 4 .*covariate 'age' is inf"):
+    with pytest.raises(cs.InvalidDataError, match=r"row 4 .*'age' is inf"):
         cs.calibration_test(source, requested, n_replicates=B)
 
 

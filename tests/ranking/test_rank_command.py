@@ -165,4 +165,4 @@ def test_cli__many_models_are_compared_in_pairs(run, stores):
     code, out, _ = run(*stores, *stores, *stores, "--by", "ece")
     assert code == 0
     assert "of 15 pairs differ" in out
-    assert out.count("true (2)") == 8  # the verdict, two lines of a wide table, and five pairs
+    assert out.count("true (2)") == 7  # the verdict, the table, and five pairs

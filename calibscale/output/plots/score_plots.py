@@ -29,6 +29,7 @@ from calibscale.output.plots.style import axes as new_axes
 
 _HEIGHT = 300.0
 _WIDE = 1.96  # standard deviations on each side of a range of 95 %
+_RARE = 0.005  # share of the rows that a frequency has to have for the axes to include it
 _SMALL = 0.1  # share of the largest part of a score that a threshold has to reach to be shown
 _RANGE = "95 % range if calibrated, at each point"
 _CURVES = {
@@ -62,9 +63,10 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     band = np.empty((3, 0))
     with suppress(OptionError):  # results of earlier versions have none
         band = np.array([*curve_of(estimate, "band").values()])
-    scale = probability_axes(
-        axes, np.concatenate([low, high]), frequency.repeat(2), band[1:].ravel(), [*weight, *weight]
-    )
+    # a frequency of few rows, or the band at few rows, does not stretch the axes
+    common = frequency[weight >= _RARE * weight.sum()]
+    scores = np.concatenate([low, high])
+    scale = probability_axes(axes, scores, common, rows=[*weight, *weight])
     ax = new_axes(ax, RELIABILITY_HEIGHT)
     scale.draw_on(ax)
     if band.size:
