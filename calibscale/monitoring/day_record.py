@@ -262,6 +262,9 @@ class _Reader:
         return {
             "n_unlabelled": counts.unlabelled,
             "dropped": counts.dropped,
+            "impossible": None
+            if counts.first_impossible is None
+            else [counts.impossible, counts.first_impossible],
             "source": self.run.source.describe(),
             "versions": versions(),
         }

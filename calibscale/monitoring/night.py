@@ -33,6 +33,7 @@ from calibscale.monitoring.ledger.index import Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
 from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
+from calibscale.results import ImpossibleRows
 from calibscale.results.night_results import Night, NightPlan
 from calibscale.selection import select
 from calibscale.session import Session, versions
@@ -349,6 +350,7 @@ class _Run:
         entry = self._entry()
         info: dict[str, Any] = {} if entry is None else entry.info
         estimators = () if self.ledger is None else self.ledger.recipe.estimators
+        impossible = info.get("impossible")  # entries of earlier versions have none
         out: dict[str, Any] = {
             "job": self.job.name,
             "day": self.day,
@@ -367,6 +369,7 @@ class _Run:
             "n": 0 if entry is None else entry.n,
             "n_unlabelled": info.get("n_unlabelled", self.unlabelled),
             "dropped": info.get("dropped", {}),
+            "impossible": ImpossibleRows(*impossible) if impossible else None,
             "group_by": self.job.group_by,
             "clusters": info.get("clusters"),
             "windows": [], "thresholds": [], "drift": None, "alarms": None,

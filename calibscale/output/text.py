@@ -42,9 +42,19 @@ BETWEEN = 2  # spaces between columns
 _UNBROKEN = 10_000  # line width of files and pipes
 _MAX_ROWS = 100  # of a table; the JSON output has all rows
 _COLOURS = {
-    "breached": "bold red", "alarm": "bold red", "incomplete": "bold yellow", "fine": "bold green",
-    "faint": "yellow", "strong": "bold",
-}  # fmt: skip
+    "breached": "bold red",
+    "alarm": "bold red",
+    "refuted": "bold red",
+    "miscalibrated": "bold red",
+    "incomplete": "bold yellow",
+    "small": "bold yellow",
+    "unclear": "bold yellow",
+    "few_rows": "bold yellow",
+    "fine": "bold green",
+    "within_chance": "bold green",
+    "faint": "yellow",
+    "strong": "bold",
+}
 _SPAN = re.compile(r"(?<=\d) … (?=[\d−])")  # of an interval
 
 

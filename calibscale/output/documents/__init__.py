@@ -59,6 +59,7 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
             ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
             [e["estimator"] for e in every], doc.estimator_notes(every),
         ),
+        state=_state(result),
         reasons=tuple(result.get("warnings") or ()),
     )  # fmt: skip
 
@@ -66,6 +67,11 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
 def check(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale check``."""
     return replace(evaluation(result), title=f"Check of {doc.source_name(result)}")
+
+
+def _state(result: dict[str, Any]) -> str:
+    """State of the judgement of a result; empty in results of earlier versions."""
+    return (result.get("judgement") or {}).get("state", "")
 
 
 def _audit_hint(column: str) -> doc.Paragraph:
@@ -162,6 +168,7 @@ def test(result: dict[str, Any]) -> doc.Article:
             [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
         *doc.closing(shown, ["calibrated", "p-value", "95 % null quantile"],
                      [t["statistic"] for t in tests]),
+        state=_state(result),
         reasons=several,
     )  # fmt: skip
 

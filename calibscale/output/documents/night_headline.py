@@ -26,7 +26,10 @@ _SCORES = ("accuracy", "brier", "nll")  # these are not calibration errors
 
 
 class Head(NamedTuple):
-    """State (``fine``, ``incomplete``, ``breached`` or ``alarm``), verdict, reasons of a night."""
+    """State, verdict and reasons of a night.
+
+    States are ``fine``, ``incomplete``, ``refuted``, ``breached`` and ``alarm``.
+    """
 
     state: str
     verdict: str
@@ -58,6 +61,8 @@ class Finding:
         Days.
     incomplete : bool
         Whether these days make the night incomplete.
+    impossible : int
+        Number of labels of the day that have the predicted probability 0.
     """
 
     error: str = ""
@@ -74,12 +79,15 @@ class Finding:
     broken: tuple[str, ...] = ()
     provisional: tuple[str, ...] = ()
     incomplete: bool = False
+    impossible: int = 0
 
     @property
     def state(self) -> str:
         """State of the night, the most urgent one."""
         if self.breached:
             return "breached"
+        if self.impossible and not self.alarm:
+            return "refuted"
         return "alarm" if self.alarm else "incomplete" if self.incomplete else "fine"
 
     @property
@@ -90,9 +98,11 @@ class Finding:
         elif self.breached:
             limits = [self._breaches(), self._error_over()]
             text = f"Breached: {'; '.join(filter(None, limits))}"
+        elif self.impossible:
+            return f"Miscalibrated: {'; '.join([*self._impossible(), self._fine(), *self._days()])}"
         else:
             text = f"Fine: {self._fine()}"
-        days = "; ".join(self._days())
+        days = "; ".join([*self._impossible(), *self._days()])
         if self.state == "incomplete":
             return f"Incomplete: {days}; {self._fine()}"
         return f"{text}; {days}" if days else text
@@ -121,6 +131,13 @@ class Finding:
         if not self.watched:
             return text
         return f"{text}{';' if self.unknown else ' and'} there is no alarm"
+
+    def _impossible(self) -> Iterator[str]:
+        """Phrase about labels of probability 0, which refute calibration."""
+        if self.impossible:
+            verb = "has" if self.impossible == 1 else "have"
+            labels = formatting.plural(self.impossible, "label")
+            yield f"{labels} of the day {verb} the predicted probability 0"
 
     def _days(self) -> Iterator[str]:
         """Phrases about the days that are not complete."""
@@ -158,6 +175,10 @@ def head(night: dict[str, Any]) -> Head:
         found = {"where": where, "over": over}
         reasons = [*basis, *reasons]
     days = night.get("incomplete_days") or {}
+    impossible = night.get("impossible") or {}
+    if impossible:
+        row = impossible["first_row"]
+        reasons.append(f"The first label of probability 0 is in row {row:,} of the day.")
     finding = Finding(
         error=error,
         alarm=alarm,
@@ -169,6 +190,7 @@ def head(night: dict[str, Any]) -> Head:
         broken=tuple(each["day"] for each in days.get("broken") or ()),
         provisional=tuple(each["day"] for each in days.get("provisional") or ()),
         incomplete=night["status"] == "incomplete",
+        impossible=impossible.get("count", 0),
         **found,
     )
     if finding.state == "fine" and night["status"] == "breached":
