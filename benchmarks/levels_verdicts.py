@@ -1,20 +1,27 @@
-"""Share of verdicts by state on simulated data: calibrated ones, and ones with errors of 5 points.
+"""Verdicts of `evaluate` and `check` on calibrated data, and on data that are 5 points wrong.
 
-    python benchmarks/levels_verdicts.py [--sets 1000] [--verb evaluate|check] [--law NAME]
-
-Each law has data sets of its own seeds; the table has the share of data sets that the verdict calls
-miscalibrated (including "real but small" and "refuted"), and those of the other states.
+A data set counts as called miscalibrated if the verdict is "miscalibrated", "real but small" or
+"refuted".  The laws are those of this module; those of the command line are not used.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 import numpy as np
+from laws import Law
+from measure import Report
+from scipy.stats import binom
+from simulated import SEED, shared
 
 import calibscale as cs
+
+ROWS = {"calibrated": 1000, "wrong": 5000}
+MOST, LEAST = 0.05, 0.95  # share called miscalibrated of calibrated and of wrong data
+CALLED = ("miscalibrated", "small", "refuted")
+REPLICATES = 199
 
 
 def binary(rng: np.random.Generator, n: int) -> cs.ArraySource:
@@ -111,40 +118,45 @@ WRONG: dict[str, Callable[[np.random.Generator, int], cs.ArraySource]] = {
 }
 
 
-def state(verb: str, law: str, source: cs.ArraySource) -> str:
-    """State of the verdict on a data set."""
-    if verb == "check":
-        result = cs.check(source, n_replicates=199, scheduler="serial")
+LAWS = {"calibrated": CALIBRATED, "wrong": WRONG}
+
+
+def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> None:
+    """Judge `count` calibrated data sets of each law, and a fifth as many wrong ones."""
+    for part in LAWS:
+        sets = count if part == "calibrated" else max(1, count // 5)
+        for verb in ("evaluate", "check"):
+            for law in LAWS[part]:
+                _judge(report, pool, verb, part, law, sets)
+
+
+def _judge(report: Report, pool: Executor, verb: str, part: str, law: str, sets: int) -> None:
+    states = Counter(
+        state for states in shared(pool, sets, _states, verb, part, law) for state in states
+    )
+    called = sum(states[state] for state in CALLED) / sets
+    report.row(
+        what=part, verb=verb, law=law, sets=sets, rows=ROWS[part], called=100 * called, **states
+    )
+    name = f"{verb}, {law}, {part}: called miscalibrated"
+    if part == "calibrated":  # the bound, and what the share of so many sets may exceed it by
+        most = binom.ppf(0.99, sets, MOST) / sets
+        report.check(name, 100 * called, 100 * most, "%")
     else:
-        groups = "region" if law == "grouped" else None
-        result = cs.evaluate(source, interval="jackknife", group_by=groups, scheduler="serial")
-    assert result.judgement is not None
-    return result.judgement.state
+        report.check(name, 100 * called, 100 * LEAST, "%", at_least=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", type=int, default=1000)
-    parser.add_argument("--verb", choices=("evaluate", "check"), default="evaluate")
-    parser.add_argument("--law", choices=[*CALIBRATED, *WRONG])
-    arguments = parser.parse_args()
-    laws = [(name, law, 1000, 0) for name, law in CALIBRATED.items()]
-    laws += [(name, law, 5000, 1) for name, law in WRONG.items()]
-    for name, law, rows, part in laws:
-        if arguments.law not in (None, name):
-            continue
-        # a fifth of the data sets is enough where the share is near 1
-        sets = arguments.sets if part == 0 else max(1, arguments.sets // 5)
-        states = Counter(
-            state(arguments.verb, name, law(np.random.default_rng([seed, part, rows]), rows))
-            for seed in range(sets)
-        )
-        called = sum(states[one] for one in ("miscalibrated", "small", "refuted"))
-        others = ", ".join(f"{one} {count}" for one, count in states.most_common())
-        kind = "5 points wrong" if part else "calibrated"
-        line = f"{name:14} {kind:14} n={rows} sets={sets} miscalibrated={called / sets:.1%}"
-        print(f"{line}: {others}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def _states(verb: str, part: str, law: str, first: int, last: int) -> list[str]:
+    """States of the verdicts on data sets first … last − 1."""
+    states = []
+    for seed in range(first, last):
+        rng = np.random.default_rng([SEED, seed, *map(ord, law)])
+        source = LAWS[part][law](rng, ROWS[part])
+        if verb == "check":
+            result = cs.check(source, n_replicates=REPLICATES, scheduler="serial")
+        else:
+            groups = "region" if law == "grouped" else None
+            result = cs.evaluate(source, interval="jackknife", group_by=groups, scheduler="serial")
+        assert result.judgement is not None
+        states.append(result.judgement.state)
+    return states
