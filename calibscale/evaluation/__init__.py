@@ -385,7 +385,8 @@ def reliability(
         result = evaluate(session, diagrams, group_by=group_by)
         group_by = result.group_by
     run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
-    run["parameters"] = {key: v for key, v in result.parameters.items() if key != "negligible"}
+    settings = {**result.estimates[0].parameters, **result.parameters}
+    del settings["negligible"]  # of the verdict of `evaluate`
     curves = [curve_of_estimate(e, confidence_level) for e in result.estimates]
     groups = {v: curve_of_estimate(some[0], confidence_level) for v, some in result.groups.items()}
     overall = curves[0]
@@ -399,7 +400,7 @@ def reliability(
         overall=overall,
         group_by=group_by,
         groups=groups,
-        **{**run, "parameters": {**result.estimates[0].parameters, **result.parameters}},
+        **{**run, "parameters": settings},
     )
 
 

@@ -157,7 +157,13 @@ def test_rows_of_fewer_than_two_members__are_invalid_and_named():
     with pytest.raises(InvalidDataError, match=r"row 0 of arrays: it has 1 member, and 6 are miss"):
         cs.evaluate(_source(members[12:], y[12:]), "crps")
     result = cs.evaluate(source, "crps", on_invalid="drop")
-    assert (result.n, result.dropped) == (58, {"not_finite": 1, "too_few_members": 1})
+    assert (result.n, result.dropped) == (
+        58,
+        {
+            "predictions has too few members": 1,
+            "predictions is missing": 1,
+        },
+    )
     members[13, 2] = np.inf
     with pytest.raises(InvalidDataError, match=r"its predictions contain inf \(column 2\)"):
         cs.evaluate(_source(members[13:], y[13:]), "crps")
