@@ -165,7 +165,7 @@ def test_rows_of_fewer_than_two_members__are_invalid_and_named():
         },
     )
     members[13, 2] = np.inf
-    with pytest.raises(InvalidDataError, match=r"its predictions contain inf \(column 2\)"):
+    with pytest.raises(InvalidDataError, match=r"is inf, not a finite number \(column 2\)"):
         cs.evaluate(_source(members[13:], y[13:]), "crps")
 
 

@@ -263,18 +263,13 @@ class Forecast(ABC):
         """Set the reason for which predictions are invalid; they may be NaN."""
 
     def explained(self, reason: int, values: Floats, y: float) -> str:
-        """What is wrong with an invalid row."""
+        """What is wrong with an invalid row, all of whose numbers are finite."""
         if reason == OUTCOME:
             missing = " (a missing chunk of a store reads like this)" * (y > 0)
             return f"its outcome is {y:g}{missing}"
         if reason == row_sums.OFF_SIMPLEX:
             return f"its probabilities sum to {values.sum():.9g}, not to 1"
-        if reason == row_sums.NEGATIVE:
-            return f"it has the negative probability {values.min():g}"
-        if np.isnan(values).all():
-            return "all its predictions are NaN (a missing chunk of a store reads like this)"
-        k = int(np.argmin(np.isfinite(values)))
-        return f"its predictions contain {values[k]} (column {k})"
+        return f"it has the negative probability {values.min():g}"
 
     @abstractmethod
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:

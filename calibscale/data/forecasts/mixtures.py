@@ -249,9 +249,6 @@ class EnsembleForecast(Forecast):
             return (
                 f"it has 1 member, and {len(values) - 1} are missing (NaN); a row needs at least 2"
             )
-        if np.isinf(values).any():
-            k = int(np.argmax(np.isinf(values)))
-            return f"its predictions contain {values[k]} (column {k})"
         return super().explained(reason, values, y)
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
