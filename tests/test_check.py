@@ -31,14 +31,14 @@ def source(temperature, n=2000, seed=0, **columns):
     [
         (2.0, 2000, "Overconfident by"),
         (0.5, 2000, "Underconfident by"),
-        (1.0, 2000, "No miscalibration shown: chance explains all 5 numbers (smallest adjusted"),
+        (1.0, 2000, "No miscalibration shown: chance explains all 5 numbers that can tell ("),
         (1.0, 30, "Too few rows to tell (30): only an average error of "),
     ],
 )
 def test_verdict__says_what_chance_does_not_explain(temperature, n, verdict):
     result = cs.check(source(temperature, n), n_replicates=99)
     assert result.verdict.startswith(verdict)
-    explained = "more than chance explains (p = 0.01 among 5 numbers)" in result.verdict
+    explained = "more than chance explains (p = 0.01, adjusted for 5 numbers)" in result.verdict
     assert explained == (temperature != 1)
 
 

@@ -53,8 +53,8 @@ class _NullChoice(click.Choice):
 )  # fmt: skip
 @click.option(
     "--alpha", type=shared.SHARE, metavar="LEVEL",
-    help="Significance level: exit with code 3 if a p-value is at most LEVEL, or a label has the "
-    "predicted probability 0.",
+    help="Significance level of the verdict: exit with code 3 if a p-value, adjusted for several "
+    "statistics, is at most LEVEL, or a label has the predicted probability 0.",
 )  # fmt: skip
 @shared.negligible_option
 @estimator_options
@@ -109,12 +109,10 @@ def test(
     shared.finish(result)
     if alpha is None:
         return
-    breached = result.impossible is not None
     for one in result.results:
         if one.p_value is None:  # a gate must not pass without data
             raise InvalidDataError(f"{one.statistic} has no p-value: {one.reason}")
-        breached |= one.p_value <= alpha
-    if breached:
+    if result.judgement is not None and result.judgement.miscalibrated:
         raise click.exceptions.Exit(3)
 
 

@@ -28,7 +28,7 @@ from calibscale.inference.intervals import (
     with_interval,
 )
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
-from calibscale.inference.verdict import judgement_of_evaluation
+from calibscale.inference.verdict import check_negligible, judgement_of_evaluation
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
@@ -128,6 +128,7 @@ def evaluate(
     """
     started = time.perf_counter()
     on_unsupported = on_unsupported or ("report" if estimators is None else "raise")
+    check_negligible(negligible)
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
         interval, floor = session_intervals(session, interval, floor)

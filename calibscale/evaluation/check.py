@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Unpack
 
-import numpy as np
-
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import Coverage, PITKuiper, QuantileECE
@@ -18,11 +16,11 @@ from calibscale.estimators.vector_bins import CWCE2
 from calibscale.evaluation import by_groups, evaluate
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.inference import calibration_test
-from calibscale.inference.multiple_testing import StepDown
+from calibscale.inference.multiple_testing import joint_p_values
 from calibscale.inference.resampling import resampling
 from calibscale.inference.verdict import judgement_of_evaluation
 from calibscale.results.evaluation_results import Evaluation
-from calibscale.results.inference_results import Check, TestResult
+from calibscale.results.inference_results import Check
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Session, SessionOptions, verb
 
@@ -74,7 +72,7 @@ def check(
     Examples
     --------
     >>> import numpy as np, calibscale
-    >>> q, y = np.tile([0.9, 0.1, 0.0], (400, 1)), np.where(np.arange(400) % 10 < 6, 0, 2)
+    >>> q, y = np.tile([0.9, 0.1, 0.0], (400, 1)), np.where(np.arange(400) % 10 < 6, 0, 1)
     >>> calibscale.check(calibscale.from_arrays(probabilities=q, labels=y)).verdict
     'Overconfident by 30.0 points, more than chance explains (p ≤ 0.001).'
     """
@@ -93,8 +91,13 @@ def check(
         )  # fmt: skip
         tests = calibration_test(session, tested, n_replicates=n_replicates, seed=seed)
     names = [estimate.estimator for estimate in first.estimates]
-    adjusted = dict(zip(names, _adjusted(tests.results), strict=False))
-    judgement = judgement_of_evaluation(first, joint=adjusted, negligible=negligible)
+    values = [test.value if test.p_value is not None else None for test in tests.results]
+    joint = joint_p_values(values, [test.null_values for test in tests.results])
+    adjusted = dict(zip(names, joint, strict=True))
+    judgement = judgement_of_evaluation(
+        first, joint=adjusted, negligible=negligible, alpha=1.0 - confidence_level,
+        least=1.0 / (n_replicates + 1),
+    )  # fmt: skip
     same = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
     settings = {"n_replicates": n_replicates, "confidence_level": confidence_level, "seed": seed}
     return Check(
@@ -113,19 +116,3 @@ def _of_classes(session: Session, seed: int) -> list[Estimator]:
     if 2 < session.source.classes <= _MAX_CLASSES:
         estimators.append(CWCE2())  # the size of errors of classes other than the top label
     return [*estimators, JKCE(seed=seed)]
-
-
-def _adjusted(tests: Sequence[TestResult]) -> list[float | None]:
-    """p-values adjusted by the joint draws of the tests; None of tests without a value."""
-    defined = [i for i, t in enumerate(tests) if t.p_value is not None and t.value is not None]
-    adjusted: list[float | None] = [None] * len(tests)
-    if defined:
-        drawn = np.array([tests[i].null_values for i in defined])
-        centre, scale = drawn.mean(1), drawn.std(1)
-        scale[scale == 0] = 1.0
-        observed = np.array([tests[i].value for i in defined], np.float64)
-        family = StepDown((centre - observed) / scale)
-        family.add(((centre[:, None] - drawn) / scale[:, None]).T)
-        for i, p in zip(defined, family.adjusted.tolist(), strict=True):
-            adjusted[i] = p
-    return adjusted

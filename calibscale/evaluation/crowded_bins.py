@@ -10,9 +10,8 @@ import numpy as np
 from calibscale.data import default_notion
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
+from calibscale.inference.evidence import CROWDED
 from calibscale.session import Session
-
-_CROWDED = 0.8  # share of the rows in one bin, from which a binned error is little but the gap
 
 
 def with_equal_mass(session: Session, estimators: Sequence[Estimator]) -> list[Estimator]:
@@ -36,4 +35,4 @@ def _is_crowded(session: Session) -> bool:
     notion = default_notion(session.source.classes)
     p = session.profile.sample(notion).points
     counts, _ = np.histogram(p, ECE().bins, (0.0, 1.0))
-    return p.size > 0 and bool(counts.max() > _CROWDED * p.size)
+    return p.size > 0 and bool(counts.max() > CROWDED * p.size)

@@ -25,7 +25,7 @@ from calibscale.inference.nulls import (
     redraws,
     replicates_of,
 )
-from calibscale.inference.verdict import judgement_of_tests
+from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.results import Estimate
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.results.verdict_results import NEGLIGIBLE
@@ -118,6 +118,7 @@ def calibration_test(
     >>> calibration_test(source, [ECE()], n_replicates=99)["ece"].p_value
     0.01
     """
+    check_negligible(negligible)
     started = time.perf_counter()
     with Session.open(source, **options) as session:
         default = "jkce" if session.source.forecast is None else "kce"

@@ -14,7 +14,6 @@ from calibscale.formatting import name_of
 from calibscale.results import THIS_N, Estimate, Interval
 from calibscale.results.inference_results import TestResult
 from calibscale.results.verdict_results import ErrorSize
-from calibscale.statistics.bins import MASS
 
 # Scores and shares, which a calibrated model need not have at any particular value.
 SCORES = ("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc")
@@ -26,10 +25,11 @@ _CALIBRATED = {"cox_slope": 1.0}
 _POWERS = {
     "confidence_gap": 1, "coverage": 1, "ece": 1, "quantile_ece": 1, "tce2_debiased": 2,
     "tce2_kumar": 2, "smooth_ece": 1, "ici": 1, "tce2": 2, "atb_debiased": 2, "cwce2": 2,
-    "corp": 2,
+    "corp": 2, "mce": 1,
 }  # fmt: skip
+_CERTIFIED = ("certified_l1", "certified_l2")
 DIRECTED = ("confidence_gap", "coverage")  # errors with a sign, and without a size of their own
-_CROWDED = 0.8  # share of the rows in one bin, from which a binned error is little but the gap
+CROWDED = 0.8  # share of the rows in one bin, from which a binned error is little but the gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,7 @@ class Indication:
         nothing is beyond chance.
     beyond_chance : bool
         Whether the table shows the number beyond chance, without regard to the other numbers: its
-        interval excludes the value of a calibrated model, it exceeds its noise floor, or its
-        p-value is at most α.
+        interval excludes the value of a calibrated model, or its p-value is at most α.
     value : float
         The number.
     size : ErrorSize or None
@@ -63,6 +62,10 @@ class Indication:
         Share of the rows in the largest bin of equal width, if it holds most of them.
     details : dict
         Details of the estimate.
+    least : bool
+        Whether the p-value is the smallest one that so many draws can give.
+    seen : float or None
+        Size above which the number exceeds its noise floor, in units of a probability.
     """
 
     label: str
@@ -76,6 +79,8 @@ class Indication:
     joint: bool = False
     crowded: float | None = None
     details: Mapping[str, Any] | None = None
+    least: bool = False
+    seen: float | None = None
 
     @property
     def name(self) -> str:
@@ -96,6 +101,11 @@ class Indication:
         order = list(_POWERS)
         place = order.index(self.name) if self.name in order else len(order)
         return place if self.crowded is None else place + len(order)
+
+
+def absolute(one: Indication) -> float:
+    """Absolute size of an error in units of a probability; 0 if it is unknown."""
+    return 0.0 if one.size is None else abs(one.size.value)
 
 
 def evidence_of_estimates(
@@ -124,43 +134,83 @@ def evidence_of_estimates(
     return known
 
 
-def evidence_of_tests(tests: Iterable[TestResult], alpha: float) -> list[Indication]:
-    """Evidence of tests that are not adjusted for each other."""
-    return [
-        Indication(
-            test.statistic, test.notion, test.p_value, test.p_value <= alpha, test.value,
-            _size(name_of(test.statistic), test.value, 0.0, None, None),
+def evidence_of_tests(
+    tests: Sequence[TestResult], alpha: float, joint: Sequence[float | None]
+) -> list[Indication]:
+    """Evidence of tests.
+
+    Parameters
+    ----------
+    alpha : float
+        Level of tests.
+    joint : sequence of float or None
+        p-values of the tests, adjusted for each other; None for those that share no draws.
+    """
+    known = []
+    for test, adjusted in zip(tests, joint, strict=True):
+        if test.value is None or test.p_value is None:
+            continue
+        p_value = test.p_value if adjusted is None else adjusted
+        value, null, details = test.value, 0.0, {}
+        if name_of(test.statistic) == "coverage":  # the tested value is the distance
+            details = test.parameters
+            value, null = float(details["coverage"]), float(details["expected"])
+        known.append(
+            Indication(
+                test.statistic,
+                test.notion,
+                p_value,
+                p_value <= alpha,
+                value,
+                _size(name_of(test.statistic), value, null, None, None),
+                joint=adjusted is not None,
+                details=details,
+                least=_least(test),
+            )
         )
-        for test in tests
-        if test.value is not None and test.p_value is not None
-    ]  # fmt: skip
+    return known
+
+
+def _least(test: TestResult) -> bool:
+    """Whether the p-value is the smallest one that so many draws can give."""
+    return len(test.null_values) > 0 and test.exceedances == 0
 
 
 def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Indication | None:
     name, value = name_of(estimate.estimator), estimate.value
     if value is None or not math.isfinite(value) or name in SCORES:
         return None
-    null = _calibrated_value(name, estimate)
-    interval = estimate.interval
-    if null is None or (interval is not None and interval.covers == THIS_N):
-        interval = None  # of an expectation that is above 0 for a calibrated model
+    null, interval = _calibrated_value(name, estimate), estimate.interval
+    if interval is not None and not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        interval = None
+    # an interval of the expectation at this n, which is above 0 for a calibrated model, is an
+    # upper limit alone
+    at_this_n = interval if interval is not None and interval.covers == THIS_N else None
+    if null is None or at_this_n is not None:
+        interval = None
     p_value = tested if tested is not None else _p_value(estimate, interval, null)
-    if p_value is None:
+    if p_value is None or math.isnan(p_value):
         return None
     excluded = interval is not None and null is not None and _excludes(interval, null)
-    above_floor = estimate.floor is not None and value > estimate.floor.high
     noise = None if estimate.floor is None else estimate.floor.mean
+    size = _size(name, value, null or 0.0, interval, noise)
+    if size is not None and at_this_n is not None and null is not None:
+        size = replace(size, high=_in_units(name, at_this_n.high))
+    seen = None
+    if estimate.floor is not None and name in _POWERS:
+        seen = _in_units(name, estimate.floor.high)
     return Indication(
         estimate.estimator,
         estimate.notion,
         p_value,
-        excluded or above_floor or p_value <= alpha,
+        excluded or p_value <= alpha,
         value,
-        _size(name, value, null or 0.0, interval, noise),
+        size,
         interval,
         joint=tested is not None,
         crowded=_crowded(estimate),
         details=estimate.details,
+        seen=seen,
     )
 
 
@@ -177,6 +227,10 @@ def _calibrated_value(name: str, estimate: Estimate) -> float | None:
 
 def _p_value(estimate: Estimate, interval: Interval | None, null: float | None) -> float | None:
     """p-value by the noise floor, the estimator, or the interval; None if there is none."""
+    value, name = estimate.value, name_of(estimate.estimator)
+    assert value is not None
+    if name in _CERTIFIED:  # a lower confidence bound of the error
+        return 1.0 - float(estimate.parameters["level"]) if value > 0 else 1.0
     if estimate.floor is not None:
         return estimate.floor.p_value
     own = estimate.details.get("p_value")
@@ -184,8 +238,9 @@ def _p_value(estimate: Estimate, interval: Interval | None, null: float | None) 
         return own
     if interval is None or null is None:
         return None
-    assert estimate.value is not None
-    return interval_p_value(estimate.value, interval, null)
+    if value <= null and name not in DIRECTED and name not in _CALIBRATED:
+        return 1.0  # a debiased error below 0
+    return interval_p_value(value, interval, null)
 
 
 def interval_p_value(value: float, interval: Interval, null: float = 0.0) -> float:
@@ -227,14 +282,18 @@ def _size(
     """Size in units of a probability; without an interval, less the noise of a calibrated model."""
     if name not in _POWERS:
         return None
-    low, high = (None, None) if interval is None else (interval.low - null, interval.high - null)
     error = value - null
-    if _POWERS[name] == 1:
-        return ErrorSize(name, error, low, high)
-    if interval is None and noise is not None:
-        error -= noise
-    low, high = (None if end is None else math.sqrt(max(end, 0.0)) for end in (low, high))
-    return ErrorSize(name, math.sqrt(max(error, 0.0)), low, high)
+    if interval is None:
+        if noise is not None:
+            error = max(error - noise, 0.0)
+        return ErrorSize(name, _in_units(name, error))
+    ends = (_in_units(name, end - null) for end in (interval.low, interval.high))
+    return ErrorSize(name, _in_units(name, error), *ends)
+
+
+def _in_units(name: str, error: float) -> float:
+    """An error in units of a probability: the root of a squared one."""
+    return math.sqrt(max(error, 0.0)) if _POWERS[name] == 2 else error
 
 
 # ---------------------------------------------------------------- bins that hold most rows
@@ -243,15 +302,13 @@ def _size(
 def _crowded(estimate: Estimate) -> float | None:
     """Share of the rows in the largest bin, if bins of equal width leave most rows in one."""
     bins = estimate.details.get("bins")
-    edges = estimate.parameters.get("edges")
-    if not isinstance(bins, Sequence) or len(bins) < 2 or edges in MASS:
-        return None
-    if name_of(estimate.estimator) == "quantile_ece":  # bins are levels, with all rows in each
+    equal_width = estimate.parameters.get("edges") == "equal-width"
+    if not isinstance(bins, Sequence) or len(bins) < 2 or not equal_width:
         return None
     weights = [float(one["weight"]) for one in bins]
     total = sum(weights)
     share = max(weights) / total if total > 0 else 0.0
-    return share if share > _CROWDED else None
+    return share if share > CROWDED else None
 
 
 def largest_crowded(estimates: Iterable[Estimate]) -> tuple[str, float] | None:

@@ -138,3 +138,42 @@ def _surprise(z: Floats) -> Floats:
     tail = gammaincc(shape, np.maximum(shape + z * np.sqrt(shape), 0.0))
     p = np.where(z.any(axis=1, keepdims=True), np.maximum(tail, 1e-300), 1.0)
     return np.abs(np.log(p))
+
+
+def joint_p_values(values: Sequence[float | None], drawn: Sequence[Floats]) -> list[float | None]:
+    """p-values of tests that share their draws, adjusted for each other; None without draws.
+
+    Statistics are standardised by the mean and deviation of their draws, see `StepDown`.
+
+    Parameters
+    ----------
+    values : sequence of float or None
+        Value of each test.
+    drawn : sequence of (B,) arrays
+        Values under the null hypothesis; those of another length than most have None.
+
+    Examples
+    --------
+    >>> draws = np.arange(19.0)
+    >>> joint_p_values([30.0, 5.0, None], [draws, draws, draws])
+    [0.05, 0.75, None]
+    """
+    lengths = [len(each) for each in drawn if len(each)]
+    common = max(set(lengths), key=lengths.count) if lengths else 0
+    shared = [
+        i
+        for i, value in enumerate(values)
+        if value is not None and common and len(drawn[i]) == common
+    ]
+    adjusted: list[float | None] = [None] * len(values)
+    if not shared:
+        return adjusted
+    replicates = np.array([drawn[i] for i in shared])
+    centre, scale = replicates.mean(1), replicates.std(1)
+    scale[scale == 0] = 1.0
+    observed = np.array([values[i] for i in shared], np.float64)
+    family = StepDown((centre - observed) / scale)
+    family.add(((centre[:, None] - replicates) / scale[:, None]).T)
+    for i, p in zip(shared, family.adjusted.tolist(), strict=True):
+        adjusted[i] = p
+    return adjusted

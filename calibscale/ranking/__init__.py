@@ -16,7 +16,7 @@ from calibscale.data import Floats, Ints
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.resampling import Jackknife, Resampling, Stacked, group_of
-from calibscale.inference.verdict import sentence_of_ranking
+from calibscale.inference.verdict_sentences import sentence_of_ranking
 from calibscale.kernels import random_draws
 from calibscale.ranking.model_estimates import (
     DRAWS,

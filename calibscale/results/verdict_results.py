@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,7 +32,8 @@ class ErrorSize(Declared):
     value : float
         The size; signed for `confidence_gap` and `coverage`.
     low, high : float or None
-        Interval of the population's value; None where there is none.
+        Interval of the population's value; None where there is none.  `high` alone is the upper
+        limit of the expectation of a biased estimate, which is above the population's value.
     """
 
     estimator: str
@@ -41,10 +43,10 @@ class ErrorSize(Declared):
 
     @property
     def largest(self) -> float:
-        """Largest absolute value within the interval, or that of the value without one."""
-        if self.low is None or self.high is None:
-            return abs(self.value)
-        return max(abs(self.low), abs(self.high))
+        """Largest absolute value within the limits; infinite without an upper limit."""
+        if self.high is None:
+            return math.inf
+        return max(abs(self.high), abs(self.low or 0.0))
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,16 @@ class Judgement(Declared):
     numbers : int
         Number of estimates and tests looked at, by which p-values are adjusted.
     p_value : float or None
-        Smallest adjusted p-value.
+        Adjusted p-value in the sentence.
     estimator, group : str or None
-        Number with this p-value, and the group of rows that it is about; None for all rows.
+        Number in the sentence, and the group of rows that it is about; None for all rows.
     size : ErrorSize or None
         Size of the error, if chance does not explain it and a number has the units of a
         probability.
     detectable : float or None
-        Size of a difference of the mean prediction and the frequency that is seen in 80 % of such
-        data sets; None without the interval of the gap or of the coverage.
+        Size of a difference of the mean prediction and the frequency that is called miscalibrated
+        in 80 % of such data sets; without the interval of the gap or of the coverage, the smallest
+        size that exceeds a noise floor.
     negligible : float
         Size below which an error is called small.
     """

@@ -9,7 +9,8 @@ import pytest
 
 import calibscale as cs
 from calibscale.inference.evidence import interval_p_value
-from calibscale.inference.verdict import judgement_of_evaluation, sentence_of_ranking
+from calibscale.inference.verdict import judgement_of_evaluation
+from calibscale.inference.verdict_sentences import sentence_of_ranking
 from calibscale.results import POPULATION, THIS_N, Estimate, Floor, ImpossibleRows, Interval
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.verdict_results import Judgement
@@ -91,7 +92,7 @@ def test_verdict__of_errors_that_cancel_cites_their_size() -> None:
     judged = _judged(gap, _estimate(ECE, 0.03, 0.02, 0.04), _estimate(TCE2, 0.0, 0.0, 1.0))
     assert judged.sentence == (
         "Miscalibrated by 3.0 points though right on average (ece, 95 % interval 2.0 to 4.0), "
-        "more than chance explains (p < 0.001 among 3 numbers)."
+        "more than chance explains (p < 0.001, adjusted for 3 numbers)."
     )
     assert judged.size is not None
     assert judged.size.estimator == "ece"
@@ -110,13 +111,13 @@ def test_verdict__states_the_size_that_would_have_been_seen() -> None:
     assert within.detectable == pytest.approx(0.0055 * 1.4294, rel=1e-3)
     assert within.sentence == (
         "No miscalibration shown: chance explains confidence_gap (p = 0.7); an average error of "
-        "0.79 points would be seen in 80 % of such data sets."
+        "0.79 points or more would be seen in 80 % of such data sets."
     )
     few = _judged(_estimate(GAP, -0.05, -0.31, 0.22), n=12)
     assert few.state == "few_rows"
     assert few.sentence == (
-        "Too few rows to tell (12): only an average error of 38 points would be seen in 80 % of "
-        "such data sets."
+        "Too few rows to tell (12): only an average error of 38 points or more would be seen in "
+        "80 % of such data sets."
     )
 
 
@@ -174,8 +175,8 @@ def test_verdict__is_not_that_nothing_is_shown_above_the_noise() -> None:  # V3
     noisy = _judged(gap, _estimate(ECE, 0.03, 0.0, 0.04, floor=(0.02, 0.028, 0.028)))
     assert noisy.state == "unclear"
     assert noisy.sentence == (
-        "No clear evidence of miscalibration: ece is beyond chance taken alone, but not among 2 "
-        "numbers (adjusted p = 0.056)."
+        "No clear evidence of miscalibration: ece is beyond chance taken alone; adjusted for 2 "
+        "numbers, p = 0.056."
     )
 
 
@@ -233,12 +234,11 @@ def test_verdict__of_rare_events_uses_equal_mass() -> None:  # V5
     result = cs.evaluate(source)
     assert "ece(edges='equal-mass')" in [estimate.estimator for estimate in result]
     assert result.verdict is not None
-    assert "99.4 % of the rows lie in one equal-width bin of ece, so equal-mass bins decide." in (
-        result.verdict
-    )
+    held = "99.4 % of the weight lies in one equal-width bin of ece, so equal-mass bins are judged"
+    assert held in result.verdict
     alone = cs.evaluate(source, "ece")
     assert alone.verdict is not None
-    assert "use ece(edges='equal-mass')" in alone.verdict
+    assert "use edges='equal-mass'" in alone.verdict
 
 
 @pytest.mark.parametrize(
@@ -273,6 +273,60 @@ def test_verdict__of_forecasts_names_the_coverage() -> None:  # V7
         "Overconfident: 80.2 % of the outcomes lie in the 90 % intervals (expected 89.9 %), more "
         "than chance explains (p < 0.001)."
     )
+
+
+@pytest.mark.parametrize(("factor", "word"), [(0.6, "Overconfident: "), (1.6, "Underconfident: ")])
+def test_verdict__of_the_test_of_the_coverage_has_its_direction(factor: float, word: str) -> None:
+    rng = np.random.default_rng(4)
+    mean, scale = rng.normal(size=(2, 800)) * [[1.0], [0.0]] + [[0.0], [1.0]]
+    source = cs.from_arrays(
+        predictions=(mean, factor * scale), forecast="normal", labels=mean + rng.normal(size=800)
+    )
+    result = cs.calibration_test(source, "coverage", n_replicates=99)
+    share = 100 * np.mean(np.abs(source.labels - mean) <= 1.6449 * factor)
+    assert result.verdict is not None
+    assert result.verdict.startswith(f"{word}{share:.1f} % of the outcomes lie in the 90 % inter")
+
+
+def test_verdict__names_a_larger_error_of_other_classes() -> None:
+    """V1 with a temperature: the gap is 3 points, and two classes are exchanged."""
+    gap = _estimate(GAP, 0.03, 0.02, 0.04)
+    top = _estimate(ECE, 0.035, 0.025, 0.045)
+    classes = _estimate("cwce2", 0.05, notion="class_wise", floor=(0.001, 0.002, 1e-4))
+    assert _judged(gap, top).sentence.startswith("Overconfident by 3.0 points")
+    assert _judged(gap, top, classes).sentence.startswith("Miscalibrated by 22 points (root of c")
+
+
+def test_verdict__of_few_draws_asks_for_more() -> None:
+    p = np.linspace(0.05, 0.95, 400)
+    y = (np.random.default_rng(0).random(400) < 0.3).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    few = cs.calibration_test(source, "tce2", n_replicates=9)
+    assert few.judgement is not None
+    assert few.judgement.state == "unclear"
+    assert few.judgement.sentence == (
+        "No verdict from so few draws: tce2 has the smallest p-value that they can give; use more "
+        "(n_replicates=, --replicates)."
+    )
+    many = cs.calibration_test(source, ["ece", "tce2", "tce2_debiased", "jkce", "ckce"])
+    assert many.judgement is not None  # 199 draws that all tests share are enough
+    assert many.judgement.miscalibrated
+
+
+def test_verdict__of_other_levels_stays_at_5_percent() -> None:
+    wide = Interval(0.001, 0.05, 0.8, "weighted_counts", 0, 0.02, POPULATION)
+    estimate = Estimate(GAP, "top_label", 0.025, interval=wide, n=500)
+    judged = _judged(estimate)
+    assert judged.state == "unclear"
+    assert "beyond chance taken alone (p = 0.18" in judged.sentence
+
+
+@pytest.mark.parametrize("size", [1, -0.1, np.nan, "1%"])
+def test_negligible__is_a_size_below_1(size: Any) -> None:
+    source = cs.from_arrays(probabilities=[0.5] * 4, labels=[0, 1, 0, 1], binary=True)
+    for verb in (cs.evaluate, cs.calibration_test, cs.check):
+        with pytest.raises(cs.OptionError, match=r"negligible must be in \[0, 1\)"):
+            verb(source, negligible=size)
 
 
 def test_verdict__ignores_intervals_of_an_expectation_at_this_n() -> None:  # V11
@@ -321,7 +375,7 @@ def _shown(estimate: Estimate) -> bool:
     excluded = interval is not None and interval.covers == POPULATION and (
         interval.low > null or interval.high < null
     )  # fmt: skip
-    noisy = floor is not None and (estimate.value > floor.high or floor.p_value <= 0.05)
+    noisy = floor is not None and floor.p_value <= 0.05
     return excluded or noisy
 
 
@@ -358,6 +412,9 @@ def test_verdict__never_contradicts_the_table() -> None:
             assert judged.p_value <= 0.05 + 1e-12
         if judged.state == "small":
             assert judged.size is None or judged.size.largest < 0.01
+        if judged.p_value is not None and "p = " in judged.sentence:
+            cited = judged.sentence.partition("p = ")[2].split(")")[0].split(",")[0].rstrip(".")
+            assert float(cited) == pytest.approx(judged.p_value, rel=0.06)
         assert (judged.state == "refuted") == (impossible is not None)
         gaps = [e for e in estimates if e.estimator == GAP]
         if judged.sentence.startswith(("Overconfident by", "Underconfident by")):

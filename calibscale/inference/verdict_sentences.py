@@ -1,0 +1,344 @@
+"""Sentences of verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from calibscale.formatting import joined, name_of, number, one_line, plural, probability, short
+from calibscale.inference.evidence import SCORES, Indication, absolute, largest_crowded
+from calibscale.inference.judged_numbers import JudgedNumbers
+from calibscale.results.comparison_results import Difference, RankedModel
+from calibscale.results.evaluation_results import ReliabilityBin
+from calibscale.results.verdict_results import FEW, SMALL, UNCLEAR, ErrorSize, Judgement
+
+_LEAST_P = 1e-3  # smaller p-values are cited as "p < 0.001"
+_MAX_DECIMALS = 9
+_MANY = 3  # names in a sentence
+
+
+def error_sentence(facts: JudgedNumbers, decided: Indication, state: str) -> str:
+    """Sentence about an error that chance does not explain."""
+    cited = f"more than chance explains ({_cited(facts, decided)})"
+    if decided.directed and decided.group is None:
+        text = f"{_direction(facts, decided)}, {cited}"
+    else:
+        text = f"{_miscalibrated(facts, decided)}, {cited}"
+    where = _where(facts, decided)
+    if where:
+        text = f"{text}; {where}"
+    if state == SMALL:
+        limit = f"{100 * facts.negligible:g}"
+        points = "point" if limit == "1" else "points"
+        return f"Real but small: {text[0].lower()}{text[1:]}; less than {limit} {points}."
+    return f"{text}."
+
+
+def _direction(facts: JudgedNumbers, gap: Indication) -> str:
+    """Direction and size of the gap, or of the coverage."""
+    assert gap.size is not None
+    size = f"{_points(gap.size)}{_ends(gap)}"
+    if gap.name == "coverage":
+        return f"{'Underconfident' if gap.size.value > 0 else 'Overconfident'}: {_coverage(gap)}"
+    if gap.notion == "positive":
+        names = facts.source.get("class_names")
+        event = f"“{short(one_line(names[1]))}”" if names else "the event"
+        return f"Predicts {event} too {'often' if gap.value > 0 else 'rarely'} by {size}"
+    return f"{'Over' if gap.value > 0 else 'Under'}confident by {size}"
+
+
+def _coverage(coverage: Indication) -> str:
+    """Share of outcomes in the intervals of forecasts, and that of calibrated ones."""
+    details = coverage.details or {}
+    level, expected = details.get("level", 0.0), details.get("expected", 0.0)
+    return (
+        f"{100 * coverage.value:.1f} % of the outcomes lie in the {100 * level:g} % intervals "
+        f"(expected {100 * expected:.1f} %)"
+    )
+
+
+def _miscalibrated(facts: JudgedNumbers, decided: Indication) -> str:
+    """Size of an error without a direction, or of a group."""
+    if decided.group is not None:
+        within = replace(decided, group=None)
+        text = _direction(facts, within) if decided.directed else _sized(within)
+        return f"Where {decided.group}: {text[0].lower()}{text[1:]}"
+    return _sized(decided, _though(facts, decided))
+
+
+def _though(facts: JudgedNumbers, decided: Indication) -> str:
+    """“ though right on average” if the whole interval of the gap is small against the error."""
+    gap = facts.directed
+    if gap is None or gap.size is None or gap.name == "coverage" or gap.beyond_chance:
+        return ""
+    if gap.size.largest > 0.5 * absolute(decided):
+        return ""
+    if gap.notion == "top_label" and decided.notion != "top_label":
+        return " though the top label is right on average"
+    return " though right on average"
+
+
+def _sized(one: Indication, though: str = "") -> str:
+    """“Miscalibrated by 5.1 points (ece, 95 % interval 4.2 to 6.0)”, or with the number itself."""
+    if one.size is None:
+        return f"Miscalibrated{though}: {one.label} is {number(one.value, 3)}{_ends(one)}"
+    return f"Miscalibrated by {_points(one.size)}{though} ({_named(one)}{_interval_text(one)})"
+
+
+def _named(one: Indication) -> str:
+    squared = one.size is not None and abs(one.size.value - one.value) > 1e-12 * abs(one.value)
+    by_class = " summed over classes" if one.notion == "class_wise" else ""
+    return f"root of {one.label}{by_class}" if squared else one.label
+
+
+def _interval_text(one: Indication) -> str:
+    text = _ends(one)
+    return f", {text[2:-1]}" if text else ""
+
+
+def _ends(one: Indication) -> str:
+    """Interval in brackets: in points if the number has a size, else as it is."""
+    if one.interval is None:
+        return ""
+    level = f"{100 * one.interval.level:g} %"
+    if one.size is None or one.size.low is None or one.size.high is None:
+        low, high = number(one.interval.low, 3), number(one.interval.high, 3)
+        return f" ({level} interval {low} to {high})"
+    decimals = _decimals(one.size)
+    low, high = (_in_points(end, decimals) for end in (one.size.low, one.size.high))
+    return f" ({level} interval {low} to {high})"
+
+
+def _points(size: ErrorSize) -> str:
+    return f"{_in_points(abs(size.value), _decimals(size))} points"
+
+
+def _in_points(value: float, decimals: int) -> str:
+    return f"{100 * value:z.{decimals}f}".replace("-", "−")
+
+
+def _decimals(size: ErrorSize) -> int:
+    """Decimals of percentage points: two digits of the length, one of an end that excludes 0."""
+    if size.low is None or size.high is None:
+        sizes = [abs(size.value) / 10.0]
+    else:
+        sizes = [(size.high - size.low) / 10.0]
+        if not size.low <= 0.0 <= size.high:
+            sizes.append(min(abs(size.low), abs(size.high)))
+    needed = [-math.floor(math.log10(100.0 * one)) for one in sizes if one > 0]
+    return min(max(0, *needed), _MAX_DECIMALS) if needed else 0
+
+
+def _cited(facts: JudgedNumbers, one: Indication) -> str:
+    """Adjusted p-value, and the number of numbers."""
+    p = cited_p(facts, one)
+    text = "p < 0.001" if p < _LEAST_P else f"p = {p:.2g}"
+    return f"{text}, adjusted for {facts.numbers} numbers" if facts.numbers > 1 else text
+
+
+def cited_p(facts: JudgedNumbers, one: Indication) -> float:
+    """p-value of the gap for its direction; other errors share the smallest one of their rows."""
+    if one.directed:
+        return facts.adjusted(one)
+    same = [other for other in facts.evidence if other.group == one.group]
+    return min(map(facts.adjusted, same))
+
+
+def too_few_draws(limited: Sequence[Indication]) -> str:
+    """Sentence about p-values that are as small as so few draws allow."""
+    names = joined([one.label for one in limited], _MANY)
+    verb = "has" if len(limited) == 1 else "have"
+    return (
+        f"No verdict from so few draws: {names} {verb} the smallest p-value that they can give; "
+        "use more (n_replicates=, --replicates)."
+    )
+
+
+def chance_sentence(facts: JudgedNumbers, judgement: Judgement) -> str:
+    """Sentence about numbers that chance explains together."""
+    if judgement.state == UNCLEAR:
+        return _unclear(facts)
+    if judgement.state == FEW:
+        return f"Too few rows to tell ({facts.rows:,}): only {_seen(facts, judgement)}."
+    count = facts.numbers
+    p = facts.adjusted(min(facts.evidence, key=facts.adjusted))
+    if count == 1:
+        text = f"chance explains {facts.evidence[0].label}"
+        text = f"{text} (p = {p:.2g})" if p < 1 else text
+    else:
+        text = f"chance explains all {count} numbers that can tell"
+        text = f"{text} (smallest adjusted p = {p:.2g})" if p < 1 else text
+    if judgement.detectable is not None:
+        text = f"{text}; {_seen(facts, judgement)}"
+    return f"No miscalibration shown: {text}."
+
+
+def _seen(facts: JudgedNumbers, judgement: Judgement) -> str:
+    """“an average error of 2.1 points or more would be seen in 80 % of such data sets”."""
+    assert judgement.detectable is not None
+    points = 100 * judgement.detectable
+    size = f"{points:.0f}" if points >= 10 else f"{points:.2g}"
+    gap = facts.directed
+    if gap is None or gap.interval is None:
+        return f"an error above {size} points would exceed its noise"
+    what = "an error of the coverage" if gap.name == "coverage" else "an average error"
+    return f"{what} of {size} points or more would be seen in 80 % of such data sets"
+
+
+def _unclear(facts: JudgedNumbers) -> str:
+    """Sentence about numbers that are beyond chance alone, but not among all of them."""
+    beyond = [one for one in facts.evidence if one.beyond_chance]
+    beyond.sort(key=facts.adjusted)
+    names = [one.label if one.group is None else f"{one.label} where {one.group}" for one in beyond]
+    p = facts.adjusted(beyond[0])
+    verb = "is" if len(names) == 1 else "are"
+    alone = f"{joined(names, _MANY)} {verb} beyond chance taken alone"
+    if facts.numbers == 1:
+        return f"No clear evidence of miscalibration: {alone} (p = {p:.2g})."
+    return (
+        f"No clear evidence of miscalibration: {alone}; adjusted for {facts.numbers} numbers, "
+        f"p = {p:.2g}."
+    )
+
+
+# ---------------------------------------------------------------- where the error sits
+
+
+def _where(facts: JudgedNumbers, decided: Indication) -> str:
+    """Bin, level, classes or group with the largest part of the error; empty if unknown."""
+    if decided.group is not None:
+        return ""
+    if decided.notion == "class_wise":
+        return _worst_classes(facts, decided)
+    places = []
+    if not decided.directed:
+        places.append(_worst_bin(facts, decided))
+    places.append(_worst_group(facts, decided))
+    return "; ".join(filter(None, places))
+
+
+def _worst_bin(facts: JudgedNumbers, decided: Indication) -> str:
+    """Bin of the reliability diagram that contributes most to the error.
+
+    The diagram has the bins of the first binned error: those of another number are elsewhere.
+    """
+    diagram = facts.diagram
+    if diagram is None or diagram.notion != decided.notion:
+        return ""
+    bins = (decided.details or {}).get("bins")
+    outside = diagram.curve.outside
+    if not outside or (bins is not None and len(bins) != len(diagram.curve.bins)):
+        return ""
+    worst = max(outside, key=lambda one: one.weight * abs(one.gap or 0.0))
+    return _described_bin(worst, diagram.notion)
+
+
+def _described_bin(worst: ReliabilityBin, notion: str) -> str:
+    assert worst.mean_p is not None and worst.frequency is not None  # noqa: PT018
+    predicted, observed = _shares(worst.mean_p, worst.frequency)
+    if notion == "pit":
+        return f"{observed} of the outcomes lie below the predicted {predicted} quantile"
+    if notion == "top_label":
+        return f"most where the confidence is about {predicted} and {observed} are right"
+    return f"most where about {predicted} is predicted and {observed} happen"
+
+
+def _shares(first: float, second: float) -> tuple[str, str]:
+    """Two shares in percent, with as many decimals as tell them apart."""
+    for decimals in range(5):
+        texts = tuple(f"{100 * share:.{decimals}f} %" for share in (first, second))
+        if texts[0] != texts[1]:
+            break
+    return texts[0], texts[1]
+
+
+def _worst_classes(facts: JudgedNumbers, decided: Indication) -> str:
+    """Classes with more than half of the largest error of a class."""
+    by_class = (decided.details or {}).get("by_class")
+    if not by_class:
+        return ""
+    limit = max(by_class) / 2
+    worst = sorted(
+        (k for k, error in enumerate(by_class) if error > limit), key=lambda k: -by_class[k]
+    )
+    if len(worst) == len(by_class):
+        return ""
+    class_names = facts.source.get("class_names")
+    names = [f"“{short(one_line(class_names[k]))}”" if class_names else str(k) for k in worst]
+    return f"most in {'class' if len(names) == 1 else 'classes'} {joined(names, _MANY)}"
+
+
+def _worst_group(facts: JudgedNumbers, decided: Indication) -> str:
+    """Group in which the same number is clearly larger than that of all rows."""
+    found = [
+        one for one in facts.found
+        if one.group is not None and one.name == decided.name and one.size is not None
+    ]  # fmt: skip
+    if not found:
+        return ""
+    worst = max(found, key=absolute)
+    if worst.size is None or absolute(worst) <= 1.5 * absolute(decided):
+        return ""
+    return f"the most where {worst.group}, {_points(worst.size)}"
+
+
+def crowded_sentence(facts: JudgedNumbers) -> str:
+    """Sentence about bins of equal width that hold most rows; empty if there are none."""
+    crowded = largest_crowded(facts.estimates)
+    if crowded is None:
+        return ""
+    label, share = crowded
+    held = f"{100 * share:.3g} %" if share < 0.9995 else "more than 99.9 %"
+    text = f"{held} of the weight lies in one equal-width bin of {label}"
+    name = name_of(label)
+    if not any(one.name == name and one.crowded is None for one in facts.evidence):
+        return f"{text}, which shows little but the gap: use edges='equal-mass'."
+    return f"{text}, so equal-mass bins are judged as well."
+
+
+# ---------------------------------------------------------------- rankings
+
+
+_SCORE_NAMES = {
+    "brier": "Brier score",
+    "nll": "log loss",
+    "crps": "CRPS",
+    "log_score": "log score",
+    "pinball_loss": "pinball loss",
+}
+
+
+def sentence_of_ranking(
+    estimator: str, models: Sequence[RankedModel], differences: Sequence[Difference]
+) -> str:
+    """Sentence about the first model, which names what the models are ranked by.
+
+    A score is smallest for a model that is both calibrated and informative, so that the model with
+    the smallest score need not be the best calibrated one.
+    """
+    ranked = [model for model in models if model.rank is not None]
+    if not ranked:
+        return "No model has a value."
+    first = [one_line(model.name) for model in ranked if model.rank == ranked[0].rank]
+    count = plural(len(models), "model")
+    name = name_of(estimator)
+    if name in SCORES:
+        verb = "has" if len(first) == 1 else "have"
+        text = f"{joined(first)} {verb} the smallest {_SCORE_NAMES.get(name, name)} of {count}"
+    else:
+        verb = "is" if len(first) == 1 else "are equally"
+        text = f"{joined(first)} {verb} the best calibrated of {count} by {estimator}"
+    if len(first) == 1 and len(ranked) > 1:
+        best = ranked[0].p_best
+        text += f" with probability {probability(best)}" if best is not None else ""
+        unlike = [d for d in differences if d.better == ranked[0].name and not d.distinguishable]
+        if unlike:
+            others = joined([one_line(d.worse) for d in unlike], _MANY)
+            text += f"; chance explains its difference from {others}"
+    refuted = [
+        f"{one_line(model.name)} gives {plural(model.impossible.count, 'label')} the probability 0"
+        for model in models
+        if model.impossible is not None
+    ]
+    return "; ".join([text, *refuted]) + "."
