@@ -140,8 +140,8 @@ def named_columns(
                 columns[j] = np.array([*values, np.nan], np.float64)[codes]
         elif column.dtype.kind == "b":
             categories_of[name] = FLAGS
-    values = np.column_stack(columns).astype(np.float64)
-    return NamedColumns(values, names, categories_of, times)
+    numbers = np.column_stack(columns).astype(np.float64)
+    return NamedColumns(numbers, names, categories_of, times)
 
 
 def _plain_column(column: Any) -> NDArray[Any]:
@@ -153,7 +153,7 @@ def _plain_column(column: Any) -> NDArray[Any]:
         categories = np.asarray(column.cat.categories)
         texts = texts_of_objects(categories)
         if texts is not categories:  # NumPy would convert their ends to float64
-            return np.append(texts, None)[np.asarray(column.cat.codes)]
+            return np.array([*texts, None], object)[np.asarray(column.cat.codes)]
     zoned = getattr(column.dtype, "time_zone", None) if hasattr(column, "dtype") else None
     kind = getattr(column, "type", None)
     if zoned or getattr(kind, "tz", None):  # polars and Arrow, whose NumPy arrays lose the zone

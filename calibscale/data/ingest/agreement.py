@@ -12,7 +12,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import TEXTS, Reader, reading
 from calibscale.data.missing import missing_entries, plain_type
 from calibscale.data.time_columns import kind_of_arrow
-from calibscale.data.times import CLOCK, DATE, TIMESTAMP
+from calibscale.data.times import CLOCK, DATE, KINDS_OF_TIMES, TIMESTAMP
 from calibscale.errors import InvalidDataError, OptionError
 
 _LISTED = 5  # names of columns in a message
@@ -178,8 +178,8 @@ def common_types(
 ) -> dict[str, Any]:
     """Arrow types of the columns whose types differ between files, and hold the values of all.
 
-    The type of a column with texts is that of texts, as `check_agreement` has passed: other files
-    have no values in this column.
+    The type of a column with texts is that of texts, and of one with times that of times, as
+    `check_agreement` has passed: other files have no values in this column.
 
     Raises
     ------
@@ -207,8 +207,9 @@ def common_types(
             if {kind_of_arrow(before), kind_of_arrow(kind)} <= {DATE, TIMESTAMP}:
                 common[name] = differing[name] = pa.timestamp("us")  # its own zone in each file
                 continue
-            if "null" in (str(before), str(kind)):  # without values, of each type
-                common[name] = differing[name] = kind if str(before) == "null" else before
+            times = [each for each in (before, kind) if kind_of_arrow(each) in KINDS_OF_TIMES]
+            if len(times) == 1:
+                common[name] = differing[name] = times[0]
                 continue
             schemas = [pa.schema([(name, each)]) for each in (before, kind)]
             try:
