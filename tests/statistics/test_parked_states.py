@@ -1,14 +1,17 @@
-"""States that wait in a merge tree: their bits, and the memory of a pass."""
+"""States that wait in a merge tree: their bits, and their memory."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+import calibscale as cs
+from calibscale.engine.merge_tree import Tree
+from calibscale.statistics import scan_of
+from calibscale.statistics.bins import CellNoise, SimplexCells
 from calibscale.statistics.parked_states import FilledRows, parked, resumed
 
 
@@ -45,35 +48,31 @@ def test_parked__other_states_are_as_they_were(state):
     assert all(a is b for a, b in zip(resumed(waiting), state, strict=True))
 
 
-_PEAK = """
-import re, sys
-import numpy as np
-import calibscale as cs
-
-def peak():
-    with open("/proc/self/status") as file:
-        return int(re.search("VmHWM:\\\\s+([0-9]+)", file.read())[1]) / 1024
-
-shards = [np.load(f"{sys.argv[1]}/logits_{k}.npy", mmap_mode="r") for k in range(4)]
-labels = np.load(f"{sys.argv[1]}/labels.npy")
-few = cs.from_arrays(logits=[shards[0][:2048]], labels=labels[:2048])
-cs.evaluate(few, block_rows=512, scheduler="threads:2")
-before = peak()
-cs.evaluate(cs.from_arrays(logits=shards, labels=labels), block_rows=512, scheduler="threads:2")
-print(peak() - before)
-"""
+def bytes_of(state):
+    """Bytes of all arrays inside a state."""
+    if isinstance(state, np.ndarray):
+        return state.nbytes
+    if isinstance(state, dict):
+        state = tuple(state.values())
+    return sum(map(bytes_of, state)) if isinstance(state, tuple | list) else 0
 
 
-@pytest.mark.process
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_evaluate__memory_of_float16_shards_does_not_grow_with_the_number_of_blocks(tmp_path):
-    """Of 128 blocks seven states of 15 MB wait, of which 12 MB are sums over empty cells."""
-    rng, n = np.random.default_rng(0), 2**16
-    for k in range(4):
-        np.save(tmp_path / f"logits_{k}.npy", rng.normal(size=(n // 4, 100)).astype(np.float16))
-    np.save(tmp_path / "labels.npy", rng.integers(0, 100, n))
-    command = [sys.executable, "-c", _PEAK, str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert float(ran.stdout) < 50  # MB; 75 MB and more if states wait as they are
+def test_tree__waiting_states_of_a_pass_have_no_empty_cells():
+    """Three of seven blocks wait; the sums over cells of 100 classes have 4 MB each."""
+    rng, rows = np.random.default_rng(0), 7 * 256
+    logits = rng.normal(size=(rows, 100)).astype(np.float16)
+    labels = rng.integers(0, 100, rows)
+    source = cs.from_arrays(logits=[logits[:700], logits[700:]], labels=labels)
+    task = scan_of(source, (SimplexCells(), CellNoise()), source.rules(), 256)
+    task = replace(task, blocks=8)
+    tree = Tree(task, task.blocks)
+    for block in range(7):
+        tree.add(block, task.state(block))
+    assert len(tree._waiting) == 3
+    assert 3 * bytes_of(task.state(0)) > 36e6
+    assert bytes_of(tuple(tree._waiting.values())) < 6e6
+    tree.add(7, task.state(6))
+    total = tree.result().groups[None][0]
+    weight = sum(task.state(block).groups[None][0].weight for block in (*range(7), 6))
+    np.testing.assert_array_equal(total.weight, weight)
+    assert total.delta.shape == (len(weight), 100)
