@@ -24,7 +24,7 @@ from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats
-from calibscale.data.named_values import named_columns
+from calibscale.data.named_values import NamedColumns, named_columns
 from calibscale.data.percentages import SHARES, of_texts, shares
 from calibscale.data.row_origins import row_text
 from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, is_shards
@@ -197,6 +197,7 @@ def from_arrays(
         values = _converted(values, partial(shares, name=name), SHARES)
     values = _column(values, kind)
     categories: dict[str, tuple[str, ...]] = {}
+    times: dict[str, str] = {}
     if binary and len(values.shape) == 2 and values.shape == labels.shape and values.shape[1] > 1:
         require(covariates is None, "several labels of a row have no covariates but their names")
         covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
@@ -212,7 +213,8 @@ def from_arrays(
         labels, class_names = _numbered(labels, values, binary, of_questions, options, name)
     labels = _column(labels, "labels")
     if covariates is not None and not categories:
-        covariates, covariate_names, categories = _covariates(covariates, covariate_names)
+        described = _covariates(covariates, covariate_names)
+        covariates, covariate_names, categories, times = described
     if of_questions:
         require(not binary, "offsets, mask, top_k and per_choice are not for binary=True")
         require(len(labels.shape) < 2, "offsets, mask, … need integer labels (n,)")
@@ -232,7 +234,7 @@ def from_arrays(
         raise OptionError(
             f"{source.classes} classes need {source.classes} distinct names, not {list(classes)}"
         )
-    return replace(source, class_names=classes, categories=categories, spacing=spacing)
+    return replace(source, class_names=classes, categories=categories, times=times, spacing=spacing)
 
 
 def _of_forecasts(
@@ -249,8 +251,9 @@ def _of_forecasts(
     labels = _column(labels, "outcomes")
     weights = weights if weights is None else _column(weights, "weights")
     categories: dict[str, tuple[str, ...]] = {}
+    times: dict[str, str] = {}
     if covariates is not None:
-        covariates, names, categories = _covariates(covariates, names)
+        covariates, names, categories, times = _covariates(covariates, names)
     shape = tuple(values.shape)
     if len(shape) != 2 or 0 in shape[1:]:
         raise InvalidDataError(
@@ -261,7 +264,8 @@ def _of_forecasts(
     _check_lengths("predictions", shape[0], labels, covariates, weights, name)
     return ArraySource(
         forecast.name, values, labels, covariates, _names(covariates, names), weights,
-        rows=int(shape[0]), name=name, categories=categories, forecast=forecast,
+        rows=int(shape[0]), name=name, categories=categories, times=times,
+        forecast=forecast,
     )  # fmt: skip
 
 
@@ -290,12 +294,12 @@ def _joined(
     return values, labels, covariates, weights
 
 
-def _covariates(covariates: Any, names: Sequence[str] | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Covariates as numbers, their names, and the names of categories."""
+def _covariates(covariates: Any, names: Sequence[str] | None) -> NamedColumns:
+    """Covariates as numbers, and what these mean."""
     if not hasattr(covariates, "columns"):
         covariates = _held(covariates, "covariates")
-    columns, names, categories = named_columns(covariates, names)
-    return _column(columns, "covariates"), names, categories
+    columns = named_columns(covariates, names)
+    return columns._replace(values=_column(columns.values, "covariates"))
 
 
 def _names(covariates: Any, names: Sequence[str] | None) -> tuple[str, ...]:

@@ -17,9 +17,10 @@ from calibscale import engine
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.ingest.columns import (
-    categories_of,
+    Codes,
     coded,
     layout_of,
+    names_of_covariates,
     numbered_columns,
     numbers_of,
     prefixed_columns,
@@ -28,6 +29,7 @@ from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
+from calibscale.data.time_columns import texts_of_objects
 from calibscale.errors import (
     BinaryError,
     InvalidDataError,
@@ -84,11 +86,11 @@ def _held_table(frame: Any) -> Any:
     except (pa.ArrowException, TypeError):
         if not hasattr(frame, "iloc") or not frame.columns.is_unique:  # not one of pandas
             raise
-        # numbers, and texts or objects that stand for missing ones, in columns of objects
+        # in columns of objects: numbers, texts or objects that stand for missing ones, or intervals
         frame = frame.copy(deep=False)
         for name, kind in frame.dtypes.items():
             if str(kind) == "object":
-                frame[name] = plain(np.asarray(frame[name]))
+                frame[name] = texts_of_objects(plain(np.asarray(frame[name])))
         return pa.table(frame)
 
 
@@ -251,7 +253,7 @@ class _Column:
     names: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: np.dtype
-    codes: Mapping[str, dict[str | None, float]]
+    codes: Mapping[str, Codes | None]
     name: str
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
@@ -260,10 +262,11 @@ class _Column:
             return np.empty((0, *self.shape[1:]), self.dtype)
         columns: dict[str, NDArray[Any]] = {}
         for name in self.names:
-            if name in self.codes and self.frame.column(name).dtype == TEXT:
+            codes = self.codes.get(name)
+            if isinstance(codes, dict) and self.frame.column(name).dtype == TEXT:
                 texts = self.frame.batch([name], start, stop - start).column(0)
                 with suppress(InvalidDataError):  # `coded` names the row
-                    numbers, _ = encoded(texts, name, list(self.codes[name]))
+                    numbers, _ = encoded(texts, name, list(codes))
                     columns[name] = np.where(numbers < 0, np.nan, numbers)
         if others := [name for name in self.names if name not in columns]:
             part = next(self.frame.parts(others, start, stop - start))
@@ -312,8 +315,9 @@ def from_frame(
         classes, or of words such as no and yes, see `from_arrays`; −1 or null where the label is
         not yet known.  Of forecasts a column of numbers.
     covariates : str or list of str, optional
-        Columns of numbers, booleans, texts or categories, or one column of lists of numbers.
-        Results print the values of texts.
+        Columns of numbers, booleans, texts, categories, dates, times or durations (in seconds), or
+        one column of lists of numbers.  Results print the values of texts, and of dates and times.
+        Timestamps with a zone are taken at the local time of this zone.
     weights : str, optional
         See `from_arrays`.
     class_names : K names, optional
@@ -385,8 +389,8 @@ def from_frame(
         )
     used = list(dict.fromkeys(chain(*roles.values())))
     reader.only(used, layout.step)
-    categories = categories_of([layout])
-    codes = {each: numbers_of(names) for each, names in categories.items()}
+    names_here = names_of_covariates([layout])
+    codes = {name: names_here.codes(name) for name in roles.get("covariates", ())}
     # with top_k, labels and columns are numbers of the classes; else the labels say what they mean
     classes = {}
     if top_k is not None:
@@ -397,7 +401,7 @@ def from_frame(
     for role, names in roles.items():
         inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
         shape, dtype = (reader.table.num_rows, *inner), dtypes.get(role, np.dtype(np.float64))
-        numbers = classes if role in ("labels", "top_k") else codes
+        numbers: Mapping[str, Codes | None] = classes if role in ("labels", "top_k") else codes
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)
     source = from_arrays(
         **columns, covariate_names=layout.covariates or None,
@@ -405,4 +409,6 @@ def from_frame(
     )  # fmt: skip
     reader.only(used, layout.step)
     names_of = {role: names for role, names in roles.items() if role != "covariates"}
-    return replace(source, categories=categories, columns=names_of)
+    return replace(
+        source, categories=names_here.categories, times=names_here.times, columns=names_of
+    )

@@ -21,7 +21,14 @@ from calibscale.data.covariates import (
     finite_summary,
 )
 from calibscale.data.source import ArraySource
-from calibscale.data.times import CLOCK, PERIODS, parsed_time, period_label, period_numbers
+from calibscale.data.times import (
+    CLOCK,
+    PERIODS,
+    parsed_clock,
+    parsed_time,
+    period_label,
+    period_numbers,
+)
 from calibscale.errors import OptionError, require
 
 MAX_PERIODS = 1000  # a pass has no more groups
@@ -259,14 +266,16 @@ class _Groups:
         categories = {**self.source.categories, title: names}
         return extended(self.source, replace(periods, levels=levels), title, categories), title
 
+    def _no_dates(self) -> OptionError:
+        name = self.grouping.column
+        return OptionError(f"{name!r} has times of the day, without dates: write {name}:hour")
+
     def _seconds(self) -> Floats | None:
         """Times of the names of a categorical column; None for a column of times."""
         name, period = self.grouping.column, self.grouping.period
         if (kind := self.source.times.get(name)) is not None:
             if kind == CLOCK and period != "hour":
-                raise OptionError(
-                    f"{name!r} has times of the day, without dates: write {name}:hour"
-                )
+                raise self._no_dates()
             return None
         names = self.source.categories.get(name)
         if names is None:
@@ -275,6 +284,11 @@ class _Groups:
                 f"or cut it by {name}:5 or {name}:[18,30,65]"
             )
         seconds = [parsed_time(text) for text in names]
+        clocks = [parsed_clock(text) for text in names]
+        if None in seconds and None not in clocks:
+            if period != "hour":
+                raise self._no_dates()
+            seconds = clocks
         if None in seconds:
             other = names[seconds.index(None)]
             raise OptionError(

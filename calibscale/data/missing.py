@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data.time_columns import without_zone
+
 # texts that mean a missing number in files of text, without regard to case
 _NOT_NUMBERS = frozenset(("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none"))
 
@@ -167,9 +169,11 @@ def _numbers(
 
 
 def plain_arrow(array: Any) -> Any:
-    """Arrow array of numbers, booleans, texts, dates or lists.
+    """Arrow array of numbers, booleans, texts, dates, times, durations or lists.
 
     Dictionaries are decoded, views become texts, decimals and columns of nulls become numbers.
+    Timestamps are in the time of their zone, times of the day are durations since midnight.  The
+    periods and intervals of pandas become texts.
     """
     import pyarrow as pa
 
@@ -181,7 +185,20 @@ def plain_arrow(array: Any) -> Any:
         return array.cast(pa.large_string())
     if pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return array.cast(pa.float64())
-    return array
+    if isinstance(kind, pa.BaseExtensionType):
+        texts = str(kind.extension_name).startswith("pandas.")
+        return _texts_of_pandas(array) if texts else plain_arrow(array.storage)
+    return without_zone(array)
+
+
+def _texts_of_pandas(array: Any) -> Any:
+    """Texts of periods or intervals, such as 2026-09 and (18, 30]."""
+    import pyarrow as pa
+
+    column = array.to_pandas().astype("category").cat
+    texts = pa.array(map(str, column.categories), pa.string())
+    codes = pa.array(column.codes, pa.int32(), mask=np.asarray(column.codes < 0))
+    return pa.DictionaryArray.from_arrays(codes, texts).dictionary_decode()
 
 
 def plain_type(kind: Any) -> Any:

@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data.missing import is_missing, plain
+from calibscale.data.time_columns import (
+    kind_of_type,
+    of_objects,
+    seconds_of,
+    texts_of_objects,
+    without_zone,
+)
+from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import InvalidDataError, OptionError
 
 FLAGS = ("false", "true")  # names of booleans
+_INTERVAL = re.compile(r"[(\[]\s*([^,\s]+)\s*,\s*([^,\s]+)\s*[)\]]")
 
 
 def is_named(array: Any) -> bool:
     """Whether an array has texts or objects."""
     return np.dtype(array.dtype).kind in "OSUT"
+
+
+def in_order(names: Iterable[Any]) -> tuple[Any, ...]:
+    """Sorted names; if all are intervals, such as “(18, 30]”, by their ends.
+
+    >>> in_order(["south", "north"]), in_order(["(100, inf]", "[-3, 18)", "(18.5, 100]"])
+    (('north', 'south'), ('[-3, 18)', '(18.5, 100]', '(100, inf]'))
+    """
+    names = sorted(names)
+    ends = [_INTERVAL.fullmatch(name) if isinstance(name, str) else None for name in names]
+    if not all(ends):
+        return tuple(names)
+    try:
+        keys = [(float(each[1]), float(each[2])) for each in ends if each is not None]
+    except ValueError:
+        return tuple(names)
+    order = sorted(range(len(names)), key=keys.__getitem__)
+    return tuple(names[k] for k in order)
 
 
 def encoded(
@@ -47,7 +75,7 @@ def encoded(
         ) from error
     distinct = column.dictionary.to_pylist()
     present = [value for value in distinct if not is_missing(value)]
-    names = sorted(present) if names is None else names
+    names = in_order(present) if names is None else names
     names = tuple(names.tolist() if isinstance(names, np.ndarray) else names)
     positions = {name: k for k, name in enumerate(names)}
     if unknown := [value for value in present if value not in positions]:
@@ -60,28 +88,43 @@ def encoded(
     return codes[column.indices.fill_null(len(distinct)).to_numpy(False)], names
 
 
+class NamedColumns(NamedTuple):
+    """Covariates (n, d) and their names, the names of categories, and the kinds of times."""
+
+    values: Any
+    names: Sequence[str] | None
+    categories: dict[str, tuple[str, ...]]
+    times: dict[str, str]
+
+
 def named_columns(
     table: Any,
     names: Sequence[str] | None = None,
     categories: Mapping[str, tuple[str, ...]] | None = None,
-) -> tuple[NDArray[Any], Sequence[str] | None, dict[str, tuple[str, ...]]]:
-    """Covariates of a data frame or array as numbers, their names, and the names of categories.
+) -> NamedColumns:
+    """Covariates of a data frame or array as numbers, and what these mean.
 
     Texts and booleans of a frame, and texts of an array, are numbered by their sorted names, or
-    those in `categories`.  Other arrays are returned as they are, with the given names.
+    those in `categories`.  Dates, times and durations become seconds.  Other arrays are returned
+    as they are, with the given names.
     """
     headings = getattr(table, "column_names", getattr(table, "columns", None))
     if headings is not None:
-        columns = [plain(np.asarray(table[heading])) for heading in headings]
+        columns = [_plain_column(table[heading]) for heading in headings]
         default = [*map(str, headings)]
-    elif is_named(table) and len(table.shape) in (1, 2):
+    elif (is_named(table) or kind_of_type(table.dtype)) and len(table.shape) in (1, 2):
         columns = list(plain(np.asanyarray(table)).reshape(len(table), -1).T)
         default = [f"x{j}" for j in range(len(columns))]
     else:
-        return table, names, {}
+        return NamedColumns(table, names, {}, {})
     names = default if names is None else names
     categories_of: dict[str, tuple[str, ...]] = {}
+    times: dict[str, str] = {}
     for j, (name, column) in enumerate(zip(names, columns, strict=False)):
+        column, kind = _with_times(column)
+        columns[j] = column
+        if kind in KINDS_OF_TIMES:
+            times[name] = kind
         if is_named(column):
             known = (categories or {}).get(name)
             codes, values = encoded(column, f"the covariate {name!r}", known)
@@ -97,4 +140,34 @@ def named_columns(
                 columns[j] = np.array([*values, np.nan], np.float64)[codes]
         elif column.dtype.kind == "b":
             categories_of[name] = FLAGS
-    return np.column_stack(columns).astype(np.float64), names, categories_of
+    numbers = np.column_stack(columns).astype(np.float64)
+    return NamedColumns(numbers, names, categories_of, times)
+
+
+def _plain_column(column: Any) -> NDArray[Any]:
+    """Column of a frame as an array, with timestamps in the time of their zone.
+
+    Categories that are intervals, as of ``pandas.cut``, are texts.
+    """
+    if str(getattr(column, "dtype", "")) == "category" and hasattr(column, "cat"):
+        categories = np.asarray(column.cat.categories)
+        texts = texts_of_objects(categories)
+        if texts is not categories:  # NumPy would convert their ends to float64
+            return np.array([*texts, None], object)[np.asarray(column.cat.codes)]
+    zoned = getattr(column.dtype, "time_zone", None) if hasattr(column, "dtype") else None
+    kind = getattr(column, "type", None)
+    if zoned or getattr(kind, "tz", None):  # polars and Arrow, whose NumPy arrays lose the zone
+        import pyarrow as pa
+
+        arrow = pa.chunked_array(column).combine_chunks()
+        return plain(without_zone(arrow).to_numpy(zero_copy_only=False))
+    return plain(np.asarray(column))
+
+
+def _with_times(column: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    """Column with dates, times and durations as seconds, and their kind; empty for others."""
+    if kind := kind_of_type(column.dtype):
+        return seconds_of(column), kind
+    if column.dtype.kind == "O":
+        return of_objects(column)
+    return column, ""

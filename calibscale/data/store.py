@@ -334,6 +334,9 @@ class LogitStore(StoreGroup):
             Names of the covariate columns.
         categories : {covariate: names}, optional
             Names of the values 0, 1, … of categorical covariates.
+        times : {covariate: kind}, optional
+            Covariates that are dates or times, in seconds since 1970-01-01 (since midnight for a
+            time of the day), each with its kind: “date”, “timestamp” or “time of the day”.
         weights : bool
             Whether rows carry importance weights (see `from_arrays`).
         class_names : K names, optional
@@ -394,6 +397,7 @@ class LogitStore(StoreGroup):
             covariate_names=self.covariate_names,
             class_names=self.class_names,
             categories=self.categories,
+            times=self.times,
             weights=self._column("weights") if self.has_weights else None,
             binary=self.binary,
             rows=self.rows,
@@ -442,6 +446,7 @@ class LogitStore(StoreGroup):
             "stored_bytes": sum(int(self._array(n).nbytes_stored()) for n in self._names()),
             "covariates": list(self.covariate_names),
             "categories": {name: list(names) for name, names in self.categories.items()},
+            **({"times": self.times} if self.times else {}),
             "weights": self.has_weights,
             **{name: self._meta[name] for name in ("class_names",) if name in self._meta},
             **({"dropped": self.notes["dropped"]} if self.notes.get("dropped") else {}),

@@ -14,6 +14,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from calibscale.data import zarr_arrays
 from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.source import KINDS, ArraySource
+from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 
 FORMAT = 2  # of stores of forecasts; those of classes have format 1
@@ -34,6 +35,7 @@ class StoreColumns(TypedDict, total=False):
     dtype: Any
     covariate_names: Sequence[str]
     categories: Mapping[str, Sequence[str]] | None
+    times: Mapping[str, str] | None
     weights: bool
     class_names: Sequence[str] | None
 
@@ -41,6 +43,7 @@ class StoreColumns(TypedDict, total=False):
 def describe_columns(
     dtype: Any = None, covariate_names: Sequence[str] = (),
     categories: Mapping[str, Sequence[str]] | None = None, weights: bool = False,
+    times: Mapping[str, str] | None = None,
     forecast: str | Forecast | None = None, **predictions: Any,
 ) -> tuple[dict[str, Any], np.dtype]:  # fmt: skip
     """Check the columns of a new store; return their attributes and the type of predictions."""
@@ -61,10 +64,18 @@ def describe_columns(
     require(dtype.name in types, f"dtype must be one of {', '.join(types)}", dtype)
     if unknown := sorted(set(levels) - set(covariate_names)):
         raise OptionError(f"categories: there is no covariate {unknown[0]!r}")
+    kinds = dict(times or {})
+    if unknown := sorted(set(kinds) - set(covariate_names)):
+        raise OptionError(f"times: there is no covariate {unknown[0]!r}")
+    if wrong := [kind for kind in kinds.values() if kind not in KINDS_OF_TIMES]:
+        raise OptionError(f"times: {wrong[0]!r} is not one of {', '.join(KINDS_OF_TIMES)}")
     if len(set(covariate_names)) != len(covariate_names):
         raise OptionError(f"covariate names repeat: {list(covariate_names)}")
     names = list(covariate_names)
-    return described | {"covariate_names": names, "categories": levels, "weights": weights}, dtype
+    described |= {"covariate_names": names, "categories": levels, "weights": weights}
+    if kinds:  # earlier versions ignore this attribute and read numbers of seconds
+        described["times"] = kinds
+    return described, dtype
 
 
 def _of_classes(
@@ -162,6 +173,7 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
         "covariate_names": _are_names(names),
         "class_names": labels is None or (_are_names(labels) and len(labels) == classes),
         "categories": _are_categories(meta.get("categories", {}), names),
+        "times": _are_times(meta.get("times", {}), names),
         "provenance": isinstance(meta.get("provenance"), dict),
         "notes": isinstance(meta.get("notes"), dict),
         "finished": isinstance(meta.get("finished", True), bool),
@@ -190,6 +202,12 @@ def _are_names(value: Any) -> bool:
 def _are_categories(value: Any, covariates: Any) -> bool:
     return isinstance(value, dict) and all(
         key in covariates and _are_names(names) for key, names in value.items()
+    )
+
+
+def _are_times(value: Any, covariates: Any) -> bool:
+    return isinstance(value, dict) and all(
+        name in covariates and kind in KINDS_OF_TIMES for name, kind in value.items()
     )
 
 
@@ -312,6 +330,11 @@ class StoreGroup:
     def categories(self) -> dict[str, tuple[str, ...]]:
         """Names of the values 0, 1, … of each categorical covariate."""
         return {name: tuple(names) for name, names in self._meta.get("categories", {}).items()}
+
+    @property
+    def times(self) -> dict[str, str]:
+        """Kinds of the covariates that are dates or times, which are stored as seconds."""
+        return dict(self._meta.get("times", {}))
 
     @property
     def provenance(self) -> dict[str, Any]:

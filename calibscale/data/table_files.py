@@ -24,11 +24,13 @@ from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import shortened, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable, reading
-from calibscale.data.missing import plain_type
+from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.row_origins import RowOrigins
 from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
+from calibscale.data.time_columns import kind_of_arrow
+from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
 
 _Names = str | Sequence[str]
@@ -222,9 +224,14 @@ class _Tables:
         for name in batch.schema.names:
             column = batch.column(name)
             kind = self.types.get(name, column.type)
-            if str(kind) in TEXTS and str(plain_type(column.type)) not in TEXTS:
+            of_texts = str(kind) in TEXTS and str(plain_type(column.type)) not in TEXTS
+            of_times = kind_of_arrow(kind) in KINDS_OF_TIMES and not kind_of_arrow(column.type)
+            if of_texts or of_times:
                 column = pa.nulls(len(batch), kind)  # numbers, all of which are missing
-            columns.append(column.cast(kind))
+            if column.type != kind:
+                times = bool(kind_of_arrow(kind))  # at the wall time of the zone of each file
+                column = plain_arrow(column).cast(kind, safe=False) if times else column.cast(kind)
+            columns.append(column)
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 

@@ -6,7 +6,8 @@ of the day is a number of seconds since midnight.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import re
+from datetime import datetime, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from calibscale.results import Floats
 
 PERIODS = ("year", "quarter", "month", "week", "day", "hour", "weekday")
 DATE, TIMESTAMP, CLOCK = "date", "timestamp", "time of the day"
+DURATION = "duration"  # a number of seconds, and no time
 KINDS_OF_TIMES = (DATE, TIMESTAMP, CLOCK)
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _HOUR, _DAY = 3600, 86400
 _MONDAY = 3  # days from 1970-01-01, a Thursday, back to its Monday
 _EPOCH = datetime(1970, 1, 1)
+_QUARTER = re.compile("([0-9]{4})-?Q([1-4])")
 
 
 def period_numbers(seconds: Floats, period: str) -> Floats:
@@ -79,12 +82,18 @@ def time_label(seconds: float, kind: str) -> str:
 def parsed_time(text: Any) -> float | None:
     """Seconds of a date or time in ISO 8601, such as 2026-09 or 2026-09-14T13:05; None otherwise.
 
-    The local time is taken where a zone is stated.
+    The local time is taken where a zone is stated.  A period of pandas, such as 2026Q3 or
+    2026-09-14/2026-09-20, has the time of its start.
 
     >>> parsed_time("1970-01-02"), parsed_time("1970-01-01 01:00+02:00"), parsed_time("north")
     (86400.0, 3600.0, None)
     """
-    if not isinstance(text, str) or not text[:4].isdecimal() or "-" not in text:
+    if not isinstance(text, str) or not text[:4].isdecimal():
+        return None
+    text = text.partition("/")[0]
+    if quarter := _QUARTER.fullmatch(text):
+        text = f"{quarter[1]}-{3 * int(quarter[2]) - 2:02d}"
+    if "-" not in text:
         return None
     whole = f"{text}-01" if len(text) == len("2026-09") else text
     try:
@@ -92,3 +101,18 @@ def parsed_time(text: Any) -> float | None:
     except ValueError:
         return None
     return (moment - _EPOCH) / timedelta(seconds=1)
+
+
+def parsed_clock(text: Any) -> float | None:
+    """Seconds since midnight of a time of the day, such as 13:05 or 13:05:10; None otherwise.
+
+    >>> parsed_clock("01:00:30"), parsed_clock("2026-09-14")
+    (3630.0, None)
+    """
+    if not isinstance(text, str) or ":" not in text:
+        return None
+    try:
+        clock = time.fromisoformat(text)
+    except ValueError:
+        return None
+    return clock.hour * 3600.0 + clock.minute * 60 + clock.second + clock.microsecond / 1e6

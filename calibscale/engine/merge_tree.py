@@ -333,9 +333,9 @@ class Tree:
                 with self._lock:
                     other = self._waiting.pop((level, sibling), None)
                     if other is None:
-                        self._waiting[level, run] = state
+                        self._waiting[level, run] = self._parked(state)
                         break
-                merge = self._task.merge
+                other, merge = self._resumed(other), self._task.merge
                 state = merge(other, state) if sibling < run else merge(state, other)
             level, run = level + 1, run >> 1
         else:
@@ -352,7 +352,14 @@ class Tree:
     def result(self) -> Any:
         """The state of all blocks."""
         (state,) = self._waiting.values()
-        return state
+        return self._resumed(state)
+
+    def _parked(self, state: Any) -> Any:
+        """State while it waits: a task with `parked` and `resumed` needs less memory for it."""
+        return self._task.parked(state) if hasattr(self._task, "parked") else state
+
+    def _resumed(self, state: Any) -> Any:
+        return self._task.resumed(state) if hasattr(self._task, "resumed") else state
 
 
 Runs = dict[int, tuple[int, int]]  # by number: first block, and last block + 1

@@ -213,10 +213,12 @@ class Accumulator:
         names: Sequence[str] | None = (
             self._covariate_names or self._columns.get("covariates") or None
         )
+        times: dict[str, str] = {}
         if covariates is not None:
             framed = hasattr(covariates, "columns")
             table = covariates if framed else as_numpy(covariates)
-            covariates, names, _ = named_columns(table, None if framed else names, self._categories)
+            described = named_columns(table, None if framed else names, self._categories)
+            covariates, names, times = described.values, described.names, described.times
         try:
             batch = from_arrays(
                 probabilities=probabilities, logits=logits, labels=labels, weights=weights,
@@ -228,7 +230,9 @@ class Accumulator:
         except NoRowsError:
             return
         categories = {**batch.categories, **self._categories}
-        batch = replace(batch, first_row=self._first_row + self.rows, categories=categories)
+        batch = replace(
+            batch, first_row=self._first_row + self.rows, categories=categories, times=times
+        )
         self._check(batch)
         self._add(batch.read(0, batch.rows, covariates=True))
         self.rows += batch.rows

@@ -22,6 +22,7 @@ from calibscale.data.levels import missing_last
 from calibscale.data.source import ArraySource
 from calibscale.errors import CalibscaleError, OptionError
 from calibscale.kernel_sums import NotionRows
+from calibscale.statistics.parked_states import parked, resumed
 
 _DRAWN = 2**21  # draws of a chunk at a time: 16 MB
 
@@ -304,6 +305,16 @@ class Scan:
             a.group_counts[key] = a.group_counts.get(key, 0) + b.group_counts[key]
         self._check_groups(a)
         return a._replace(counts=a.counts + b.counts)
+
+    def parked(self, result: PassResult) -> PassResult:
+        """Result that needs less memory while it waits for its neighbour."""
+        groups = {key: [parked(state) for state in each] for key, each in result.groups.items()}
+        return result._replace(groups=groups)
+
+    def resumed(self, result: PassResult) -> PassResult:
+        """Result before it was parked."""
+        groups = {key: [resumed(state) for state in each] for key, each in result.groups.items()}
+        return result._replace(groups=groups)
 
     def _split(self, chunk: Chunk) -> list[tuple[float | None, Chunk]]:
         if self.split is not None:

@@ -173,7 +173,7 @@ class FittedRecalibration(RecalibrationResult):
             overwrite |= not begun.finished and begun.provenance == provenance
         store = LogitStore.create(
             url, classes=data.classes, kind="probabilities", dtype=dtype, overwrite=overwrite,
-            covariate_names=data.covariate_names, categories=data.categories,
+            covariate_names=data.covariate_names, categories=data.categories, times=data.times,
             weights=data.weights is not None, class_names=data.class_names,
             provenance=provenance, expected_rows=data.rows,
         )  # fmt: skip

@@ -18,12 +18,12 @@ from calibscale.data.ingest.columns import (
     Meaning,
     agree,
     batches,
-    categories_of,
     check_files,
     check_names_of_top_k,
     filled,
     labels_in,
     layouts_of,
+    names_of_covariates,
 )
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.input_files import InputFile
@@ -155,7 +155,8 @@ def ingest(
     ``choices`` is their number; questions with fewer have further choices of probability 0.
 
     An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
-    boolean covariates become numbers, and the store keeps their sorted names.  A warning is logged
+    boolean covariates become numbers, and the store keeps their sorted names; dates and times
+    become seconds, and the store keeps that they are times.  A warning is logged
     if logits look like probabilities.  With ``on_invalid="drop"``, a resumed run reads all rows
     again and counts all that are dropped.
 
@@ -200,7 +201,7 @@ def ingest(
             class_names=names, **declared,
         )  # fmt: skip
         class_names = labels.names
-    categories = categories_of(layouts)
+    covariates = names_of_covariates(layouts)
     counts = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(counts) if len(counts) == len(layouts) else None
     marks = []
@@ -244,7 +245,8 @@ def ingest(
             url,
             dtype=stored,
             covariate_names=first.covariates,
-            categories=categories,
+            categories=covariates.categories,
+            times=covariates.times,
             weights=first.weights,
             provenance={"ingest": origin, **(settings.get("provenance") or {})},
             expected_rows=total,
@@ -255,7 +257,7 @@ def ingest(
         )
     before = store.rows
     if not store.finished:
-        meaning = Meaning(categories, labels, kind or store.classes, percent, class_names or ())
+        meaning = Meaning(covariates, labels, kind or store.classes, percent, class_names or ())
         try:
             with reporting(progress, "ingesting", "rows") as report:
                 before = _copied(store, layouts, rules, meaning, report, total)

@@ -11,6 +11,8 @@ from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import TEXTS, Reader, reading
 from calibscale.data.missing import missing_entries, plain_type
+from calibscale.data.time_columns import kind_of_arrow
+from calibscale.data.times import CLOCK, DATE, KINDS_OF_TIMES, TIMESTAMP
 from calibscale.errors import InvalidDataError, OptionError
 
 _LISTED = 5  # names of columns in a message
@@ -121,7 +123,7 @@ def _check_types(layouts: Sequence[ColumnLayout]) -> None:
 
     Columns without any value agree with each type.
     """
-    for kind, noun in (("texts", "texts"), ("flags", "booleans")):
+    for kind, noun in (("texts", "texts"), ("flags", "booleans"), ("times", "dates or times")):
         having: dict[str, ColumnLayout] = {}
         for layout in layouts:
             having |= {name: layout for name in getattr(layout, kind) if name not in having}
@@ -133,10 +135,35 @@ def _check_types(layouts: Sequence[ColumnLayout]) -> None:
                     continue
                 other = "booleans" if name in layout.flags else "numbers"
                 other = "texts" if name in layout.texts else other
+                other = "dates or times" if name in layout.times else other
                 raise InvalidDataError(
                     f"{layout.file}: {name!r} has {other}, but {noun} in {has.file}; a column has "
                     "one type in all files"
                 )
+    common_times(layouts)
+
+
+def common_times(layouts: Sequence[ColumnLayout]) -> dict[str, str]:
+    """Kinds of the covariates that are dates or times; timestamps if some files have dates.
+
+    Raises
+    ------
+    InvalidDataError
+        If a column has dates in one file and times of the day in another.
+    """
+    times: dict[str, str] = {}
+    for layout in layouts:
+        for name, kind in layout.times.items():
+            before = times.setdefault(name, kind)
+            if kind == before:
+                continue
+            if CLOCK in (kind, before):
+                raise InvalidDataError(
+                    f"{layout.file}: {name!r} is a {kind}, but a {before} in another file; a "
+                    "column has one type in all files"
+                )
+            times[name] = TIMESTAMP
+    return times
 
 
 def _has_values(layout: ColumnLayout, name: str) -> bool:
@@ -151,8 +178,8 @@ def common_types(
 ) -> dict[str, Any]:
     """Arrow types of the columns whose types differ between files, and hold the values of all.
 
-    The type of a column with texts is that of texts, as `check_agreement` has passed: other files
-    have no values in this column.
+    The type of a column with texts is that of texts, and of one with times that of times, as
+    `check_agreement` has passed: other files have no values in this column.
 
     Raises
     ------
@@ -176,6 +203,13 @@ def common_types(
             texts = [each for each in (before, kind) if str(each) in TEXTS]
             if len(texts) == 1:
                 common[name] = differing[name] = texts[0]
+                continue
+            if {kind_of_arrow(before), kind_of_arrow(kind)} <= {DATE, TIMESTAMP}:
+                common[name] = differing[name] = pa.timestamp("us")  # its own zone in each file
+                continue
+            times = [each for each in (before, kind) if kind_of_arrow(each) in KINDS_OF_TIMES]
+            if len(times) == 1:
+                common[name] = differing[name] = times[0]
                 continue
             schemas = [pa.schema([(name, each)]) for each in (before, kind)]
             try:

@@ -14,7 +14,8 @@ from calibscale.data.ingest.readers import Reader
 class ColumnLayout:
     """Columns of a file by role.
 
-    `texts` and `flags` are columns of texts and booleans, `unknown` those without any value.
+    `texts` and `flags` are columns of texts and booleans, `unknown` those without any value, and
+    `times` the kinds of the covariates that are dates or times.
     """
 
     file: str
@@ -28,6 +29,7 @@ class ColumnLayout:
     texts: tuple[str, ...]
     flags: tuple[str, ...]
     unknown: tuple[str, ...]
+    times: dict[str, str]
     weights: bool
     rows: int | None
     step: int

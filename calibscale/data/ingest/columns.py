@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calibscale.data import input_hints, percentages
 from calibscale.data.forecasts import Forecast
-from calibscale.data.ingest.agreement import check_agreement, layouts_like_first
+from calibscale.data.ingest.agreement import check_agreement, common_times, layouts_like_first
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
@@ -33,9 +33,11 @@ from calibscale.data.ingest.readers import (
 )
 from calibscale.data.label_values import LabelValues
 from calibscale.data.missing import as_floats
-from calibscale.data.named_values import FLAGS
+from calibscale.data.named_values import FLAGS, in_order
 from calibscale.data.row_origins import place_in
 from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
+from calibscale.data.time_columns import TextTimes, are_times, seconds_of, times_named
+from calibscale.data.times import TIMESTAMP
 from calibscale.data.top_k import joined_with_rest, positions
 from calibscale.errors import (
     BinaryError,
@@ -56,6 +58,8 @@ USUAL = {
 }
 _LOG_PROBABILITIES = USUAL["logits"][2:]
 _MAX_CATEGORIES = 10_000  # of a covariate
+
+Codes = dict[str | None, float] | TextTimes  # numbers of the texts of a column
 
 
 class Batch(NamedTuple):
@@ -152,6 +156,8 @@ def layout_of(
         for role, names in roles.items():
             for name in names:
                 column, what = columns[name], f"{file}: {role} ({name!r})"
+                if column.time and role != "covariates":
+                    raise InvalidDataError(f"{what} must be numbers, not a {column.time}")
                 of_classes = role in ("labels", "top_k") and kind in KINDS
                 texts_fit = of_classes or (role == "covariates" and not heading)
                 texts_fit |= percent and role == "probabilities"
@@ -175,8 +181,10 @@ def layout_of(
             name for name in covariates
             if columns[name].dtype.kind == "b" and not (columns[name].shape or heading)
         )  # fmt: skip
+        kinds = [columns[name].time for name in covariates]
         if covariates and columns[covariates[0]].shape:
-            covariates = tuple(f"x{i}" for i in range(columns[covariates[0]].shape[0]))
+            (length,) = columns[covariates[0]].shape
+            covariates, kinds = tuple(f"x{i}" for i in range(length)), kinds * length
         if covariates and heading:
             (part,) = reader.parts(heading, 0, BATCH_ROWS)
             names, d = tuple(map(str, part.columns[heading[0]])), len(covariates)
@@ -203,6 +211,7 @@ def layout_of(
             texts,
             flags,
             tuple(name for name, column in columns.items() if not column.known),
+            times_named(covariates, kinds),
             "weights" in roles,
             rows,
             max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, 8 * sum(width.values())))),
@@ -364,8 +373,24 @@ def agree(
         raise OptionError(f"there is no dtype {dtype!r}") from error
 
 
-def categories_of(layouts: Sequence[ColumnLayout]) -> dict[str, tuple[str, ...]]:
-    """Sorted names of the categories of text and boolean covariates; one pass over texts."""
+class CovariateNames(NamedTuple):
+    """Names of the categories of covariates, and kinds of those that are dates or times."""
+
+    categories: dict[str, tuple[str, ...]]
+    times: dict[str, str]
+
+    def codes(self, name: str) -> Codes | None:
+        """Numbers of the texts of a covariate; None if it has no texts."""
+        if name in self.categories:
+            return numbers_of(self.categories[name])
+        return TextTimes() if name in self.times else None
+
+
+def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
+    """Sorted names of the categories of text and boolean covariates; one pass over texts.
+
+    A covariate of more than 10,000 different texts, which are all dates or times, has times.
+    """
     covariates = layouts[0].covariates
     textual = {name for layout in layouts for name in layout.texts}
     texts: dict[str, set[str]] = {name: set() for name in covariates if name in textual}
@@ -380,17 +405,25 @@ def categories_of(layouts: Sequence[ColumnLayout]) -> dict[str, tuple[str, ...]]
                 for name in read:
                     _add_texts(texts[name], part.columns[name].tolist(), name, layout)
     flags = {name for layout in layouts for name in layout.flags}
-    names = {name: tuple(sorted(values)) for name, values in texts.items()}
-    return names | {name: FLAGS for name in covariates if name in flags}
+    times = common_times(layouts)
+    times |= {name: TIMESTAMP for name, values in texts.items() if len(values) > _MAX_CATEGORIES}
+    names = {name: in_order(values) for name, values in texts.items() if name not in times}
+    return CovariateNames(names | {name: FLAGS for name in covariates if name in flags}, times)
 
 
 def _add_texts(texts: set[str], found: Iterable[Any], name: str, layout: ColumnLayout) -> None:
-    """Add the texts of a covariate; other values are missing."""
-    texts.update(value for value in found if isinstance(value, str) and value)
-    if len(texts) > _MAX_CATEGORIES:
+    """Add the texts of a covariate; other values are missing.
+
+    If there are too many for categories, and all are dates, further ones are not added.
+    """
+    more = {value for value in found if isinstance(value, str) and value}
+    before = len(texts)
+    if before <= _MAX_CATEGORIES:
+        texts |= more
+    if len(texts) > _MAX_CATEGORIES and not are_times(more if before > _MAX_CATEGORIES else texts):
         raise OptionError(
             f"{layout.file}: the covariate {name!r} has more than {_MAX_CATEGORIES:,} different "
-            "texts; omit it, or merge texts"
+            "texts, which are not all dates; omit it, or merge texts"
         )
 
 
@@ -405,13 +438,13 @@ def labels_in(layouts: Sequence[ColumnLayout]) -> Iterator[NDArray[Any]]:
 
 
 class Meaning(NamedTuple):
-    """Meaning of the columns of files: of texts among covariates, labels, and predictions.
+    """Meaning of the columns of files: of covariates, labels, and predictions.
 
     `labels` is None for forecasts, and `classes` then the forecast; it is None with the k most
     probable classes, too, which are numbers or `class_names` like the labels.
     """
 
-    categories: Mapping[str, Sequence[str]]
+    covariates: CovariateNames
     labels: LabelValues | None
     classes: int | Forecast
     percent: bool = False
@@ -438,7 +471,8 @@ def batches(
 
     Integer labels may be no classes, and other values may be missing.
     """
-    codes = {name: numbers_of(names) for name, names in meaning.categories.items()}
+    names_here = layouts[0].roles.get("covariates", ())
+    codes = {name: meaning.covariates.codes(name) for name in names_here}
     classes = numbers_of(meaning.class_names)
     for layout in layouts:
         end, roles = layout.rows or 0, layout.roles
@@ -448,6 +482,7 @@ def batches(
                 columns: dict[str, NDArray[Any]] = {}
                 for role, names in roles.items():
                     # with top_k, labels and columns are numbers of the classes
+                    numbers: Mapping[str, Codes | None]
                     if role == "top_k" or (role == "labels" and "top_k" in roles):
                         numbers = dict.fromkeys(names, classes)
                     else:
@@ -485,16 +520,22 @@ def numbers_of(names: Sequence[str]) -> dict[str | None, float]:
     return {name: float(k) for k, name in enumerate(names)}
 
 
-def coded(
-    file: str, part: InputPart, name: str, codes: dict[str | None, float] | None
-) -> NDArray[Any]:
-    """Column of a part; texts become the numbers of their names, empty cells NaN."""
+def coded(file: str, part: InputPart, name: str, codes: Codes | None) -> NDArray[Any]:
+    """Column of a part; texts become the numbers of their names, times seconds, empty cells NaN."""
     column = part.columns[name]
+    if column.dtype.kind in "mM":
+        return seconds_of(column)
     if codes is None or column.dtype.kind not in "OU":
         return column
     numbers = [codes.get(text) if text else math.nan for text in column.tolist()]
     if None in numbers:
         i = numbers.index(None)
+        if isinstance(codes, TextTimes):
+            raise InvalidDataError(
+                f"{_place(file, part, i)}: {name!r} is {column[i]!r}, which is no date such as "
+                "2026-09-14",
+                part.start + i,
+            )
         names = ", ".join(map(str, codes))
         raise InvalidDataError(
             f"{_place(file, part, i)}: {name!r} is {column[i]!r}, which is not a class name; "

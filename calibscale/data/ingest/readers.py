@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.data.row_origins import place_in
+from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
@@ -32,13 +33,15 @@ TEXT = np.dtype(object)  # type of a text column; None in empty cells
 class InputColumn(NamedTuple):
     """Column of a file: number of rows (None if unknown), shape of one row, and type.
 
-    A column is not `known` if all its values are missing, so that its type says nothing.
+    A column is not `known` if all its values are missing, so that its type says nothing.  The
+    values of a column with a kind of `time`, such as “date”, are seconds, see `time_columns`.
     """
 
     rows: int | None
     shape: tuple[int, ...]
     dtype: np.dtype
     known: bool = True
+    time: str = ""
 
 
 class InputPart(NamedTuple):
@@ -176,7 +179,10 @@ class NamedArrays:
     def column(self, name: str) -> InputColumn:
         array = self.array(name)
         rows, *shape = array.shape or (0,)
-        return InputColumn(rows, tuple(shape), array.dtype.newbyteorder("="))
+        dtype = array.dtype.newbyteorder("=")
+        time = kind_of_type(dtype)
+        dtype = np.dtype(np.float64) if time else dtype
+        return InputColumn(rows, tuple(shape), dtype, time=time)
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         arrays = {name: self.array(name) for name in names}
@@ -251,8 +257,17 @@ class TableReader(ABC):
         if str(kind).startswith(("list", "large_list", "fixed_size_list")):
             kind, shape = kind.value_type, (self._length(name),)
         known = str(kind) != "null"
-        kind = plain_type(kind)
-        dtype = TEXT if str(kind) in TEXTS else np.dtype(kind.to_pandas_dtype())
+        time = kind_of_arrow(kind)
+        if time:
+            return InputColumn(self.rows, shape, np.dtype(np.float64), known, time)
+        try:
+            kind = plain_type(kind)
+            dtype = TEXT if str(kind) in TEXTS else np.dtype(kind.to_pandas_dtype())
+        except NotImplementedError as error:  # such as maps
+            raise InvalidDataError(
+                f"{self._path}: {name!r} is of the type {kind}, which is not supported; convert it "
+                "to numbers or texts"
+            ) from error
         return InputColumn(self.rows, shape, dtype, known)
 
     def _length(self, name: str) -> int:
@@ -300,6 +315,7 @@ class TableReader(ABC):
                 fault += "; different numbers of choices need a list `choices`"
             raise InvalidDataError(f"{place}: {name!r} {fault}", start + i)
         numbers = of_arrow(plain_arrow(column.flatten())).reshape(-1, *shape)
+        numbers = seconds_of(numbers) if numbers.dtype.kind in "mM" else numbers
         if filled.all():
             return numbers
         rows = np.full((len(column), *shape), np.nan)
