@@ -461,7 +461,7 @@ def _where(facts: _Facts, decided: Indication) -> str:
     places = []
     if not decided.directed:
         places.append(_worst_bin(facts, decided))
-    places.append(_worst_group(facts))
+    places.append(_worst_group(facts, decided))
     return "; ".join(filter(None, places))
 
 
@@ -507,14 +507,32 @@ def _worst_classes(facts: _Facts, decided: Indication) -> str:
     return f"most in {'class' if len(names) == 1 else 'classes'} {joined(names, _MANY)}"
 
 
-def _worst_group(facts: _Facts) -> str:
-    """Group with the largest error of those that chance does not explain."""
-    found = [one for one in facts.found if one.group is not None and one.size is not None]
-    if not found:
+def _worst_group(facts: _Facts, decided: Indication) -> str:
+    """Group whose error is the largest and chance explains neither it nor its excess over all rows.
+
+    The size is by the number that the verdict cites for all rows, if a group has one.
+    """
+    apart = [
+        one
+        for one in facts.found
+        if one.group is not None and one.size is not None and _exceeds_all_rows(facts, one)
+    ]
+    if not apart:
         return ""
-    worst = max(found, key=lambda one: abs(one.size.value) if one.size else 0.0)
+    cited = [one for one in apart if one.label == decided.label]
+    rank = min(one.rank for one in apart)
+    candidates = cited or [one for one in apart if one.rank == rank]
+    worst = max(candidates, key=lambda one: abs(one.size.value) if one.size else 0.0)
     assert worst.size is not None
     return f"the most where {worst.group}, {_points(worst.size)} by {worst.label}"
+
+
+def _exceeds_all_rows(facts: _Facts, one: Indication) -> bool:
+    """Whether the interval of a group's error lies above the error of all rows and its interval."""
+    whole = next((other for other in facts.overall if other.label == one.label), None)
+    if whole is None or whole.size is None or one.size is None:
+        return False
+    return one.size.smallest > whole.size.largest
 
 
 def _crowded(facts: _Facts) -> str:

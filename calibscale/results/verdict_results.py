@@ -46,6 +46,13 @@ class ErrorSize(Declared):
             return abs(self.value)
         return max(abs(self.low), abs(self.high))
 
+    @property
+    def smallest(self) -> float:
+        """Smallest absolute value within the interval; 0 without one."""
+        if self.low is None or self.high is None or self.low <= 0.0 <= self.high:
+            return 0.0
+        return min(abs(self.low), abs(self.high))
+
 
 @dataclass(frozen=True)
 class Judgement(Declared):
