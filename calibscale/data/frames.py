@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calibscale import engine
 from calibscale.data.arrays import TableOptions, from_arrays
+from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.ingest.columns import (
     categories_of,
@@ -352,6 +353,7 @@ def from_frame(
     >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
     (('cat', 'dog'), 0.667)
     """
+    refuse_unknown("from_frame", named, TableOptions.__optional_keys__)
     rest: dict[str, Any] = {**named}
     class_names, name = rest.pop("class_names", None), rest.pop("name", "frame")
     top_k = rest.pop("top_k", None)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from calibscale.data.arrays import TableOptions
+from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
@@ -91,6 +92,7 @@ def from_file(
     >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
     (('cat', 'dog'), 0.667)
     """
+    refuse_unknown("from_file", named, TableOptions.__optional_keys__)
     paths = [path] if isinstance(path, str | Path) else list(path)
     files = input_files(paths, storage_options)
     check_files(files)

@@ -209,3 +209,14 @@ def test_commands__take_tables(tmp_path, run):
     assert "north" in (tmp_path / "map.csv").read_text()
     with pytest.raises(cs.StoreError, match=r"calibscale evaluate .* --labels NAME.*from_file"):
         cs.evaluate(Path(path))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_from_file__names_the_function_of_an_option_of_evaluations(tmp_path, name):
+    path = save(tmp_path / name, table(20))
+    with pytest.raises(
+        TypeError, match=r"from_file\(\) has no .*pass it to evaluate\(source, on_i"
+    ):
+        cs.from_file(path, labels="animal", on_invalid="drop")
+    with pytest.raises(TypeError, match=r"from_file\(\) has no parameter 'label'$"):
+        cs.from_file(path, label="animal")
