@@ -21,6 +21,7 @@ from calibscale.data.ingest.columns import (
     categories_of,
     coded,
     layout_of,
+    listed_columns,
     numbered_columns,
     numbers_of,
     prefixed_columns,
@@ -215,7 +216,7 @@ class _Frame(TableReader):
             names = names or prefixed_columns(self.names, given, others) or (given,)
         for name in names:
             if self.names.count(name) != 1:
-                listed = ", ".join(self.names[:20]) + ", …" * (len(self.names) > 20)
+                listed = listed_columns(self.names)
                 raise OptionError(
                     f"{self._path}: there {'are several' if name in self.names else 'is no'} "
                     f"{name!r}, named by {role}=; the columns are: {listed}"

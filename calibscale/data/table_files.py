@@ -19,7 +19,14 @@ from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
+from calibscale.data.ingest.columns import (
+    USUAL,
+    check_files,
+    filled,
+    layouts_of,
+    listed_columns,
+    prefixed_columns,
+)
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
@@ -247,7 +254,7 @@ def _usual(
         if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
     ]  # fmt: skip
     if len(candidates) != 1:
-        listed = ", ".join(names[:20]) + ", …" * (len(names) > 20) or "none"
+        listed = listed_columns(names)
         what = " or ".join(f"{role}= (--{role})" for role in roles)
         named = ", ".join(name for _, name in candidates)
         several = f", as there are several: {named}" * bool(candidates)
