@@ -19,7 +19,7 @@ from calibscale.data.array_layouts import (
     label_codes,
     rows_of,
 )
-from calibscale.data.call_hints import by_name, seem_exchanged
+from calibscale.data.call_hints import by_name, refuse_unknown, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
@@ -170,8 +170,7 @@ def from_arrays(
     array([[0.9, 0.1, 0. ],
            [0.2, 0.5, 0.3]])
     """
-    if unknown := named.keys() - SourceOptions.__optional_keys__:
-        raise TypeError(f"from_arrays() has no parameter {min(unknown)!r}")
+    refuse_unknown("from_arrays", named, SourceOptions.__optional_keys__)
     if predictions is not None or forecast is not None:
         choices = ChoiceOptions.__optional_keys__
         given = [name for name, value in named.items() if name in choices and value is not None]

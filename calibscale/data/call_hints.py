@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -15,6 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FIRST_VALUES = 10_000  # that tell labels from probabilities
+# parameters of `evaluate` and of other functions of a source, which describe no source
+_OF_EVALUATIONS = ("on_invalid", "tolerance", "group_by", "interval", "estimators")
 
 
 def by_name(call: str, leading: int = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -36,6 +38,21 @@ def by_name(call: str, leading: int = 0) -> Callable[[Callable[P, R]], Callable[
         return checked
 
     return decorated
+
+
+def refuse_unknown(function: str, given: Iterable[str], known: Set[str]) -> None:
+    """Raise a TypeError for arguments of a function of sources that it does not have.
+
+    >>> refuse_unknown("from_file", ["on_invalid"], {"percent"})
+    Traceback (most recent call last):
+    TypeError: from_file() has no parameter 'on_invalid'; pass it to evaluate(source, on_invalid=…)
+    """
+    unknown = min(set(given) - known, default=None)
+    if unknown in _OF_EVALUATIONS:
+        call = f"pass it to evaluate(source, {unknown}=…)"
+        raise TypeError(f"{function}() has no parameter {unknown!r}; {call}")
+    if unknown is not None:
+        raise TypeError(f"{function}() has no parameter {unknown!r}")
 
 
 def _order(arrays: tuple[Any, ...]) -> str:

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from calibscale import engine
 from calibscale.data.arrays import TableOptions, from_arrays
+from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.ingest.columns import (
     Codes,
     coded,
     layout_of,
+    listed_columns,
     names_of_covariates,
     numbered_columns,
     numbers_of,
@@ -216,7 +218,7 @@ class _Frame(TableReader):
             names = names or prefixed_columns(self.names, given, others) or (given,)
         for name in names:
             if self.names.count(name) != 1:
-                listed = ", ".join(self.names[:20]) + ", …" * (len(self.names) > 20)
+                listed = listed_columns(self.names)
                 raise OptionError(
                     f"{self._path}: there {'are several' if name in self.names else 'is no'} "
                     f"{name!r}, named by {role}=; the columns are: {listed}"
@@ -356,6 +358,7 @@ def from_frame(
     >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
     (('cat', 'dog'), 0.667)
     """
+    refuse_unknown("from_frame", named, TableOptions.__optional_keys__)
     rest: dict[str, Any] = {**named}
     class_names, name = rest.pop("class_names", None), rest.pop("name", "frame")
     top_k = rest.pop("top_k", None)

@@ -31,8 +31,8 @@ def shares(values: NDArray[Any], first: int = 0, name: str = "the source") -> ND
     --------
     >>> import numpy as np
     >>> from calibscale.data.percentages import shares
-    >>> shares(np.array(["90%", "7.5 %", None], object)).tolist()
-    [0.9, 0.075, nan]
+    >>> shares(np.array(["90%", "7.5 %", "7,5 %", None], object)).tolist()
+    [0.9, 0.075, 0.075, nan]
     """
     if values.dtype.kind not in "OUST":
         return values.astype(np.float64) / 100.0
@@ -41,8 +41,11 @@ def shares(values: NDArray[Any], first: int = 0, name: str = "the source") -> ND
         if is_missing(value):
             continue
         text = str(value).strip()
+        number = text.removesuffix("%")
+        if "." not in number:  # a comma is a decimal sign, as no percentage has thousands
+            number = number.replace(",", ".")
         try:
-            numbers[i] = float(text.removesuffix("%"))
+            numbers[i] = float(number)
         except ValueError:
             if is_missing_number(text):
                 continue

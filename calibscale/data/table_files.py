@@ -13,12 +13,20 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from calibscale.data.arrays import TableOptions
+from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
+from calibscale.data.ingest.columns import (
+    USUAL,
+    check_files,
+    filled,
+    layouts_of,
+    listed_columns,
+    prefixed_columns,
+)
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
@@ -93,6 +101,7 @@ def from_file(
     >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
     (('cat', 'dog'), 0.667)
     """
+    refuse_unknown("from_file", named, TableOptions.__optional_keys__)
     paths = [path] if isinstance(path, str | Path) else list(path)
     files = input_files(paths, storage_options)
     check_files(files)
@@ -252,7 +261,7 @@ def _usual(
         if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
     ]  # fmt: skip
     if len(candidates) != 1:
-        listed = ", ".join(names[:20]) + ", …" * (len(names) > 20) or "none"
+        listed = listed_columns(names)
         what = " or ".join(f"{role}= (--{role})" for role in roles)
         named = ", ".join(name for _, name in candidates)
         several = f", as there are several: {named}" * bool(candidates)

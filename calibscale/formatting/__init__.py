@@ -319,14 +319,14 @@ def label(estimate: dict[str, Any]) -> str:
 def group(column: str | None, value: float | str | None) -> str:
     """Group as its condition; “all rows” without a group.
 
-    >>> group("region", "north"), group("income:4", "income ≤ 4.5")
-    ('region\\xa0=\\xa0north', 'income ≤ 4.5')
+    >>> group("region", "north"), group("net income:4", "net income ≤ 4.5")
+    ('region\\xa0=\\xa0north', 'net income ≤ 4.5')
     """
     if value is None:
         return "all rows"
     shown = f"{value:.10g}" if isinstance(value, int | float) else value
     covariate = grouped_column(column or "")
-    if covariate != column and covariate in shown.split():  # the name of a range
+    if covariate != column and f" {covariate} " in f" {shown} ":  # the name of a range
         return shown
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 

@@ -270,17 +270,26 @@ def _worst_classes(facts: JudgedNumbers, decided: Indication) -> str:
 
 
 def _worst_group(facts: JudgedNumbers, decided: Indication) -> str:
-    """Group in which the same number is clearly larger than that of all rows."""
-    found = [
-        one for one in facts.found
-        if one.group is not None and one.name == decided.name and one.size is not None
-    ]  # fmt: skip
-    if not found:
+    """Group whose error is the largest of those that exceed the error of all rows.
+
+    The size is by the number that the verdict cites for all rows, if a group has one.
+    """
+    apart = [one for one in facts.found if one.group is not None and _exceeds_all_rows(facts, one)]
+    if not apart:
         return ""
-    worst = max(found, key=absolute)
-    if worst.size is None or absolute(worst) <= 1.5 * absolute(decided):
-        return ""
-    return f"the most where {worst.group}, {_points(worst.size)}"
+    cited = [one for one in apart if one.label == decided.label]
+    rank = min(one.rank for one in apart)
+    worst = max(cited or [one for one in apart if one.rank == rank], key=absolute)
+    assert worst.size is not None
+    return f"the most where {worst.group}, {_points(worst.size)} by {worst.label}"
+
+
+def _exceeds_all_rows(facts: JudgedNumbers, one: Indication) -> bool:
+    """Whether the interval of a group's error lies above the error of all rows and its interval."""
+    whole = next((other for other in facts.overall if other.label == one.label), None)
+    if whole is None or whole.size is None or one.size is None:
+        return False
+    return one.size.smallest > max(whole.size.largest, absolute(whole))
 
 
 def crowded_sentence(facts: JudgedNumbers) -> str:

@@ -275,6 +275,7 @@ def source_name(result: dict[str, Any]) -> str:
     return formatting.base(source.get("name") or "predictions")
 
 
+_NAMED_GROUPS = 3  # in a note
 _OF_CLUSTERS = ("intraclass_correlation", "design_effect")
 
 
@@ -343,13 +344,28 @@ def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str,
 
 def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
     """Notes of estimators on their results."""
-    sentences = []
+    return [f"{of}: {remark}" for of, remark in _remarks(results)]
+
+
+def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[str]:
+    """Notes of estimators on their results in groups, each with the groups that it is about."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for group, results in groups:
+        for note in _remarks(results):
+            places.setdefault(note, []).append(group)
+    return [
+        f"{of}, where {formatting.joined(names, _NAMED_GROUPS)}: {remark}"
+        for (of, remark), names in places.items()
+    ]
+
+
+def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Name of an estimate, and a note of its estimator."""
     for estimate in results:
         details = estimate.get("details")
         remarks = details.get("notes") if isinstance(details, dict) else None
-        if isinstance(remarks, list):
-            sentences += [f"{formatting.label(estimate)}: {remark}" for remark in remarks]
-    return sentences
+        for remark in remarks if isinstance(remarks, list) else ():
+            yield formatting.label(estimate), str(remark)
 
 
 def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:

@@ -48,6 +48,13 @@ class ErrorSize(Declared):
             return math.inf
         return max(abs(self.high), abs(self.low or 0.0))
 
+    @property
+    def smallest(self) -> float:
+        """Smallest absolute value within the interval; 0 without one."""
+        if self.low is None or self.high is None or self.low <= 0.0 <= self.high:
+            return 0.0
+        return min(abs(self.low), abs(self.high))
+
 
 @dataclass(frozen=True)
 class Judgement(Declared):

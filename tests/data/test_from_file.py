@@ -209,3 +209,26 @@ def test_commands__take_tables(tmp_path, run):
     assert "north" in (tmp_path / "map.csv").read_text()
     with pytest.raises(cs.StoreError, match=r"calibscale evaluate .* --labels NAME.*from_file"):
         cs.evaluate(Path(path))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_from_file__names_the_function_of_an_option_of_evaluations(tmp_path, name):
+    path = save(tmp_path / name, table(20))
+    with pytest.raises(
+        TypeError, match=r"from_file\(\) has no .*pass it to evaluate\(source, on_i"
+    ):
+        cs.from_file(path, labels="animal", on_invalid="drop")
+    with pytest.raises(TypeError, match=r"from_file\(\) has no parameter 'label'$"):
+        cs.from_file(path, label="animal")
+
+
+def test_from_file__shows_that_a_column_has_no_name(tmp_path):
+    (tmp_path / "a.csv").write_text(",score,y\n0,0.5,1\n")
+    with pytest.raises(OptionError, match=r"the columns are: '', score, y$"):
+        cs.from_file(tmp_path / "a.csv")
+
+
+def test_check__of_a_table_that_does_not_exist_says_so(tmp_path, run):
+    done = run("check", tmp_path / "a.parquet", "--labels", "y", "--probabilities", "p")
+    assert done.code == 2
+    assert done.err.strip() == f"error: {tmp_path / 'a.parquet'}: there is no such file"

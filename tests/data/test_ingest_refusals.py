@@ -257,9 +257,13 @@ def test_csv__is_read_as_spreadsheets_write_it(tmp_path):
 
 
 def test_csv__not_text_is_refused(tmp_path):
-    for data in (b"logits_0,logits_1,labels\n0,0,\xff\xfe\n", b'logits_0,logits_1,labels\n0,0,"1'):
-        (tmp_path / "a.csv").write_bytes(data)
-        with pytest.raises(InvalidDataError, match=r"a\.csv: cannot be read"):
+    start = b"logits_0,logits_1,labels\n"
+    for data, complaint in (
+        (b"0,0,\xff\xfe\n", ", line 2: the byte 0xff is not UTF-8"),
+        (b'0,0,"1', ": cannot be read"),
+    ):
+        (tmp_path / "a.csv").write_bytes(start + data)
+        with pytest.raises(InvalidDataError, match=rf"a\.csv{complaint}"):
             ingest([tmp_path / "a.csv"], tmp_path / "s.zarr")
 
 

@@ -431,3 +431,23 @@ def test_interval_p_value__is_5_percent_at_the_end_of_the_interval() -> None:
         assert interval_p_value(0.2, interval, 0.3 + 1e-9) == pytest.approx(0.05, rel=1e-6)
         inside = interval_p_value(0.2, interval, 0.15)
         assert 0.3 < inside < 0.4  # one half of 1.96 standard errors: p = 0.327
+
+
+def test_verdict__a_group_is_named_only_if_its_error_exceeds_the_error_of_all_rows() -> None:
+    whole = (_estimate(GAP, 0.02, 0.018, 0.022), _estimate(ECE, 0.022, 0.020, 0.025))
+    alike = (_estimate(GAP, 0.021, 0.017, 0.025), _estimate(ECE, 0.024, 0.019, 0.028))
+    opposed = (_estimate(GAP, -0.09, -0.1, -0.08), _estimate(ECE, 0.2, 0.1, 0.3))
+    groups = {1.0: alike, 2.0: alike}
+    sentence = _judged(*whole, groups=groups, group_by="channel").sentence
+    assert sentence == (
+        "Overconfident by 2.00 points (95 % interval 1.80 to 2.20), more than chance explains "
+        "(p < 0.001, adjusted for 6 numbers)."
+    )
+    # the group is compared by the number that is cited for all rows
+    sentence = _judged(*whole, groups=groups | {3.0: opposed}, group_by="channel").sentence
+    assert sentence.endswith(
+        "; the most where channel\u00a0=\u00a03, 9.0 points by confidence_gap."
+    )
+    # without an interval, nothing says that the group differs
+    bare = (_estimate(ECE, 0.2, floor=(0.02, 0.03, 0.001)),)
+    assert "channel" not in _judged(*whole, groups={3.0: bare}, group_by="channel").sentence

@@ -172,8 +172,8 @@ def test_invalid_key__is_reported_with_its_line(complaints, text):
 SOURCES = {
     "path = 'x.zarr'": ("path", "every day would read the same data"),
     "path = '{date}'\nformat = 'parquet'": ("format", "must be 'store', 'files' or 'zarr', not"),
-    "path = '{date}'\nbinary = true": ("binary", "only for other formats"),
-    "path = '{date}'\ncolumns.labels = 'y'": ("columns", "only for other formats"),
+    "path = '{date}'\nbinary = true": ("binary", "only for format = 'files' or"),
+    "path = '{date}'\ncolumns.labels = 'y'": ("columns", "only for format = 'files' or"),
     "path = '{date}'\nformat = 'files'": ("", "format 'files' needs [source.columns]"),
     "format = 'zarr'\npath = '{date}'\ncolumns = {labels = 'y'}": (
         "columns", "give exactly one of logits and probabilities"),
@@ -189,6 +189,11 @@ SOURCES = {
         ("columns.covariates", "must name one array for"),
     "path = '{date}'\nformat = 'zarr'\ncolumns.covariate_names = ['x']\ncolumns.labels = 'y'\n"
     "columns.logits = 'z'": ("columns.covariate_names", "there are no covariates"),
+    "path = '{date}.csv'\nlabels = 'y'\ncolumns = {labels = 'y', logits = 'z'}": (
+        "labels", "unknown key; names of columns belong in [source.columns]: labels = …"),
+    "path = 'x/{date}/*.parquet'": ("", "format 'files' needs [source.columns]"),
+    "path = '{date}/y.npz'\nformat = 'store'\nbinary = true": (
+        "binary", "only for format = 'files' or"),
     "path = '{date}'\ntolerance = 0": ("tolerance", "must be greater than 0"),
     "path = '{date}'\ntolerance = true": ("tolerance", "must be a number"),
 }  # fmt: skip

@@ -57,6 +57,7 @@ USUAL = {
     "logits": ("logits", "logit", "logprobs", "log_probs"),
 }
 _LOG_PROBABILITIES = USUAL["logits"][2:]
+_LISTED = 20  # names of columns in an error
 _MAX_CATEGORIES = 10_000  # of a covariate
 
 Codes = dict[str | None, float] | TextTimes  # numbers of the texts of a column
@@ -230,6 +231,16 @@ def _refuse_log_probability(
         )
 
 
+def listed_columns(names: Sequence[str]) -> str:
+    """The first names of columns for an error; the index that pandas writes to CSV has none.
+
+    >>> listed_columns(["", "p", "y"])
+    "'', p, y"
+    """
+    shown = [name or repr(name) for name in names[:_LISTED]]
+    return ", ".join([*shown, *(["…"] if len(names) > _LISTED else [])]) or "nothing"
+
+
 def _first_text(reader: Reader, name: str) -> str:
     """Hint that shows the first text of a column of probabilities."""
     part = next(reader.parts([name], 0, BATCH_ROWS), None)
@@ -282,7 +293,7 @@ def _roles(
     ranked = "top_k" in keys  # columns are of ranks 1 to k, or one is of the most probable class
     others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
     others |= set(getattr(reader, "partition", ()))  # of folders, which hold no predictions
-    listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
+    listed = listed_columns(reader.names)
     kinds = [k for k in PREDICTIONS if k in keys]
     kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:

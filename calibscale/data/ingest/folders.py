@@ -127,8 +127,8 @@ def is_table(
     if is_pattern(address):
         return True  # a store has a name
     place = InputFile(located(address, storage_options, strict=False))
-    if place.suffix in READERS and (place.remote or place.path.is_file()):
-        return True
+    if place.suffix in READERS and (place.remote or not place.path.is_dir()):
+        return True  # also if there is none, so that the error is about a file
     if place.whole or not place.ask("isdir"):
         return False
     system, path = place.system

@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
 from itertools import chain, islice
 from operator import length_hint
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data.ingest.csv_dialects import decimal_of, delimiter_of, exchanged, opened_text
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import BATCH_BYTES, TEXT, InputColumn, InputPart, TableReader
 from calibscale.data.missing import is_missing, is_missing_number, texts_of
@@ -24,7 +24,7 @@ FIRST_ROWS = 100  # rows that decide about the types of columns
 
 
 class CsvFile:
-    """Reader of values separated by commas, or by tabs in files that end in ``.tsv``.
+    """Reader of values separated by commas, semicolons, tabs or bars.
 
     Python's reader tells the line of each row, which may have line breaks in quotes, and reads
     numbers as strictly as ``float``; the reader of pyarrow is faster and does neither.
@@ -32,16 +32,21 @@ class CsvFile:
 
     def __init__(self, file: InputFile) -> None:
         self._path = file
-        self._delimiter = "\t" if file.suffix.startswith(".tsv") else ","
+        self._delimiter = delimiter_of(file)
         with self._rows() as rows:
             self.names: Sequence[str] = [name.strip() for name in next(rows, (0, []))[1]]
             self._first = [row for _, row in islice(rows, FIRST_ROWS)]
+        self._decimal = decimal_of(self._delimiter, chain(*self._first))
 
     @contextmanager
     def _rows(self) -> Iterator[Iterator[tuple[int, list[str]]]]:
-        with TextIOWrapper(self._path.open(), newline="", encoding="utf-8-sig") as file:
+        with opened_text(self._path, newline="") as file:
             reader = csv.reader(file, strict=True, delimiter=self._delimiter)
             yield ((reader.line_num, row) for row in reader if row)
+
+    def _pointed(self, cell: str) -> str:
+        """Cell of a number with a decimal point; of a number without one, it becomes no number."""
+        return exchanged(cell) if self._decimal == "," else cell
 
     def column(self, name: str) -> InputColumn:
         """Describe a column; it is text if none of its first filled cells is a number."""
@@ -51,7 +56,7 @@ class CsvFile:
             with self._rows() as rows:
                 next(rows)
                 cells = _filled((row for _, row in rows), j)
-        text = len(cells) > 0 and not any(map(_is_number, cells))
+        text = len(cells) > 0 and not any(_is_number(self._pointed(cell)) for cell in cells)
         dtype = TEXT if text else np.dtype(np.float64)
         return InputColumn(None if self._first else 0, (), dtype, len(cells) > 0)
 
@@ -74,7 +79,7 @@ class CsvFile:
                             start + len(lines),
                         )
                     lines.append(line)
-                    cells += [row[j] or "nan" for j in cells_of]
+                    cells += [self._pointed(row[j]) or "nan" for j in cells_of]
                     for name, j in texts.items():
                         texts_in[name].append(row[j])
                 numbers, wrong = _numbers(cells)
@@ -82,7 +87,7 @@ class CsvFile:
                     i, j = divmod(wrong, len(numbers_of))
                     place = f"{self._path}, line {lines[i]}"
                     raise InvalidDataError(
-                        f"{place}: {numbers_of[j]!r} is {cells[wrong]!r:.60}, "
+                        f"{place}: {numbers_of[j]!r} is {self._pointed(cells[wrong])!r:.60}, "
                         "not a number; the values of a column are all numbers, or all texts, and a "
                         "missing number is empty, NA, NaN or null",
                         start + i,
@@ -131,7 +136,7 @@ def _decimal(text: str) -> float:
 
 def json_objects(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number and object of each line; members of inner objects are ``outer.inner``."""
-    with TextIOWrapper(file.open(), encoding="utf-8-sig") as lines:
+    with opened_text(file) as lines:
         for line, text in enumerate(lines, 1):
             if not text.strip():
                 continue

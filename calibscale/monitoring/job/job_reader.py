@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.forecasts import forecast_of
 from calibscale.data.groups import Grouping
+from calibscale.data.ingest.formats import READERS
 from calibscale.data.source import PREDICTIONS
 from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
@@ -108,7 +109,8 @@ def _source(job: Job, problems: Problems) -> None:
         }
         present |= dict.fromkeys(source.meaning, True)
         for key in (key for key, declared in present.items() if declared):
-            problems.add(("source", key), "only for other formats; a store records it itself")
+            what = "only for format = 'files' or 'zarr'; a store records it itself"
+            problems.add(("source", key), what)
         return
     if columns is None:
         problems.add(
@@ -411,11 +413,18 @@ def _short_forms(tables: dict[str, Any], path: Path) -> None:
         tables["estimators"] = [
             {"name": e} if isinstance(e, str) else e for e in tables["estimators"]
         ]
+    _format_of_files(tables.get("source"))
     _plain_names(tables)
     if tables.get("alarms") is False:
         tables["alarms"] = None
     elif tables.get("alarms") is True:
         del tables["alarms"]
+
+
+def _format_of_files(source: Any) -> None:
+    """Set the format of a source without one, if its path ends as the files of a table do."""
+    if isinstance(source, dict) and str(source.get("path")).lower().endswith(tuple(READERS)):
+        source.setdefault("format", "files")
 
 
 def _plain_names(tables: dict[str, Any]) -> None:
@@ -494,6 +503,12 @@ def _message(where: Where, error: Any) -> str:
         return 'must be a table, such as {anon = true} or {key = "${AWS_ACCESS_KEY_ID}"}'
     if kind == "unexpected_keyword_argument" and where in _SWITCHES:
         return "unknown key; instead of [alarms], write `alarms = false` above the first table"
+    if (
+        kind == "unexpected_keyword_argument"
+        and where[:-1] == ("source",)
+        and where[-1] in _keys(("source", "columns"))
+    ):
+        return f"unknown key; names of columns belong in [source.columns]: {where[-1]} = …"
     if kind == "unexpected_keyword_argument":
         return f"unknown key; {hint(where[-1], _keys(where[:-1]))}"
     if kind == "missing":

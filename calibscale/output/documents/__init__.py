@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,6 +38,11 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
         ), _audit_hint(one["column"]) if audited else None)
         for i, one in enumerate(columns)
     ]  # fmt: skip
+    in_groups = [
+        (formatting.group(one["column"], g["name"] or g["value"]), g["results"])
+        for one in columns
+        for g in one["values"]
+    ]
     p_values = result.get("adjusted_p_values")
     place = estimates.Place("", results, result["n"])
     blocks = estimates.estimate_blocks([place], "estimator", p_values)
@@ -57,7 +63,8 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
         *doc.closing(
             result,
             ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
-            [e["estimator"] for e in every], doc.estimator_notes(every),
+            [e["estimator"] for e in every],
+            [*doc.estimator_notes(results), *doc.group_notes(in_groups)],
         ),
         state=_state(result),
         reasons=tuple(result.get("warnings") or ()),
@@ -76,7 +83,7 @@ def _state(result: dict[str, Any]) -> str:
 
 def _audit_hint(column: str) -> doc.Paragraph:
     name = formatting.grouped_column(column)
-    command = f"calibscale audit STORE --covariates {name}"
+    command = f"calibscale audit STORE --covariates {shlex.quote(name)}"
     return doc.Paragraph(f"To test which groups are biased, run {command}")
 
 
