@@ -26,6 +26,7 @@ from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, p
 from calibscale.data.missing import as_floats
 from calibscale.data.named_values import named_columns
 from calibscale.data.percentages import SHARES, of_texts, shares
+from calibscale.data.row_origins import row_text
 from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, is_shards
 from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
@@ -324,7 +325,7 @@ def _numbered(
         **{option: options.get(option) for option in LABEL_OPTIONS},
     )  # fmt: skip
     if not meaning.keeps(labels.dtype):
-        place = partial(_place, name)
+        place = partial(row_text, name=name)
         try:
             labels = _converted(labels, partial(meaning.numbers, place=place), INTEGERS)
         except InvalidDataError as error:
@@ -333,10 +334,6 @@ def _numbered(
                 raise InvalidDataError(f"{name}: {what}", error.row) from error
             raise
     return labels, meaning.names
-
-
-def _place(name: str, row: int) -> str:
-    return f"row {row} of {name}"
 
 
 def _spacing(dtype: Any) -> float:

@@ -36,6 +36,7 @@ from calibscale.errors import (
     StoreError,
     require,
 )
+from calibscale.formatting import listed_columns
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
@@ -214,7 +215,7 @@ class _Frame(TableReader):
             names = names or prefixed_columns(self.names, given, others) or (given,)
         for name in names:
             if self.names.count(name) != 1:
-                listed = ", ".join(self.names[:20]) + ", …" * (len(self.names) > 20)
+                listed = listed_columns(self.names)
                 raise OptionError(
                     f"{self._path}: there {'are several' if name in self.names else 'is no'} "
                     f"{name!r}, named by {role}=; the columns are: {listed}"

@@ -68,7 +68,8 @@ def from_shards(
     if "labels" in source and source["labels"].dtype.kind not in "iu":
         source["labels"] = _in_memory(source["labels"])  # such as texts and booleans
     rows = [shard.shape[0] for shard in source[kind].shards]
-    named = {"name": RowOrigins.of(name_of_files(map(str, found[kind])), found[kind], rows), **named}
+    name = name_of_files(map(str, found[kind]))
+    named = {"name": RowOrigins.of(name, found[kind], rows), **named}
     return from_arrays(**source, **held, forecast=forecast, **named)
 
 

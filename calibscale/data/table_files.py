@@ -30,6 +30,7 @@ from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.errors import MissingNameError, OptionError
+from calibscale.formatting import listed_columns
 
 _Names = str | Sequence[str]
 
@@ -246,7 +247,7 @@ def _usual(
         if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
     ]  # fmt: skip
     if len(candidates) != 1:
-        listed = ", ".join(names[:20]) + ", …" * (len(names) > 20) or "none"
+        listed = listed_columns(names) or "none"
         what = " or ".join(f"{role}= (--{role})" for role in roles)
         named = ", ".join(name for _, name in candidates)
         several = f", as there are several: {named}" * bool(candidates)

@@ -15,6 +15,7 @@ from typing import Any
 
 from scipy.special import ndtri
 
+from calibscale.data.invalid_rows import ABOVE_ONE
 from calibscale.formatting import (
     group,
     joined,
@@ -69,6 +70,7 @@ class _Facts:
     source: Mapping[str, Any] = field(default_factory=dict)
     diagram: Diagram | None = None
     estimates: Sequence[Estimate] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def numbers(self) -> int:
@@ -146,7 +148,7 @@ def judgement_of_evaluation(
             evidence += evidence_of_estimates(estimates, alpha, group=where)
     facts = _Facts(
         evidence, result.n, alpha, negligible, result.impossible, result.source,
-        result.reliability, result.estimates,
+        result.reliability, result.estimates, result.dropped,
     )  # fmt: skip
     return _judged(facts)
 
@@ -161,7 +163,7 @@ def judgement_of_tests(
 
 def _judged(facts: _Facts) -> Judgement | None:
     if facts.rows == 0:
-        sentence = "Nothing to judge: there are no rows with a label and a positive weight."
+        sentence = f"Nothing to judge: {_why_no_rows(facts)}"
         return Judgement(NOTHING, sentence, 0, negligible=facts.negligible)
     if not facts.evidence and facts.impossible is None:
         return None
@@ -169,6 +171,18 @@ def _judged(facts: _Facts) -> Judgement | None:
     if facts.impossible is not None:
         return _refuted(facts, facts.impossible, judgement)
     return judgement
+
+
+def _why_no_rows(facts: _Facts) -> str:
+    """Sentence that says why no rows are left, with the remedy for percentages."""
+    if not facts.dropped:
+        return "there are no rows with a label and a positive weight."
+    reason = max(facts.dropped, key=facts.dropped.__getitem__)
+    count = facts.dropped[reason]
+    sentence = f"no rows are left; {plural(count, 'row')} were dropped because {reason}."
+    if reason.endswith(ABOVE_ONE):
+        sentence = f"{sentence} Declare percentages with percent=True (--percent)."
+    return sentence
 
 
 def _refuted(facts: _Facts, impossible: ImpossibleRows, judgement: Judgement | None) -> Judgement:

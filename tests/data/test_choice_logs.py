@@ -211,7 +211,7 @@ def test_json_lines__of_answers_that_are_letters(tmp_path, layout, missing):  # 
         [estimate.value for estimate in reference], rel=1e-9
     )
     if missing:
-        with pytest.raises(cs.InvalidDataError, match="row 0 of .* is missing"):
+        with pytest.raises(cs.InvalidDataError, match=r"row 0 of .* is missing"):
             cs.evaluate(source, "brier")
 
 

@@ -268,7 +268,7 @@ def test_memory__does_not_grow_with_the_shards(tmp_path):
 
 
 def test_lists__that_are_sorted_as_texts_need_labels_in_this_order(folder):  # D7
-    values, y = joined()
+    _, y = joined()
     for i, part in enumerate(_split(y)):
         np.save(f"labels_{i}.npy", part)
     listed = sorted(files())

@@ -45,6 +45,7 @@ from calibscale.errors import (
     OptionError,
     require,
 )
+from calibscale.formatting import listed_columns
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
@@ -273,7 +274,7 @@ def _roles(
     ranked = "top_k" in keys  # columns are of ranks 1 to k, or one is of the most probable class
     others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
     others |= set(getattr(reader, "partition", ()))  # of folders, which hold no predictions
-    listed = ", ".join(reader.names[:20]) + ", …" * (len(reader.names) > 20) or "nothing"
+    listed = listed_columns(reader.names) or "nothing"
     kinds = [k for k in PREDICTIONS if k in keys]
     kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
