@@ -261,8 +261,9 @@ def test_evaluation__names_the_notion(rng):
     p = rng.random(200)
     source = cs.from_arrays(probabilities=p, labels=(rng.random(200) < p).astype(int), binary=True)
     several = str(cs.evaluate(source, [cs.ECE(), cs.ECE(notion="top_label"), cs.NLL()]))
-    header, first, second, third = several.splitlines()[3:7]
-    assert header.split()[0] == "estimator"
+    lines = several.splitlines()
+    header = next(k for k, line in enumerate(lines) if line.startswith("estimator "))
+    first, second, third = lines[header + 1 : header + 4]
     assert first.startswith("ece, positive class ")
     assert second.startswith("ece(notion='top_label') ")
     assert third.startswith("nll ")
