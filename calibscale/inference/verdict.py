@@ -522,12 +522,23 @@ def _worst_classes(facts: _Facts, decided: Indication) -> str:
 
 
 def _worst_group(facts: _Facts) -> str:
-    """Group with the largest error of those that chance does not explain."""
-    found = [one for one in facts.found if one.group is not None and one.size is not None]
-    if not found:
+    """Group whose error is larger than that of all rows, even at the end of its interval.
+
+    The largest value alone would be that of a small group, by its noise.
+    """
+    of_all = {
+        one.label: abs(one.size.value)
+        for one in facts.evidence
+        if one.group is None and one.size is not None
+    }
+    excess = {
+        one: one.size.smallest - of_all.get(one.label, 0.0)
+        for one in facts.found
+        if one.group is not None and one.size is not None
+    }
+    worst = max(excess, key=excess.__getitem__, default=None)
+    if worst is None or worst.size is None or excess[worst] <= 0.0:
         return ""
-    worst = max(found, key=lambda one: abs(one.size.value) if one.size else 0.0)
-    assert worst.size is not None
     return f"the most where {worst.group}, {_points(worst.size)} by {worst.label}"
 
 

@@ -40,6 +40,13 @@ class ErrorSize(Declared):
     high: float | None = None
 
     @property
+    def smallest(self) -> float:
+        """Smallest absolute value within the interval, or that of the value without one."""
+        if self.low is None or self.high is None:
+            return abs(self.value)
+        return max(self.low, -self.high, 0.0)
+
+    @property
     def largest(self) -> float:
         """Largest absolute value within the interval, or that of the value without one."""
         if self.low is None or self.high is None:

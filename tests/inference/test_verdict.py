@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import calibscale as cs
@@ -374,3 +375,21 @@ def test_interval_p_value__is_5_percent_at_the_end_of_the_interval() -> None:
         assert interval_p_value(0.2, interval, 0.3 + 1e-9) == pytest.approx(0.05, rel=1e-6)
         inside = interval_p_value(0.2, interval, 0.15)
         assert 0.3 < inside < 0.4  # one half of 1.96 standard errors: p = 0.327
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_groups__are_named_only_if_worse_than_all_rows(planted: bool) -> None:
+    rng = np.random.default_rng(5)
+    n, small = 12_000, 300
+    p = rng.uniform(0.05, 0.95, n)
+    region = np.where(np.arange(n) < small, "small", np.where(np.arange(n) % 2, "east", "west"))
+    shift = np.where((region == "small") & planted, 0.35, 0.1)
+    y = (rng.random(n) < np.clip(p - shift, 0, 1)).astype(int)
+    source = cs.from_arrays(
+        probabilities=p, labels=y, binary=True, covariates=pd.DataFrame({"region": region})
+    )
+    result = cs.evaluate(source, ["confidence_gap", "ece"], group_by="region", interval="jackknife")
+    judgement = judgement_of_evaluation(result)
+    assert judgement is not None
+    named = "the most where region\u00a0=\u00a0small" in judgement.sentence
+    assert named == planted, judgement.sentence
