@@ -21,7 +21,6 @@ from calibscale.data.ingest.columns import (
     Codes,
     coded,
     layout_of,
-    listed_columns,
     names_of_covariates,
     numbered_columns,
     numbers_of,
@@ -40,6 +39,7 @@ from calibscale.errors import (
     StoreError,
     require,
 )
+from calibscale.formatting import listed_columns
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "

@@ -29,6 +29,7 @@ CLUSTER_OF = "cluster of "  # begins the name of the covariate with the hashes o
 MISSING = "is missing"
 INFINITE = "is infinite"
 NEGATIVE = "is negative"
+ABOVE_ONE = "is above 1"
 _NO_SUM = "does not sum to 1"
 _IMPOSSIBLE = "is −inf in every class"
 _STORED = " (a missing chunk of a store reads like this)"
@@ -37,7 +38,7 @@ _STORED = " (a missing chunk of a store reads like this)"
 _FAULTS = {
     kernel_rows.LABEL_RANGE: "is not a class",
     kernel_rows.NEGATIVE: NEGATIVE,
-    kernel_rows.ABOVE_ONE: "is above 1",
+    kernel_rows.ABOVE_ONE: ABOVE_ONE,
     kernel_rows.OFF_SIMPLEX: _NO_SUM,
     kernel_rows.NO_GROUP: INFINITE,
     kernel_rows.NO_CLUSTER: MISSING,

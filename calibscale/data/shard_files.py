@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,17 @@ import numpy as np
 from calibscale.data.arrays import from_arrays
 from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.npy_shards import columns_of, npy_roles, shard_reader, shortened
+from calibscale.data.ingest.npy_shards import (
+    columns_of,
+    name_of_files,
+    npy_roles,
+    shard_reader,
+    sorted_as_texts,
+)
 from calibscale.data.row_origins import RowOrigins
 from calibscale.data.row_shards import read_rows
 from calibscale.data.source import ArraySource
+from calibscale.errors import OptionError
 
 
 def file_keys(roles: Mapping[str, Any]) -> dict[str, str]:
@@ -44,6 +52,7 @@ def from_shards(
     found = npy_roles(files, keys, labels_given="labels" in held)
     if found is None:
         return None
+    _check_order(found, held)
     kind, *_ = found
     reader = shard_reader(found)
     columns = columns_of(found)
@@ -59,8 +68,29 @@ def from_shards(
     if "labels" in source and source["labels"].dtype.kind not in "iu":
         source["labels"] = _in_memory(source["labels"])  # such as texts and booleans
     rows = [shard.shape[0] for shard in source[kind].shards]
-    named = {"name": RowOrigins.of(shortened(found[kind], 1), found[kind], rows), **named}
+    name = name_of_files(map(str, found[kind]))
+    named = {"name": RowOrigins.of(name, found[kind], rows), **named}
     return from_arrays(**source, **held, forecast=forecast, **named)
+
+
+def _check_order(found: Mapping[str, Sequence[InputFile]], held: Mapping[str, Any]) -> None:
+    """Raise an OptionError if files are sorted as texts, and those of another role are not.
+
+    Labels that a loop has written in one file follow the numbers of the shards.
+    """
+    of_rows = {role: files for role, files in found.items() if not role.startswith("covariate")}
+    by_text = [role for role, files in of_rows.items() if sorted_as_texts([*map(str, files)])]
+    others = [role for role in (*of_rows, *held) if role not in by_text]
+    if not (by_text and others):
+        return
+    names = [file.name for file in of_rows[by_text[0]]]
+    later = next(k for k in range(1, len(names)) if sorted_as_texts(names[k - 1 : k + 1]))
+    pattern = re.sub("[0-9]+", "*", names[later])
+    raise OptionError(
+        f"the list of {by_text[0]} is sorted as texts, {names[later - 1]} before {names[later]}, "
+        f"but {others[0]} are not; pass the pattern {pattern!r}, whose files are read in the order "
+        "of their numbers, or lists of both in the same order"
+    )
 
 
 def _in_memory(array: Any) -> Any:

@@ -69,6 +69,13 @@ class ArraySource:
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     copied: bool = False
 
+    def __repr__(self) -> str:
+        """Name, number of rows, and kind of the predictions; columns may be large."""
+        predictions = f"{self.kind} of {self.classes} classes"
+        if self.forecast is not None:
+            predictions = f"forecasts ({self.forecast.name})"
+        return f"ArraySource({str(self.name)!r}, {self.rows:,} rows, {predictions})"
+
     @property
     def classes(self) -> int:
         """K; a binary column stands for two classes, and forecasts have the width of embeddings."""

@@ -19,18 +19,11 @@ from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.columns import (
-    USUAL,
-    check_files,
-    filled,
-    layouts_of,
-    listed_columns,
-    prefixed_columns,
-)
+from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.npy_shards import shortened, with_role_files
+from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable, reading
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.row_origins import RowOrigins
@@ -40,6 +33,7 @@ from calibscale.data.store import LogitStore
 from calibscale.data.time_columns import kind_of_arrow
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
+from calibscale.formatting import listed_columns
 
 _Names = str | Sequence[str]
 
@@ -84,7 +78,8 @@ def from_file(
     Raises
     ------
     OptionError
-        If a column does not exist or is ambiguous, or the format is unknown.
+        If a column does not exist or is ambiguous, the format is unknown, or a list of shards is
+        sorted as texts, ``logits_10`` before ``logits_2``, and their labels are not.
     InvalidDataError
         If the file is damaged, or violates a rule; names the row or line.
     StoreError
@@ -105,7 +100,7 @@ def from_file(
     paths = [path] if isinstance(path, str | Path) else list(path)
     files = input_files(paths, storage_options)
     check_files(files)
-    path = str(path) if isinstance(path, str | Path) else shortened(paths)
+    path = name_of_files(paths)
     given: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
     given["predictions"] = predictions
     kind = role_of(forecast, **given)

@@ -20,6 +20,7 @@ _HIDDEN = (  # control characters of terminals, and characters that change the t
 )  # fmt: skip
 _ESCAPED = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in _HIDDEN}
 _RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")
+_RUN = 3  # columns of one name and different numbers that a message lists
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 NOTIONS = {
@@ -277,6 +278,26 @@ def joined(names: list[str], max_names: int = 6) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
+def listed_columns(names: Sequence[str], max_names: int = 20) -> str:
+    """Names of columns in a message, numbered ones by their ends; at most `max_names` of them.
+
+    The index that pandas writes to CSV has no name.
+
+    >>> listed_columns(["", "m_0", "m_1", "m_2", "m_3", "outcome"])
+    "'', m_0 … m_3, outcome"
+    """
+    runs: list[list[str]] = []
+    for name in (each or repr(each) for each in names):
+        stem = name.rstrip("0123456789")
+        if runs and stem != name and runs[-1][-1].rstrip("0123456789") == stem:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    ends = [[f"{run[0]} … {run[-1]}"] if len(run) > _RUN else run for run in runs]
+    shown = [name for run in ends for name in run]
+    return ", ".join([*shown[:max_names], *(["…"] if len(shown) > max_names else [])]) or "nothing"
+
+
 def short(text: str, length: int = MAX_NAME) -> str:
     """Text truncated to a length."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
@@ -321,6 +342,8 @@ def group(column: str | None, value: float | str | None) -> str:
 
     >>> group("region", "north"), group("net income:4", "net income ≤ 4.5")
     ('region\\xa0=\\xa0north', 'net income ≤ 4.5')
+    >>> group("age:5", "missing")
+    'age\\xa0=\\xa0missing'
     """
     if value is None:
         return "all rows"
@@ -328,6 +351,8 @@ def group(column: str | None, value: float | str | None) -> str:
     covariate = grouped_column(column or "")
     if covariate != column and f" {covariate} " in f" {shown} ":  # the name of a range
         return shown
+    if shown.strip("()") == MISSING:  # a value of the column, and no range or period
+        column = covariate
     return f"{column or 'group'}\u00a0=\u00a0{shown}"
 
 

@@ -28,6 +28,7 @@ class JudgedNumbers:
     diagram: Diagram | None = None
     estimates: Sequence[Estimate] = ()
     least: float | None = None  # smallest p-value of the joint tests
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def numbers(self) -> int:

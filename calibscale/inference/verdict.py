@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from scipy.special import ndtri
 
+from calibscale.data.invalid_rows import ABOVE_ONE
 from calibscale.errors import require
 from calibscale.formatting import group, one_line, plural
 from calibscale.inference.evidence import (
@@ -95,7 +96,7 @@ def judgement_of_evaluation(
             evidence += evidence_of_estimates(estimates, alpha, group=where)
     facts = JudgedNumbers(
         evidence, result.n, alpha, negligible, result.impossible, result.source,
-        result.reliability, result.estimates, least,
+        result.reliability, result.estimates, least, result.dropped,
     )  # fmt: skip
     return _judged(facts)
 
@@ -110,8 +111,11 @@ def judgement_of_tests(
         joint = joint_p_values([test.value for test in tests], [t.null_values for t in tests])
     evidence = evidence_of_tests(tests, alpha, joint)
     return _judged(
-        JudgedNumbers(evidence, result.n, alpha, negligible, result.impossible, result.source)
-    )
+        JudgedNumbers(
+            evidence, result.n, alpha, negligible, result.impossible, result.source,
+            dropped=result.dropped,
+        )
+    )  # fmt: skip
 
 
 def _shares_draws(test: TestResult) -> bool:
@@ -130,7 +134,7 @@ def check_negligible(negligible: float) -> None:
 
 def _judged(facts: JudgedNumbers) -> Judgement | None:
     if facts.rows == 0:
-        sentence = "Nothing to judge: there are no rows with a label and a positive weight."
+        sentence = f"Nothing to judge: {_why_no_rows(facts)}"
         return Judgement(NOTHING, sentence, 0, negligible=facts.negligible)
     if not facts.evidence and facts.impossible is None:
         return None
@@ -138,6 +142,18 @@ def _judged(facts: JudgedNumbers) -> Judgement | None:
     if facts.impossible is not None:
         return _refuted(facts, facts.impossible, judgement)
     return judgement
+
+
+def _why_no_rows(facts: JudgedNumbers) -> str:
+    """Sentence that says why no rows are left, with the remedy for percentages."""
+    if not facts.dropped:
+        return "there are no rows with a label and a positive weight."
+    reason = max(facts.dropped, key=facts.dropped.__getitem__)
+    count = facts.dropped[reason]
+    sentence = f"no rows are left; {plural(count, 'row')} were dropped because {reason}."
+    if reason.endswith(ABOVE_ONE):
+        sentence = f"{sentence} Declare percentages with percent=True (--percent)."
+    return sentence
 
 
 def _refuted(

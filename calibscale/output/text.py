@@ -235,15 +235,32 @@ def show(console: Console, table: RichTable, keys: int = 1) -> None:
         console.print(_folded(console, table, every))
         return
     widths = [_min_width(console, column, narrow=True) for column in table.columns]
-    parts = [every[:keys]]
-    for i in every[keys:]:
-        if len(parts[-1]) > keys and width_of(widths[k] for k in [*parts[-1], i]) > console.width:
-            parts.append(every[:keys])
-        parts[-1].append(i)
+    parts = _parts(widths, keys, console.width)
+    # the widest names with which there are as many parts
+    longest = [_longest(console, column) for column in table.columns]
+    for most in range(max(longest), min(widths), -1):
+        roomy = [
+            max(width, min(most, long)) if column.overflow == "fold" else width
+            for width, long, column in zip(widths, longest, table.columns, strict=True)
+        ]
+        wide = _parts(roomy, keys, console.width)
+        if len(wide) == len(parts):
+            parts = wide
+            break
     for k, part in enumerate(parts):
         if k:
             console.print()
         console.print(_folded(console, table, part, widths), crop=False)
+
+
+def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
+    """Columns of each part of a table, whose first `keys` columns each part repeats."""
+    parts = [list(range(keys))]
+    for i in range(keys, len(widths)):
+        if len(parts[-1]) > keys and width_of(widths[k] for k in [*parts[-1], i]) > width:
+            parts.append(list(range(keys)))
+        parts[-1].append(i)
+    return parts
 
 
 def _folded(

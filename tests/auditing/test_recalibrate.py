@@ -400,3 +400,11 @@ def test_plot__draws_the_diagram_before_and_after(two):
         assert line.get_label().startswith(name)
         expected = [b["frequency"] for b in one.to_dict()["bins"] if b["frequency"] is not None]
         np.testing.assert_array_equal(line.get_ydata(), expected)
+
+
+def test_transform__names_the_call_for_a_source(rng):
+    z = rng.normal(size=(200, 3))
+    source = cs.from_arrays(logits=3 * z, labels=(z + rng.gumbel(size=z.shape)).argmax(axis=1))
+    fitted = cs.recalibrate(source)
+    with pytest.raises(OptionError, match=r"for a source or a store use apply\(source\)"):
+        fitted.transform(source)

@@ -162,3 +162,62 @@ def test_json_lines__of_equal_lengths_need_choices_to_differ_later(tmp_path):
         cs.InvalidDataError, match=r"line 121: .*2 numbers; .* need a list `choices`"
     ):
         ingest([path], tmp_path / "s.zarr")
+
+
+def _lines_of(path, scores_of, missing=()):
+    """File of 250 questions with answers that are letters; scores of some lines are null."""
+    scores, _, labels = _questions(np.random.default_rng(3))
+    with open(path, "w") as file:
+        for i, (p, y) in enumerate(zip(scores, labels, strict=True)):
+            answer = None if y is None else "ABCDE"[y]
+            row = {"answer": answer, **scores_of(None if i in missing else p)}
+            file.write(json.dumps(row) + "\n")
+    kept = [i for i in range(len(scores)) if i not in missing]
+    counts = [len(scores[i]) for i in kept]
+    return cs.from_arrays(
+        probabilities=np.concatenate([scores[i] for i in kept]),
+        offsets=np.r_[0, np.cumsum(counts)],
+        labels=[-1 if labels[i] is None else labels[i] for i in kept],
+    )
+
+
+ANSWERS = {
+    "a list called choices": (
+        lambda p: {"choices": None if p is None else p.tolist()},
+        {"probabilities": "choices"},
+    ),
+    "a list of log-probabilities": (
+        lambda p: {"scores": None if p is None else np.log(p).tolist()},
+        {"logits": "scores"},
+    ),
+    "an object of letters": (
+        lambda p: {"logprobs": None if p is None else dict(zip("ABCDE", np.log(p), strict=False))},
+        {"logits": "logprobs"},
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", ANSWERS)
+@pytest.mark.parametrize("missing", [(), (0, 7, 200)])
+def test_json_lines__of_answers_that_are_letters(tmp_path, layout, missing):  # D1, D11
+    scores_of, names = ANSWERS[layout]
+    path = tmp_path / "answers.jsonl"
+    expected = _lines_of(path, scores_of, missing)
+    source = cs.from_file(path, labels="answer", **names)
+    found = cs.evaluate(source, ["brier", "ece"], on_invalid="drop")
+    reference = cs.evaluate(expected, ["brier", "ece"])
+    assert found.n == reference.n == 249 - len(missing)
+    assert [estimate.value for estimate in found] == pytest.approx(
+        [estimate.value for estimate in reference], rel=1e-9
+    )
+    if missing:
+        with pytest.raises(cs.InvalidDataError, match=r"row 0 of .* is missing"):
+            cs.evaluate(source, "brier")
+
+
+def test_json_lines__with_letters_in_between_that_are_missing(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    lines = [{"p": {"A": 0.5, "C": 0.5}, "y": "C"}, {"p": {"A": 0.2, "B": 0.8}, "y": "B"}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    source = cs.from_file(path, labels="y", probabilities="p")
+    assert source.values[:].tolist() == [[0.5, 0.0, 0.5], [0.2, 0.8, 0.0]]

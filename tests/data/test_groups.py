@@ -165,3 +165,16 @@ def test_evaluate__dates_as_texts_have_periods():
     result = cs.evaluate(source, "brier", group_by=["signup:month", "signup:weekday"])
     assert sizes(result) == {"2026-09": 200, "2026-10": 200, "missing": 200}
     assert sizes(result.others[0]) == {"Monday": 200, "Thursday": 200, "missing": 200}
+
+
+@pytest.mark.parametrize("grouping", ["age:3", "age:[20,40]"])
+def test_ranges__name_the_column_of_missing_values(grouping):
+    age = np.r_[np.nan, np.arange(299) % 80]
+    source = cs.from_arrays(
+        probabilities=np.full(300, 0.3),
+        labels=np.arange(300) % 2,
+        covariates=pd.DataFrame({"age": age}),
+    )
+    text = str(cs.evaluate(source, "ece", group_by=grouping)).replace("\u00a0", " ")
+    assert "age = missing" in text
+    assert f"{grouping} = missing" not in text

@@ -265,3 +265,27 @@ def test_memory__does_not_grow_with_the_shards(tmp_path):
         )  # fmt: skip
         peaks.append(int(done.stdout) / 1024)
     assert peaks[1] - peaks[0] < 120, peaks  # MB, of shards of 420 MB
+
+
+def test_lists__that_are_sorted_as_texts_need_labels_in_this_order(folder):  # D7
+    _, y = joined()
+    for i, part in enumerate(_split(y)):
+        np.save(f"labels_{i}.npy", part)
+    listed = sorted(files())
+    assert listed[1:3] == ["logits_1.npy", "logits_10.npy"]
+    for labels in ("labels.npy", "labels_*.npy", y):
+        with pytest.raises(
+            OptionError,
+            match=r"list of logits is sorted as texts, logits_11\.npy before logits_2\.npy, but "
+            r"labels are not; pass the pattern 'logits_\*\.npy'",
+        ):
+            cs.from_file(listed, labels=labels)
+    alike = cs.from_file(listed, labels=sorted(f"labels_{i}.npy" for i in range(COUNT)))
+    assert values_of(alike) == pytest.approx(reference(), rel=1e-9)
+
+
+def test_name__of_shards_in_a_folder_has_both_ends(folder):
+    source = cs.from_file(str(folder / "logits_*.npy"), labels="labels.npy")
+    assert source.name == f"{folder}/logits_0.npy, … (10 more), logits_11.npy"
+    title = str(cs.evaluate(source, "ece")).partition(":")[0]
+    assert title == "Calibration of logits_0.npy, … (10 more), logits_11.npy"

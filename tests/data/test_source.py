@@ -519,3 +519,10 @@ def test_covariate__unknown_names_list_the_existing_ones(columns):
     bare = from_arrays(logits=columns["logits"], labels=columns["labels"])
     with pytest.raises(OptionError, match="the source has: none"):
         evaluate(bare, [Accuracy()], group_by="height")
+
+
+def test_repr__is_short():
+    source = from_arrays(probabilities=np.full((1000, 3), 1 / 3), labels=np.zeros(1000, int))
+    assert repr(source) == "ArraySource('arrays', 1,000 rows, probabilities of 3 classes)"
+    source = from_arrays(predictions=np.ones((5, 2)), forecast="normal", labels=np.zeros(5))
+    assert repr(source) == "ArraySource('arrays', 5 rows, forecasts (normal))"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import calibscale as cs
@@ -451,3 +452,21 @@ def test_verdict__a_group_is_named_only_if_its_error_exceeds_the_error_of_all_ro
     # without an interval, nothing says that the group differs
     bare = (_estimate(ECE, 0.2, floor=(0.02, 0.03, 0.001)),)
     assert "channel" not in _judged(*whole, groups={3.0: bare}, group_by="channel").sentence
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_groups__are_named_only_if_worse_than_all_rows(planted: bool) -> None:
+    rng = np.random.default_rng(5)
+    n, small = 12_000, 300
+    p = rng.uniform(0.05, 0.95, n)
+    region = np.where(np.arange(n) < small, "small", np.where(np.arange(n) % 2, "east", "west"))
+    shift = np.where((region == "small") & planted, 0.35, 0.1)
+    y = (rng.random(n) < np.clip(p - shift, 0, 1)).astype(int)
+    source = cs.from_arrays(
+        probabilities=p, labels=y, binary=True, covariates=pd.DataFrame({"region": region})
+    )
+    result = cs.evaluate(source, ["confidence_gap", "ece"], group_by="region", interval="jackknife")
+    judgement = judgement_of_evaluation(result)
+    assert judgement is not None
+    named = "the most where region\u00a0=\u00a0small" in judgement.sentence
+    assert named == planted, judgement.sentence

@@ -261,8 +261,9 @@ def test_evaluation__names_the_notion(rng):
     p = rng.random(200)
     source = cs.from_arrays(probabilities=p, labels=(rng.random(200) < p).astype(int), binary=True)
     several = str(cs.evaluate(source, [cs.ECE(), cs.ECE(notion="top_label"), cs.NLL()]))
-    header, first, second, third = several.splitlines()[3:7]
-    assert header.split()[0] == "estimator"
+    lines = several.splitlines()
+    header = next(k for k, line in enumerate(lines) if line.startswith("estimator "))
+    first, second, third = lines[header + 1 : header + 4]
     assert first.startswith("ece, positive class ")
     assert second.startswith("ece(notion='top_label') ")
     assert third.startswith("nll ")
@@ -367,3 +368,22 @@ def test_names__break_neither_numbers_nor_words(capsys: pytest.CaptureFixture[st
     assert "4.738" in out
     assert "4.915" in out
     assert "income" in out
+
+
+def test_groups__have_whole_names_where_as_many_parts_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("group", overflow="fold")
+    for head in ("rows", "accuracy", "confidence_gap", "ece", "tce2_debiased", "brier"):
+        table.add_column(head, justify="right", no_wrap=True)
+    name = "band = (30.0, 45.0]"
+    table.add_row(
+        name, "2,479", "0.678 [0.66…0.70]", "0.0274 [0.0090…0.045]", "0.0302 [0…0.046]",
+        "0.000641 [0…0.0028]", "0.422 [0.41…0.43]",
+    )  # fmt: skip
+    show(Console(width=80), table)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith(f"{name}  ") for line in lines) == 2
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= 80

@@ -102,6 +102,8 @@ class FittedRecalibration(RecalibrationResult):
         """
         if (probabilities is None) == (logits is None):
             raise OptionError("give exactly one of probabilities= and logits=")
+        if isinstance(probabilities, ArraySource | LogitStore | str | Path):
+            raise OptionError("transform takes an array; for a source or a store use apply(source)")
         kind = "probabilities" if logits is None else "logits"
         given = as_numpy(probabilities if logits is None else logits, kind)
         predictions: dict[str, Any] = {kind: given}

@@ -92,7 +92,11 @@ def _increasing(numbers: Sequence[float], what: str, low: float, high: float) ->
     values = tuple(map(float, np.ravel(numbers)))
     ordered = np.all(np.less([low, *values], [*values, high]))
     if len(values) < 2 or not ordered:
-        raise OptionError(f"{what} must be at least two increasing numbers in ({low:g}, {high:g})")
+        example = "0.1,0.5,0.9" if high == 1.0 else "0,1,2"
+        raise OptionError(
+            f"{what} must be at least two increasing numbers in ({low:g}, {high:g}), in the order "
+            f"of the columns, such as {what}=[{example}]"
+        )
     return values
 
 

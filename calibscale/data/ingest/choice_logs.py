@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
+from string import ascii_uppercase
 from typing import Any
 
 from calibscale.data.ingest.input_files import InputFile
@@ -19,8 +20,8 @@ _OTHER_NAMES = {"logits": "logprobs", "labels": "label"}
 def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader:
     """Reader of JSON Lines; of questions if the first lines are such.
 
-    These have a list of `choices`, scores of different lengths, or the names ``logprobs`` or
-    ``label``.  `keys` are those of `ingest`.
+    These have a list of `choices`, scores of different lengths or by letters, or the names
+    ``logprobs`` or ``label``.  `keys` are those of `ingest`.
     """
     if keys and "top_k" in keys:  # lists have the scores of some of the classes
         return JsonLinesFile(file)
@@ -30,12 +31,16 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
     fields = _fields({name for row in first for name in row}, keys or {})
     if [role == "labels" for role, *_ in fields] != [False, True]:
         return _lines(file, keys or {})
-    scores = [row.get(fields[0][1]) for row in first]
-    if all(isinstance(each, list) for each in scores):
-        lengths = {len(each or ()) for each in scores}
+    _, member, _ = fields[0]
+    scores = [_scores(row, member) for row in first]
+    lists = [each for each in scores if each is not None]
+    if lists and all(isinstance(each, list) for each in lists):
+        lengths = {len(each) for each in lists}
         several = len(lengths) > 1 and min(lengths) > 1
         renamed = any(name != field for _, field, name in fields)
-        if several or renamed or isinstance(first[0].get("choices"), list):
+        lettered = any(_by_letter(row, member) for row in first)
+        texts = any(isinstance(row.get("choices"), list) for row in first)
+        if several or renamed or lettered or texts:
             return ChoicesFile(file, *fields)
     return _lines(file, keys or {})
 
@@ -55,7 +60,29 @@ def _fields(present: set[str], keys: Mapping[str, str]) -> list[tuple[str, str, 
         role: name if name in present else _OTHER_NAMES.get(name, name)
         for role, name in names.items()
     }
-    return [(role, member, names[role]) for role, member in members.items() if member in present]
+    return [
+        (role, member, names[role])
+        for role, member in members.items()
+        if member in present or (role != "labels" and f"{member}.A" in present)
+    ]
+
+
+def _by_letter(row: Mapping[str, Any], member: str) -> dict[str, Any]:
+    """Scores of the choices that an object names by their letters, such as {"A": −0.1}."""
+    inner = {letter: row.get(f"{member}.{letter}") for letter in ascii_uppercase}
+    return {letter: value for letter, value in inner.items() if value is not None}
+
+
+def _scores(row: Mapping[str, Any], member: str, absent: float = 0.0) -> Any:
+    """Scores of the choices of a question in their order; None if they are missing.
+
+    A letter that is missing before others is a choice that the question does not have.
+    """
+    by_letter = _by_letter(row, member)
+    if row.get(member) is not None or not by_letter:
+        return row.get(member)
+    width = ascii_uppercase.index(max(by_letter)) + 1
+    return [by_letter.get(letter, absent) for letter in ascii_uppercase[:width]]
 
 
 def _letter(label: str) -> int | None:
@@ -79,14 +106,17 @@ class ChoicesFile(JsonLinesFile):
     """Reader of questions: lists of scores, and labels among `choices`: numbers, texts, letters.
 
     The column ``choices`` is their number.  Choices that a question does not have, but others
-    have, are choices of probability 0.
+    have, are choices of probability 0.  Scores are a list, or an object with the letters of the
+    choices; null means that they are missing.
     """
 
     def __init__(
         self, file: InputFile, scores: tuple[str, str, str], labels: tuple[str, str, str]
     ) -> None:
         self._file, self._scores, self._labels, self._width = file, scores, labels, 0
-        self._width = max((row["choices"] for _, row in self._objects()), default=0)
+        # rows are not padded yet, and their scores may be missing
+        lengths = (len(row[scores[2]] or ()) for _, row in self._objects())
+        self._width = max(lengths, default=0)
         super().__init__(file)
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -101,8 +131,16 @@ class ChoicesFile(JsonLinesFile):
 
     def _question(self, row: dict[str, Any]) -> dict[str, Any]:
         """Columns of a question."""
-        (_, scores, scores_name), (_, labels, labels_name) = self._scores, self._labels
-        values, label, choices = row.pop(scores, None), row.pop(labels, None), row.get("choices")
+        (kind, scores, scores_name), (_, labels, labels_name) = self._scores, self._labels
+        values = _scores(row, scores, _ABSENT[kind])
+        row = {
+            name: value
+            for name, value in row.items()
+            if name != scores and not name.startswith(f"{scores}.")
+        }
+        label, choices = row.pop(labels, None), row.get("choices")
+        if values is None:
+            return row | {"choices": None, scores_name: None, labels_name: label}
         if not (isinstance(values, list) and values):
             raise ValueError(f"{scores!r} must be a list of numbers")
         if isinstance(choices, list):
@@ -114,8 +152,9 @@ class ChoicesFile(JsonLinesFile):
             raise ValueError(f"the label is {label!r}, but there are {len(values)} choices")
         if isinstance(label, int | float) and label >= len(values):
             raise ValueError(f"the label is {label}, but there are {len(values)} choices, from 0")
-        row |= {scores_name: self._padded(values), labels_name: label, "choices": len(values)}
-        return row
+        # the scores themselves may be called choices
+        columns = {scores_name: self._padded(values), labels_name: label}
+        return row | {"choices": len(values)} | columns
 
     def _padded(self, values: list[Any]) -> list[Any]:
         return values + [_ABSENT[self._scores[0]]] * (self._width - len(values))
@@ -129,7 +168,7 @@ class ChoiceLogFile(ChoicesFile):
     """
 
     def __init__(self, file: InputFile) -> None:
-        super().__init__(file, ("logits", "", ""), ("labels", "", ""))
+        super().__init__(file, ("logits", "", "logits"), ("labels", "", "labels"))
 
     def _question(self, row: dict[str, Any]) -> dict[str, Any]:
         """Columns of a sample."""

@@ -47,6 +47,7 @@ from calibscale.errors import (
     OptionError,
     require,
 )
+from calibscale.formatting import listed_columns
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
@@ -229,16 +230,6 @@ def _refuse_log_probability(
             f"{file}: {names[0]!r} is one column of log-probabilities, and not of log-odds; store "
             "exp of it, and name it with --probabilities NAME (probabilities=)"
         )
-
-
-def listed_columns(names: Sequence[str]) -> str:
-    """The first names of columns for an error; the index that pandas writes to CSV has none.
-
-    >>> listed_columns(["", "p", "y"])
-    "'', p, y"
-    """
-    shown = [name or repr(name) for name in names[:_LISTED]]
-    return ", ".join([*shown, *(["…"] if len(names) > _LISTED else [])]) or "nothing"
 
 
 def _first_text(reader: Reader, name: str) -> str:

@@ -51,12 +51,27 @@ def as_listed(addresses: Sequence[str]) -> list[str]:
     return list(addresses)
 
 
+def sorted_as_texts(addresses: Sequence[str]) -> bool:
+    """Whether addresses are in the order of `sorted`, and those of their numbers are others.
+
+    >>> sorted_as_texts(["z_10.npy", "z_2.npy"]), sorted_as_texts(["z_02.npy", "z_10.npy"])
+    (True, False)
+    """
+    return list(addresses) != as_listed(addresses)
+
+
 def shortened(names: Iterable[Any], ends: int = 3) -> str:
     """Names in their order; of many so many at both ends."""
     names = [str(name) for name in names]
     if len(names) > 2 * ends + 1:
         names = [*names[:ends], f"… ({len(names) - 2 * ends} more)", *names[-ends:]]
     return ", ".join(names)
+
+
+def name_of_files(paths: Iterable[str | Path]) -> str:
+    """Name of the source of files: a path, and the names of the last ones without their folders."""
+    first, *others = map(str, paths)
+    return shortened([first, *(name.rstrip("/").rpartition("/")[2] for name in others)], 1)
 
 
 def with_role_files(
