@@ -5,6 +5,7 @@ Building the documentation runs the blocks that have an output, and the scripts:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -104,6 +105,8 @@ def prepared(tmp_path_factory) -> Path:
     (folder / "out").mkdir()
     (folder / "job.toml").write_text(blocks("toml")[0].text)
     _frame().to_parquet(folder / "predictions.parquet")
+    with contextlib.chdir(folder):
+        files()["risks"](2000)
     _write_lake(folder / "lake")
     (job,) = (block.text for block in blocks("toml") if block.page == "lake")
     (folder / "lake.toml").write_text(job)
