@@ -30,7 +30,8 @@ result = calibscale.evaluate(
 print(result)
 
 # %%
-# The second line is a verdict, which follows from the intervals. ``ece`` is the average distance
+# The second line is the verdict, which follows from all numbers (:doc:`/concepts/verdicts`); it is
+# also ``result.verdict``, and its parts are ``result.judgement``. ``ece`` is the average distance
 # between confidence and accuracy. ``tce2_debiased`` is its squared form without sampling bias;
 # ``root`` is on the scale of probabilities. Values are also numbers:
 
