@@ -31,9 +31,11 @@ print(result)
 
 # %%
 # The second line is the verdict, which follows from all numbers (:doc:`/concepts/verdicts`); it is
-# also ``result.verdict``, and its parts are ``result.judgement``. ``ece`` is the average distance
-# between confidence and accuracy. ``tce2_debiased`` is its squared form without sampling bias;
-# ``root`` is on the scale of probabilities. Values are also numbers:
+# also ``result.verdict``, and its parts are ``result.judgement``. Naive Bayes is so sure of itself
+# that it gives the probability 0 to a label that is right, which no calibrated model does.
+#
+# ``ece`` is the average distance between confidence and accuracy. ``tce2_debiased`` is its squared
+# form without sampling bias; ``root`` is on the scale of probabilities. Values are also numbers:
 
 ece = result["ece"]
 ece.value, ece.interval.low, ece.interval.high
