@@ -15,6 +15,7 @@ This page fits one, applies it, and says on the new rows whether it helped.
 # plan leave more often than predicted.
 
 import tempfile
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ october = calibscale.from_file(folder / "october.parquet", **columns)
 # %%
 # Does the last month need it? The verdict says by how much, and that chance does not explain it:
 
-print(calibscale.check(september, n_replicates=199).verdict)
+print(textwrap.fill(calibscale.check(september, n_replicates=199).verdict, 92))
 
 # %%
 # Fit to last month
@@ -89,14 +90,15 @@ print(ranking)
 # The difference and its interval are also numbers:
 
 difference = ranking.differences[0]
-difference.worse, difference.better, difference.value, difference.interval.low
+difference.worse, difference.better, difference.value
 
 # %%
 # **Are they calibrated now?** The verdict says so for each version, of the new rows. For what is
 # not shown, it names the error that would have been seen:
 
 for name, source in versions.items():
-    print(f"{name}: {calibscale.check(source, n_replicates=199).verdict}")
+    verdict = calibscale.check(source, n_replicates=199).verdict
+    print(textwrap.fill(f"{name}: {verdict}", 92))
 
 ax = calibscale.plot_reliability(
     [calibscale.reliability(source) for source in versions.values()], names=list(versions)
