@@ -63,9 +63,6 @@ class Indication:
         Share of the rows in the largest bin of equal width, if it holds most of them.
     details : dict
         Details of the estimate.
-    distance : bool
-        Whether the value is the distance from the value of a calibrated model, without a sign, as
-        for tests.
     """
 
     label: str
@@ -79,7 +76,6 @@ class Indication:
     joint: bool = False
     crowded: float | None = None
     details: Mapping[str, Any] | None = None
-    distance: bool = False
 
     @property
     def name(self) -> str:
@@ -89,7 +85,7 @@ class Indication:
     @property
     def directed(self) -> bool:
         """Whether the number has a sign that says in which direction predictions are wrong."""
-        return self.name in DIRECTED and not self.distance
+        return self.name in DIRECTED
 
     @property
     def rank(self) -> int:
@@ -133,7 +129,7 @@ def evidence_of_tests(tests: Iterable[TestResult], alpha: float) -> list[Indicat
     return [
         Indication(
             test.statistic, test.notion, test.p_value, test.p_value <= alpha, test.value,
-            _size(name_of(test.statistic), test.value, 0.0, None, None), distance=True,
+            _size(name_of(test.statistic), test.value, 0.0, None, None),
         )
         for test in tests
         if test.value is not None and test.p_value is not None

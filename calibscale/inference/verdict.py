@@ -26,7 +26,6 @@ from calibscale.formatting import (
     probability,
 )
 from calibscale.inference.evidence import (
-    DIRECTED,
     SCORES,
     Indication,
     evidence_of_estimates,
@@ -273,7 +272,7 @@ def _same_predictions(facts: _Facts, one: Indication) -> list[Indication]:
         if other.group == one.group
         and other.notion in notions
         and other.size is not None
-        and other.name not in DIRECTED
+        and not other.directed
     ]
 
 

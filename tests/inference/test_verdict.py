@@ -275,19 +275,6 @@ def test_verdict__of_forecasts_names_the_coverage() -> None:  # V7
     )
 
 
-def test_verdict__of_a_test_of_coverage_has_no_direction(rng: np.random.Generator) -> None:  # V7
-    mean = rng.normal(size=2000)
-    source = cs.from_arrays(
-        predictions=(mean, np.ones(2000)),
-        forecast="normal",
-        labels=mean + 1.3 * rng.normal(size=2000),
-    )
-    tests = cs.calibration_test(source, ["coverage", "kce"], n_replicates=99)
-    size = 100 * tests.results[0].value
-    assert tests.judgement.size.estimator == "coverage"
-    assert tests.verdict.startswith(f"Miscalibrated by {size:.1f} points (coverage), more than")
-
-
 def test_verdict__ignores_intervals_of_an_expectation_at_this_n() -> None:  # V11
     gap = _estimate(GAP, 0.001, -0.004, 0.007)
     clustered = _estimate(ECE, 0.03, 0.02, 0.04, covers=THIS_N)
