@@ -1,8 +1,9 @@
 """Directive `run`: commands that a build runs, shown with what they print.
 
 The blocks of a page run one after another in a folder of the page.  ``:codes: 3`` are exit codes
-besides 0, ``:last: 5`` shows the last lines alone, ``:silent:`` shows no output, and
-``:prepare: KIND`` first writes the files of `prepared_files.py`.
+besides 0, ``:first: 9`` and ``:last: 5`` show the first or the last lines alone, ``:silent:`` shows
+no output, ``:prepare: KIND`` first writes the files of `prepared_files.py`, and ``:picture: PATH``
+shows a picture that the commands have written, described by ``:alt:``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ class Run(SphinxDirective):
     has_content = True
     option_spec = {  # noqa: RUF012
         "codes": directives.positive_int_list,
+        "first": directives.positive_int,
         "last": directives.positive_int,
         "silent": directives.flag,
         "prepare": directives.unchanged,
+        "picture": directives.unchanged_required,
+        "alt": directives.unchanged,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -54,11 +58,22 @@ class Run(SphinxDirective):
             shown.append(f"$ {command.strip()}")
             if "silent" not in self.options:
                 output = done.stdout.replace(f"{folder}/", "").rstrip().splitlines()
-                shown += output[-self.options.get("last", len(output)) :]
+                first = self.options.get("first", len(output))
+                shown += output[-self.options.get("last", len(output)) :][:first]
         text = "\n".join(shown)
         block = nodes.literal_block(text, text, language="console")
         self.set_source_info(block)
+        if picture := self.options.get("picture"):
+            return [block, self._image(folder / picture)]
         return [block]
+
+    def _image(self, picture: Path) -> nodes.image:
+        """Picture, copied to the generated files of the site, where Sphinx finds it."""
+        place = Path("generated/pictures") / f"{self.env.docname.replace('/', '-')}-{picture.name}"
+        copy = Path(self.env.srcdir) / place
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(picture, copy)
+        return nodes.image(uri=f"/{place.as_posix()}", alt=self.options.get("alt", ""))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -71,5 +71,25 @@ def days() -> None:
     Path("job.toml").write_text(JOB)
 
 
+def risks(rows: int = 40_000) -> None:
+    """Write risks.csv: a risk score of a rare outcome that is too extreme, and the hospital.
+
+    On the scale of log-odds, outcomes have 0.65 times the spread of the score, and in one of three
+    hospitals they are more frequent.  The mean risk is about right.
+    """
+    rng = np.random.default_rng(1)
+    score = rng.normal(-5, 1, rows)
+    hospital = rng.integers(0, 3, rows)
+    truth = -4.92 + 0.65 * (score + 5) + 0.5 * (hospital == 2)
+    died = rng.random(rows) < 1 / (1 + np.exp(-truth))
+    age = rng.integers(18, 95, rows)
+    with open("risks.csv", "w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["risk", "died", "hospital", "age"])
+        for row, place in enumerate(np.array(["east", "north", "south"])[hospital]):
+            risk = 1 / (1 + np.exp(-score[row]))
+            lines.writerow([f"{risk:.6f}", "yes" if died[row] else "no", place, age[row]])
+
+
 if __name__ == "__main__":
-    {"table": table, "days": days}[sys.argv[1]]()
+    {"table": table, "days": days, "risks": risks}[sys.argv[1]]()

@@ -45,7 +45,8 @@ names = ["confidence_gap", "ece", "tce2_debiased"]
 print(calibscale.evaluate(source, names, group_by="region", interval="jackknife"))
 
 # %%
-# The mean prediction is close to the rate of defaults, and the regions differ.
+# The mean prediction is close to the rate of defaults, and the verdict names the region that is
+# wrong. It counts every number of every region, so that naming a calibrated one is unlikely.
 #
 # Is it chance?
 # -------------

@@ -8,12 +8,16 @@ wording "I am 90 % sure" can be trusted; its last part has questions with 2 to 5
 """
 
 # %%
-# Log-probabilities of letters
-# ----------------------------
-# The arrays have the form that evaluation harnesses write: a log-probability for each option, the
-# number of the right option, and a subject; ``calibscale ingest samples_TASK.jsonl`` reads the
-# sample logs of lm-evaluation-harness (:doc:`/guides/files`). Here they are drawn: confidence is
-# right in history, and 1.8 times too sharp in algebra.
+# A log of answers
+# ----------------
+# An evaluation has written an object of JSON for each question: the log-probabilities of the four
+# letters, the letter of the right answer, the subject, and what the model said about its
+# confidence. Some answers state none. The log is drawn here: confidence is right in history, and
+# 1.8 times too sharp in algebra.
+
+import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 
@@ -24,27 +28,50 @@ logits = rng.normal(size=(n, 4)) * 1.5
 p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
 answer = (p.cumsum(1) < rng.random((n, 1))).sum(1)
 sharpness = np.select([subject == "algebra", subject == "law"], [1.8, 1.2], 1.0)
-log_probabilities = logits * sharpness[:, None]
+stated = np.round(p.max(1) * 1.1 * 20).clip(5, 20) * 5
+silent = rng.random(n) < 0.03
+
+log = Path(tempfile.mkdtemp()) / "answers.jsonl"
+with log.open("w") as file:
+    for row in range(n):
+        line = {
+            "subject": subject[row],
+            "logprobs": (logits[row] * sharpness[row]).round(4).tolist(),
+            "answer": "ABCD"[answer[row]],
+            "confidence": None if silent[row] else f"{stated[row]:.0f}%",
+            "correct": bool(p[row].argmax() == answer[row]),
+        }
+        file.write(json.dumps(line) + "\n")
+
+print(log.read_text().splitlines()[0])
 
 # %%
-# `evaluate` takes them as `logits`: adding a constant to a row changes nothing, so that
-# unnormalised log-probabilities of the four letters among a whole vocabulary are right as they are.
+# The first command needs no option, as ``logprobs`` and ``answer`` are usual names:
+#
+# .. code-block:: console
+#
+#    $ calibscale check answers.jsonl
+#    $ calibscale check answers.jsonl --group-by subject -o report.html
+#
+# In Python it is two lines. Letters are positions of the choices. Adding a constant to the
+# log-probabilities of a row changes nothing, so that unnormalised ones of four letters among a
+# whole vocabulary are right as they are.
 
 import calibscale
 
-source = calibscale.from_arrays(
-    logits=log_probabilities,
-    labels=answer,
-    class_names=list("ABCD"),
-    covariates=subject,
-    covariate_names=["subject"],
-)
-names = ["accuracy", "confidence_gap", "ece"]
-print(calibscale.evaluate(source, names, group_by="subject", interval="jackknife"))
+print(calibscale.check(calibscale.from_file(log), n_replicates=199))
 
 # %%
-# One reliability diagram for each subject
-# ----------------------------------------
+# Other names are declared: ``--logits scores --labels gold``, in Python ``logits="scores"``. Logs
+# of lm-evaluation-harness, ``samples_TASK.jsonl``, are read as they are (:doc:`/guides/files`).
+# Arrays in memory are ``from_arrays(logits=…, labels=…)``.
+#
+# Each subject
+# ------------
+
+source = calibscale.from_file(log, covariates="subject")
+names = ["accuracy", "confidence_gap", "ece"]
+print(calibscale.evaluate(source, names, group_by="subject", interval="jackknife"))
 
 ax = calibscale.reliability(source, group_by="subject").plot()
 
@@ -57,22 +84,43 @@ letters = calibscale.evaluate(source, "cwce2")["cwce2"].details["by_class"]
 dict(zip("ABCD", np.sqrt(letters).round(3).tolist(), strict=True))
 
 # %%
-# Verbalised confidence
-# ---------------------
-# Stated confidences are multiples of 5 %, so that bins are decided by their edges: here each stated
-# value is a bin of its own. The event is "the answer was right".
+# Stated confidence
+# -----------------
+# The event is "the answer was right", the column ``correct``, and its probability is the stated
+# confidence. Two things are declared, because calibscale does not guess them: that the numbers are
+# percentages, and that answers without a confidence are left out.
+#
+# .. code-block:: console
+#
+#    $ calibscale check answers.jsonl --probabilities confidence --labels correct
+#    error: answers.jsonl: probabilities ('confidence') must be numbers, not text, such as '45%';
+#    pass percent=True (--percent)
+#    $ calibscale check answers.jsonl --probabilities confidence --labels correct \
+#        --percent --on-invalid drop
 
-stated = np.round(p.max(1) * 1.1 * 20).clip(5, 20) / 20
-right = (p.argmax(1) == answer).astype(int)
-values = np.unique(stated)
+columns = {"probabilities": "confidence", "labels": "correct", "percent": True}
+stated_source = calibscale.from_file(log, **columns)
+checked = calibscale.check(stated_source, on_invalid="drop", n_replicates=199)
+print(checked)
+
+# %%
+# "100%" is a promise that the answer is right. Each wrong answer with that promise has the
+# predicted probability 0, which refutes calibration whatever the other rows say: the verdict counts
+# them (:doc:`/concepts/verdicts`). The rows that were left out are counted, too, by column and
+# fault:
+
+checked.dropped
+
+# %%
+# Stated confidences are multiples of 5 %, so that bins are decided by their edges: here each stated
+# value is a bin of its own.
+
+values = np.unique(stated) / 100
 edges = tuple(np.r_[0, (values[1:] + values[:-1]) / 2, 1].tolist())
-print(
-    calibscale.evaluate(
-        calibscale.from_arrays(probabilities=stated, labels=right, binary=True),
-        [calibscale.ConfidenceGap(), calibscale.ECE(edges=edges)],
-        interval="jackknife",
-    )
+by_value = calibscale.evaluate(
+    stated_source, calibscale.ECE(edges=edges), interval="jackknife", on_invalid="drop"
 )
+print(by_value)
 
 # %%
 # Questions with 2 to 5 choices
@@ -80,17 +128,13 @@ print(
 # A file with a JSON object a line, as many evaluations write: here a classifier reads handwritten
 # digits, and chooses among 2 to 5 digits.
 
-import json
-import tempfile
-from pathlib import Path
-
 from sklearn.datasets import load_digits
 from sklearn.naive_bayes import GaussianNB
 
 images, digits = load_digits(return_X_y=True)
 reader = GaussianNB(var_smoothing=0.01).fit(images[:800], digits[:800])
 scores = reader.predict_joint_log_proba(images[800:])
-path = Path(tempfile.mkdtemp()) / "questions.jsonl"
+path = log.with_name("questions.jsonl")
 with path.open("w") as file:
     for score, digit in zip(scores, digits[800:], strict=True):
         others = rng.permutation(np.delete(np.arange(10), digit))[: rng.integers(1, 5)]
@@ -108,8 +152,9 @@ with path.open("w") as file:
 # number of choices is a covariate: more of them are harder, and the confidence should know it.
 # ``aurc`` is the mean error rate if the least confident answers are withheld.
 
-questions = calibscale.from_file(path, logits="logits", covariates="choices")
-print(calibscale.evaluate(questions, ["accuracy", "ece", "kce", "aurc"], group_by="choices"))
+questions = calibscale.from_file(path, covariates="choices")
+names = ["accuracy", "ece(edges=equal-mass)", "kce", "aurc"]
+print(calibscale.evaluate(questions, names, group_by="choices"))
 
 # %%
 # Each choice as a row

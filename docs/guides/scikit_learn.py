@@ -71,6 +71,10 @@ names = ["accuracy", "confidence_gap", "ece", "tce2_debiased", "brier"]
 print(calibscale.evaluate(source, names, interval="jackknife"))
 
 # %%
+# A forest gives a class the probability 0 if none of its trees votes for it. Two of these rows have
+# that class, which refutes calibration with certainty (:doc:`/concepts/verdicts`). More trees,
+# larger leaves or a bound such as ``p.clip(1e-4)``, divided by its sum, make no such promise.
+#
 # Class by class
 # --------------
 # ``cwce2`` judges each column alone; its value is a sum, and ``details`` has the classes.

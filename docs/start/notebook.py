@@ -30,9 +30,12 @@ result = calibscale.evaluate(
 print(result)
 
 # %%
-# The second line is a verdict, which follows from the intervals. ``ece`` is the average distance
-# between confidence and accuracy. ``tce2_debiased`` is its squared form without sampling bias;
-# ``root`` is on the scale of probabilities. Values are also numbers:
+# The second line is the verdict, which follows from all numbers (:doc:`/concepts/verdicts`); it is
+# also ``result.verdict``, and its parts are ``result.judgement``. Naive Bayes is so sure of itself
+# that it gives the probability 0 to a label that is right, which no calibrated model does.
+#
+# ``ece`` is the average distance between confidence and accuracy. ``tce2_debiased`` is its squared
+# form without sampling bias; ``root`` is on the scale of probabilities. Values are also numbers:
 
 ece = result["ece"]
 ece.value, ece.interval.low, ece.interval.high

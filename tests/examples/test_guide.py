@@ -5,6 +5,7 @@ Building the documentation runs the blocks that have an output, and the scripts:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -102,11 +103,12 @@ def prepared(tmp_path_factory) -> Path:
     for number, day in enumerate(("2026-11-13", "2026-11-20")):
         write(folder / "predictions" / f"{day}.zarr", predictions(600, 3 + number))
     (folder / "out").mkdir()
-    (folder / "job.toml").write_text(blocks("toml")[0].text)
+    (folder / "job.toml").write_text(_job("nightly"))
     _frame().to_parquet(folder / "predictions.parquet")
+    with contextlib.chdir(folder):
+        files()["risks"](2000)
     _write_lake(folder / "lake")
-    (job,) = (block.text for block in blocks("toml") if block.page == "lake")
-    (folder / "lake.toml").write_text(job)
+    (folder / "lake.toml").write_text(_job("lake"))
     mean = rng.normal(10.0, 3.0, 400)
     demand = pd.DataFrame({"mean": mean, "sd": 2.0, "demand": rng.normal(mean, 2.5)})
     demand = demand.assign(q_10=mean - 2.56, q_50=mean, q_90=mean + 2.56)
@@ -129,6 +131,12 @@ def _frame() -> pd.DataFrame:
     frame = pd.DataFrame(heat / heat.sum(1, keepdims=True), columns=[f"p_{n}" for n in names])
     region = np.array(["north", "south"])[arrays["covariates"][:, 0].astype(int)]
     return frame.assign(animal=names[arrays["labels"]], region=region)
+
+
+def _job(page: str) -> str:
+    """The job file of a page."""
+    (job,) = (block.text for block in blocks("toml") if block.page == page)
+    return job
 
 
 def _write_lake(folder: Path) -> None:

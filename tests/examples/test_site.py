@@ -19,7 +19,8 @@ from tests.support.browser import requests, visit
 
 DOCS = ROOT / "docs"
 KINDS = (  # a page of each kind
-    "index", "start/command_line", "generated/guides/credit_groups", "concepts/mathematics",
+    "index", "start/command_line", "generated/guides/credit_groups", "guides/rare_events",
+    "generated/guides/recalibrate_next_month", "concepts/verdicts", "concepts/mathematics",
     "conventions", "reference/job_file", "reference/command_line",
     "generated/api/calibscale.evaluate", "generated/gallery/index", "benchmarks", "changelog",
 )  # fmt: skip
