@@ -349,7 +349,6 @@ def test_from_frame__impossible_settings(columns, given, says):
         (dict(probabilities="text", labels="y"), "must be numbers, not text"),
         (dict(probabilities="y", labels="y"), "must be floating point, not int64"),
         (dict(probabilities="p", labels="list"), "labels .'list'. have too many dimensions"),
-        (dict(probabilities="p", labels="y", covariates="time"), "must be numbers, not datetime"),
         (dict(probabilities="p", labels="y", weights="text"), "must be numbers, not text"),
         (dict(probabilities="p", labels="y", covariates="parts"), "'parts' is a struct; flatten"),
     ],
