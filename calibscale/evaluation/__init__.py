@@ -21,6 +21,8 @@ from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.crowded_bins import with_equal_mass
+from calibscale.formatting import name_of
+from calibscale.inference.evidence import crowded_share
 from calibscale.inference.intervals import (
     estimate_of,
     has_limits,
@@ -441,22 +443,29 @@ def curve_of(
 def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
     """Diagram of the first binned error of a scalar notion; None without such an error.
 
-    The level is that of the first interval, or 0.95 without intervals.
+    An error whose bins of equal width leave most rows in one gives way to one of equal mass.  The
+    level is that of the first interval, or 0.95 without intervals.
     """
     estimates = tuple(estimates)
     level = next((e.interval.level for e in estimates if e.interval is not None), 0.95)
-    for e in estimates:
-        if "pit" in e.details:
-            return Diagram(e.notion, level, curve_of_estimate(e, level))
-        if e.notion in SCALAR_NOTIONS and e.value is not None and "bins" in e.details:
-            same = [o for o in estimates if (o.notion, o.parameters) == (e.notion, e.parameters)]
-            none = Estimate("", e.notion, None)
-            of = {o.estimator: o for o in same}
-            ece, debiased = (of.get(name, none) for name in ("ece", "tce2_debiased"))
-            details = {**e.details, "tce2_debiased": debiased.value}
-            shown = replace(e, value=ece.value, floor=ece.floor, details=details)
-            return Diagram(e.notion, level, curve_of_estimate(shown, level))
-    return None
+    binned = [e for e in estimates if e.value is not None and "bins" in e.details]
+    forecasts = [e for e in binned if "pit" in e.details]
+    if forecasts:
+        return Diagram(forecasts[0].notion, level, curve_of_estimate(forecasts[0], level))
+    binned = [e for e in binned if e.notion in SCALAR_NOTIONS]
+    if not binned:
+        return None
+    first = next((e for e in binned if crowded_share(e) is None), binned[0])
+    none = Estimate("", first.notion, None)
+    same = {
+        name_of(e.estimator): e
+        for e in estimates
+        if (e.notion, e.parameters) == (first.notion, first.parameters)
+    }
+    ece, debiased = (same.get(name, none) for name in ("ece", "tce2_debiased"))
+    details = {**first.details, "tce2_debiased": debiased.value}
+    shown = replace(first, value=ece.value, floor=ece.floor, details=details)
+    return Diagram(first.notion, level, curve_of_estimate(shown, level))
 
 
 def curve_of_estimate(estimate: Estimate, confidence_level: float) -> ReliabilityCurve:

@@ -208,7 +208,7 @@ def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Indi
         size,
         interval,
         joint=tested is not None,
-        crowded=_crowded(estimate),
+        crowded=crowded_share(estimate),
         details=estimate.details,
         seen=seen,
     )
@@ -299,7 +299,7 @@ def _in_units(name: str, error: float) -> float:
 # ---------------------------------------------------------------- bins that hold most rows
 
 
-def _crowded(estimate: Estimate) -> float | None:
+def crowded_share(estimate: Estimate) -> float | None:
     """Share of the rows in the largest bin, if bins of equal width leave most rows in one."""
     bins = estimate.details.get("bins")
     equal_width = estimate.parameters.get("edges") == "equal-width"
@@ -313,5 +313,5 @@ def _crowded(estimate: Estimate) -> float | None:
 
 def largest_crowded(estimates: Iterable[Estimate]) -> tuple[str, float] | None:
     """Label of the first estimate with a bin that holds most rows, and their share."""
-    shares = ((estimate.estimator, _crowded(estimate)) for estimate in estimates)
+    shares = ((estimate.estimator, crowded_share(estimate)) for estimate in estimates)
     return next(((label, share) for label, share in shares if share is not None), None)

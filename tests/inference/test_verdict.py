@@ -470,3 +470,16 @@ def test_groups__are_named_only_if_worse_than_all_rows(planted: bool) -> None:
     assert judgement is not None
     named = "the most where region\u00a0=\u00a0small" in judgement.sentence
     assert named == planted, judgement.sentence
+
+
+def test_diagram__of_rare_events_has_equal_mass() -> None:  # V5
+    rng = np.random.default_rng(3)
+    p = rng.beta(1.0, 75.0, 20_000)
+    y = (rng.random(len(p)) < p).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    diagram = cs.evaluate(source).reliability
+    assert diagram is not None
+    assert [bin.count for bin in diagram.curve.filled] == pytest.approx(
+        [20_000 / 15] * 15, rel=0.05
+    )
+    assert diagram.curve.ece == cs.evaluate(source, "ece(edges='equal-mass')")["ece"].value
