@@ -106,7 +106,10 @@ def _ends(one: Indication) -> str:
         low, high = number(one.interval.low, 3), number(one.interval.high, 3)
         return f" ({level} interval {low} to {high})"
     decimals = _decimals(one.size)
-    low, high = (_in_points(end, decimals) for end in (one.size.low, one.size.high))
+    ends = (one.size.low, one.size.high)
+    if one.size.high < 0.0:  # the sentence has the direction
+        ends = (-one.size.high, -one.size.low)
+    low, high = (_in_points(end, decimals) for end in ends)
     return f" ({level} interval {low} to {high})"
 
 

@@ -62,7 +62,7 @@ def _judged(*estimates: Estimate, negligible: float = 0.01, **settings: Any) -> 
     [
         ((0.147, 0.139, 0.155), "Overconfident by 14.7 points (95 % interval 13.9 to 15.5), more "
          "than chance explains (p < 0.001)."),
-        ((-0.032, -0.040, -0.024), "Underconfident by 3.2 points (95 % interval −4.0 to −2.4), "
+        ((-0.032, -0.040, -0.024), "Underconfident by 3.2 points (95 % interval 2.4 to 4.0), "
          "more than chance explains (p < 0.001)."),
         ((0.012, 0.00004, 0.024), "Overconfident by 1.200 points (95 % interval 0.004 to 2.400), "
          "more than chance explains (p = 0.049)."),
