@@ -526,7 +526,7 @@ def test_audit__command_writes_the_result_of_audit(store, tmp_path):
     assert ran.exit_code == 3, ran.output
     assert "Locally miscalibrated on age, sex" in ran.output
     assert ran.stderr.splitlines()[-2:] == [f"wrote {picture}", f"wrote {full}"]
-    assert "above 0 predictions are too low" in ran.output
+    assert "above 0, predictions are too low" in ran.output
     document = json.loads(full.read_text())
     expected = audit(store, ["age", "sex"], categorical=["sex"], n_replicates=99)
     assert document["tests"] == expected.to_dict()["tests"]

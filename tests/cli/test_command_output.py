@@ -129,7 +129,7 @@ def test_evaluate__many_groups_fit_the_screen(run, tmp_path, monkeypatch):
         assert "calibscale audit STORE --covariates hospital" in " ".join(ran.out.split())
     intervals = run("evaluate", tmp_path / "s.zarr", "--group-by", "hospital").out
     groups = [line for line in intervals.splitlines() if line.startswith("hospital = ")]
-    assert all(" … " in line for line in groups)
+    assert all("…" in line for line in groups)
 
 
 @pytest.mark.long

@@ -211,7 +211,7 @@ def test_dropped_rows__are_counted_by_reason_as_in_evaluate(tmp_path):  # D1
     result = night(job, day_name(0)).to_dict()
     source = cs.from_file(place, probabilities="p", labels="y")
     expected = cs.evaluate(source, "ece", on_invalid="drop")
-    assert result["dropped"] == expected.dropped == {"negative_probability": 1, "not_finite": 10}
+    assert result["dropped"] == expected.dropped == {"p is above 1": 1, "p is missing": 10}
     assert (result["n"], result["n_dropped"]) == (expected.n, 11)
     assert result["windows"][0]["results"][0]["value"] == pytest.approx(
         expected["ece"].value, rel=1e-12

@@ -99,10 +99,10 @@ def test_report__names_how_many_days_of_a_window_are_present() -> None:
 
 
 def _trend_legend(html: str) -> str:
-    """Legend of the plots over days."""
+    """Legends of the plots over days."""
     parts = re.findall(r"<section.*?</section>", html, re.DOTALL)
     (trend,) = [part for part in parts if "Trend of ece over days" in part]
-    return re.findall(r'<ul class="legend">(.*?)</ul>', trend, re.DOTALL)[0]
+    return "".join(re.findall(r'<ul class="legend">(.*?)</ul>', trend, re.DOTALL))
 
 
 def test_report__lines_of_groups_have_colours_and_names() -> None:  # V10

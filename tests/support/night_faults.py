@@ -162,7 +162,9 @@ def read_output(path: Path) -> Any:
     if path.suffix == ".csv":
         return list(csv.reader(io.StringIO(text), strict=True))
     assert text.endswith("</html>\n")
-    return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\+00:00)?)?|[\d.]+(&nbsp;| )?s\b", "", text)
+    return re.sub(
+        r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\+00:00)?)?|[\d.]+(&nbsp;|[ \u00a0])?s\b", "", text
+    )
 
 
 def night_outputs(folder: Path) -> dict[str, Any]:
