@@ -216,5 +216,5 @@ def test_dropped_rows__are_counted_by_reason_as_in_evaluate(tmp_path):  # D1
     assert result["windows"][0]["results"][0]["value"] == pytest.approx(
         expected["ece"].value, rel=1e-12
     )
-    note = "11 rows of 2026-11-01 left out as invalid: 1 negative probability, 10 not finite."
+    note = "11 rows were dropped: p is missing (10), p is above 1 (1)."
     assert note in result["notes"]
