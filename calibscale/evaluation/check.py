@@ -73,8 +73,9 @@ def check(
     --------
     >>> import numpy as np, calibscale
     >>> q, y = np.tile([0.9, 0.1, 0.0], (400, 1)), np.where(np.arange(400) % 10 < 6, 0, 1)
-    >>> calibscale.check(calibscale.from_arrays(probabilities=q, labels=y)).verdict
-    'Overconfident by 30.0 points, more than chance explains (p ≤ 0.001).'
+    >>> result = calibscale.check(calibscale.from_arrays(probabilities=q, labels=y))
+    >>> result.verdict[:29], result.judgement.state, result.judgement.p_value
+    ('Overconfident by 30.0 points ', 'miscalibrated', 0.001)
     """
     started = time.perf_counter()
     intervals = resampling("jackknife", confidence_level=confidence_level, seed=seed)
