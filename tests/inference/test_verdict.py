@@ -131,7 +131,7 @@ def test_verdict__needs_a_number_that_says_something() -> None:
     )
 
 
-# ---------------------------------------------------------------- findings V1 to V11
+# ---------------------------------------------------------------- cases V1 to V11
 
 
 def _swapped(n: int = 5000) -> cs.ArraySource:

@@ -44,7 +44,7 @@ def _box(result: Any) -> tuple[float, float, float, float]:
 @pytest.mark.parametrize(
     "log_odds",
     [
-        np.random.default_rng(3).normal(-5, 1.2, 4000),  # V5 of findings.md: rare events
+        np.random.default_rng(3).normal(-5, 1.2, 4000),  # V5: rare events
         np.random.default_rng(4).normal(4, 0.7, 4000),  # almost certain ones
         np.random.default_rng(5).normal(0, 0.2, 4000),
         np.random.default_rng(6).normal(-0.5, 0.4, 4000),
@@ -150,7 +150,7 @@ def test_axes__quantile_levels_are_linear() -> None:
     source = cs.from_arrays(predictions=forecasts, labels=outcomes, forecast="normal")
     ax = plot_reliability(cs.reliability(source), axes="logit")
     assert ax.get_xscale() == "linear"
-    # the legend describes a point, which is no interval (section L of findings.md)
+    # the legend describes a point, which is no interval
     assert "share of outcomes with its 95\u00a0% interval" in map(unbroken, legend_entries(ax))
 
 
@@ -195,7 +195,6 @@ def _texts(figure: Any) -> list[str]:
 
 
 def test_picture__says_nothing_twice_and_breaks_no_number() -> None:
-    # section L of findings.md
     result = cs.reliability(_rare(2000))
     figure = plot_result(result)
     texts = _texts(figure)

@@ -176,7 +176,7 @@ return [...document.querySelectorAll(".scroll")].filter(
 
 @pytest.mark.parametrize("name", ["night", "commands"])
 def test_report__tables_are_not_cut(browser: Any, pages: dict[str, str], name: str) -> None:
-    """Tables fit the page on a desktop and on a phone (section L of findings.md)."""
+    """Tables fit the page on a desktop and on a phone."""
     for width in (400, 1280):
         visit(browser, pages[name], width)
         cut = browser.execute_script(CUT)

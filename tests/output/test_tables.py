@@ -287,7 +287,7 @@ def test_results__without_a_document_are_named():
         cs.as_text(cs.plan(_data(), ["ece"]))
 
 
-# ------------------------------------------------ 80 columns (section L of findings.md)
+# ------------------------------------------------ 80 columns
 
 
 def _rare() -> Any:
