@@ -65,10 +65,6 @@ class JudgedNumbers:
         """Numbers that chance does not explain, though many were looked at."""
         return [one for one in self.evidence if self.adjusted(one) <= self.alpha]
 
-    def numbered(self, name: str) -> Indication | None:
-        """Evidence of an estimator on all rows."""
-        return next((one for one in self.overall if one.name == name), None)
-
     @property
     def directed(self) -> Indication | None:
         """Evidence of the gap, or of the coverage of forecasts."""

@@ -262,7 +262,7 @@ def ingest(
             with reporting(progress, "ingesting", "rows") as report:
                 before = _copied(store, layouts, rules, meaning, report, total)
         except (InvalidDataError, OptionError) as error:
-            # repeated with better files or settings, this call starts anew and tells the true cause
+            # nothing stays behind, so that a repeated call has no interrupted ingest to report
             if not _unreachable(error, inputs):
                 with suppress(StoreError):
                     store.remove_unfinished()
