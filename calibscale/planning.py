@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import width
-from calibscale.engine.merge_tree import run_length
+from calibscale.engine.merge_tree import arity_of, run_length, tree_levels
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.nulls import DrawnLabels, replicates_of
@@ -109,12 +109,12 @@ def _pass(run: Run, rows: int, workers: int) -> tuple[Cost, ClusterCost, Scan]:
     busy = min(workers, task.blocks)
     length = run_length(task, workers)
     tasks = -(-task.blocks // length)
-    depth = (task.blocks - 1).bit_length()
+    depth = tree_levels(task.blocks, arity_of(task))
     state_bytes = task.state_bytes
     linear = Cost(
         "one pass", ", ".join(e.name for e in run.fitting if not e.pairwise) or "validation", 0,
         block * -(-task.blocks // busy),
-        busy * (task.block_bytes + state_bytes) + task.blocks.bit_length() * state_bytes,
+        busy * (task.block_bytes + state_bytes) + (depth + 1) * state_bytes,
         rows * data.row_bytes,
     )  # fmt: skip
     cluster = ClusterCost(
@@ -124,7 +124,7 @@ def _pass(run: Run, rows: int, workers: int) -> tuple[Cost, ClusterCost, Scan]:
         task_bytes=sent[1],
         state_bytes=sent[0],
         bytes_moved=tasks * sum(sent),
-        worker_memory=task.block_bytes + length.bit_length() * state_bytes,
+        worker_memory=task.block_bytes + (tree_levels(length, arity_of(task)) + 1) * state_bytes,
         client_memory=(2 * workers + depth) * state_bytes,
         worker_seconds=-(-tasks // busy) * length * (block + merge),
         client_seconds=tasks * merge,
@@ -150,9 +150,10 @@ def _draws(
     share = n_replicates / min(n_replicates, _FEW)
     seconds *= share * task.block_rows / max(1, min(task.block_rows, task.source.rows))
     names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
+    alive = min(workers, task.blocks) + tree_levels(task.blocks, arity_of(task)) + 1
     return Cost(
         f"{n_replicates:,} draws", names, 0, seconds * -(-task.blocks // min(workers, task.blocks)),
-        int(share * few.state_bytes) * (min(workers, task.blocks) + task.blocks.bit_length()), 0,
+        int(share * few.state_bytes) * alive, 0,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from calibscale.data.invalid_rows import CLUSTER_OF
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.engine.dask_backend import PACKAGES, installed
+from calibscale.engine.merge_tree import tree_levels
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
@@ -27,7 +28,7 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate, ImpossibleRows
 from calibscale.results.evaluation_results import Clusters
-from calibscale.statistics import PassResult, Statistic, scan, scan_of
+from calibscale.statistics import PassResult, Scan, Statistic, scan, scan_of
 from calibscale.statistics.cluster_sums import ClusterSums, described
 
 P = ParamSpec("P")
@@ -193,6 +194,11 @@ class Session:
     def blocks(self) -> int:
         """Number of blocks of a pass."""
         return -(-self.source.rows // self.block_rows)
+
+    @property
+    def states_alive(self) -> int:
+        """Number of states that a pass with one worker has in memory at a time."""
+        return tree_levels(self.blocks, Scan.arity) + 3
 
     def scan(
         self, statistics: Iterable[Statistic], *, group_by: str | None = None,

@@ -352,10 +352,8 @@ def drawn_batches(
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
     max_replicates, limit = _STATE_BYTES // size, session.execution.limit
     if limit is not None:
-        alive = session.blocks.bit_length() + 3  # states of one worker at a time
-        max_replicates = min(
-            max_replicates, (limit - engine.resident_bytes()) // (4 * alive * size)
-        )
+        each = 4 * session.states_alive * size
+        max_replicates = min(max_replicates, (limit - engine.resident_bytes()) // each)
     step = max(2, max_replicates // 2 * 2)
     for first in range(0, n_replicates, step):
         part = Replicates(statistic, null, first, min(n_replicates, first + step))

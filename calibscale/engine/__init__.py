@@ -22,9 +22,11 @@ from calibscale.engine.merge_tree import (
     Progress,
     Runs,
     Task,
+    arity_of,
     merged,
     one_thread,
     parts_on_threads,
+    tree_levels,
 )
 from calibscale.errors import OptionError, require
 from calibscale.formatting.progress import reporting
@@ -207,7 +209,7 @@ def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "")
     workers = min(workers, task.blocks)
     if limit is None:
         return workers
-    each, depth = task.block_bytes + task.state_bytes, task.blocks.bit_length() + 1
+    each, depth = task.block_bytes + task.state_bytes, tree_levels(task.blocks, arity_of(task)) + 2
     used = resident_bytes()
     peak = used + each + depth * task.state_bytes  # with one worker
     if peak <= limit:

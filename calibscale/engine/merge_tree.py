@@ -116,7 +116,7 @@ def digest(*arrays: NDArray[Any]) -> str:
 
 Progress = Callable[[int, int], None]  # (blocks done, blocks in all)
 
-LONGEST_RUN = 128  # blocks in a run of a remote worker, as its state costs a transfer
+LONGEST_RUN = 256  # blocks in a run of a remote worker, as its state costs a transfer
 
 
 class Task(Protocol):
@@ -290,56 +290,72 @@ def run_blocks(task: Task, first: int, last: int) -> Any:
 
 
 def run_length(task: Task, workers: int) -> int:
-    """Number of blocks in a run of a remote worker: a power of two, 12 runs per worker.
+    """Number of blocks in a run of a remote worker: a power of the arity, 12 runs per worker.
 
     It is 1 for long blocks, and for those that are read in order.
     """
     length = 1
     longest = 1 if hasattr(task, "threaded") or getattr(task, "in_order", False) else LONGEST_RUN
-    while length < longest and task.blocks // (2 * length) >= 12 * workers:
-        length *= 2
+    arity = arity_of(task)
+    while arity * length <= longest and task.blocks // (arity * length) >= 12 * workers:
+        length *= arity
     return length
+
+
+def arity_of(task: Task) -> int:
+    """Number of neighbours that the merge tree of a task joins at a node, 2 by default."""
+    return getattr(task, "arity", 2)
+
+
+def tree_levels(blocks: int, arity: int) -> int:
+    """Number of levels of a merge tree, in each of which a state waits."""
+    levels = 0
+    while blocks > 1:
+        levels, blocks = levels + 1, -(-blocks // arity)
+    return levels
+
+
+@dataclass
+class _Node:
+    """Children of a node of the tree: those merged, from the first on, and those that wait."""
+
+    merged: int = 0
+    state: Any = None  # of the merged children; None while a thread merges
+    busy: bool = False
+    early: dict[int, Any] = field(default_factory=dict)  # states by number of the child
 
 
 class Tree:
     """Merge tree of the states of runs, which may arrive in any order and from several threads.
 
-    With a checkpoint, each run is one block, as in a `PairTask`.
+    A node merges its children from the first to the last, so that the order of the additions
+    depends on the number of runs alone, and one state waits in each level while runs end in order.
+    With a checkpoint, each run is one block, as in a `PairTask`, and the tree is binary.
     """
 
     def __init__(self, task: Any, runs: int, checkpoint: Checkpoint | None = None) -> None:
         self._task = task
+        self._arity = arity_of(task)
         self._runs = runs
-        self._waiting: dict[tuple[int, int], Any] = {}
+        self._nodes: dict[tuple[int, int], _Node] = {}  # by level and index of the first child
+        self._root: tuple[int, Any] | None = None  # its level, and the state of all runs
         self._lock = threading.Lock()
         self._checkpoint = checkpoint
         if checkpoint is not None:
-            for node, arrays in checkpoint.load().items():
-                self._waiting[node] = task.unpack(arrays)
+            for (level, index), arrays in checkpoint.load().items():
+                self._place(level, index, task.unpack(arrays))
 
     def todo(self) -> list[int]:
         """Runs that are not in the tree yet."""
         done: set[int] = set()
-        for level, index in self._waiting:
-            done.update(range(index << level, min((index + 1) << level, self._runs)))
+        for level, index in self._finished():
+            length = self._arity**level
+            done.update(range(index * length, min((index + 1) * length, self._runs)))
         return [run for run in range(self._runs) if run not in done]
 
     def add(self, run: int, state: Any) -> None:
         """Add the state of a run, and merge it with its neighbours."""
-        level = 0
-        while (1 << level) < self._runs:
-            sibling = run ^ 1
-            if (sibling << level) < self._runs:  # else the last node has no sibling
-                with self._lock:
-                    other = self._waiting.pop((level, sibling), None)
-                    if other is None:
-                        self._waiting[level, run] = self._parked(state)
-                        break
-                other, merge = self._resumed(other), self._task.merge
-                state = merge(other, state) if sibling < run else merge(state, other)
-            level, run = level + 1, run >> 1
-        else:
-            self._waiting[level, run] = state
+        self._place(0, run, state)
         if self._checkpoint is not None and self._checkpoint.due():
             self.save()
 
@@ -347,12 +363,56 @@ class Tree:
         """Write the tree to the checkpoint, if there is one."""
         if self._checkpoint is None:
             return
-        self._checkpoint.save({n: self._task.pack(state) for n, state in self._waiting.items()})
+        self._checkpoint.save({n: self._task.pack(state) for n, state in self._finished().items()})
 
     def result(self) -> Any:
         """The state of all blocks."""
-        (state,) = self._waiting.values()
-        return self._resumed(state)
+        assert self._root is not None
+        return self._root[1]
+
+    def _place(self, level: int, index: int, state: Any) -> None:
+        """Merge the state of a node, and of each node that it completes, with their neighbours."""
+        width = -(-self._runs // self._arity**level)  # nodes of the level
+        while width > 1:
+            child = index % self._arity
+            siblings = min(self._arity, width - (index - child))
+            if siblings > 1:
+                state = self._merged(level, index - child, child, siblings, state)
+            if state is None:
+                return
+            level, index, width = level + 1, index // self._arity, -(-width // self._arity)
+        self._root = level, state
+
+    def _merged(self, level: int, first: int, child: int, siblings: int, state: Any) -> Any:
+        """State of all siblings, or None if one of them is not there yet, and the state waits."""
+        merge = self._task.merge
+        with self._lock:
+            node = self._nodes.setdefault((level, first), _Node())
+            if node.busy or child != node.merged:
+                node.early[child] = self._parked(state)
+                return None
+            left, node.state, node.busy = node.state, None, True
+        if child > 0:
+            state = merge(self._resumed(left), state)
+        for number in range(child + 1, siblings):
+            with self._lock:
+                right = node.early.pop(number, None)
+                if right is None:
+                    node.merged, node.state, node.busy = number, self._parked(state), False
+                    return None
+            state = merge(state, self._resumed(right))
+        with self._lock:
+            del self._nodes[level, first]
+        return state
+
+    def _finished(self) -> dict[tuple[int, int], Any]:
+        """States that wait, by level and index, of a binary tree."""
+        states = {} if self._root is None else {(self._root[0], 0): self._root[1]}
+        for (level, first), node in self._nodes.items():
+            if node.merged:
+                states[level, first] = node.state
+            states |= {(level, first + child): state for child, state in node.early.items()}
+        return states
 
     def _parked(self, state: Any) -> Any:
         """State while it waits: a task with `parked` and `resumed` needs less memory for it."""

@@ -246,7 +246,7 @@ def _pooled(null: Null, run: Run) -> Null:
 TIE = 1e-9  # relative difference below which two values are tied
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 
-_STATE_BYTES = 2**26  # for the replicates of one statistic in one pass
+_STATE_BYTES = 3 * 2**23  # 25 MB, for the replicates of one statistic in one pass
 _MAX_BATCH = 256  # replicates of one pass
 
 
@@ -432,8 +432,8 @@ def batch_of(run: Run) -> int:
     max_count = _STATE_BYTES // max(sizes, default=1)
     limit = run.execution.limit
     if limit is not None and sizes:
-        alive = run.blocks.bit_length() + 3  # states of one worker at a time
-        max_count = min(max_count, (limit - engine.resident_bytes()) // (2 * alive * sum(sizes)))
+        each = 2 * run.states_alive * sum(sizes)
+        max_count = min(max_count, (limit - engine.resident_bytes()) // each)
     return max(2, min(_MAX_BATCH, max_count) // 2 * 2)
 
 

@@ -245,6 +245,8 @@ class Scan:
     blocks: int
     split: Split | None = None
     groups: int = 1
+    # a flat tree: with large states, such as those of replicates, the waiting ones are the memory
+    arity: ClassVar[int] = 16
 
     @cached_property
     def state_bytes(self) -> int:

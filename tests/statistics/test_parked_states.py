@@ -58,7 +58,7 @@ def bytes_of(state):
 
 
 def test_tree__waiting_states_of_a_pass_have_no_empty_cells():
-    """Three of seven blocks wait; the sums over cells of 100 classes have 4 MB each."""
+    """The sums of seven blocks wait; those over cells of 100 classes have 4 MB each."""
     rng, rows = np.random.default_rng(0), 7 * 256
     logits = rng.normal(size=(rows, 100)).astype(np.float16)
     labels = rng.integers(0, 100, rows)
@@ -68,9 +68,10 @@ def test_tree__waiting_states_of_a_pass_have_no_empty_cells():
     tree = Tree(task, task.blocks)
     for block in range(7):
         tree.add(block, task.state(block))
-    assert len(tree._waiting) == 3
-    assert 3 * bytes_of(task.state(0)) > 36e6
-    assert bytes_of(tuple(tree._waiting.values())) < 6e6
+    waiting = [node.state for node in tree._nodes.values()]
+    assert len(waiting) == 1
+    assert bytes_of(task.state(0)) > 12e6
+    assert bytes_of(tuple(waiting)) < 6e6
     tree.add(7, task.state(6))
     total = tree.result().groups[None][0]
     weight = sum(task.state(block).groups[None][0].weight for block in (*range(7), 6))
