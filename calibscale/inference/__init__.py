@@ -14,6 +14,7 @@ from calibscale import engine
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.inference.default_tests import default_tests
 from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import (
     CERTAIN,
@@ -121,9 +122,9 @@ def calibration_test(
     check_negligible(negligible)
     started = time.perf_counter()
     with Session.open(source, **options) as session:
-        default = "jkce" if session.source.forecast is None else "kce"
         soft = session.rules.soft
-        estimators = listed(default if statistics is None else statistics)
+        default = default_tests(session) if statistics is None else statistics
+        estimators = listed(default)
         session = session.by_cluster(cluster)
         clusters = session.rules.cluster is not None
         independent = "wild" if soft else "labels"
@@ -330,6 +331,7 @@ class MonteCarloTest:
             critical_value=self.critical,
             parameters=self.estimate.parameters,
             reason=self.estimate.reason,
+            details=self.estimate.details if self.estimate.value is not None else {},
         )
 
 

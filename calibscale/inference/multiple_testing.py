@@ -143,7 +143,10 @@ def _surprise(z: Floats) -> Floats:
 def joint_p_values(values: Sequence[float | None], drawn: Sequence[Floats]) -> list[float | None]:
     """p-values of tests that share their draws, adjusted for each other; None without draws.
 
-    Statistics are standardised by the mean and deviation of their draws, see `StepDown`.
+    Each statistic is replaced by −log of its p-value by the gamma distribution that has the mean,
+    variance and skewness of the value and its draws, so that statistics of any scale and tail are
+    comparable; see `StepDown`.  The value and its draws are treated alike, so that the p-value of
+    the most extreme statistic is exact if they are exchangeable.
 
     Parameters
     ----------
@@ -168,12 +171,9 @@ def joint_p_values(values: Sequence[float | None], drawn: Sequence[Floats]) -> l
     adjusted: list[float | None] = [None] * len(values)
     if not shared:
         return adjusted
-    replicates = np.array([drawn[i] for i in shared])
-    centre, scale = replicates.mean(1), replicates.std(1)
-    scale[scale == 0] = 1.0
-    observed = np.array([values[i] for i in shared], np.float64)
-    family = StepDown((centre - observed) / scale)
-    family.add(((centre[:, None] - replicates) / scale[:, None]).T)
+    scores = _surprise(_standardised(np.array([[values[i], *drawn[i]] for i in shared])))
+    family = StepDown(-scores[:, 0])
+    family.add(-scores[:, 1:].T)
     for i, p in zip(shared, family.adjusted.tolist(), strict=True):
         adjusted[i] = p
     return adjusted

@@ -58,6 +58,8 @@ class TestResult(Declared):
         Rows with a prediction of exactly 0 or 1, whose drawn label is always the same.
     stopped : bool
         Whether the test stopped early.
+    details : dict
+        What the statistic says about the error, such as the interval of a `ResidualScan`.
     critical_value : float or None
         Value that must be exceeded for a p-value of at most 5 %; None if the replicates are too few
         or the test stopped early.
@@ -89,6 +91,7 @@ class TestResult(Declared):
     critical_value: float | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     reason: Omitted[str | None] = None
+    details: Omitted[dict[str, Any]] = field(default_factory=dict)
 
     @property
     def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:

@@ -144,6 +144,14 @@ class Replicates(Statistic):
         """δ* of a scalar notion (B, c)."""
         return self.null.scalars(notion, rows, p, delta, self.first, self.last)
 
+    def events(self, chunk: Chunk, notion: str) -> Floats:
+        """δ* of a scalar notion (B, c), from the drawn labels that all statistics share."""
+        p, _, delta, _ = chunk.event(notion)
+        if not self.draws_labels(chunk):
+            return self.scalars(notion, chunk.units, p, delta)
+        predicted = 1 if notion == "positive" else chunk.top
+        return p - (self.labels(chunk) == predicted)
+
     def some_scalars(
         self, notion: str, rows: Ints, p: Floats, delta: Floats, most: int
     ) -> Iterator[tuple[slice, Floats]]:

@@ -47,8 +47,8 @@ class _Counts(Statistic):
         return state
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
-        p, _, delta, _ = chunk.event(self.notion)
-        drawn = replicates.scalars(self.notion, chunk.units, p, delta)
+        p = chunk.event(self.notion).p
+        drawn = replicates.events(chunk, self.notion)
         kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:

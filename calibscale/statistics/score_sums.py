@@ -256,8 +256,8 @@ class SquaredResiduals(Statistic):
         (out,) = sums
         w2 = weights_of(chunk) ** 2
         if self.bins.notion != "class_wise":
-            p, _, delta, _ = chunk.event(self.bins.notion)
-            drawn = replicates.scalars(self.bins.notion, chunk.units, p, delta)
+            p = chunk.event(self.bins.notion).p
+            drawn = replicates.events(chunk, self.bins.notion)
             kernel_draws.add_bins(drawn * drawn * w2, self.bins.numbers(p), out)
             return
         numbers = [self.bins.numbers(p) for p, _, _ in _columns(self.bins, chunk)]

@@ -1,0 +1,401 @@
+"""Test statistics from the residuals of cells of the score, each strong against one kind of error.
+
+`calibscale.inference.calibration_test` computes them by default.  All follow from the sums of a few
+dozen cells, so that the replicates of all of them come from one set of draws.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.polynomial.legendre import legvander
+from scipy.special import expit, logit
+
+from calibscale.data import Floats, problems
+from calibscale.estimators.base import Estimator
+from calibscale.kernel_sums import DataProfile
+from calibscale.limits.excess import ratio
+from calibscale.results import Estimate
+from calibscale.statistics import Statistic
+from calibscale.statistics.bins import BinCounts, BinState
+
+_CELLS = 64  # of equal information: an error in a tenth of it lies in six
+_LOGITS = np.arange(-8.0, 9.0)  # further edges, for the tails that a sample of rows misses
+_LEAST = 2.0**-53  # distance to 0 and 1 at which the logits of predictions end
+_ORDER = 12  # largest degree of the polynomials of the smooth test: waves of six periods
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # of scanned intervals, in cells
+
+
+class Cells(NamedTuple):
+    """Cells of J problems: mean prediction, Σw, and variance of Σwδ at calibration, (J, C) each."""
+
+    p: Floats
+    weight: Floats
+    variance: Floats
+
+    @property
+    def information(self) -> Floats:
+        """Variance of Σwδ over all cells of a problem (J, 1)."""
+        return self.variance.sum(axis=1, keepdims=True)
+
+    @property
+    def logits(self) -> Floats:
+        """Logits of the mean predictions (J, C)."""
+        return logit(np.clip(self.p, _LEAST, 1.0 - _LEAST))
+
+    @property
+    def place(self) -> Floats:
+        """Share of the information below the middle of each cell (J, C)."""
+        below = np.cumsum(self.variance, axis=1) - 0.5 * self.variance
+        return ratio(below, np.broadcast_to(self.information, below.shape))
+
+
+@dataclass(frozen=True)
+class ResidualTest(Estimator):
+    """Base class of test statistics that are functions of the residuals Σwδ of cells.
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive", "class_wise"}, optional
+        Predictions whose residuals are tested.  Default: ``positive`` for two classes, else
+        ``top_label``; ``class_wise`` tests the predictions of every class.
+    """
+
+    notion: str | None = None
+    edges: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
+    testable: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
+    notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
+    no_interval: ClassVar[str | None] = (
+        "a test statistic is in units of its noise; calibration_test gives its p-value"
+    )
+
+    def bind(self, setup: DataProfile) -> Self:
+        notion = self.notion_for(setup.classes)
+        problems(notion, setup.classes)
+        return replace(self, notion=notion, edges=cell_edges(setup, notion))
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (BinCounts(self.judged, self.edges),)
+
+    def finalize(self, *states: Any) -> Estimate:
+        (state,) = states
+        cells, residuals = cells_of(state)
+        n = rows_of(state)
+        if not cells.weight.any():
+            return self.unknown()
+        if not cells.variance.any():
+            reason = "all predictions are 0 or 1, whose drawn labels do not vary"
+            return Estimate(self.name, self.judged, None, n=n, reason=reason)
+        value = float(self.sizes(cells, residuals[None])[0])
+        details = self.finding(cells, residuals)
+        return Estimate(self.name, self.judged, value, n=n, details=details)
+
+    def bare(self, *states: Any) -> Estimate:
+        return self.finalize(*states)
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        cells, _ = cells_of(states[0])
+        assert sums[0] is not None
+        drawn = sums[0][0]
+        return self.sizes(cells, drawn.reshape(len(drawn), *cells.p.shape)).tolist()
+
+    @abstractmethod
+    def sizes(self, cells: Cells, residuals: Floats) -> Floats:
+        """Value for each of B sets of residuals Σw(p − event) of the cells (B, J, C)."""
+
+    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        """What the residuals (J, C) say about the error, for the details of an estimate."""
+        return {}
+
+
+def cells_of(state: BinState) -> tuple[Cells, Floats]:
+    """Cells (J, C) and their residuals (J, C), from sums by bins."""
+    by_sum = np.moveaxis(state.sums, -1, 0) if state.sums.ndim == 3 else state.sums[:, None, :]
+    _, weight, weight2, predicted, residuals = by_sum
+    p = np.clip(ratio(predicted, weight), 0.0, 1.0)
+    return Cells(p, weight, weight2 * p * (1.0 - p)), residuals
+
+
+def rows_of(state: BinState) -> int:
+    """Number of rows."""
+    counts = state.sums[0, :, 0] if state.sums.ndim == 3 else state.sums[0]
+    return int(counts.sum())
+
+
+def cell_edges(setup: DataProfile, notion: str) -> tuple[float, ...]:
+    """Edges of cells of about equal information Σp(1 − p), and some edges in the tails.
+
+    They depend on a sample of predictions, not on labels.
+    """
+    points = setup.sample("canonical" if notion == "class_wise" else notion).points
+    p = np.sort(points.ravel())
+    information = np.cumsum(p * (1.0 - p))
+    inner = expit(_LOGITS)
+    if len(p) and information[-1] > 0:
+        steps = np.arange(1, _CELLS) / _CELLS * information[-1]
+        inner = np.append(inner, p[np.searchsorted(information, steps)])
+    inner = np.unique(inner[(inner > 0.0) & (inner < 1.0)])
+    return (0.0, *inner.tolist(), 1.0)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+@dataclass(frozen=True)
+class MeanScore(ResidualTest):
+    """Calibration in the large: squared score of the intercept, (Σwδ)²/Σw²p(1 − p).
+
+    It is a squared z score, χ² with one degree of freedom for a calibrated model and many rows; of
+    ``class_wise`` predictions the sum over classes.  It sees predictions that are too high or too
+    low on average.  Other parameters: see `CoxScore`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 1, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["mean_score"])["mean_score"].value, 2)
+    48.65
+    """
+
+    name: ClassVar[str] = "mean_score"
+
+    def sizes(self, cells: Cells, residuals: Floats) -> Floats:
+        return _mean(cells, residuals).sum(axis=1)
+
+    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        return _gaps(cells, residuals, _mean(cells, residuals[None])[0])
+
+
+@dataclass(frozen=True)
+class CoxScore(ResidualTest):
+    """Score test of Cox's recalibration logit P(event) = a + b·logit p, of a = 0 and b = 1.
+
+    χ² with two degrees of freedom for a calibrated model and many rows; of ``class_wise``
+    predictions the sum over classes.  It sees predictions that are too extreme, too moderate, too
+    high or too low, without a fit.  `details` has the slope b by one step of Fisher's scoring.
+    [Cox 1958]
+
+    Parameters
+    ----------
+    notion : {"top_label", "positive", "class_wise"}, optional
+        Predictions that are tested.  Default: ``positive`` for two classes, else ``top_label``;
+        ``class_wise`` tests the predictions of every class.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.1, 0.9] * 50, labels=[0, 1, 1, 1] * 25, binary=True)
+    >>> cs.calibration_test(data, ["cox_score"], n_replicates=99)["cox_score"].p_value
+    0.01
+    """
+
+    name: ClassVar[str] = "cox_score"
+
+    def sizes(self, cells: Cells, residuals: Floats) -> Floats:
+        return (_mean(cells, residuals) + _slope(cells, residuals)).sum(axis=1)
+
+    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        parts = _mean(cells, residuals[None])[0] + _slope(cells, residuals[None])[0]
+        found = _gaps(cells, residuals, parts)
+        if len(cells.p) == 1:
+            around = _around_mean(cells)
+            information = (cells.weight * cells.p * (1.0 - cells.p) * around**2).sum()
+            if information > 0:
+                found["slope"] = float(1.0 - (residuals * around).sum() / information)
+        return found
+
+
+@dataclass(frozen=True)
+class SpreadScore(ResidualTest):
+    """Square of Spiegelhalter's z by cells: (Σwδ(1 − 2p))²/Σw²(1 − 2p)²p(1 − p).
+
+    χ² with one degree of freedom for a calibrated model and many rows; of ``class_wise``
+    predictions the sum over classes.  It sees Brier scores that are worse or better than those of
+    calibrated predictions.  [Spiegelhalter 1986]  Other parameters: see `CoxScore`.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.1, 0.9] * 50, labels=[0, 1, 1, 1] * 25, binary=True)
+    >>> cs.calibration_test(data, ["spread_score"], n_replicates=99)["spread_score"].p_value
+    0.01
+    """
+
+    name: ClassVar[str] = "spread_score"
+
+    def sizes(self, cells: Cells, residuals: Floats) -> Floats:
+        direction = 1.0 - 2.0 * cells.p
+        return _squared_score(cells, residuals, direction).sum(axis=1)
+
+    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        excess = -(residuals * (1.0 - 2.0 * cells.p)).sum()
+        return {"brier_excess": float(ratio(excess, cells.weight[0].sum()))}
+
+
+@dataclass(frozen=True)
+class TemperatureScore(ResidualTest):
+    """Squared score of a temperature of all classes, (Σw Σ_k δ_k log q_k)².
+
+    In units of its noise if classes were independent.  It sees vectors of probabilities that are
+    too extreme or too moderate, as one temperature would mend.  Other parameters: see `CoxScore`.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale as cs
+    >>> q, y = np.tile([0.8, 0.1, 0.1], (300, 1)), np.arange(300) % 3
+    >>> data = cs.from_arrays(probabilities=q, labels=y)
+    >>> cs.calibration_test(data, "temperature_score", n_replicates=99).results[0].p_value
+    0.01
+    """
+
+    notion: str | None = "class_wise"
+    name: ClassVar[str] = "temperature_score"
+
+    def sizes(self, cells: Cells, residuals: Floats) -> Floats:
+        direction = np.log(np.clip(cells.p, _LEAST, 1.0))
+        total = (residuals * direction).sum(axis=(1, 2))
+        return total**2 / max((cells.variance * direction**2).sum(), _LEAST)
+
+    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        direction = np.log(np.clip(cells.p, _LEAST, 1.0))
+        return {"too_extreme": bool((residuals * direction).sum() > 0)}
+
+
+@dataclass(frozen=True)
+class SmoothTest(ResidualTest):
+    """Neyman's smooth test: squared scores of polynomials of the rank of the prediction, summed.
+
+    The polynomials are Legendre's, to degree 12, of the share of the information Σp(1 − p) below a
+    prediction; of ``class_wise`` predictions the sum over classes.  It sees errors of any shape
+    that is not too narrow, such as waves, steps and tails.  [Neyman 1937]  Other parameters: see
+    `CoxScore`.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale as cs
+    >>> p = np.linspace(0.2, 0.8, 2000)
+    >>> y = np.random.default_rng(0).random(2000) < p + 0.15 * np.sin(20 * p)
+    >>> data = cs.from_arrays(probabilities=p, labels=y.astype(int), binary=True)
+    >>> cs.calibration_test(data, "smooth_test", n_replicates=99).results[0].p_value
+    0.01
+    """
+
+    name: ClassVar[str] = "smooth_test"
+
+    def sizes(self, cells: Cells, residuals: Floats) -> Floats:
+        total = np.zeros(len(residuals))
+        norms = np.sqrt(2.0 * np.arange(_ORDER + 1) + 1.0)
+        for j, place in enumerate(cells.place):
+            if cells.information[j, 0] > 0:
+                polynomials = legvander(2.0 * place - 1.0, _ORDER) * norms
+                scores = residuals[:, j] @ polynomials
+                total += (scores**2).sum(axis=1) / cells.information[j, 0]
+        return total
+
+
+@dataclass(frozen=True)
+class ResidualScan(ResidualTest):
+    """Largest standardised residual of an interval of predictions, of many intervals.
+
+    max |Σwδ|/√(Σw²p(1 − p)) − √(2 log(e/s)) over intervals of cells with the share s of the
+    information, so that narrow intervals, of which there are more, do not dominate; of
+    ``class_wise`` predictions over all classes too.  It sees errors in one place; `details` has the
+    interval.  [Dümbgen & Spokoiny 2001]  Other parameters: see `CoxScore`.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale as cs
+    >>> p = np.linspace(0.01, 0.99, 3000)
+    >>> y = np.random.default_rng(0).random(3000) < p + 0.2 * ((p > 0.4) & (p < 0.5))
+    >>> data = cs.from_arrays(probabilities=p, labels=y.astype(int), binary=True)
+    >>> found = cs.evaluate(data, ["residual_scan"])["residual_scan"].details
+    >>> round(found["low"], 2), round(found["high"], 2)
+    (0.4, 0.5)
+    """
+
+    name: ClassVar[str] = "residual_scan"
+
+    def sizes(self, cells: Cells, residuals: Floats) -> Floats:
+        largest = np.full(len(residuals), -np.inf)
+        for j in range(len(cells.p)):
+            for _, _, scores in _intervals(cells, residuals, j):
+                np.maximum(largest, scores.max(axis=1), out=largest)
+        return np.maximum(largest, -1e3)  # finite where no interval varies
+
+    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        best, found = -np.inf, (0, 0, 1)
+        for j in range(len(cells.p)):
+            for starts, length, scores in _intervals(cells, residuals[None], j):
+                if scores.size and scores.max() > best:
+                    best = float(scores.max())
+                    found = (j, int(starts[scores[0].argmax()]), length)
+        j, start, length = found
+        edges = np.array(self.edges)
+        weight = cells.weight[j, start : start + length].sum()
+        predicted = (cells.weight * cells.p)[j, start : start + length].sum()
+        gap = residuals[j, start : start + length].sum()
+        where = {
+            "low": float(edges[start]),
+            "high": float(edges[start + length]),
+            "predicted": float(ratio(predicted, weight)),
+            "observed": float(ratio(predicted - gap, weight)),
+        }
+        return {**where, "class": j} if len(cells.p) > 1 else where
+
+
+def _intervals(cells: Cells, residuals: Floats, j: int) -> Iterable[tuple[Any, int, Floats]]:
+    """Starts and length of intervals of one problem, and their scores (B, starts)."""
+    count = cells.p.shape[1]
+    information = float(cells.information[j, 0])
+    if information <= 0:
+        return
+    sums = np.pad(np.cumsum(residuals[:, j], axis=1), ((0, 0), (1, 0)))
+    variances = np.pad(np.cumsum(cells.variance[j]), (1, 0))
+    for length in _LENGTHS:
+        if length > count:
+            return
+        starts = np.arange(0, count - length + 1, max(1, length // 4))
+        variance = variances[starts + length] - variances[starts]
+        starts, variance = starts[variance > 0], variance[variance > 0]
+        if len(starts):
+            share = np.minimum(variance / information, 1.0)
+            scores = np.abs(sums[:, starts + length] - sums[:, starts]) / np.sqrt(variance)
+            yield starts, length, scores - np.sqrt(2.0 * np.log(np.e / share))
+
+
+def _squared_score(cells: Cells, residuals: Floats, direction: Floats) -> Floats:
+    """(Σwδg)² of a direction g of cells (J, C), over its variance, (B, J)."""
+    squares = (residuals * direction).sum(axis=2) ** 2
+    variance = (cells.variance * direction**2).sum(axis=1)
+    return ratio(squares, np.broadcast_to(variance, squares.shape))
+
+
+def _mean(cells: Cells, residuals: Floats) -> Floats:
+    """Squared score of the intercept (B, J)."""
+    return _squared_score(cells, residuals, np.ones_like(cells.p))
+
+
+def _around_mean(cells: Cells) -> Floats:
+    """Logits less their mean by information, which the intercept does not see (J, C)."""
+    mean = ratio((cells.variance * cells.logits).sum(axis=1), cells.variance.sum(axis=1))
+    return cells.logits - mean[:, None]
+
+
+def _slope(cells: Cells, residuals: Floats) -> Floats:
+    """Squared score of the slope, beyond the intercept (B, J)."""
+    return _squared_score(cells, residuals, _around_mean(cells))
+
+
+def _gaps(cells: Cells, residuals: Floats, parts: Floats) -> dict[str, Any]:
+    """Mean prediction less the share of events; of several classes that with the largest part."""
+    k = int(parts.argmax())
+    gap = float(ratio(residuals[k].sum(), cells.weight[k].sum()))
+    return {"gap": gap, "class": k} if len(cells.p) > 1 else {"gap": gap}
