@@ -82,6 +82,7 @@ def test(
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
     from calibscale.inference import calibration_test as run
+    from calibscale.inference.default_tests import default_tests
     from calibscale.inference.nulls import NULLS
     from calibscale.inference.verdict import judgement_of_tests
 
@@ -93,9 +94,10 @@ def test(
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
     with open_session(store, options, "testing") as session:
-        default = "jkce" if session.source.forecast is None else "kce"
-        statistics = names or ("klce" if options["covariates"] else default,)
-        tested = estimators(statistics, options)
+        if names or options["covariates"]:
+            tested = estimators(names or ("klce",), options)
+        else:
+            tested = default_tests(session)
         if drawn_from.draws:
             centred = drawn_from.centred and any(each.centred_null for each in tested)
             shared.check_level(alpha, n_replicates, 0 if centred else 1)

@@ -203,8 +203,9 @@ class CoxScore(ResidualTest):
         return (_mean(cells, residuals) + _slope(cells, residuals)).sum(axis=1)
 
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
-        parts = _mean(cells, residuals[None])[0] + _slope(cells, residuals[None])[0]
-        found = _gaps(cells, residuals, parts)
+        of_mean, of_slope = _mean(cells, residuals[None])[0], _slope(cells, residuals[None])[0]
+        found = _gaps(cells, residuals, of_mean + of_slope)
+        found["by_mean"] = bool(of_mean.sum() > of_slope.sum())
         if len(cells.p) == 1:
             around = _around_mean(cells)
             information = (cells.weight * cells.p * (1.0 - cells.p) * around**2).sum()
@@ -275,8 +276,8 @@ class SmoothTest(ResidualTest):
 
     The polynomials are Legendre's, to degree 12, of the share of the information Σp(1 − p) below a
     prediction; of ``class_wise`` predictions the sum over classes.  It sees errors of any shape
-    that is not too narrow, such as waves, steps and tails.  [Neyman 1937]  Other parameters: see
-    `CoxScore`.
+    that is not too narrow, such as waves, steps and tails.  [Neyman 1937]  `details`
+    has the degree with the largest score.  Other parameters: see `CoxScore`.
 
     Examples
     --------
@@ -291,14 +292,21 @@ class SmoothTest(ResidualTest):
     name: ClassVar[str] = "smooth_test"
 
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
-        total = np.zeros(len(residuals))
+        return self._squares(cells, residuals).sum(axis=(1, 2))
+
+    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        squares = self._squares(cells, residuals[None])[0]
+        k = int(squares.sum(axis=1).argmax())
+        found = {"degree": int(squares[k].argmax())}
+        return {**found, "class": k} if len(cells.p) > 1 else found
+
+    @staticmethod
+    def _squares(cells: Cells, residuals: Floats) -> Floats:
+        """Squared score of each polynomial (B, J, degrees)."""
         norms = np.sqrt(2.0 * np.arange(_ORDER + 1) + 1.0)
-        for j, place in enumerate(cells.place):
-            if cells.information[j, 0] > 0:
-                polynomials = legvander(2.0 * place - 1.0, _ORDER) * norms
-                scores = residuals[:, j] @ polynomials
-                total += (scores**2).sum(axis=1) / cells.information[j, 0]
-        return total
+        polynomials = legvander(2.0 * cells.place - 1.0, _ORDER) * norms
+        scores = np.einsum("bjc,jcd->bjd", residuals, polynomials, optimize=True)
+        return scores**2 / np.where(cells.information > 0, cells.information, np.inf)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from calibscale.estimators.vector_bins import CWCE2
 from calibscale.evaluation import by_groups, evaluate
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.inference import calibration_test
+from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import joint_p_values
 from calibscale.inference.resampling import resampling
 from calibscale.inference.verdict import judgement_of_evaluation
@@ -44,8 +45,8 @@ def check(
     squared error without bias in 15 bins, and the kernel calibration error of whole predictions; of
     forecasts the quantile calibration error, Kuiper's distance of PIT values, the kernel
     calibration error, and the coverage of 90 % intervals.  Each has a jackknife interval, where
-    there is one, and the p-value of `calibration_test`; p-values of the verdict are adjusted for
-    the number of tests.
+    there is one, and the p-value of `calibration_test`.  The default statistics of
+    `calibration_test` are tested as well.  p-values of the verdict are adjusted for all tests.
 
     Parameters
     ----------
@@ -84,21 +85,33 @@ def check(
             estimators = _of_classes(session, seed)
             tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
         else:
-            tested = estimators = [QuantileECE(), PITKuiper(), KCE(seed=seed), Coverage()]
+            tested = estimators = [
+                QuantileECE(),
+                PITKuiper(),
+                kernel_error(session, seed),
+                Coverage(),
+            ]
+        kinds = {type(each) for each in tested if isinstance(each, JKCE | KCE)}
+        further = [each for each in default_tests(session) if type(each) not in kinds]
         data, columns = by_groups(session, group_by)
         first = evaluate(
             data, estimators, group_by=columns, interval=intervals, floor=False,
             negligible=negligible,
         )  # fmt: skip
-        tests = calibration_test(session, tested, n_replicates=n_replicates, seed=seed)
+        tests = calibration_test(session, [*tested, *further], n_replicates=n_replicates, seed=seed)
     names = [estimate.estimator for estimate in first.estimates]
+    names += [test.statistic for test in tests.results[len(names) :]]
     values = [test.value if test.p_value is not None else None for test in tests.results]
     joint = joint_p_values(values, [test.null_values for test in tests.results])
     adjusted = dict(zip(names, joint, strict=True))
     judgement = judgement_of_evaluation(
-        first, joint=adjusted, negligible=negligible, alpha=1.0 - confidence_level,
+        first,
+        joint=adjusted,
+        tests=tests.results[len(estimators) :],
+        negligible=negligible,
+        alpha=1.0 - confidence_level,
         least=1.0 / (n_replicates + 1),
-    )  # fmt: skip
+    )
     same = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
     settings = {"n_replicates": n_replicates, "confidence_level": confidence_level, "seed": seed}
     return Check(
@@ -116,4 +129,4 @@ def _of_classes(session: Session, seed: int) -> list[Estimator]:
     estimators = with_equal_mass(session, estimators)
     if 2 < session.source.classes <= _MAX_CLASSES:
         estimators.append(CWCE2())  # the size of errors of classes other than the top label
-    return [*estimators, JKCE(seed=seed)]
+    return [*estimators, kernel_error(session, seed)]

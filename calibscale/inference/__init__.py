@@ -63,7 +63,12 @@ def calibration_test(
         See `evaluate`.
     statistics : Estimator or several, optional
         Calibration errors to test: ECE, MCE, TCE2, TCE2Debiased, TCE2Kumar, CWCE2, SimplexECE,
-        CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE.  Default: JKCE; of forecasts KCE.
+        CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE, or test statistics: MeanScore,
+        CoxScore, SpreadScore, TemperatureScore, SmoothTest, ResidualScan, NormalScores, PITSmooth,
+        PITByForecast.  Default: several that together see errors of any kind, see
+        `calibscale.inference.default_tests`.  The verdict is by their joint p-value, which is exact
+        as all of them have the same draws: the rank of the largest surprise among those of the
+        draws (Westfall and Young; see Schrab et al. 2023 for combinations of tests).
     null : {"labels", "wild", "wild_cluster", "residual", "permute", "hoeffding"} or Null, optional
         Null distribution.  ``labels``, the default: exact (see above).  ``wild_cluster``, the
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calibscale.estimators.base import Estimator
+from calibscale.estimators.pit_tests import NormalScores, PITByForecast, PITSmooth
 from calibscale.estimators.residual_tests import (
     CoxScore,
     MeanScore,
@@ -24,14 +25,15 @@ def default_tests(session: Session) -> list[Estimator]:
 
     Of two classes: the mean, the slope, the Brier score, the shape and single places of the
     predicted probability.  Of more classes: the same of the top label and of every class, a
-    temperature, and the kernel error of whole vectors.  Of soft labels and forecasts: the kernel
+    temperature, and the kernel error of whole vectors.  Of forecasts: the mean, spread and shape of
+    PIT values, their relation to the forecast, and the kernel error.  Of soft labels: the kernel
     error.
     """
     source = session.source
     if source.forecast is not None:
-        return [KCE()]
+        return [NormalScores(), PITSmooth(), PITByForecast(), kernel_error(session)]
     if session.rules.soft:
-        return [JKCE()]
+        return [kernel_error(session)]
     if source.classes == 2:
         return [MeanScore(), CoxScore(), SpreadScore(), SmoothTest(), ResidualScan()]
     tests: list[Estimator] = [CoxScore(), SpreadScore(), SmoothTest(), ResidualScan()]
@@ -44,5 +46,13 @@ def default_tests(session: Session) -> list[Estimator]:
             SmoothTest(by_class),
             ResidualScan(by_class),
         ]
-    few = source.rows * source.classes > _MANY_NUMBERS
-    return [*tests, JKCE(RandomFourier(25) if few else RandomFourier())]
+    return [*tests, kernel_error(session)]
+
+
+def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
+    """Kernel error of whole predictions, of fewer features where replicates would take long."""
+    if session.source.forecast is not None:
+        return KCE(seed=seed)
+    if session.source.rows * session.source.classes > _MANY_NUMBERS:
+        return JKCE(RandomFourier(25), seed=seed)
+    return JKCE(seed=seed)

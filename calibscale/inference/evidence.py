@@ -11,6 +11,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from calibscale.estimators import ESTIMATORS
 from calibscale.formatting import name_of
+from calibscale.inference.multiple_testing import surprise
 from calibscale.results import THIS_N, Estimate, Interval
 from calibscale.results.inference_results import TestResult
 from calibscale.results.verdict_results import ErrorSize
@@ -64,6 +65,9 @@ class Indication:
         Details of the estimate.
     least : bool
         Whether the p-value is the smallest one that so many draws can give.
+    surprise : float
+        −log of the p-value that a gamma distribution fitted to the draws gives, which tells numbers
+        apart whose p-value by draws is the smallest possible one.
     seen : float or None
         Size above which the number exceeds its noise floor, in units of a probability.
     """
@@ -81,6 +85,7 @@ class Indication:
     details: Mapping[str, Any] | None = None
     least: bool = False
     seen: float | None = None
+    surprise: float = 0.0
 
     @property
     def name(self) -> str:
@@ -151,7 +156,7 @@ def evidence_of_tests(
         if test.value is None or test.p_value is None:
             continue
         p_value = test.p_value if adjusted is None else adjusted
-        value, null, details = test.value, 0.0, {}
+        value, null, details = test.value, 0.0, test.details
         if name_of(test.statistic) == "coverage":  # the tested value is the distance
             details = test.parameters
             value, null = float(details["coverage"]), float(details["expected"])
@@ -166,6 +171,7 @@ def evidence_of_tests(
                 joint=adjusted is not None,
                 details=details,
                 least=_least(test),
+                surprise=surprise(test.value, test.null_values),
             )
         )
     return known

@@ -55,6 +55,10 @@ class JudgedNumbers:
         """p-value adjusted for the other numbers."""
         return min(1.0, one.p_value * self.looks(one))
 
+    def strongest(self, one: Indication) -> tuple[float, float]:
+        """Key that is smallest for the strongest evidence; p-values by draws are often equal."""
+        return self.adjusted(one), -one.surprise
+
     def is_limited(self, one: Indication) -> bool:
         """Whether more draws could give a smaller p-value, and this one is not small enough."""
         of_joint = one.joint and self.least is not None and one.p_value <= self.least * (1 + 1e-9)

@@ -140,6 +140,13 @@ def _surprise(z: Floats) -> Floats:
     return np.abs(np.log(p))
 
 
+def surprise(value: float, drawn: Floats) -> float:
+    """−log p of a value by the gamma distribution fitted to it and its draws; 0 without draws."""
+    if not len(drawn):
+        return 0.0
+    return float(_surprise(_standardised(np.array([[value, *drawn]])))[0, 0])
+
+
 def joint_p_values(values: Sequence[float | None], drawn: Sequence[Floats]) -> list[float | None]:
     """p-values of tests that share their draws, adjusted for each other; None without draws.
 

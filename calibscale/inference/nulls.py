@@ -166,11 +166,16 @@ class DrawnLabels(Null):
     ) -> Iterator[Floats]:
         """Outcomes drawn from predictive distributions (c,), replicate by replicate."""
         values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
+        for u in self.uniforms(rows.units, first, last):
+            yield forecast.drawn(values, y, u)
+
+    def uniforms(self, rows: Ints, first: int, last: int) -> Iterator[Floats]:
+        """Uniform numbers (c,) by which outcomes are drawn, replicate by replicate."""
         u = np.empty((2, len(rows)))
         for j in range(first // 2, (last + 1) // 2):
-            kernel_draws.uniform_pairs(np.uint64(self.seed), rows.units, j, u)
+            kernel_draws.uniform_pairs(np.uint64(self.seed), rows, j, u)
             for b in range(max(first, 2 * j), min(last, 2 * j + 2)):
-                yield forecast.drawn(values, y, u[b % 2])
+                yield u[b % 2]
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ def judgement_of_evaluation(
     result: Evaluation,
     *,
     joint: Mapping[str, float | None] | None = None,
+    tests: Sequence[TestResult] = (),
     negligible: float = NEGLIGIBLE,
     alpha: float = ALPHA,
     least: float | None = None,
@@ -65,7 +66,9 @@ def judgement_of_evaluation(
     Parameters
     ----------
     joint : {label: p-value}, optional
-        p-values of tests of the estimates of all rows, adjusted for each other.
+        p-values of tests of the estimates of all rows and of `tests`, adjusted for each other.
+    tests : sequence of TestResult
+        Further tests of all rows.
     negligible : float
         Size in units of a probability, below which an error is small.
     alpha : float
@@ -90,6 +93,8 @@ def judgement_of_evaluation(
     ('miscalibrated', 'confidence_gap', 0.3)
     """
     evidence = evidence_of_estimates(result.estimates, alpha, joint)
+    adjusted = [(joint or {}).get(test.statistic) for test in tests]
+    evidence += evidence_of_tests(tests, alpha, adjusted)
     for one in (result, *result.others):
         for key, estimates in one.groups.items():
             where = group(one.group_by, one_line(str(getattr(key, "name", f"{float(key):.10g}"))))
@@ -188,7 +193,7 @@ def _of_numbers(facts: JudgedNumbers) -> Judgement:
         decided = _deciding(facts, found)
         size, p_value = decided.size, cited_p(facts, decided)
     else:
-        decided = min(beyond or facts.evidence, key=facts.adjusted)
+        decided = min(beyond or facts.evidence, key=facts.strongest)
         size, p_value = None, facts.adjusted(decided)
     if found and _is_small(facts, found):
         state = SMALL
@@ -231,7 +236,7 @@ def _deciding(facts: JudgedNumbers, found: Sequence[Indication]) -> Indication:
         (one for one in overall or found if one.size is not None), key=lambda one: one.rank
     )
     if not sized:
-        return min(overall or found, key=facts.adjusted)
+        return min(overall or found, key=facts.strongest)
     if not overall:
         return max(sized, key=absolute)
     undirected = [one for one in sized if not one.directed]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from calibscale.formatting import joined, name_of, number, one_line, plural, probability, short
 from calibscale.inference.evidence import SCORES, Indication, absolute, largest_crowded
@@ -81,9 +82,90 @@ def _though(facts: JudgedNumbers, decided: Indication) -> str:
 
 def _sized(one: Indication, though: str = "") -> str:
     """“Miscalibrated by 5.1 points (ece, 95 % interval 4.2 to 6.0)”, or with the number itself."""
+    described = described_test(one)
+    if described:
+        return f"Miscalibrated{though}: {described} ({one.label})"
     if one.size is None:
         return f"Miscalibrated{though}: {one.label} is {number(one.value, 3)}{_ends(one)}"
     return f"Miscalibrated by {_points(one.size)}{though} ({_named(one)}{_interval_text(one)})"
+
+
+def described_test(one: Indication) -> str:
+    """What a test statistic says about the error; empty for other numbers."""
+    describe = _DESCRIPTIONS.get(one.name)
+    if describe is None or not one.details:
+        return ""
+    text = describe(one.details)
+    k = one.details.get("class")
+    return text if k is None else f"{text}, most in class {k}"
+
+
+def _of_mean(details: Mapping[str, Any]) -> str:
+    gap = details["gap"]
+    return f"predictions are {100 * abs(gap):.2g} points too {'high' if gap > 0 else 'low'}"
+
+
+def _of_slope(details: Mapping[str, Any]) -> str:
+    slope = details.get("slope")
+    if slope is None or details["by_mean"]:
+        return _of_mean(details)
+    extreme = "extreme" if slope < 1 else "moderate"
+    return f"predictions are too {extreme}, with a slope of {slope:.2g}"
+
+
+def _of_spread(details: Mapping[str, Any]) -> str:
+    excess = details["brier_excess"]
+    side = "above" if excess > 0 else "below"
+    extreme = "extreme" if excess > 0 else "moderate"
+    score = f"a Brier score {abs(excess):.2g} {side} its expectation"
+    return f"predictions are too {extreme}, with {score}"
+
+
+def _of_temperature(details: Mapping[str, Any]) -> str:
+    return f"predictions are too {'extreme' if details['too_extreme'] else 'moderate'}"
+
+
+def _of_scan(details: Mapping[str, Any]) -> str:
+    predicted, observed = _shares(details["predicted"], details["observed"])
+    low, high = details["low"], details["high"]
+    return (
+        f"between {number(low, 3)} and {number(high, 3)} about {predicted} is predicted and "
+        f"{observed} happen"
+    )
+
+
+def _of_shape(details: Mapping[str, Any]) -> str:
+    return "the shape of the calibration curve is wrong"
+
+
+def _of_normal_scores(details: Mapping[str, Any]) -> str:
+    mean, dispersion = details["mean_score"], details["dispersion"]
+    if details["by_mean"]:
+        side = "low" if mean > 0 else "high"
+        return f"forecasts are {abs(mean):.2g} standard deviations too {side}"
+    narrow = "narrow" if dispersion > 1 else "wide"
+    return f"forecasts are too {narrow}, with outcomes {dispersion:.2g} times as far as predicted"
+
+
+def _of_pit(details: Mapping[str, Any]) -> str:
+    return "the forecasts have a wrong shape"
+
+
+def _of_ranks(details: Mapping[str, Any]) -> str:
+    return "the errors depend on the median or the width of the forecast"
+
+
+_DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "mean_score": _of_mean,
+    "cox_score": _of_slope,
+    "spread_score": _of_spread,
+    "temperature_score": _of_temperature,
+    "residual_scan": _of_scan,
+    "smooth_test": _of_shape,
+    "normal_scores": _of_normal_scores,
+    "pit_smooth": _of_pit,
+    "pit_by_forecast": _of_ranks,
+}
 
 
 def _named(one: Indication) -> str:

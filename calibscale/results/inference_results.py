@@ -275,17 +275,19 @@ class Check(Evaluation):
     Attributes
     ----------
     tests : tuple of TestResult
-        Tests of the estimates, in their order; the gap is tested by its size, `ece` with one bin.
+        Tests of the estimates, in their order, and then of further statistics; the gap is tested by
+        its size, `ece` with one bin.
     adjusted_p_values : dict
-        p-values by name of the estimate, adjusted for the number of tests (Westfall and Young).
+        p-values by name of the estimate, or of the test where there is no estimate, adjusted for
+        the number of tests (Westfall and Young).
 
     Examples
     --------
     >>> from calibscale import check, from_arrays
     >>> p = [0.1, 0.3, 0.8, 0.9] * 50
     >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
-    >>> [test.statistic for test in check(source, n_replicates=19).tests]
-    ['ece(bins=1)', 'ece', 'tce2_debiased', 'jkce']
+    >>> [test.statistic for test in check(source, n_replicates=19).tests][:6]
+    ['ece(bins=1)', 'ece', 'tce2_debiased', 'jkce', 'mean_score', 'cox_score']
     """
 
     schema: ClassVar[str] = "calibscale.check/1"

@@ -152,6 +152,10 @@ class Replicates(Statistic):
         predicted = 1 if notion == "positive" else chunk.top
         return p - (self.labels(chunk) == predicted)
 
+    def uniforms(self, chunk: Chunk) -> Iterator[Floats]:
+        """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate."""
+        return self.null.uniforms(chunk.units, self.first, self.last)
+
     def some_scalars(
         self, notion: str, rows: Ints, p: Floats, delta: Floats, most: int
     ) -> Iterator[tuple[slice, Floats]]:

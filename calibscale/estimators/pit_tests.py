@@ -1,0 +1,164 @@
+"""Test statistics from PIT values of forecasts, each strong against one kind of error.
+
+`calibscale.inference.calibration_test` computes them by default.  All follow from one set of sums,
+so that the replicates of all of them come from one set of draws.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from calibscale.data import Floats
+from calibscale.estimators.base import FORECASTS, Estimator
+from calibscale.kernel_sums import DataProfile
+from calibscale.results import Estimate
+from calibscale.statistics import Statistic
+from calibscale.statistics.pit_moments import WAVES, PITMoments, PITMomentState
+
+_QUANTILES = 33  # of the medians and widths of a sample of forecasts
+_BY_RANK = 3  # Hermite polynomials that are related to the rank of the forecast
+
+
+@dataclass(frozen=True)
+class PITTest(Estimator):
+    """Base class of test statistics that are functions of `PITMoments`."""
+
+    medians: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
+    widths: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
+    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    testable: ClassVar[bool] = True
+    by_default: ClassVar[bool] = False
+    notion = "forecast"
+    no_interval: ClassVar[str | None] = (
+        "a test statistic is in units of its noise; calibration_test gives its p-value"
+    )
+
+    def bind(self, setup: DataProfile) -> Self:
+        rows, forecast = setup.sample("canonical"), setup.source.forecast
+        assert forecast is not None
+        if not len(rows):
+            return replace(self, medians=(0.0,), widths=(0.0,))
+        low, high = forecast.interval(rows.parameters[:, :-1], 0.5)
+        levels = np.linspace(0.0, 1.0, _QUANTILES)
+        medians, widths = (np.quantile(x, levels) for x in ((low + high) / 2, high - low))
+        return replace(self, medians=tuple(medians.tolist()), widths=tuple(widths.tolist()))
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (PITMoments(self.medians, self.widths),)
+
+    def finalize(self, *states: Any) -> Estimate:
+        (state,) = states
+        if not state.weight > 0:
+            return self.unknown()
+        value = float(self.sizes(state, state.sums[None])[0])
+        details = self.finding(state)
+        return Estimate(self.name, self.judged, value, n=int(state.n), details=details)
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        assert sums[0] is not None
+        return self.sizes(states[0], sums[0][0]).tolist()
+
+    @abstractmethod
+    def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
+        """Value for each of B sets of sums (B, H, G)."""
+
+    def finding(self, state: PITMomentState) -> dict[str, Any]:
+        """What the sums say about the error, for the details of an estimate."""
+        return {}
+
+
+@dataclass(frozen=True)
+class NormalScores(PITTest):
+    """Squared mean and variance scores of the normal scores z = Φ⁻¹(u) of PIT values u.
+
+    (Σwz)²/Σw² + (Σw(z² − 1))²/2Σw², χ² with two degrees of freedom for calibrated forecasts and
+    many rows.  Of normal forecasts z is the standardised outcome: the statistic sees forecasts that
+    are too high or too low, too narrow or too wide.  `details` has the mean of z, in predicted
+    standard deviations, and the root of the mean of z², 1 if calibrated.  [Berkowitz 2001]
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale as cs
+    >>> y = 1.5 * np.random.default_rng(0).normal(size=400)
+    >>> q = np.tile([0.0, 1.0], (400, 1))
+    >>> data = cs.from_arrays(predictions=q, forecast="normal", labels=y)
+    >>> cs.calibration_test(data, "normal_scores", n_replicates=99).results[0].p_value
+    0.01
+    """
+
+    name: ClassVar[str] = "normal_scores"
+
+    def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
+        return (sums[:, WAVES : WAVES + 2, 0] ** 2).sum(axis=1) / float(state.weight2)
+
+    def finding(self, state: PITMomentState) -> dict[str, Any]:
+        mean, square = state.sums[WAVES : WAVES + 2, 0] / float(state.weight)
+        dispersion = np.sqrt(max(0.0, 1.0 + np.sqrt(2.0) * square))
+        by_mean = bool(abs(mean) > abs(square))
+        return {"mean_score": float(mean), "dispersion": float(dispersion), "by_mean": by_mean}
+
+
+@dataclass(frozen=True)
+class PITSmooth(PITTest):
+    """Neyman's smooth test of the PIT values: squared scores of Legendre polynomials, summed.
+
+    The polynomials have degree 1 to 8, so that the statistic sees any distribution of PIT values
+    that is not uniform, such as a wrong shape.  [Neyman 1937]
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale as cs
+    >>> y = np.random.default_rng(0).exponential(size=400) - 1.0
+    >>> q = np.tile([0.0, 1.0], (400, 1))
+    >>> data = cs.from_arrays(predictions=q, forecast="normal", labels=y)
+    >>> cs.calibration_test(data, "pit_smooth", n_replicates=99).results[0].p_value
+    0.01
+    """
+
+    name: ClassVar[str] = "pit_smooth"
+
+    def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
+        return (sums[:, :WAVES, 0] ** 2).sum(axis=1) / float(state.weight2)
+
+    def finding(self, state: PITMomentState) -> dict[str, Any]:
+        return {"degree": 1 + int(np.abs(state.sums[:WAVES, 0]).argmax())}
+
+
+@dataclass(frozen=True)
+class PITByForecast(PITTest):
+    """Normal scores of PIT values related to the median and the width of the forecast.
+
+    Squared scores of Hermite polynomials of degree 1 to 3 times linear and quadratic functions of
+    the ranks of the forecast's median and width, summed.  The statistic sees errors that cancel
+    between rows, such as a spread that should depend on the forecast.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale as cs
+    >>> m = np.linspace(-1, 1, 600)
+    >>> y = m + np.exp(m) * np.random.default_rng(0).normal(size=600)
+    >>> q = np.column_stack([m, np.full(600, 1.2)])
+    >>> data = cs.from_arrays(predictions=q, forecast="normal", labels=y)
+    >>> cs.calibration_test(data, "pit_by_forecast", n_replicates=99).results[0].p_value
+    0.01
+    """
+
+    name: ClassVar[str] = "pit_by_forecast"
+
+    def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
+        variance = np.diag(state.ranks)[1:]
+        squares = (sums[:, WAVES : WAVES + _BY_RANK, 1:] ** 2).sum(axis=1)
+        scaled = squares / np.where(variance > 0, variance, np.inf)
+        return scaled.sum(axis=1)
+
+    def finding(self, state: PITMomentState) -> dict[str, Any]:
+        parts = np.abs(state.sums[WAVES : WAVES + _BY_RANK, 1:])
+        return {"degree": 1 + int(parts.max(axis=1).argmax())}

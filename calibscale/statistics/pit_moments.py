@@ -1,0 +1,96 @@
+"""Sums of functions of PIT values, over all rows and with the rank of the forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.polynomial.hermite_e import hermevander
+from numpy.polynomial.legendre import legvander
+from scipy.special import ndtri
+
+from calibscale.data import Floats
+from calibscale.statistics import Replicates, Statistic, added, weights_of
+
+WAVES = 8  # Legendre polynomials of PIT values, of degree 1 to 8
+SCORES = 4  # Hermite polynomials of normal scores, of degree 1 to 4
+_RANKS = 2  # Legendre polynomials of the rank of a forecast, of degree 1 and 2
+_HERMITE_NORMS = np.sqrt([1.0, 2.0, 6.0, 24.0])  # √(a!)
+_FARTHEST = 1e-12  # distance of PIT values to 0 and 1 at which normal scores end
+
+
+class PITMomentState(NamedTuple):
+    """Σ1, Σw, Σw², Σw²gg′ (G, G), and Σw h g of functions h of PIT and g of rank (H, G)."""
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    ranks: Floats
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class PITMoments(Statistic):
+    """Sums over rows of h(u)·g(r): each h has mean 0 and variance 1 for uniform u.
+
+    h are Legendre polynomials of the PIT value u, and Hermite polynomials of its normal score; g
+    are 1, and Legendre polynomials of the ranks of the forecast's median and of its width among
+    `medians` and `widths`, quantiles of a sample of forecasts.
+    """
+
+    medians: tuple[float, ...]
+    widths: tuple[float, ...]
+    drawn: ClassVar[tuple[str, ...]] = ("sums",)
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1)
+    columns: ClassVar[int] = 1 + 2 * _RANKS
+
+    def zero(self, classes: int) -> PITMomentState:
+        n, weight, weight2 = (np.zeros(()) for _ in range(3))
+        ranks = np.zeros((self.columns, self.columns))
+        return PITMomentState(n, weight, weight2, ranks, np.zeros((WAVES + SCORES, self.columns)))
+
+    def accumulate(self, state: PITMomentState, chunk: Any) -> PITMomentState:
+        w, g = weights_of(chunk), self._ranks(chunk)
+        weighted = g * w[:, None]
+        sums = functions_of(self._pit(chunk)).T @ weighted
+        return added(state, len(w), w.sum(), w @ w, weighted.T @ weighted, sums)
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
+        (out,) = sums
+        weighted = self._ranks(chunk) * weights_of(chunk)[:, None]
+        if replicates.null.of_labels:
+            for b, u in enumerate(replicates.uniforms(chunk)):
+                out[b] += functions_of(u).T @ weighted
+            return
+        values, ones = functions_of(self._pit(chunk)), np.ones(len(chunk))
+        for b, sign in enumerate(replicates.scalars("forecast", chunk.units, ones, ones)):
+            out[b] += (values * sign[:, None]).T @ weighted
+
+    def _pit(self, chunk: Any) -> Floats:
+        return chunk.forecast.pit(chunk.values, chunk.outcomes, chunk.rows)
+
+    def _ranks(self, chunk: Any) -> Floats:
+        """Functions g of each forecast (c, G)."""
+        low, high = chunk.forecast.interval(chunk.values, 0.5)
+        of_median = _functions_of_rank((low + high) / 2, self.medians)
+        of_width = _functions_of_rank(high - low, self.widths)
+        return np.hstack([np.ones((len(chunk), 1)), of_median, of_width])
+
+
+def _functions_of_rank(x: Floats, quantiles: tuple[float, ...]) -> Floats:
+    """Polynomials of the share of a sample of forecasts below x, half of those at x (c, 2)."""
+    sample = np.array(quantiles)
+    below, upto = np.searchsorted(sample, x, "left"), np.searchsorted(sample, x, "right")
+    rank = (below + upto) / (2.0 * len(sample))
+    polynomials: Floats = legvander(2.0 * rank - 1.0, _RANKS)[:, 1:]
+    return polynomials
+
+
+def functions_of(u: Floats) -> Floats:
+    """Orthonormal functions of uniform numbers (c, H)."""
+    inside = np.clip(u, 0.0, 1.0)
+    waves = legvander(2.0 * inside - 1.0, WAVES)[:, 1:] * np.sqrt(2.0 * np.arange(1, WAVES + 1) + 1)
+    z = ndtri(np.clip(inside, _FARTHEST, 1.0 - _FARTHEST))
+    scores = hermevander(z, SCORES)[:, 1:] / _HERMITE_NORMS
+    return np.hstack([waves, scores])
