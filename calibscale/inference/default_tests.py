@@ -18,6 +18,7 @@ from calibscale.session import Session
 
 _MAX_CLASSES = 100  # of class-wise cells, whose replicates take memory with the number of classes
 _MANY_NUMBERS = 10**6  # probabilities above which the kernel error has fewer features
+_FEW_FEATURES = 16  # replicates take time in proportion
 
 
 def default_tests(session: Session) -> list[Estimator]:
@@ -54,5 +55,5 @@ def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
     if session.source.forecast is not None:
         return KCE(seed=seed)
     if session.source.rows * session.source.classes > _MANY_NUMBERS:
-        return JKCE(RandomFourier(25), seed=seed)
+        return JKCE(RandomFourier(_FEW_FEATURES), seed=seed)
     return JKCE(seed=seed)

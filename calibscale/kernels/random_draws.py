@@ -339,6 +339,20 @@ def move_bins(drawn, labels, bins, weights, out):
 
 
 @kernel
+def move_hits(drawn, hits, predicted, bins, weights, out):
+    """out[b, bin] += w (hit − hit*) for rows whose drawn label hits the prediction, unlike y.
+
+    axes: drawn (B, c) int32; hits (c,), 1 where y is the predicted label; predicted, bins, weights
+    (c,); out (B, bins)
+    """
+    for b in range(drawn.shape[0]):
+        for i in range(bins.size):
+            hit = 1.0 if drawn[b, i] == predicted[i] else 0.0
+            if hit != hits[i]:
+                out[b, bins[i]] += (hits[i] - hit) * weights[i]
+
+
+@kernel
 def add_bins(values, bins, out):
     """out[b, bin] += Σ values over the rows of the bin.
 

@@ -149,8 +149,12 @@ class Replicates(Statistic):
         p, _, delta, _ = chunk.event(notion)
         if not self.draws_labels(chunk):
             return self.scalars(notion, chunk.units, p, delta)
-        predicted = 1 if notion == "positive" else chunk.top
-        return p - (self.labels(chunk) == predicted)
+        return p - (self.labels(chunk) == self.predicted(chunk, notion))
+
+    @staticmethod
+    def predicted(chunk: Chunk, notion: str) -> Ints:
+        """Label that a scalar notion predicts (c,)."""
+        return np.ones(len(chunk), np.int64) if notion == "positive" else chunk.top
 
     def uniforms(self, chunk: Chunk) -> Iterator[Floats]:
         """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate."""

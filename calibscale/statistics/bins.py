@@ -47,9 +47,17 @@ class _Counts(Statistic):
         return state
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
-        p = chunk.event(self.notion).p
-        drawn = replicates.events(chunk, self.notion)
-        kernel_draws.add_bins(drawn * weights_of(chunk), self.numbers(p), sums[0])
+        (out,) = sums
+        p, _, delta, event = chunk.event(self.notion)
+        bins, weights = self.numbers(p), weights_of(chunk)
+        if replicates.draws_labels(chunk):
+            out += np.bincount(bins, weights * delta, out.shape[1])
+            predicted = replicates.predicted(chunk, self.notion)
+            labels = replicates.labels(chunk)
+            kernel_draws.move_hits(labels, event, predicted, bins, weights, out)
+        else:
+            drawn = replicates.scalars(self.notion, chunk.units, p, delta)
+            kernel_draws.add_bins(drawn * weights, bins, out)
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
         sums = np.moveaxis(self._sums(self.zero(classes)), 0, -1)

@@ -83,8 +83,7 @@ def _functions_of_rank(x: Floats, quantiles: tuple[float, ...]) -> Floats:
     sample = np.array(quantiles)
     below, upto = np.searchsorted(sample, x, "left"), np.searchsorted(sample, x, "right")
     rank = (below + upto) / (2.0 * len(sample))
-    polynomials: Floats = legvander(2.0 * rank - 1.0, _RANKS)[:, 1:]
-    return polynomials
+    return np.asarray(legvander(2.0 * rank - 1.0, _RANKS)[:, 1:], np.float64)
 
 
 def functions_of(u: Floats) -> Floats:
