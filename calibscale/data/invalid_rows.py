@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calibscale.data import forecasts, input_hints
 from calibscale.data.row_origins import row_text
 from calibscale.errors import InvalidDataError
-from calibscale.formatting import listed_faults, one_line
+from calibscale.formatting import dropped_text, one_line
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Ints
 
@@ -175,12 +175,21 @@ def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {text}", row)
 
 
-def nothing_left(name: str, dropped: Mapping[str, int]) -> InvalidDataError:
-    """Error of a source whose rows are all invalid."""
-    return InvalidDataError(
-        f"{name}: all {sum(dropped.values()):,} rows are invalid: {listed_faults(dropped)}; "
-        "on_invalid='raise' (--on-invalid raise) shows the first"
+def need_rows(name: str, counts: Any) -> None:
+    """Raise an InvalidDataError if every row of a source was dropped as invalid."""
+    dropped = counts.dropped
+    if not dropped or counts.used or counts.unlabelled:
+        return
+    raise InvalidDataError(
+        f"{name}: no rows are left (n = 0); {dropped_text(dropped)}; {remedy_of_dropped(dropped)}"
     )
+
+
+def remedy_of_dropped(dropped: Mapping[str, int]) -> str:
+    """What to do about the most frequent fault of rows that were dropped."""
+    if max(dropped, key=dropped.__getitem__).endswith(ABOVE_ONE):
+        return "declare percentages with percent=True (--percent)"
+    return "on_invalid='raise' (--on-invalid raise) shows the first"
 
 
 def not_finite(column: str, value: float) -> str:
