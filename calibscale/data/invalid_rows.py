@@ -6,6 +6,7 @@ column and its fault.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -199,6 +200,17 @@ def not_finite(column: str, value: float) -> str:
     return f"{column!r} is {value:g}, not a finite number"
 
 
+def covariate_fault(column: str, value: float) -> str:
+    """What is wrong with a covariate of an error over covariates, and what reads such rows."""
+    text = not_finite(column, value)
+    if not np.isnan(value):
+        return text
+    return (
+        f"{text}, and errors over covariates need all of their values (evaluate with "
+        f"group_by={column!r} (--group-by {shlex.quote(column)}) has a group of such rows)"
+    )
+
+
 def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> str:
     """What is wrong with a row: the column, its value, and what would be accepted."""
     reason = int(status[i])
@@ -215,7 +227,10 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
         assert block.covariates is not None
         if reason == kernel_rows.NO_CLUSTER:
             return f"{name} {MISSING}, and it names the cluster of the row"
-        return not_finite(fault.column, float(block.covariates[i, fault.position]))
+        value = float(block.covariates[i, fault.position])
+        if reason == kernel_rows.BAD_COVARIATE:
+            return covariate_fault(fault.column, value)
+        return not_finite(fault.column, value)
     if reason == kernel_rows.BAD_WEIGHT:
         assert block.weights is not None
         if fault.fault == MISSING:

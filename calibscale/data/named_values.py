@@ -116,7 +116,7 @@ def _columns_of(table: Any, headings: Sequence[Any]) -> list[NDArray[Any]]:
     if not isinstance(table, Mapping):
         return [_plain_column(table[heading]) for heading in headings]
     require(headings, "the dictionary of covariates has no columns")
-    columns = []
+    columns: list[NDArray[Any]] = []
     for heading in headings:
         values = table[heading]
         column = _plain_column(as_numpy(values) if hasattr(values, "__dlpack__") else values)
