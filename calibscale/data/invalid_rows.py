@@ -6,7 +6,6 @@ column and its fault.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -206,8 +205,8 @@ def covariate_fault(column: str, value: float) -> str:
     if not np.isnan(value):
         return text
     return (
-        f"{text}, and errors over covariates need all of their values (evaluate with "
-        f"group_by={column!r} (--group-by {shlex.quote(column)}) has a group of such rows)"
+        f"{text}, and errors over covariates need all of their values (evaluate with group_by= or "
+        "--group-by has a group of such rows)"
     )
 
 

@@ -590,7 +590,7 @@ def test_audit__of_missing_covariates_names_the_remedies():
     )  # fmt: skip
     with pytest.raises(
         InvalidDataError,
-        match=r"row 7 of arrays: 'age' is missing, .*group_by='age' \(--group-by age\) has a .*"
+        match=r"row 7 of arrays: 'age' is missing, .*group_by= or --group-by has a .*"
         r"on_invalid='drop'",
     ):
         audit(source, ["age"], n_replicates=9)
