@@ -15,8 +15,9 @@ from calibscale import engine
 from calibscale.data import RowCounts, Rules
 from calibscale.data.call_hints import need_source
 from calibscale.data.covariates import ColumnSummary, clustered
+from calibscale.data.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.data.derived_sources import Split
-from calibscale.data.invalid_rows import CLUSTER_OF
+from calibscale.data.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.engine.dask_backend import PACKAGES, installed
@@ -126,7 +127,7 @@ class Session:
             See `LogitStore` and `from_arrays`.
         on_invalid : {"raise", "drop"}
             Raise an error at the first invalid row, or drop such rows and count them by column and
-            fault.
+            fault.  It is an error if no row is left.
         tolerance : float, optional
             Allowed deviation of a row's sum from 1, for probabilities, and of a probability from
             0..1, which is then 0 or 1.  Default: 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷, their
@@ -207,13 +208,16 @@ class Session:
         """Run one pass; see `calibscale.statistics.scan`.
 
         A repeated statistic is computed once.  There are states as well for each value of the
-        covariate `group_by`, or for each fold of `split`; `covariates` must be finite.
+        covariate `group_by`, or for each fold of `split`; `covariates` must be finite.  An
+        InvalidDataError is raised if every row was dropped as invalid.
         """
         task = scan_of(
             self.source, tuple(dict.fromkeys(statistics)), self.rules, self.execution.block_rows,
             group_by=group_by, covariates=covariates, split=split,
         )  # fmt: skip
-        return scan(task, self.execution)
+        result = scan(task, self.execution)
+        need_rows(self.source.name, result.counts)
+        return result
 
     @property
     def cluster_sums(self) -> tuple[Statistic, ...]:
@@ -354,7 +358,10 @@ def impossible_rows(counts: RowCounts) -> ImpossibleRows | None:
     """Rows of a pass whose label has the predicted probability 0; None if there are none."""
     if counts.first_impossible is None:
         return None
-    return ImpossibleRows(counts.impossible, counts.first_impossible)
+    rounded = FEWEST_DECIMALS <= counts.decimals <= MOST_DECIMALS
+    return ImpossibleRows(
+        counts.impossible, counts.first_impossible, counts.decimals if rounded else None
+    )
 
 
 def versions() -> dict[str, str]:

@@ -183,7 +183,10 @@ def audit(
     counts = RowCounts(tested.n, tested.n_unlabelled, tested.dropped)
     if tested.impossible is not None:
         impossible = tested.impossible
-        counts = counts._replace(impossible=impossible.count, first_impossible=impossible.first_row)
+        counts = counts._replace(
+            impossible=impossible.count, first_impossible=impossible.first_row,
+            decimals=impossible.decimals or 0,
+        )  # fmt: skip
     return Audit(
         covariates=names,
         categorical=local.categorical,

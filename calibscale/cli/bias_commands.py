@@ -117,8 +117,9 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     help="Minimum number of rows of a listed group.",
 )  # fmt: skip
 @click.option(
-    "--recalibrate", multiple=True, metavar="METHOD",
-    help=f"Method of recalibration, after which the audit is repeated (repeatable): {METHODS}, "
+    "--recalibrate", multiple=True, metavar="METHOD", callback=shared.listed_names,
+    help="Methods of recalibration, after which the audit is repeated (comma-separated or "
+    f"repeated): {METHODS}, "
     "also with settings as in \"mc(depth=1)\"; or all.",
 )  # fmt: skip
 @click.option(

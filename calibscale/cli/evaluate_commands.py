@@ -76,8 +76,10 @@ def named_estimators(command: Callable) -> Callable:
     """Add --estimator."""
     return click.option(
         "--estimator", "-e", "names", multiple=True, cls=_EstimatorOption, **ESTIMATOR,
-        help='Estimator to compute (repeatable), with settings such as "ckce(ridge=0.03)"; see '
-        "`calibscale estimators NAME`.  all selects the default estimators of Python.  "
+        callback=shared.listed_names,
+        help="Estimators to compute (comma-separated or repeated), with settings such as "
+        '"ckce(ridge=0.03)"; see `calibscale estimators NAME`.  all selects the default '
+        "estimators of Python.  "
         f"[default: {', '.join(DEFAULT)}]",
     )(command)  # fmt: skip
 

@@ -261,6 +261,31 @@ def split(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
+def listed_names(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Names of a repeatable option, each of which may also be several, separated by commas.
+
+    Commas in brackets separate settings, as in ``ckce(ridge=0.03, features=200)``.
+    """
+    names = [name for text in given for name in _at_outer_commas(text)]
+    if not all(names):
+        raise click.BadParameter(f"{', '.join(map(repr, given))} has an empty name")
+    return tuple(names)
+
+
+def _at_outer_commas(text: str) -> list[str]:
+    """Parts of a text between the commas outside of brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
 def columns(text: str | None) -> tuple[str, ...]:
     """Names in --covariates; at least one if the option is passed."""
     names = split(text)

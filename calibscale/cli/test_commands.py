@@ -29,9 +29,9 @@ class _NullChoice(click.Choice):
 @shared.command("Test whether the calibration error could be chance.")
 @store_argument
 @click.option(
-    "--statistic", "-s", "names", multiple=True, **ESTIMATOR,
-    help="Estimator to test (repeatable), such as ece; see `calibscale estimators`.  [default: "
-    "klce with --covariates, else jkce, of forecasts kce]",
+    "--statistic", "-s", "names", multiple=True, callback=shared.listed_names, **ESTIMATOR,
+    help="Estimators to test (comma-separated or repeated), such as ece; see `calibscale "
+    "estimators`.  [default: klce with --covariates, else jkce, of forecasts kce]",
 )  # fmt: skip
 @click.option(
     "--null", type=_NullChoice(),

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import soft_labels
+from calibscale.data.decimals import MORE, decimals_of
 from calibscale.data.forecasts import Forecast
 from calibscale.data.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
 from calibscale.data.levels import NO_NUMBER
@@ -59,6 +60,7 @@ class RowCounts(NamedTuple):
 
     `impossible` is the number of used rows whose label or outcome has the predicted probability 0,
     and `first_impossible` the number of the first of them.  Rows of weight 0 are not counted.
+    `decimals` is the number of decimals of the predicted probabilities, see `decimals_of`.
     """
 
     used: int = 0
@@ -66,6 +68,7 @@ class RowCounts(NamedTuple):
     dropped: dict[str, int] = {}  # noqa: RUF012  (never mutated)
     impossible: int = 0
     first_impossible: int | None = None
+    decimals: int = 0
 
     def __add__(self, other: RowCounts) -> RowCounts:  # type: ignore[override]
         dropped = dict(sorted((Counter(self.dropped) + Counter(other.dropped)).items()))
@@ -76,13 +79,15 @@ class RowCounts(NamedTuple):
             dropped,
             self.impossible + other.impossible,
             min(rows, default=None),
+            max(self.decimals, other.decimals),
         )
 
-    def with_impossible(self, rows: Ints) -> RowCounts:
+    def with_impossible(self, rows: Ints, decimals: int) -> RowCounts:
         """Counts of a chunk with the numbers of the rows whose label has probability 0."""
+        counts = self._replace(decimals=decimals)
         if not len(rows):
-            return self
-        return self._replace(impossible=len(rows), first_impossible=int(rows[0]))
+            return counts
+        return counts._replace(impossible=len(rows), first_impossible=int(rows[0]))
 
 
 class Event(NamedTuple):
@@ -184,6 +189,11 @@ class Chunk:
         """Numbers of the rows whose label has the predicted probability 0."""
         return self.rows[np.isinf(self.nll)]
 
+    @property
+    def decimals(self) -> int:
+        """Number of decimals of the predicted probabilities, see `decimals_of`."""
+        return decimals_of(self.values) if self.kind == "probabilities" else MORE
+
     @cached_property
     def views(self) -> dict[str, Any]:
         """Cache of `calibscale.data.views`, by notion."""
@@ -232,6 +242,10 @@ class ForecastChunk(Chunk):
     @property
     def impossible(self) -> Ints:
         return self.rows[self.forecast.impossible(self.values, self.outcomes)]
+
+    @property
+    def decimals(self) -> int:
+        return MORE  # quantities of forecasts are not probabilities
 
     @cached_property
     def q(self) -> Floats:
@@ -324,7 +338,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
     counts = _counted(block, rules, chunk, status)
     if counts.used < len(chunk):
         chunk = chunk.take((status == kernel_rows.OK) & _weighted(chunk))
-    return chunk, counts.with_impossible(chunk.impossible)
+    return chunk, counts.with_impossible(chunk.impossible, chunk.decimals)
 
 
 def _counted(block: Block, rules: Rules, chunk: Chunk, status: Ints) -> RowCounts:

@@ -24,7 +24,7 @@ from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats
-from calibscale.data.named_values import NamedColumns, named_columns
+from calibscale.data.named_values import NamedColumns, is_table, named_columns
 from calibscale.data.percentages import SHARES, of_texts, shares
 from calibscale.data.row_origins import row_text
 from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, is_shards
@@ -97,9 +97,10 @@ def from_arrays(
     ignore_index : int, str or several, optional
         Value of labels that means "not yet known", such as 255, −100, or ``"?"``.
     covariates : (n, d) array-like, or (n,) for one covariate, optional
-        Numbers, or in memory also texts or a data frame: results print the texts.
+        Numbers, or in memory also texts, a data frame, or a dictionary of columns (n,) by name:
+        results print the texts.
     covariate_names : d names, optional
-        Default: the names of the columns of a data frame, else ``x0, x1, …``.
+        Default: the names of the columns of a data frame or dictionary, else ``x0, x1, …``.
     weights : (n,) array-like, optional
         Importance weights, not counts.  Their scale does not matter, and rows of weight 0 are
         ignored.  A row of weight 3 is one observation: TCE2Debiased, JKCE, KCE, KLCE,
@@ -295,7 +296,7 @@ def _joined(
 
 def _covariates(covariates: Any, names: Sequence[str] | None) -> NamedColumns:
     """Covariates as numbers, and what these mean."""
-    if not hasattr(covariates, "columns"):
+    if not is_table(covariates):
         covariates = _held(covariates, "covariates")
     columns = named_columns(covariates, names)
     return columns._replace(values=_column(columns.values, "covariates"))

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import Floats, Ints, mixed
-from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, not_finite, place_of
+from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, require
 from calibscale.results.audit_results import Where
@@ -108,7 +108,7 @@ class _Task:
         name = self.source.covariate_names[self.positions[d]]
         return InvalidDataError(
             f"{place_of(row, self.source.name, self.source.named_chunk_rows)}: "
-            f"{not_finite(name, float(x[i, d]))}. {DROP_REMEDY}",
+            f"{covariate_fault(name, float(x[i, d]))}. {DROP_REMEDY}",
             row,
         )
 

@@ -53,7 +53,10 @@ def of_range(labels: Any, classes: int) -> str:
     """Hint for labels with a value outside 0..K−1."""
     for ignored in (255, -100):
         if not -1 <= ignored < classes and (labels == ignored).any():
-            return f"; if {ignored} means no label, pass ignore_index={ignored}, or store −1"
+            return (
+                f"; if {ignored} means no label, pass ignore_index={ignored} (--ignore-index "
+                f"{ignored}), or store −1"
+            )
     labels = labels[labels >= 0]
     if classes == 2 and len(labels) and labels.min() == 0 and labels.max() > 1:
         return (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calibscale.data import forecasts, input_hints
 from calibscale.data.row_origins import row_text
 from calibscale.errors import InvalidDataError
-from calibscale.formatting import listed_faults, one_line
+from calibscale.formatting import dropped_text, one_line
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Ints
 
@@ -175,12 +175,21 @@ def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {text}", row)
 
 
-def nothing_left(name: str, dropped: Mapping[str, int]) -> InvalidDataError:
-    """Error of a source whose rows are all invalid."""
-    return InvalidDataError(
-        f"{name}: all {sum(dropped.values()):,} rows are invalid: {listed_faults(dropped)}; "
-        "on_invalid='raise' (--on-invalid raise) shows the first"
+def need_rows(name: str, counts: Any) -> None:
+    """Raise an InvalidDataError if every row of a source was dropped as invalid."""
+    dropped = counts.dropped
+    if not dropped or counts.used or counts.unlabelled:
+        return
+    raise InvalidDataError(
+        f"{name}: no rows are left (n = 0); {dropped_text(dropped)}; {remedy_of_dropped(dropped)}"
     )
+
+
+def remedy_of_dropped(dropped: Mapping[str, int]) -> str:
+    """What to do about the most frequent fault of rows that were dropped."""
+    if max(dropped, key=dropped.__getitem__).endswith(ABOVE_ONE):
+        return "declare percentages with percent=True (--percent)"
+    return "on_invalid='raise' (--on-invalid raise) shows the first"
 
 
 def not_finite(column: str, value: float) -> str:
@@ -188,6 +197,17 @@ def not_finite(column: str, value: float) -> str:
     if np.isnan(value):
         return f"{column!r} {MISSING}"
     return f"{column!r} is {value:g}, not a finite number"
+
+
+def covariate_fault(column: str, value: float) -> str:
+    """What is wrong with a covariate of an error over covariates, and what reads such rows."""
+    text = not_finite(column, value)
+    if not np.isnan(value):
+        return text
+    return (
+        f"{text}, and errors over covariates need all of their values (evaluate with group_by= or "
+        "--group-by has a group of such rows)"
+    )
 
 
 def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> str:
@@ -206,7 +226,10 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
         assert block.covariates is not None
         if reason == kernel_rows.NO_CLUSTER:
             return f"{name} {MISSING}, and it names the cluster of the row"
-        return not_finite(fault.column, float(block.covariates[i, fault.position]))
+        value = float(block.covariates[i, fault.position])
+        if reason == kernel_rows.BAD_COVARIATE:
+            return covariate_fault(fault.column, value)
+        return not_finite(fault.column, value)
     if reason == kernel_rows.BAD_WEIGHT:
         assert block.weights is not None
         if fault.fault == MISSING:

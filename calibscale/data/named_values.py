@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.data.array_layouts import as_numpy
 from calibscale.data.missing import is_missing, plain
 from calibscale.data.time_columns import (
     kind_of_type,
@@ -18,7 +19,7 @@ from calibscale.data.time_columns import (
     without_zone,
 )
 from calibscale.data.times import KINDS_OF_TIMES
-from calibscale.errors import InvalidDataError, OptionError
+from calibscale.errors import InvalidDataError, OptionError, require
 
 FLAGS = ("false", "true")  # names of booleans
 _INTERVAL = re.compile(r"[(\[]\s*([^,\s]+)\s*,\s*([^,\s]+)\s*[)\]]")
@@ -97,20 +98,56 @@ class NamedColumns(NamedTuple):
     times: dict[str, str]
 
 
+def is_table(columns: Any) -> bool:
+    """Whether columns have names: those of a data frame, an Arrow table, or a dictionary."""
+    return _headings(columns) is not None
+
+
+def _headings(table: Any) -> list[Any] | None:
+    """Names of the columns of a table; None for arrays."""
+    if isinstance(table, Mapping):
+        return list(table)
+    names = getattr(table, "column_names", getattr(table, "columns", None))
+    return None if names is None else list(names)
+
+
+def _columns_of(table: Any, headings: Sequence[Any]) -> list[NDArray[Any]]:
+    """Columns of a table as arrays, those of a dictionary after a check of their shapes."""
+    if not isinstance(table, Mapping):
+        return [_plain_column(table[heading]) for heading in headings]
+    require(headings, "the dictionary of covariates has no columns")
+    columns: list[NDArray[Any]] = []
+    for heading in headings:
+        values = table[heading]
+        column = _plain_column(as_numpy(values) if hasattr(values, "__dlpack__") else values)
+        if column.ndim != 1:
+            raise InvalidDataError(
+                f"the covariate {str(heading)!r} has the shape {column.shape}; a dictionary of "
+                "covariates has one-dimensional columns (n,)"
+            )
+        if columns and len(column) != len(columns[0]):
+            raise InvalidDataError(
+                f"the covariate {str(heading)!r} has {len(column):,} rows, and "
+                f"{str(headings[0])!r} has {len(columns[0]):,}"
+            )
+        columns.append(column)
+    return columns
+
+
 def named_columns(
     table: Any,
     names: Sequence[str] | None = None,
     categories: Mapping[str, tuple[str, ...]] | None = None,
 ) -> NamedColumns:
-    """Covariates of a data frame or array as numbers, and what these mean.
+    """Covariates of a data frame, a dictionary of columns, or an array as numbers, with names.
 
-    Texts and booleans of a frame, and texts of an array, are numbered by their sorted names, or
-    those in `categories`.  Dates, times and durations become seconds.  Other arrays are returned
+    Texts and booleans of named columns, and texts of an array, are numbered by their sorted names,
+    or those in `categories`.  Dates, times and durations become seconds.  Other arrays are returned
     as they are, with the given names.
     """
-    headings = getattr(table, "column_names", getattr(table, "columns", None))
+    headings = _headings(table)
     if headings is not None:
-        columns = [_plain_column(table[heading]) for heading in headings]
+        columns = _columns_of(table, headings)
         default = [*map(str, headings)]
     elif (is_named(table) or kind_of_type(table.dtype)) and len(table.shape) in (1, 2):
         columns = list(plain(np.asanyarray(table)).reshape(len(table), -1).T)

@@ -16,6 +16,7 @@ from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
 from calibscale.data.call_hints import by_name
 from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import (
     LabelValues,
     distinct_values,
@@ -23,7 +24,7 @@ from calibscale.data.label_values import (
     pieces_of,
     signs_error,
 )
-from calibscale.data.named_values import named_columns
+from calibscale.data.named_values import is_table, named_columns
 from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
@@ -215,7 +216,7 @@ class Accumulator:
         )
         times: dict[str, str] = {}
         if covariates is not None:
-            framed = hasattr(covariates, "columns")
+            framed = is_table(covariates)
             table = covariates if framed else as_numpy(covariates)
             described = named_columns(table, None if framed else names, self._categories)
             covariates, names, times = described.values, described.names, described.times
@@ -308,8 +309,8 @@ class Accumulator:
 
         Raises
         ------
-        NoRowsError
-            If there are no rows.
+        NoRowsError, InvalidDataError
+            If there are no rows, or all of them were dropped as invalid.
         """
         started = time.perf_counter() - self._seconds
         if not self.rows:
@@ -321,6 +322,7 @@ class Accumulator:
             now._fix()
         assert now._run is not None and now._source is not None and now._scan is not None  # noqa: PT018
         result = finished(now._scan, now._scan.merge(now._total, now._recent))
+        need_rows(now._source.name, result.counts)
         run = replace(now._run, source=replace(now._source, rows=self.rows))
         names = labels_of(self._requested)
         evaluation = judged(evaluation_of(run, names, result, self._interval, started), NEGLIGIBLE)

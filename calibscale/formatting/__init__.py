@@ -456,13 +456,25 @@ def printable(text: str) -> str:
 _LISTED_FAULTS = 5  # of dropped rows; a table may have a fault for each of many columns
 
 
+_ROLES = ("probabilities", "logits", "predictions", "labels", "weights", "covariates")
+_PLURAL_VERBS = {"is": "are", "has": "have", "does": "do"}
+
+
 def fault_text(fault: str) -> str:
     """Fault of dropped rows as text; those of earlier versions had underscores.
 
+    Columns without names are called by their role, which takes a plural verb.
+
     >>> fault_text("p_cat is missing"), fault_text("not_finite")
     ('p_cat is missing', 'not finite')
+    >>> fault_text("predictions has crossing quantiles")
+    'predictions have crossing quantiles'
     """
-    return fault if " " in fault else fault.replace("_", " ")
+    column, _, said = fault.partition(" ")
+    verb, _, predicate = said.partition(" ")
+    if column in _ROLES and verb in _PLURAL_VERBS:
+        return f"{column} {_PLURAL_VERBS[verb]} {predicate}"
+    return fault if said else fault.replace("_", " ")
 
 
 def listed_faults(dropped: Mapping[str, int]) -> str:

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from scipy.special import ndtri
 
-from calibscale.data.invalid_rows import ABOVE_ONE
+from calibscale.data.invalid_rows import remedy_of_dropped
 from calibscale.errors import require
-from calibscale.formatting import group, one_line, plural
+from calibscale.formatting import dropped_text, group, one_line, plural
 from calibscale.inference.evidence import (
     Indication,
     absolute,
@@ -31,7 +31,7 @@ from calibscale.inference.verdict_sentences import (
     error_sentence,
     too_few_draws,
 )
-from calibscale.results import ImpossibleRows
+from calibscale.results import ImpossibleRows, rounding_advice
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.results.verdict_results import (
@@ -150,15 +150,13 @@ def _judged(facts: JudgedNumbers) -> Judgement | None:
 
 
 def _why_no_rows(facts: JudgedNumbers) -> str:
-    """Sentence that says why no rows are left, with the remedy for percentages."""
+    """Sentence that says why no rows are left, and what to do."""
     if not facts.dropped:
         return "there are no rows with a label and a positive weight."
-    reason = max(facts.dropped, key=facts.dropped.__getitem__)
-    count = facts.dropped[reason]
-    sentence = f"no rows are left; {plural(count, 'row')} were dropped because {reason}."
-    if reason.endswith(ABOVE_ONE):
-        sentence = f"{sentence} Declare percentages with percent=True (--percent)."
-    return sentence
+    return (
+        f"no rows with a label are left. {dropped_text(facts.dropped)}; "
+        f"{remedy_of_dropped(facts.dropped)}."
+    )
 
 
 def _refuted(
@@ -174,6 +172,8 @@ def _refuted(
         f"predicted probability 0 ({first} row {impossible.first_row:,}), which calibrated "
         f"{predictions} exclude."
     )
+    if impossible.decimals is not None:
+        sentence = f"{sentence} {rounding_advice(impossible.decimals)}"
     if judgement is None:
         return Judgement(REFUTED, sentence, 0, negligible=facts.negligible)
     if judgement.state in (MISCALIBRATED, SMALL):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import Floats, RowCounts
-from calibscale.data.invalid_rows import nothing_left
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
@@ -27,7 +26,7 @@ from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerG
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
 from calibscale.results import Estimate
 from calibscale.results.inference_results import TestResult
-from calibscale.session import Run, Session, versions
+from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
 
@@ -199,8 +198,6 @@ class _Reader:
         passed = self.run.scan([*needed.values(), *others])
         counts = passed.counts
         if not counts.used:
-            if counts.dropped and not counts.unlabelled:
-                raise nothing_left(self.run.source.name, counts.dropped)
             empty = empty_record(self.recipe, bets)
             empty.info.update(self._facts(counts))
             return self.recipe, {None: empty}
@@ -259,12 +256,13 @@ class _Reader:
         return vectors, merged
 
     def _facts(self, counts: RowCounts) -> dict[str, Any]:
+        impossible = impossible_rows(counts)
         return {
             "n_unlabelled": counts.unlabelled,
             "dropped": counts.dropped,
             "impossible": None
-            if counts.first_impossible is None
-            else [counts.impossible, counts.first_impossible],
+            if impossible is None
+            else [value for value in astuple(impossible) if value is not None],
             "source": self.run.source.describe(),
             "versions": versions(),
         }

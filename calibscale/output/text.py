@@ -175,12 +175,24 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
         )  # fmt: skip
     for row, texts in zip(shown, cells, strict=True):
         rich.add_row(*(Text(texts[k], _COLOURS.get(row[k].state, "")) for k in kept))
-    show(console, rich, keys=1)
+    show(console, rich, keys=_key_columns([table.head[k] for k in kept], shown, kept))
     if len(shown) < len(table.rows):
         more = plural(len(table.rows) - len(shown), "more row")
         _print(console, f"and {more}, in the JSON output", "dim")
     for line in replace(table, head=tuple(table.head[k] for k in kept)).legend:
         _print(console, line, "dim")
+
+
+def _key_columns(
+    head: Sequence[doc.TableColumn], rows: Sequence[Sequence[doc.Cell]], kept: Sequence[int]
+) -> int:
+    """Number of the first columns of texts that tell rows apart, such as estimator and window."""
+    count = 1
+    while count < len(head) and not head[count].numbers:
+        if len({tuple(row[k].text for k in kept[:count]) for row in rows}) == len(rows):
+            break
+        count += 1
+    return count
 
 
 # ---------------------------------------------------------------- tables

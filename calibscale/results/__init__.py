@@ -385,10 +385,26 @@ class ImpossibleRows(Declared):
     ----------
     count, first_row : int
         Number of such rows, and number of the first of them in the source.
+    decimals : int or None
+        Number of decimals of all predicted probabilities, if it is 2 to 4: these seem rounded.
     """
 
     count: Count
     first_row: Count
+    decimals: Later[Omitted[Count | None]] = None
+
+
+def rounding_advice(decimals: int) -> str:
+    """Sentence about probabilities of so few decimals that those of 0 may be rounded.
+
+    >>> rounding_advice(4)
+    'No predicted probability has more than 4 decimals, so that 0 may be a rounded probability ...'
+    """
+    largest = f"{0.5 * 10.0**-decimals:.{decimals + 1}f}"
+    return (
+        f"No predicted probability has more than {decimals} decimals, so that 0 may be a rounded "
+        f"probability of at most {largest}: provide unrounded probabilities."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

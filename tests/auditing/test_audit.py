@@ -576,3 +576,25 @@ def test_audit__of_real_data(data_folder):
     (groups,) = [part for part in figure.subfigs if "Bias of groups" in part.get_suptitle()]
     first = next(text.get_text() for text in groups.axes[0].child_axes[0].texts)
     assert first == f"{result.groups[0].name} ({result.groups[0].n})"
+
+
+@pytest.mark.long
+def test_audit__of_missing_covariates_names_the_remedies():
+    """Leftover of issue 32: a missing age stopped the audit without a way out for such rows."""
+    rng = np.random.default_rng(0)
+    age, p = rng.uniform(18, 80, 300), rng.uniform(0.2, 0.8, 300)
+    age[7] = np.nan
+    source = from_arrays(
+        probabilities=p, labels=(rng.random(300) < p).astype(int), binary=True,
+        covariates=age, covariate_names=["age"],
+    )  # fmt: skip
+    with pytest.raises(
+        InvalidDataError,
+        match=r"row 7 of arrays: 'age' is missing, .*group_by= or --group-by has a .*"
+        r"on_invalid='drop'",
+    ):
+        audit(source, ["age"], n_replicates=9)
+    dropped = audit(source, ["age"], n_replicates=9, on_invalid="drop")
+    assert (dropped.n, dropped.dropped) == (299, {"age is missing": 1})
+    grouped = evaluate(source, "ece", group_by="age:2")
+    assert sum(estimates[0].n for estimates in grouped.groups.values()) == 300

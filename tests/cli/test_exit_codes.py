@@ -202,3 +202,19 @@ def test_error__of_one_of_several_writes_is_one_line(run, monkeypatch, tmp_path,
     ran = run("simulate", tmp_path / "made.zarr", "-q")
     gc.collect()
     assert (ran.code, ran.err, caplog.records) == (1, "error: the first\n", [])
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "command",
+    [["evaluate"], ["test"], ["check"], ["reliability"], ["audit", "--covariates", "age"]],
+    ids=lambda command: command[0],
+)
+def test_commands__fail_if_every_row_was_dropped(command, tmp_path):
+    """Leftover of issue 32: these commands were successful without a single row."""
+    table = tmp_path / "table.csv"
+    table.write_text("p_0,p_1,label,age\n" + "0.9,0.9,0,30\n" * 5)
+    ran = finish(start(*command, table, "--on-invalid", "drop"))
+    assert ran.code == 4
+    assert "no rows are left (n = 0); 5 rows were dropped" in " ".join(ran.err.split())

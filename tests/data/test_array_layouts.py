@@ -136,7 +136,7 @@ def test_images__errors_name_the_remedy(images, tmp_path):
     flat = np.moveaxis(logits, 1, -1).reshape(-1, 3)
     with pytest.raises(InvalidDataError, match=r"pixels are \(n, K, height, width\)"):
         from_arrays(logits=flat, labels=labels)
-    with pytest.raises(InvalidDataError, match=r"means no label, pass ignore_index=255"):
+    with pytest.raises(InvalidDataError, match=r"ignore_index=255 \(--ignore-index 255\)"):
         evaluate(from_arrays(logits=logits, labels=labels), FEW)
     with pytest.raises(OptionError, match="ignore_index=2 is one of the 3 classes"):
         from_arrays(logits=logits, labels=labels, ignore_index=2)

@@ -6,10 +6,18 @@ import re
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 
-from calibscale import Accuracy, InvalidDataError, OptionError, evaluate, from_arrays
+from calibscale import (
+    Accuracy,
+    CalibscaleError,
+    InvalidDataError,
+    OptionError,
+    evaluate,
+    from_arrays,
+)
 
 Z, Y = np.zeros((4, 3)), np.zeros(4, int)
 
@@ -171,3 +179,37 @@ def test_from_arrays__names_may_be_an_index():
         logits=Z, labels=Y, covariates=Z[:, :2], covariate_names=pandas.Index(["a", "b"])
     )
     assert source.covariate_names == ("a", "b")
+
+
+def test_covariates__of_a_dictionary_are_those_of_a_data_frame():
+    """Leftover of issue 32: dictionaries were refused as object arrays."""
+    rng = np.random.default_rng(0)
+    p, y = rng.random(6), rng.integers(0, 2, 6)
+    columns = {
+        "age": rng.uniform(18, 80, 6), "region": np.array(list("nsnsns")),
+        "day": np.array(["2024-01-01", "2024-02-01"] * 3, "M8[s]"), 3: [True, False] * 3,
+    }  # fmt: skip
+    one, other = (
+        from_arrays(probabilities=p, labels=y, binary=True, covariates=covariates)
+        for covariates in (columns, pd.DataFrame(columns))
+    )
+    assert one.covariate_names == other.covariate_names == ("age", "region", "day", "3")
+    assert one.categories == other.categories == {"region": ("n", "s"), "3": ("false", "true")}
+    assert one.times == other.times
+    np.testing.assert_array_equal(one.covariates, other.covariates)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": np.zeros(6), "b": np.zeros(5)}, "'b' has 5 rows, and 'a' has 6"),
+        ({"a": np.zeros((6, 2))}, r"'a' has the shape \(6, 2\)"),
+        ({"a": np.zeros(5)}, "6 rows of probabilities, but 5 of covariates"),
+        ({}, "the dictionary of covariates has no columns"),
+    ],
+)
+def test_covariates__of_a_dictionary_with_other_shapes_are_refused(columns, message):
+    with pytest.raises(CalibscaleError, match=message):
+        from_arrays(
+            probabilities=np.full(6, 0.5), labels=[0, 1] * 3, binary=True, covariates=columns
+        )

@@ -444,10 +444,11 @@ def test_forecast_events__name_the_fault_of_the_forecast():
             cs.evaluate(cs.forecast_events(forecasts, **event), "brier")
 
 
-def test_percent__undeclared_and_dropped_is_said_in_the_verdict():
+def test_percent__undeclared_and_dropped_is_said_in_the_error():
     source = cs.from_arrays(probabilities=np.full(N, 63.0), labels=Y)
-    result = cs.evaluate(source, ["ece", "brier"], on_invalid="drop")
-    assert f"no rows are left; {N} rows were dropped because probabilities is above 1. " in str(
-        result
-    ).replace("\n", " ").replace("\u00a0", " ")
-    assert "percent=True (--percent)" in str(result)
+    with pytest.raises(
+        InvalidDataError,
+        match=rf"no rows are left .*probabilities are above 1 \({N}\); declare percentages with "
+        r"percent=True \(--percent\)",
+    ):
+        cs.evaluate(source, ["ece", "brier"], on_invalid="drop")

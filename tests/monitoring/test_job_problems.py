@@ -173,7 +173,7 @@ SOURCES = {
     "path = 'x.zarr'": ("path", "every day would read the same data"),
     "path = '{date}'\nformat = 'parquet'": ("format", "must be 'store', 'files' or 'zarr', not"),
     "path = '{date}'\nbinary = true": ("binary", "only for format = 'files' or"),
-    "path = '{date}'\ncolumns.labels = 'y'": ("columns", "only for format = 'files' or"),
+    "path = '{date}.zarr'\ncolumns.labels = 'y'": ("columns", "only for format = 'files' or"),
     "path = '{date}'\nformat = 'files'": ("", "format 'files' needs [source.columns]"),
     "format = 'zarr'\npath = '{date}'\ncolumns = {labels = 'y'}": (
         "columns", "give exactly one of logits and probabilities"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import calibscale as cs
+from calibscale.output import document as doc
+from calibscale.output.documents import document
 from calibscale.output.documents.night_headline import head
 
 
@@ -177,3 +182,46 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     assert (
         head(both).reasons[-1] == "ece, lower bound over 7 days, above 0.05: 0.06000 for all rows."
     )
+
+
+@pytest.mark.parametrize(
+    ("estimators", "advice"),
+    [
+        (["crps", "coverage"], 'pass interval="jackknife" (--interval jackknife), or use check.'),
+        (["crps"], "scores alone cannot be judged: use check."),
+    ],
+)
+def test_headline__without_a_verdict_says_what_to_pass(estimators, advice):
+    """Leftover of issue 32: “crps is 0.2557” was all that was said."""
+    rng = np.random.default_rng(0)
+    source = cs.from_arrays(
+        predictions=np.tile([0.0, 1.0], (200, 1)), forecast="normal", labels=rng.normal(size=200)
+    )
+    result = cs.evaluate(source, estimators)
+    assert result.verdict is None
+    assert advice in " ".join(str(result).split())
+    judged = cs.evaluate(source, estimators, interval="jackknife")
+    assert (judged.verdict is not None) == ("coverage" in estimators)
+
+
+def test_headline__says_that_all_labels_are_one_class():
+    """Leftover of issue 32: the warning stood among the reasons below the headline."""
+    source = cs.from_arrays(probabilities=np.full(300, 0.9), labels=np.ones(300, int), binary=True)
+    result = cs.evaluate(source, "ece")
+    headline = document(result).verdict
+    assert headline == f"{result.verdict} {result.warnings[0]}".removesuffix(".")
+    assert "All 300 known labels are 1" in headline
+
+
+@pytest.mark.parametrize(("level", "marked"), [(0.95, False), (0.9, True)])
+def test_p_values__are_red_at_the_level_of_the_result(level, marked):
+    """Leftover of issue 32: cells were red at 0.05 whatever the level was."""
+    source = cs.from_arrays(
+        probabilities=np.linspace(0.05, 0.95, 50), labels=np.arange(50) % 2, binary=True
+    )
+    result = cs.check(source, n_replicates=99, confidence_level=level)
+    p_values = dict.fromkeys(result.adjusted_p_values, 0.07)
+    page = document(replace(result, adjusted_p_values=p_values))
+    table = next(block for block in page.sections[0].blocks if isinstance(block, doc.Table))
+    column = [column.title for column in table.head].index("p-value")
+    assert {row[column].state == "breached" for row in table.rows} == {marked}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import fields
 from typing import Any
@@ -17,9 +18,12 @@ from calibscale import formatting
 from calibscale.auditing import audit
 from calibscale.cli import main
 from calibscale.estimators import BIASED, ESTIMATORS
+from calibscale.output import document as doc
 from calibscale.output.documents import article_of
 from calibscale.output.reading import read
 from calibscale.output.text import (
+    SafeConsole,
+    _print_table,
     days_table,
     escape,
     number,
@@ -387,3 +391,31 @@ def test_groups__have_whole_names_where_as_many_parts_fit(
     assert sum(line.startswith(f"{name}  ") for line in lines) == 2
     assert len(lines) == 5
     assert max(map(len, lines)) <= 80
+
+
+def test_table__in_parts_repeats_the_columns_that_tell_rows_apart():
+    """Leftover of issue 32: parts of a night's table repeated the estimator without the window."""
+    head = ("estimator", doc.text_column("window"), *(f"column_{k}" for k in range(8)))
+    rows = [("ece", window, *["0.123456789"] * 8) for window in ("day", "7d")]
+    text = _printed(doc.table("Estimates", head, rows), 60)
+    lines = [line for line in text.splitlines() if "column" in line]
+    assert len(lines) > 1
+    assert {tuple(line.split()[:2]) for line in lines} == {("estimator", "window")}
+    assert text.count("7d") == len(lines)
+
+
+def test_table__in_parts_repeats_one_column_where_it_tells_rows_apart():
+    head = ("estimator", doc.text_column("window"), *(f"column_{k}" for k in range(8)))
+    rows = [(name, "day", *["0.123456789"] * 8) for name in ("ece", "brier")]
+    lines = [
+        line
+        for line in _printed(doc.table("Estimates", head, rows), 60).splitlines()
+        if "column" in line
+    ]
+    assert [line.count("window") for line in lines] == [1] + [0] * (len(lines) - 1)
+
+
+def _printed(table, width):
+    console = SafeConsole(width=width, file=io.StringIO())
+    _print_table(console, table, None)
+    return console.file.getvalue()

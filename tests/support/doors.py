@@ -139,6 +139,11 @@ def expected(cell: Cell) -> Outcome:
             sentence = f"'{cell.column}' is missing"
             if "clusters" in cell.role:
                 sentence += ", and it names the cluster of the row"
+            elif cell.role == "covariates":
+                sentence += (
+                    ", and errors over covariates need all of their values (evaluate with "
+                    "group_by= or --group-by has a group of such rows)"
+                )
             return Outcome(row=ROW, sentence=f"{sentence}. {REMEDY}")
         left[ROW] = False
     if cell.role == "labels":

@@ -29,7 +29,7 @@ from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
-from calibscale.data.invalid_rows import nothing_left
+from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import label_values
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import located
@@ -294,8 +294,7 @@ def _copied(
             if report is not None:
                 report(done, total)
         dropped = rules.counts.dropped
-        if dropped and not (rules.counts.used or rules.counts.unlabelled):
-            raise nothing_left(layouts[0].file, dropped)
+        need_rows(layouts[0].file, rules.counts)
         if dropped:
             writer.note("dropped", dropped)
     return before

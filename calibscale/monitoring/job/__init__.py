@@ -166,7 +166,8 @@ class Columns:
 class Source:
     """Location and format of the predictions of a day.
 
-    The default of `format` is "files" where `path` has the ending of a table, such as .parquet.
+    The default of `format` is "files" where `path` has the ending of a table, such as .parquet, or
+    where `columns` are named and `path` does not contain ".zarr", as for folders of tables.
     `forecast` is the kind of predictive distributions, such as normal or ensemble, of files and of
     zarr arrays, `class_names` has the names of classes in the order of the columns of files.
     `storage_options` are those of the file system of a URL; results do not contain them.

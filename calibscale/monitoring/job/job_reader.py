@@ -422,8 +422,17 @@ def _short_forms(tables: dict[str, Any], path: Path) -> None:
 
 
 def _format_of_files(source: Any) -> None:
-    """Set the format of a source without one, if its path ends as the files of a table do."""
-    if isinstance(source, dict) and str(source.get("path")).lower().endswith(tuple(READERS)):
+    """Set the format of a source without one to “files”, if its path is that of tables.
+
+    That is a path with the ending of a table, or one without the ending .zarr where columns are
+    named: a store has none.  The text of the job decides, not the folders of a day, which may not
+    exist yet.
+    """
+    if not isinstance(source, dict):
+        return
+    path = str(source.get("path")).lower().rstrip("/")
+    of_columns = "columns" in source and ".zarr" not in path
+    if path.endswith(tuple(READERS)) or of_columns:
         source.setdefault("format", "files")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from calibscale import formatting
 from calibscale.errors import require
 from calibscale.formatting import clean, one_line
+from calibscale.inference.evidence import SCORES
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import audit, bias
@@ -18,9 +19,6 @@ from calibscale.output.documents.night_report import nightly
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
 from calibscale.results import Declared
-
-_ALPHA = 0.05  # level of tests
-
 
 # ---------------------------------------------------------------- evaluate, reliability, test
 
@@ -43,9 +41,9 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
         for one in columns
         for g in one["values"]
     ]
-    p_values = result.get("adjusted_p_values")
+    p_values, warnings = result.get("adjusted_p_values"), result.get("warnings") or ()
     place = estimates.Place("", results, result["n"])
-    blocks = estimates.estimate_blocks([place], "estimator", p_values)
+    blocks = estimates.estimate_blocks([place], "estimator", p_values, _alpha(result))
     plots, band = list(estimates.score_figures(results)), []
     diagram = {**(result["reliability"] or {"bins": ()}), "source": result["source"]}
     figure = estimates.reliability_figure(diagram, "of all rows")
@@ -57,7 +55,7 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
         blocks = [doc.Figures(tuple(plots)), *blocks[1:]]  # the table has the intervals
     return doc.article(
         f"Calibration of {doc.source_name(result)}", doc.size_of(result),
-        (result["verdict"] or _first_value(results)).removesuffix("."),
+        " ".join([result["verdict"] or f"{_unjudged(results)}.", *warnings]).removesuffix("."),
         doc.section("estimates", "Estimates", *blocks),
         *grouped,
         *doc.closing(
@@ -67,7 +65,6 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
             [*doc.estimator_notes(results), *doc.group_notes(in_groups)],
         ),
         state=_state(result),
-        reasons=tuple(result.get("warnings") or ()),
     )  # fmt: skip
 
 
@@ -81,10 +78,32 @@ def _state(result: dict[str, Any]) -> str:
     return (result.get("judgement") or {}).get("state", "")
 
 
+def _alpha(result: dict[str, Any]) -> float:
+    """Level of the tests of a result: 1 − its confidence level."""
+    level = (result["parameters"] or {}).get("confidence_level")
+    if not isinstance(level, int | float):
+        return estimates.ALPHA
+    return 1 - level + 1e-12  # 1 - 0.95 is below 0.05 in float64
+
+
 def _audit_hint(column: str) -> doc.Paragraph:
     name = formatting.grouped_column(column)
     command = f"calibscale audit STORE --covariates {shlex.quote(name)}"
     return doc.Paragraph(f"To test which groups are biased, run {command}")
+
+
+def _unjudged(results: list[dict[str, Any]]) -> str:
+    """Headline of estimates without a judgement, with what to pass for one."""
+    text = _first_value(results)
+    known = [e for e in results if e["value"] is not None]
+    if not known or any(e["interval"] is not None for e in known):
+        return text
+    if all(formatting.name_of(e["estimator"]) in SCORES for e in known):
+        return f"{text}; scores alone cannot be judged: use check"
+    return (
+        f"{text}; no estimate is judged without an interval: pass "
+        'interval="jackknife" (--interval jackknife), or use check'
+    )
 
 
 def _first_value(results: list[dict[str, Any]]) -> str:
@@ -172,7 +191,7 @@ def test(result: dict[str, Any]) -> doc.Article:
     return doc.article(
         f"Tests of {doc.source_name(result)}", doc.size_of(result), verdict,
         doc.section("tests", "Tests", *comparisons.test_blocks(
-            [comparisons.Tested("", t) for t in tests], "test", _ALPHA)),
+            [comparisons.Tested("", t) for t in tests], "test", estimates.ALPHA)),
         *doc.closing(shown, ["calibrated", "p-value", "95 % null quantile"],
                      [t["statistic"] for t in tests]),
         state=_state(result),

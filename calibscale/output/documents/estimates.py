@@ -25,7 +25,7 @@ from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
 from calibscale.results import EXACT, POPULATION
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
-_ALPHA = 0.05  # level of tests
+ALPHA = 0.05  # level of tests without another one
 
 
 class Place(NamedTuple):
@@ -68,13 +68,19 @@ def in_brackets(result: dict[str, Any]) -> str:
 
 
 def estimate_blocks(
-    places: Sequence[Place], what: str, p_values: dict[str, float | None] | None = None
+    places: Sequence[Place],
+    what: str,
+    p_values: dict[str, float | None] | None = None,
+    alpha: float = ALPHA,
 ) -> list[doc.Block]:
-    """Plots and a table of the same estimators at several places; `what` is the kind of place."""
+    """Plots and a table of the same estimators at several places; `what` is the kind of place.
+
+    p-values of at most `alpha` are marked.
+    """
     if not any(place.results for place in places):
         return []
     level = level_of([e for place in places for e in place.results])
-    listed = estimate_table(places, what, level, p_values)
+    listed = estimate_table(places, what, level, p_values, alpha)
     return [_forest(places, what, level), listed, *_reasons(places)]
 
 
@@ -175,6 +181,7 @@ def estimate_table(
     what: str,
     level: float | None,
     p_values: dict[str, float | None] | None = None,
+    alpha: float = ALPHA,
 ) -> doc.Table:
     """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
     every = [e for place in places for e in place.results]
@@ -201,7 +208,7 @@ def estimate_table(
             rows.append((
                 doc.Cell(label, "faint" if i else "strong"), place.name,
                 alert_cell(formatting.number(estimate["value"]), name in place.breached),
-                _interval(estimate), *noise(estimate), p_cell((p_values or {}).get(name), _ALPHA),
+                _interval(estimate), *noise(estimate), p_cell((p_values or {}).get(name), alpha),
                 formatting.number(estimate["root"]) if estimate["squared"] else "",
                 _approximation(estimate), formatting.count(n) if several else short_summary(name),
             ))  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from calibscale import formatting
 from calibscale.output.documents.estimates import ends, in_brackets
+from calibscale.results import rounding_advice
 
 QUANTITIES = {
     "value": "value",
@@ -179,6 +180,8 @@ def head(night: dict[str, Any]) -> Head:
     if impossible:
         row = impossible["first_row"]
         reasons.append(f"The first label of probability 0 is in row {row:,} of the day.")
+        if impossible.get("decimals"):
+            reasons.append(rounding_advice(impossible["decimals"]))
     finding = Finding(
         error=error,
         alarm=alarm,

@@ -244,7 +244,7 @@ def _tests(night: dict[str, Any]) -> list[doc.Block | None]:
         for test in w["tests"] or ()
     ]
     tests.sort(key=lambda one: one.test["statistic"])
-    return comparisons.test_blocks(tests, "window", 0.05)
+    return comparisons.test_blocks(tests, "window", estimates.ALPHA)
 
 
 def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:

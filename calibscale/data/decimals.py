@@ -1,0 +1,44 @@
+"""Number of decimals of predicted probabilities, by which rounded ones are recognised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST_DECIMALS = 2  # votes of few members have one decimal, and classes none
+MOST_DECIMALS = 4  # probabilities with more are not called rounded
+MORE = MOST_DECIMALS + 1
+_FIRST_ROWS = 8  # are looked at before all rows, as unrounded probabilities differ at once
+_ULPS = 4  # percentages, and 1 − p of two classes, are computed from rounded numbers
+
+
+def decimals_of(probabilities: NDArray[Any]) -> int:
+    """Smallest number of decimals that all probabilities (c, K) have; `MORE` above 4.
+
+    The number for several chunks is the maximum of theirs, and 0 for probabilities of 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibscale.data.decimals import decimals_of
+    >>> [decimals_of(np.array([[p, 1 - p]])) for p in (0.0, 0.25, 0.0001, 1 / 3)]
+    [0, 2, 4, 5]
+    """
+    if _decimals(probabilities[:_FIRST_ROWS]) > MOST_DECIMALS:
+        return MORE
+    return _decimals(probabilities)
+
+
+def _decimals(probabilities: NDArray[Any]) -> int:
+    dtype = probabilities.dtype
+    spacing = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
+    p = probabilities.astype(np.float64)
+    for decimals in range(MORE):
+        rounded = np.rint(p * 10.0**decimals) / 10.0**decimals
+        # relative to the number: 1e-9 in float32 is not a rounded 0
+        allowed = _ULPS * (spacing * rounded + np.finfo(np.float64).eps)
+        if (np.abs(p - rounded) <= allowed).all():
+            return decimals
+    return MORE
