@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.stats
 
 import calibscale as cs
 from calibscale import CWCE2, ECE, JKCE, ConfidenceGap, TCE2Debiased
+from calibscale.inference.default_tests import default_tests
 from calibscale.output.document import Section
 from calibscale.output.documents import document
 from calibscale.output.report import report
@@ -31,14 +33,14 @@ def source(temperature, n=2000, seed=0, **columns):
     [
         (2.0, 2000, "Overconfident by"),
         (0.5, 2000, "Underconfident by"),
-        (1.0, 2000, "No miscalibration shown: chance explains all 5 numbers that can tell ("),
+        (1.0, 2000, "No miscalibration shown: chance explains all 14 numbers that can tell ("),
         (1.0, 30, "Too few rows to tell (30): only an average error of "),
     ],
 )
 def test_verdict__says_what_chance_does_not_explain(temperature, n, verdict):
     result = cs.check(source(temperature, n), n_replicates=99)
     assert result.verdict.startswith(verdict)
-    explained = "more than chance explains (p = 0.01, adjusted for 5 numbers)" in result.verdict
+    explained = "more than chance explains (p = 0.01, adjusted for 14 numbers)" in result.verdict
     assert explained == (temperature != 1)
 
 
@@ -48,7 +50,15 @@ def test_verdict__finds_errors_that_cancel():
     y = np.concatenate([np.arange(500) % 10 < 7, np.arange(500) % 10 < 3]).astype(int)
     result = cs.check(cs.from_arrays(probabilities=p, labels=y, binary=True), n_replicates=99)
     assert result.verdict.startswith("Miscalibrated by 30.0 points though right on average (ece,")
-    assert result.adjusted_p_values["confidence_gap"] == 1.0
+    assert result.adjusted_p_values["confidence_gap"] > 0.9
+
+
+def surprise_by_hand(value, drawn, position):
+    """−log p of one of the value and its draws, by the gamma distribution of their moments."""
+    both = np.append(value, drawn)
+    skewness = np.clip(scipy.stats.skew(both), 0.01, np.sqrt(8))
+    z = (both[position] - both.mean()) / both.std()
+    return -scipy.stats.pearson3.logsf(z, skewness)
 
 
 @pytest.mark.long
@@ -58,15 +68,21 @@ def test_numbers__are_those_of_evaluate_and_of_tests():
     with cs.Session.open(data, block_rows=700) as session:
         result = cs.check(session, n_replicates=99)
         estimates = cs.evaluate(session, estimators, interval="jackknife", floor=False).estimates
-        tests = cs.calibration_test(session, [ECE(bins=1), *estimators[1:]], n_replicates=99)
+        members = [each for each in default_tests(session) if not isinstance(each, JKCE)]
+        requested = [ECE(bins=1), *estimators[1:], *members]
+        tests = cs.calibration_test(session, requested, n_replicates=99)
     assert result.estimates == estimates
     assert [t.p_value for t in result.tests] == [t.p_value for t in tests]
     assert result.tests[0].value == pytest.approx(abs(result["confidence_gap"].value), rel=1e-12)
     # Westfall and Young by hand: for each test, replicates of which any later test is as extreme
     null = np.array([t.null_values for t in tests])
-    scale = null.std(axis=1)
-    observed = (np.array([t.value for t in tests]) - null.mean(axis=1)) / scale
-    drawn = (null - null.mean(axis=1, keepdims=True)) / scale[:, None]
+    surprises = np.array(
+        [
+            [surprise_by_hand(t.value, row, k) for k in range(100)]
+            for t, row in zip(tests, null, strict=True)
+        ]
+    )
+    observed, drawn = surprises[:, 0], surprises[:, 1:]
     order, largest = np.argsort(-observed), 0.0
     for i, k in enumerate(order):
         exceed = (drawn[order[i:]].max(axis=0) >= observed[k] * (1 - 1e-9)).sum()

@@ -60,6 +60,9 @@ _SHARED = {
 }  # fmt: skip
 
 
+SETTINGS = tuple({*_SHARED.values()} - {"seed"})  # options of estimators
+
+
 class _EstimatorOption(click.Option):
     """Option that adds a list of all estimators to the help of its command."""
 

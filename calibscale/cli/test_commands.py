@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
+from calibscale.cli.evaluate_commands import ESTIMATOR, SETTINGS, estimator_options, estimators
 from calibscale.cli.sources import open_session, source_options, store_argument
 from calibscale.errors import InvalidDataError
 
@@ -94,10 +94,11 @@ def test(
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
     with open_session(store, options, "testing") as session:
-        if names or options["covariates"]:
-            tested = estimators(names or ("klce",), options)
-        else:
-            tested = default_tests(session)
+        kernel = "jkce" if session.source.forecast is None else "kce"
+        default = "klce" if options["covariates"] else kernel
+        several = not names and not any(map(shared.was_passed, SETTINGS))
+        tested = estimators(names or (default,), options)
+        tested = default_tests(session) if several else tested
         if drawn_from.draws:
             centred = drawn_from.centred and any(each.centred_null for each in tested)
             shared.check_level(alpha, n_replicates, 0 if centred else 1)

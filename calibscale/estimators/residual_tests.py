@@ -77,7 +77,7 @@ class ResidualTest(Estimator):
     def bind(self, setup: DataProfile) -> Self:
         notion = self.notion_for(setup.classes)
         problems(notion, setup.classes)
-        return replace(self, notion=notion, edges=cell_edges(setup, notion))
+        return replace(self, notion=notion, edges=self.edges or cell_edges(setup, notion))
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

@@ -70,7 +70,8 @@ def test_labels__replicates_equal_evaluations_of_drawn_labels(case):
     data = labelled_rows(classes, weighted=True)
     (result,) = run_test(data.source(), requested)
     notion, rows = notion_of(resolved_for(requested, data.source())), np.arange(ROWS)
-    if notion == "canonical":
+    of_bins = isinstance(requested, cs.ECE | cs.MCE | cs.TCE2)
+    if notion == "canonical" or of_bins:
         labels = DrawnLabels(SEED).labels(rows, data.q, 0, B)
     else:
         p = data.notion(notion)[0][:, 0]

@@ -140,6 +140,7 @@ EXAMPLES = {
         Strengths("positive"), PREDICTIONS, (), Points(np.array(EDGES), np.empty((8, 0)))
     ),
     "PITCells": lambda cls: cls(),
+    "PITMoments": lambda cls: cls((-1.0, 0.0, 1.0), (0.5, 1.0, 2.0)),
     "PITValues": lambda cls: cls(),
     "PooledResiduals": lambda cls: cls("positive"),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
@@ -227,7 +228,7 @@ def _sorted_lists(state):
     return state._replace(points=points, masses=masses)
 
 
-OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITValues")
+OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITMoments", "PITValues")
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,
