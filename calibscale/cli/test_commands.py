@@ -82,7 +82,6 @@ def test(
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
     from calibscale.inference import calibration_test as run
-    from calibscale.inference.default_tests import default_tests
     from calibscale.inference.nulls import NULLS
     from calibscale.inference.verdict import judgement_of_tests
 
@@ -98,12 +97,11 @@ def test(
         default = "klce" if options["covariates"] else kernel
         several = not names and not any(map(shared.was_passed, SETTINGS))
         tested = estimators(names or (default,), options)
-        tested = default_tests(session) if several else tested
         if drawn_from.draws:
             centred = drawn_from.centred and any(each.centred_null for each in tested)
             shared.check_level(alpha, n_replicates, 0 if centred else 1)
         result = run(
-            session, tested, null=null, n_replicates=n_replicates, stop_after=stop_after,
+            session, None if several else tested, null=null, n_replicates=n_replicates, stop_after=stop_after,
             bandwidths=bandwidths, **options,
         )  # fmt: skip
     if alpha is not None:

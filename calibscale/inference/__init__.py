@@ -14,11 +14,12 @@ from calibscale import engine
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference.default_tests import default_tests
+from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import (
     CERTAIN,
     Null,
+    RandomSigns,
     Replicates,
     knows_clusters,
     null_of,
@@ -128,12 +129,16 @@ def calibration_test(
     started = time.perf_counter()
     with Session.open(source, **options) as session:
         soft = session.rules.soft
-        default = default_tests(session) if statistics is None else statistics
-        estimators = listed(default)
         session = session.by_cluster(cluster)
         clusters = session.rules.cluster is not None
         independent = "wild" if soft else "labels"
         drawn_from = null_of(null or ("wild_cluster" if clusters else independent), seed)
+        if statistics is None:
+            # the other nulls, and tests over bandwidths, are of kernel errors
+            any_error = drawn_from.of_labels or isinstance(drawn_from, RandomSigns)
+            several = any_error and not drawn_from.moves and bandwidths == 1
+            statistics = default_tests(session) if several else [kernel_error(session)]
+        estimators = listed(statistics)
         if soft and drawn_from.of_labels:
             raise OptionError(
                 f"null={drawn_from.name!r} draws single classes, which soft labels are not; use "

@@ -37,6 +37,9 @@ every_case = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.mark.long
+BINNED = cs.ECE | cs.MCE | cs.TCE2 | cs.TCE2Debiased  # their events are those of drawn labels
+
+
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 @pytest.mark.parametrize("kind", DRAWS)
 @every_case
@@ -47,7 +50,8 @@ def test_replicates__are_the_naive_values_of_drawn_residuals(case, kind, weighte
     e = resolved_for(requested, data.source())
     if getattr(e.settings, "method", "") == "nystrom":
         e = resolved_for(replace(requested, method="features"), data.source())
-    expected = [naive_value(e, data, delta) for delta in drawn_residuals(kind, data, notion_of(e))]
+    drawn = drawn_residuals(kind, data, notion_of(e), of_bins=isinstance(requested, BINNED))
+    expected = [naive_value(e, data, delta) for delta in drawn]
     # an unbiased value is a difference of sums: 1e-13 of their size; spectral: to its tolerance
     digits = 1e-11 if "spectral" in case else 1e-12
     atol = digits * rounding_scale(e, data, naive_value)
@@ -70,8 +74,7 @@ def test_labels__replicates_equal_evaluations_of_drawn_labels(case):
     data = labelled_rows(classes, weighted=True)
     (result,) = run_test(data.source(), requested)
     notion, rows = notion_of(resolved_for(requested, data.source())), np.arange(ROWS)
-    of_bins = isinstance(requested, cs.ECE | cs.MCE | cs.TCE2)
-    if notion == "canonical" or of_bins:
+    if notion == "canonical" or isinstance(requested, BINNED):
         labels = DrawnLabels(SEED).labels(rows, data.q, 0, B)
     else:
         p = data.notion(notion)[0][:, 0]

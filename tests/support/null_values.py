@@ -233,11 +233,15 @@ def _null(kind, data, notion):
     return null.with_states(dict.fromkeys(null.needs([notion]), pool))
 
 
-def drawn_residuals(kind, data, notion, count=B):
-    """δ* of each replicate, (n, e)."""
+def drawn_residuals(kind, data, notion, count=B, of_bins=False):
+    """δ* of each replicate, (n, e); of binned statistics the events are those of drawn labels."""
     rows = np.arange(len(data.q))
     points, delta = data.notion(notion)
     null = _null(kind, data, notion)
+    if of_bins and kind == "labels" and notion in ("top_label", "positive"):
+        predicted = 1 if notion == "positive" else data.q.argmax(1)
+        labels = null.labels(rows, data.q, 0, count)
+        return [points - (drawn == predicted)[:, None] for drawn in labels]
     if notion in ("top_label", "positive"):
         drawn = null.scalars(notion, rows, points[:, 0].copy(), delta[:, 0].copy(), 0, count)
         return [d[:, None] for d in drawn]
