@@ -61,11 +61,18 @@ _DRIFT = Object(
     window=str, baseline=Object("Baseline", first=Day, last=Day, n=Count),
     results=list[_DRIFT_OF_ESTIMATE],  # type: ignore[valid-type]
 )  # fmt: skip
+_IMPOSSIBLE = Object(
+    "ImpossibleOnDay",
+    "First day with labels of the predicted probability 0: their number, the first row, its group. "
+    "From that day on E is infinite, and its logarithm is null.",
+    day=Day, group=_Group, count=Count, first_row=Count,
+)  # fmt: skip
 _PROCESS = Object(
     "ProcessResult",
     "Evidence of one notion and group by day, and the day on which it reached the threshold.",
     notion=str, group=_Group, log_evidence=list[float], threshold=Finite, alarm=bool,
     since=Day | None, at_least=Later[list[float] | None],  # type: ignore[misc]
+    impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
 )  # fmt: skip
 _ALARMS = Object(
     "AlarmResult", "Mean evidence by day, and the day on which it reached the threshold.",
@@ -73,6 +80,8 @@ _ALARMS = Object(
     log_evidence=list[float], processes=list[_PROCESS],  # type: ignore[valid-type]
     threshold=Finite, process_threshold=Finite,
     tolerance=Later[float | None],  # type: ignore[misc]
+    certainty_tolerance=Later[float],  # type: ignore[misc]
+    impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
 )  # fmt: skip
 _SERIES = Object(
     "Series", "Values of an estimate by day, with the ends of its intervals.",
