@@ -86,7 +86,9 @@ class TolerantEProcess(BettingEProcess):
         count = len(RISKS)
         if self.resolution == 1:
             return [0] * count, [*RISKS], None
-        patterns, risks, weights = [], [], []
+        patterns: list[int] = []
+        risks: list[float] = []
+        weights: list[float] = []
         for pattern in range(_FIXED + 1):  # each at all risks
             share = _SHARES[0] / _FIXED if pattern < _FIXED else _SHARES[1]
             patterns += [pattern] * count

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,8 @@ class Process:
         return np.max(np.where(self.of_sizes >= threshold, self.sizes, 0.0), axis=1).tolist()
 
 
-class Impossible(NamedTuple):
+@dataclass(frozen=True)
+class Impossible:
     """Labels of the predicted probability 0 on a day: their number, and the first of their rows."""
 
     day: str
