@@ -146,16 +146,19 @@ class BettingEProcess(Statistic):
             return ()
         if self.resolution == 1:
             return learn(summed(days))
-        sums = np.array(days)
+        return tuple(self.parameters(np.array(days)).tolist())
+
+    def parameters(self, sums: Floats) -> Floats:
+        """Parameters (…, parameters) from sums (days, …, cells, k), at a resolution above 1."""
         surplus, variance = sums[..., 1] - sums[..., 0], sums[..., 2]
         if self.notion == "canonical":
             return rounded(mean_shifts(surplus, variance, (1.0,)))
-        cells = mean_shifts(surplus[:, : self.cells], variance[:, : self.cells])
-        classes = surplus[:, self.cells :]
+        cells = mean_shifts(surplus[..., : self.cells], variance[..., : self.cells])
+        classes = surplus[..., self.cells :]
         if not classes.size:
             return rounded(cells)
-        of_classes = mean_shifts(classes, variance[:, self.cells :], (1.0,))
-        return rounded(np.concatenate([cells, of_classes]))
+        of_classes = mean_shifts(classes, variance[..., self.cells :], (1.0,))
+        return rounded(np.concatenate([cells, of_classes], axis=-1))
 
     def zero(self, classes: int) -> WagerState:
         size = classes if self.notion == "canonical" else self.cells
@@ -290,9 +293,9 @@ def summed(days: Sequence[Floats]) -> Floats:
     return total
 
 
-def rounded(shifts: Floats) -> tuple[float, ...]:
+def rounded(shifts: Floats) -> Floats:
     """Shifts as they are kept in a ledger."""
-    return tuple((np.round(shifts, _DIGITS) + 0.0).tolist())
+    return np.round(shifts, _DIGITS) + 0.0
 
 
 def log_e_value(p_value: float) -> float:

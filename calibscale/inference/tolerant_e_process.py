@@ -131,19 +131,21 @@ class TolerantEProcess(BettingEProcess):
         weight, rows = total[:, 3:5].sum(axis=0)
         if rows == 0:
             return ()
-        mean = weight / rows
-        if self.resolution == 1:
-            signs = -np.sign(learn(total[:, :3]))
-            return (mean, *signs.tolist()) if np.any(signs) else ()
-        sums = np.array(days)
+        if self.resolution > 1:
+            return tuple(self.parameters(np.array(days)).tolist())
+        signs = -np.sign(learn(total[:, :3]))
+        return (weight / rows, *signs.tolist()) if np.any(signs) else ()
+
+    def parameters(self, sums: Floats) -> Floats:
+        total = sums.sum(axis=0)
+        mean = (total[..., 3].sum(axis=-1) / total[..., 4].sum(axis=-1))[..., None]
         surplus = (sums[..., 1] - sums[..., 0]) / mean
         # Σδ² where the predictions are 0 or 1, or labels vary more than they should
         variance = np.maximum(sums[..., 2], sums[..., 5]) / mean**2
         shifts = mean_shifts(surplus, variance)
-        error = np.abs(shifts) @ variance.sum(axis=0)
-        if error * mean <= self.tolerance * total[:, 6].sum():
-            shifts = np.zeros_like(shifts)
-        return (float(mean), *rounded(shifts))
+        error = np.sum(np.abs(shifts) * variance.sum(axis=0), axis=-1, keepdims=True)
+        tolerated = self.tolerance * total[..., 6].sum(axis=-1, keepdims=True) / mean
+        return np.concatenate([mean, rounded(np.where(error > tolerated, shifts, 0.0))], axis=-1)
 
     def zero(self, classes: int) -> WagerState:
         if self.resolution == 1:
