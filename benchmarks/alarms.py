@@ -6,6 +6,7 @@ import multiprocessing
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 
+import alarm_delays
 import numpy as np
 from measure import Report, Settings
 from scipy.stats import binom
@@ -30,7 +31,50 @@ def run(settings: Settings) -> Report:
         late_labels(report, pool)
         for temperature in DRIFTS:
             drifting(report, pool, temperature)
+        within_tolerance(report, pool)
+        delays(report, pool)
     return report
+
+
+def within_tolerance(report: Report, pool: Executor) -> None:
+    """The share of years within the tolerance in which the evidence ever reaches 1/level."""
+    from calibscale.inference.e_process import RESOLUTION
+
+    years, nights = (10, 30) if report.settings.small else (YEARS, NIGHTS)
+    for law in alarm_delays.YEARS:
+        alarms = alarm_delays.alarms_in_years(pool, law, RESOLUTION, years, nights)
+        report.row(
+            what=law.name, years=years, nights=nights, rows=law.rows, alarms=alarms,
+            **_band(alarms, years),
+        )  # fmt: skip
+        report.check(f"years that ever alarm: {law.name}", 100 * alarms / years, 100 * LEVEL, "%")
+
+
+def delays(report: Report, pool: Executor) -> None:
+    """Nights from the first with an error to the alarm, with the bets of earlier ledgers too."""
+    from calibscale.inference.e_process import RESOLUTION
+
+    series, longest = (3, 12) if report.settings.small else (SERIES, alarm_delays.LONGEST)
+    for law in alarm_delays.DELAYS:
+        medians = {}
+        for key, resolution in (("earlier", alarm_delays.OF_EARLIER_LEDGERS), ("now", RESOLUTION)):
+            nights = alarm_delays.delays(pool, law, resolution, series, longest)
+            medians[key] = _finite(np.median(nights))
+        of_new = _finite(np.percentile(nights, 90, method="inverted_cdf"))
+        report.row(
+            what="delay", law=law.name, rows=law.rows * law.groups, series=series,
+            tolerance=law.tolerance, longest=longest, p90=of_new, **medians,
+        )  # fmt: skip
+        if law.bound is not None:
+            tolerance = "no tolerance" if law.tolerance is None else f"tolerance {law.tolerance}"
+            name = f"{law.name}, {tolerance}, median delay"
+            median = longest + 1 if medians["now"] is None else medians["now"]
+            report.check(name, median, law.bound, "nights", full_only=True)
+
+
+def _finite(nights: float) -> float | None:
+    """A number of nights; None for ∞."""
+    return float(nights) if np.isfinite(nights) else None
 
 
 def calibrated(report: Report, pool: Executor) -> None:
@@ -102,17 +146,17 @@ def _first_alarm(
 ) -> int | None:
     """With the bets of a ledger: fixed ones, and those learned from the last 28 nights."""
     from calibscale import from_arrays
-    from calibscale.inference.e_process import BettingEProcess, advance, learn
+    from calibscale.inference.e_process import RESOLUTION, BettingEProcess, advance
     from calibscale.session import Session
 
     rng = np.random.default_rng([SEED, rows, round(100 * temperature), series])
-    fixed = BettingEProcess("top_label")
+    fixed = BettingEProcess("top_label", resolution=RESOLUTION)
     logs, sums = [], []
     for night in range(nights):
         log_p, labels = _calibrated_rows(rng, rows)
         sharper = temperature if night >= drifted else 1.0
         source = from_arrays(logits=sharper * log_p, labels=labels)
-        shifts = learn(np.sum(sums[-LEARN_DAYS:], axis=0)) if sums else ()
+        shifts = fixed.learned_from(sums[-LEARN_DAYS:])
         bets = replace(fixed, learned=((None, shifts),) if any(shifts) else ())
         with Session.open(source, scheduler="serial") as session:
             result = session.scan([bets]).groups[None][bets]
@@ -128,11 +172,11 @@ def _first_alarm(
 def _late_year(series: int, nights: int) -> tuple[bool, bool]:
     """Whether the last value, and the value of any day, ever raised an alarm."""
     from calibscale import from_arrays
-    from calibscale.inference.e_process import BettingEProcess, advance, learn
+    from calibscale.inference.e_process import RESOLUTION, BettingEProcess, advance
     from calibscale.session import Session
 
     rng = np.random.default_rng([SEED, LATE_ROWS, series])
-    fixed = BettingEProcess("top_label")
+    fixed = BettingEProcess("top_label", resolution=RESOLUTION)
     shape = (nights, LATEST + 1)  # by day, and by the nights that labels took
     logs = np.zeros((*shape, len(fixed.zero(CLASSES).logs)))
     sums = np.zeros((*shape, *fixed.zero(CLASSES).sums.shape))
@@ -140,7 +184,8 @@ def _late_year(series: int, nights: int) -> tuple[bool, bool]:
     for night in range(nights):
         known = np.arange(night + 1)[:, None] + np.arange(LATEST + 1) <= night
         first = max(0, night - LEARN_DAYS)
-        shifts = learn(np.sum(sums[first:night][known[first:night]], axis=0))
+        shown = np.where(known[first:night, :, None, None], sums[first:night], 0.0)
+        shifts = fixed.learned_from(list(shown.sum(axis=1)))
         bets = replace(fixed, learned=((None, shifts),) if any(shifts) else ())
         log_p, labels = _calibrated_rows(rng, LATE_ROWS)
         late = rng.integers(1, LATEST + 1, LATE_ROWS) * (rng.random(LATE_ROWS) < 0.5)

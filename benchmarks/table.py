@@ -95,9 +95,26 @@ def nightly(rows: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def delays(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Median nights to the alarm, with the bets of earlier ledgers and of new ones."""
+    lines = [["error", "tolerance", "rows per night", "earlier ledgers", "now", "90 % by"]]
+    for row in rows:
+        if row["what"] != "delay":
+            continue
+        nights = [
+            f"above {row['longest']}" if row[key] is None else f"{row[key]:g}"
+            for key in ("earlier", "now", "p90")
+        ]  # fmt: skip
+        tolerance = "none" if row["tolerance"] is None else f"{row['tolerance']:g}"
+        lines.append([row["law"], tolerance, f"{row['rows']:,}", *nights])
+    return lines
+
+
 def alarms(rows: list[dict[str, Any]]) -> list[list[str]]:
     lines = [["predictions", "rows per night", "series", "result"]]
     for row in rows:
+        if row["what"] == "delay":
+            continue
         if row["what"] == "drift":
             name, count = f"temperature {row['temperature']} from night 40", row["series"]
             seen = (
@@ -137,12 +154,13 @@ def main(page: Path, results: Path = RESULTS) -> None:
     tables = {
         "peers": peers, "conventions": conventions, "scale": scale, "selection": selection,
         "pairs": pairs, "forecasts": forecasts, "levels": levels, "nightly": nightly,
-        "alarms": alarms,
+        "alarms": alarms, "delays": delays,
     }  # fmt: skip
     for name, lines in tables.items():
         if f"<!-- benchmark: {name} -->" not in text:
             continue
-        result = json.loads((results / f"{name}.json").read_text())
+        source = "alarms" if name == "delays" else name
+        result = json.loads((results / f"{source}.json").read_text())
         text = rewrite(text, name, markdown(lines(result["table"]), result["environment"]))
     page.write_text(text)
 

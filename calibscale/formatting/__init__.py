@@ -234,6 +234,8 @@ def evidence(log: float | None) -> str:
     """Value of E from its natural logarithm."""
     if log is None:
         return "–"
+    if log == math.inf:
+        return "∞"
     if not -9 < log < 11:
         return _power_of_ten(log / math.log(10))
     value = math.exp(log)

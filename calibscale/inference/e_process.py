@@ -3,24 +3,26 @@
 A bet is a recalibrated prediction g, fixed before the labels are observed.  Under calibration the
 product of g_y / q_y over rows is a nonnegative martingale that starts at 1, so that the probability
 that it ever reaches 1/α is at most α (Ville's inequality).  Bets of fixed strengths detect a drift
-of the temperature or of the base rate within a night or two; bets learned from earlier days detect
-any persistent shape.  A `TolerantEProcess` refutes an error of at most a tolerance in the place of
-calibration.
+of the temperature or of the base rate within a night or two.  Bets learned from earlier days detect
+any persistent shape.  `calibscale.inference.tolerant_e_process` refutes an error of at most a
+tolerance instead of calibration.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from calibscale.data import LOG_SMALLEST, Chunk, Floats
 from calibscale.errors import OptionError, require
+from calibscale.inference.learned_shifts import mean_shifts
 from calibscale.limits.excess import ratio
-from calibscale.statistics import Statistic, weights_of
+from calibscale.results import Bools, Ints
+from calibscale.statistics import Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
 
 NOTIONS = ("canonical", "top_label", "positive")
@@ -29,12 +31,15 @@ SLOPES = (1 / 1.8, 1 / 1.4, 1 / 1.2, 1 / 1.1, 1 / 1.05, 1 / 1.025, 1.025, 1.05, 
 SHIFTS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
 
 STRENGTHS = (0.5, 1.0)  # multiples of the learned shifts
-CELLS = 18  # cells of log-odds in which scalar bets are learned
-_WIDTH = 0.75  # width of a cell; the outermost cells are unbounded
-_LARGEST = 1.0  # largest learned shift of log-odds
+CELLS = 18  # cells of log-odds in which scalar bets are learned, at a resolution of 1
+RESOLUTION = 8  # of new ledgers: a change of sign is at most 0.023 in p from the border of a cell
+_WIDTH = 0.75  # width of a cell at a resolution of 1; the outermost cells are unbounded
+_LARGEST = 1.0  # largest learned shift of log-odds at a resolution of 1
+_DIGITS = 4  # of learned shifts, which are kept as JSON for each day
+# Largest number of classes whose own shifts are learned for `top_label`: beyond it a class has few
+# rows a night, and the shifts of a day would be large as JSON.
+_MOST_CLASSES = 100
 _LATE = 0.1  # share of the weight for groups that appear after the first night
-RISKS = tuple(2.0**-k for k in range(1, 9))  # λ of the bets of a `TolerantEProcess`
-_STEPS = tuple(2.0 ** (k / 6) for k in range(-12, 25))  # its sizes, over the tolerance
 
 Group = TypeVar("Group")
 Learned = tuple[tuple[float | None, tuple[float, ...]], ...]
@@ -58,53 +63,109 @@ class BettingEProcess(Statistic):
     """Σ log(g_y/q_y) of every bet of a family; weights are ignored.
 
     Bets on scalar notions: logit g = a·logit p + b, and logit g = logit p + s·shift, with the shift
-    of the cell of logit p.  Canonical bets: g ∝ q^a, and g_k ∝ q_k·exp(s·shift_k).
-
-    The fixed `bets` (a, b) have slopes from 1/1.8 to 1.8 and, for scalar notions, shifts from −0.5
-    to 0.5 by default.  `learned` has the result of `learn` on earlier days, (group, shifts), by
-    value of the covariate at the position `column` (None: all rows); other groups have no learned
-    bets, and all rows of a chunk are of the same group.
+    of the cell of logit p or, for `top_label`, of the top class.  Canonical bets: g ∝ q^a, and
+    g_k ∝ q_k·exp(s·shift_k).
 
     With the counts of `ClusterRows`, the factor of a row has the exponent 1/m, and its sums the
     weight 1/m, with at least as many rows m as its cluster has that day.  By Hölder's inequality
     the mean of a cluster's product is at most 1 under any dependence within the cluster.
+
+    Parameters
+    ----------
+    bets : tuple of (float, float)
+        Fixed (a, b).  By default the slopes a are from 1/1.8 to 1.8 and, for scalar notions, the
+        shifts b from −0.5 to 0.5.
+    learned : tuple of (group, tuple of float)
+        Results of `learned_from` on earlier days, by value of the covariate at the position
+        `column` (None: all rows).  Other groups have no learned bets.  All rows of a chunk are of
+        the same group.
+    resolution : int
+        Number of cells in 0.75 of log-odds.  Ledgers of earlier versions have 1, without cells for
+        certain predictions, without classes, and with shifts from one step of Newton's method.
+    certainty : float
+        Predictions p ≤ t are treated as t, and those ≥ 1 − t as 1 − t.  The null hypothesis is that
+        the event has a probability of at most t where p ≤ t, at least 1 − t where p ≥ 1 − t, and p
+        elsewhere.  Bets that the event is rarer than t have the factor 1 there, and the factor of
+        other bets increases with the probability π of the event: its mean is π·g/t +
+        (1 − π)(1 − g)/(1 − t), which is 1 at π = t and at most 1 below it.
     """
 
     notion: str
     bets: tuple[tuple[float, float], ...] = ()
     learned: Learned = ()
     column: int | None = None
+    resolution: int = 1
+    certainty: float = 0.0
     clusters: Floats | None = field(default=None, compare=False, repr=False)
     powers: ClassVar[tuple[int, ...]] = ()
+    sizes: ClassVar[tuple[float, ...]] = ()
 
     def __post_init__(self) -> None:
         require(self.notion in NOTIONS, f"notion must be one of {', '.join(NOTIONS)}", self.notion)
+        require(0 <= self.certainty < 0.5, "certainty must be in [0, 0.5)", self.certainty)
         if not self.bets:
             shifts = SHIFTS if self.notion != "canonical" else ()
             bets = (*((a, 0.0) for a in SLOPES), *((1.0, b) for b in shifts))
             object.__setattr__(self, "bets", bets)
         if self.notion == "canonical" and any(b != 0 for _, b in self.bets):
             raise OptionError("canonical bets have slopes only, no shifts")
-
-    sizes: ClassVar[tuple[float, ...]] = ()
+        if self.notion == "canonical" and self.certainty:
+            raise OptionError("certainty is for a scalar notion, not for canonical bets")
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the gains of a night: (bets,)."""
-        return (len(self.bets) + len(STRENGTHS),)
+        return (len(self.bets) + len(STRENGTHS) * (1 + self._has_classes),)
+
+    @property
+    def weights(self) -> Floats | None:
+        """Weights of the bets in their mixture (bets,); None if they are equal."""
+        return None
+
+    @property
+    def refutable(self) -> bool:
+        """Whether a label of probability 0 refutes the null hypothesis, so that E is infinite."""
+        return self.certainty == 0
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of log-odds; the first and the last are those of certain predictions."""
+        return CELLS if self.resolution == 1 else CELLS * self.resolution + 2
+
+    @property
+    def _has_classes(self) -> bool:
+        return self.resolution > 1 and self.notion == "top_label"
 
     def gains(self, state: WagerState) -> Floats:
         """Logarithm of the gain of each bet on the rows of a state."""
         return state.logs
 
-    def learn(self, sums: Floats) -> tuple[float, ...]:
-        """Parameters of the learned bets from the sums of earlier days."""
-        return learn(sums)
+    def learned_from(self, days: Sequence[Floats]) -> tuple[float, ...]:
+        """Parameters of the learned bets from the sums of each earlier day, the latest day last."""
+        if not len(days):
+            return ()
+        if self.resolution == 1:
+            return learn(summed(days))
+        return tuple(self.parameters(np.array(days)).tolist())
+
+    def parameters(self, sums: Floats) -> Floats:
+        """Parameters (…, parameters) from sums (days, …, cells, k), at a resolution above 1."""
+        surplus, variance = sums[..., 1] - sums[..., 0], sums[..., 2]
+        if self.notion == "canonical":
+            return rounded(mean_shifts(surplus, variance, (1.0,)))
+        cells = mean_shifts(surplus[..., : self.cells], variance[..., : self.cells])
+        classes = surplus[..., self.cells :]
+        if not classes.size:
+            return rounded(cells)
+        of_classes = mean_shifts(classes, variance[..., self.cells :], (1.0,))
+        return rounded(np.concatenate([cells, of_classes], axis=-1))
 
     def zero(self, classes: int) -> WagerState:
-        cells = classes if self.notion == "canonical" else CELLS
+        size = classes if self.notion == "canonical" else self.cells
+        if self._has_classes and classes <= _MOST_CLASSES:
+            size += classes
         (bets,) = self.shape
-        return WagerState(np.zeros(()), np.zeros(()), np.zeros(bets), np.zeros((cells, 3)))
+        return WagerState(np.zeros(()), np.zeros(()), np.zeros(bets), np.zeros((size, 3)))
 
     def accumulate(self, state: WagerState, chunk: Chunk) -> WagerState:
         state.n[...] += len(chunk)
@@ -114,23 +175,52 @@ class BettingEProcess(Statistic):
 
     def _events(self, state: WagerState, chunk: Chunk) -> None:
         p, rest, _, event = chunk.event(self.notion)
+        low, high = p <= self.certainty, rest <= self.certainty
+        if self.certainty:
+            p, rest = self._uncertain(p, rest, low, high)
         open_ = (p > 0) & (rest > 0)
         state.certain[...] += len(chunk) - np.count_nonzero(open_)
         p, rest, happened = p[open_], rest[open_], event[open_] > 0.5
+        low, high = low[open_], high[open_]
         a = self._exponents(chunk)[open_]
         x = np.log(p) - np.log(rest)
         sign = np.where(happened, -1.0, 1.0)
         base = np.logaddexp(0.0, sign * x)  # −log of the event's probability
+
+        def log_gain(moved: Floats) -> float:
+            if self.certainty:  # no bets on rarer events than the tolerated ones
+                moved = np.where(low, np.maximum(moved, x), moved)
+                moved = np.where(high, np.minimum(moved, x), moved)
+            return float(np.sum(a * (base - np.logaddexp(0.0, sign * moved))))
+
         for k, (slope, b) in enumerate(self.bets):
-            state.logs[k] += np.sum(a * (base - np.logaddexp(0.0, sign * (slope * x + b))))
-        cells = _cells(x)
-        for column, values in enumerate((p, 1.0 * happened, p * rest)):
-            state.sums[:, column] += np.bincount(cells, a * values, CELLS)
+            state.logs[k] += log_gain(slope * x + b)
+        cells = self._cells(x, low, high)
+        sums = (p, 1.0 * happened, p * rest)
+        of_cells = state.sums[: self.cells]
+        for column, values in enumerate(sums):
+            of_cells[:, column] += np.bincount(cells, a * values, self.cells)
         shifts = self._shifts(chunk)
         if shifts is not None:
             for k, strength in enumerate(STRENGTHS, len(self.bets)):
-                moved = x + strength * shifts[cells]
-                state.logs[k] += np.sum(a * (base - np.logaddexp(0.0, sign * moved)))
+                state.logs[k] += log_gain(x + strength * shifts[cells])
+        of_classes = state.sums[self.cells :]
+        if not len(of_classes):
+            return
+        top = chunk.top[open_]
+        for column, values in enumerate(sums):
+            of_classes[:, column] += np.bincount(top, a * values, len(of_classes))
+        if shifts is not None:
+            for k, strength in enumerate(STRENGTHS, len(self.bets) + len(STRENGTHS)):
+                state.logs[k] += log_gain(x + strength * shifts[self.cells + top])
+
+    def _uncertain(self, p: Floats, rest: Floats, low: Bools, high: Bools) -> tuple[Floats, Floats]:
+        """p and 1 − p of predictions that are at least `certainty` away from 0 and 1."""
+        t = self.certainty
+        return (
+            np.where(low, t, np.where(high, 1.0 - t, p)),
+            np.where(low, 1.0 - t, np.where(high, t, rest)),
+        )
 
     def _all_classes(self, state: WagerState, chunk: Chunk) -> None:
         mine = chunk.log_q[np.arange(len(chunk)), chunk.labels]
@@ -150,6 +240,14 @@ class BettingEProcess(Statistic):
                 moved = strength * shifts
                 state.logs[k] += np.sum(a * (moved[labels] - _log_sums(log_q + moved)))
 
+    def _cells(self, x: Floats, low: Bools, high: Bools) -> Ints:
+        """Cell of each log-odds (c,); `low` and `high` mark certain predictions."""
+        half = CELLS * self.resolution // 2
+        cells = np.clip(np.floor(x / (_WIDTH / self.resolution)) + half, 0, 2 * half - 1)
+        if self.resolution > 1:
+            cells = np.where(low, 0, np.where(high, self.cells - 1, cells + 1))
+        return cells.astype(np.int64)
+
     def _exponents(self, chunk: Chunk) -> Floats:
         """Exponent of the factor of each row (c,)."""
         if self.clusters is None:
@@ -168,70 +266,6 @@ class BettingEProcess(Statistic):
         return None if shifts is None else np.array(shifts)
 
 
-@dataclass(frozen=True)
-class TolerantEProcess(BettingEProcess):
-    """Bets that the L1 error E|E[δ | p]| of a scalar notion is above a size ε.
-
-    X = s·δ, with a sign s for each cell of log-odds from earlier days (`learned`), has a mean of at
-    most the error.  A row multiplies the gain by exp(λ(X − ε) − ψ(λ)X²) ≤ (1 + λX)·exp(−λε), with
-    ψ(λ) = −log(1 − λ) − λ, so that the mean of the product over the rows of a night is at most 1 if
-    their error is at most ε [Fan et al. 2015, eq. 4.11; Waudby-Smith & Ramdas 2023, Thm. 2].  Three
-    sums determine it for all λ and ε.  The exponent of a row is min(1, weight / mean weight of
-    earlier days), over m with clusters, which weighs the error as well.  A state has Σ of these
-    weights, of X and of X² as `logs`, and in `sums` also Σw and Σ1 of the cells.
-    """
-
-    tolerance: float = 0.02
-
-    def __post_init__(self) -> None:
-        require(self.notion in NOTIONS[1:], "a tolerance is for a scalar notion", self.notion)
-
-    @property
-    def sizes(self) -> tuple[float, ...]:  # type: ignore[override]
-        """The tolerance, and then the sizes of the confidence sequence."""
-        return (self.tolerance, *(self.tolerance * step for step in _STEPS))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.sizes), len(RISKS))
-
-    def gains(self, state: WagerState) -> Floats:
-        risk, (weight, first, second) = np.array(RISKS), state.logs
-        return risk * (first - weight * np.array(self.sizes)[:, None]) - log_risk(risk) * second
-
-    def learn(self, sums: Floats) -> tuple[float, ...]:
-        """Mean weight and signs of the cells; empty without a cell that is off."""
-        signs = -np.sign(learn(sums[:, :3]))
-        weight, rows = sums[:, 3:].sum(axis=0)
-        return (weight / rows, *signs.tolist()) if np.any(signs) else ()
-
-    def zero(self, classes: int) -> WagerState:
-        return WagerState(np.zeros(()), np.zeros(()), np.zeros(3), np.zeros((CELLS, 5)))
-
-    def _events(self, state: WagerState, chunk: Chunk) -> None:
-        p, rest, delta, event = chunk.event(self.notion)
-        w, a = weights_of(chunk), self._exponents(chunk)
-        with np.errstate(divide="ignore"):
-            cells = _cells(np.log(p) - np.log(np.maximum(rest, 0.0)))
-        once = a * w
-        for k, values in enumerate((once * p, once * event, once * w * p * rest, w, w**0)):
-            state.sums[:, k] += np.bincount(cells, values, CELLS)
-        learned = self._shifts(chunk)
-        if learned is not None:
-            x, w = learned[1:][cells] * delta, a * np.minimum(w / learned[0], 1.0)
-            state.logs[...] += w.sum(), w @ x, w @ (x * x)
-
-
-def log_risk(risk: Floats) -> Floats:
-    """ψ(λ) = −log(1 − λ) − λ: exp(λx − ψ(λ)x²) ≤ 1 + λx for x ≥ −1 and 0 ≤ λ < 1."""
-    return -np.log1p(-risk) - risk
-
-
-def _cells(x: Floats) -> Any:
-    """Cell of each log-odds (c,)."""
-    return np.clip(np.floor(x / _WIDTH) + CELLS // 2, 0, CELLS - 1).astype(np.int64)
-
-
 def _log_sums(x: Floats) -> Floats:
     """log Σ exp of each row."""
     top = x.max(axis=1)
@@ -241,12 +275,27 @@ def _log_sums(x: Floats) -> Floats:
 def learn(sums: Floats) -> tuple[float, ...]:
     """Shifts of log-odds by cell or class, from the sums (cells, 3) of earlier days.
 
-    One Newton step (Σy − Σp) / Σp(1−p), shrunk for noise by 1 − 1/z², or to 0 for |z| ≤ 1.
+    One Newton step (Σy − Σp) / Σp(1−p), shrunk for noise by 1 − 1/z², or to 0 for |z| ≤ 1.  A
+    surplus where Σp(1−p) is 0 is not noise: all predictions of the cell are 0 or 1.
     """
     surplus, variance = sums[:, 1] - sums[:, 0], sums[:, 2]
     z2, step = ratio(surplus**2, variance), ratio(surplus, variance)
     shrunk = np.where(z2 > 1, step * (1 - 1 / np.maximum(z2, 1)), 0.0)
+    shrunk = np.where(variance > 0, shrunk, np.sign(surplus) * _LARGEST)
     return tuple(np.clip(shrunk, -_LARGEST, _LARGEST).tolist())
+
+
+def summed(days: Sequence[Floats]) -> Floats:
+    """Sums of several days, added one after the other."""
+    total = np.zeros_like(days[0])
+    for sums in days:
+        total += sums
+    return total
+
+
+def rounded(shifts: Floats) -> Floats:
+    """Shifts as they are kept in a ledger."""
+    return np.round(shifts, _DIGITS) + 0.0
 
 
 def log_e_value(p_value: float) -> float:
@@ -264,12 +313,17 @@ def log_e_value(p_value: float) -> float:
 
 
 def advance(
-    increments: Floats, running: Floats | None = None, night: int = 0
+    increments: Floats,
+    running: Floats | None = None,
+    night: int = 0,
+    weights: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """log E_t after each night from `night` on, of a mixture over bets and over their first nights.
 
-    E_t = mean_k Σ_s w_s Π_{s ≤ r ≤ t} exp(l_rk) + Σ_{s > t} w_s with w_s = 1/((s+1)(s+2)), so that
-    some process starts when a late drift does.  E is a martingale, as each term is one.
+    E_t = Σ_k v_k Σ_s w_s Π_{s ≤ r ≤ t} exp(l_rk) + Σ_{s > t} w_s with w_s = 1/((s+1)(s+2)), so that
+    some process starts when a late drift does.  The `weights` v_k of the bets (bets,) have the sum
+    1, and are equal by default.  E is a martingale, as each term is one.  An infinite increment,
+    for a label of probability 0, makes E infinite from its night on.
     `increments` (nights, …, bets) are sums of log(g_y/q_y) of each night.  `running` is the state
     before it, log Σ w_s Π exp(l_r) of each bet, and the second result the one after the last night.
     """
@@ -280,7 +334,10 @@ def advance(
         t = night + at
         weight = -np.log(t + 1.0) - np.log(t + 2.0)
         running = np.logaddexp(running, weight) + increment
-        mixed = np.logaddexp.reduce(running, axis=-1) - np.log(k)
+        if weights is None:
+            mixed = np.logaddexp.reduce(running, axis=-1) - np.log(k)
+        else:
+            mixed = np.logaddexp.reduce(running + np.log(weights), axis=-1)
         logs[at] = np.logaddexp(mixed, -np.log(t + 2.0))
     return logs, running
 

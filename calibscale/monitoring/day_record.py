@@ -15,10 +15,11 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.inference import batch_of, count_replicates, trial_of
-from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
+from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.nulls import CERTAIN
 from calibscale.inference.resampling import Grouped, Resampling, total
+from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import learned_bets
@@ -29,6 +30,7 @@ from calibscale.results.inference_results import TestResult
 from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
+from calibscale.statistics.score_sums import FirstImpossible
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
 
@@ -110,15 +112,29 @@ def _new_recipe(
                 raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
     column = None if groups is None else run.source.covariate(groups.column)
     notions: tuple[str, ...] = ()
-    process: Callable[[str], BettingEProcess] = partial(BettingEProcess, column=column)
+    process: Callable[[str], BettingEProcess] = BettingEProcess
     if job.alarms is not None and run.source.forecast is not None:
-        if job.alarms.notions or job.alarms.tolerance is not None:
-            raise OptionError("alarms of forecasts are by tests= alone, not notions= or tolerance=")
+        alarms = job.alarms
+        if alarms.notions or alarms.tolerance is not None or alarms.certainty_tolerance:
+            raise OptionError(
+                "alarms of forecasts are by tests= alone, not notions=, tolerance= or "
+                "certainty_tolerance="
+            )
     elif job.alarms is not None:
         default = "positive" if run.source.classes == 2 else "top_label"
         notions = job.alarms.notions or (default,)
+        certainty = job.alarms.certainty_tolerance
+        process = partial(
+            BettingEProcess, column=column, resolution=RESOLUTION, certainty=certainty
+        )
         if job.alarms.tolerance is not None:
-            process = partial(TolerantEProcess, column=column, tolerance=job.alarms.tolerance)
+            process = partial(
+                TolerantEProcess,
+                column=column,
+                resolution=RESOLUTION,
+                certainty=certainty,
+                tolerance=job.alarms.tolerance,
+            )
     recipe = Recipe(
         classes=run.source.classes,
         estimators=estimators,
@@ -298,7 +314,7 @@ class _Reader:
         recipe, groups = self.recipe, self.groups
         run = replace(self.run, group_by=recipe.group_by if groups is None else groups.column)
         needed = self._needed()
-        passed = run.scan([*needed.values(), *wagers])
+        passed = run.scan([*needed.values(), *wagers, FirstImpossible()])
         records: dict[GroupKey | None, Record] = {}
         for value, states in passed.groups.items():
             if value is None:
@@ -309,7 +325,12 @@ class _Reader:
                     _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]
             key = float(value) if groups is None else groups.key(value)
-            records[key] = Record(passed.group_counts[value], vectors, {"estimates": estimates})
+            impossible = states[FirstImpossible()]
+            info = {
+                "estimates": estimates,
+                "impossible": [int(impossible.n), int(impossible.first)] if impossible.n else None,
+            }
+            records[key] = Record(passed.group_counts[value], vectors, info)
         return records
 
 

@@ -25,10 +25,10 @@ from calibscale.errors import OptionError, StoreError
 from calibscale.formatting import level
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.ledger.group_keys import condition
-from calibscale.output.documents.night_headline import day_sentence, limit_of
+from calibscale.output.documents.night_headline import day_sentence, impossible_sentence, limit_of
 from calibscale.output.report import save_report
 from calibscale.results import as_json
-from calibscale.results.night_results import estimate_rows
+from calibscale.results.night_results import estimate_rows, evidence_logs
 
 Result = dict[str, Any]  # schema calibscale.nightly/1
 Group = float | str | None  # number or name of a group; None for all rows
@@ -115,9 +115,9 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
     if alarms is not None:
         for process in alarms["processes"]:
             labels = {"notion": process["notion"], "group": _group(process["group"])}
-            yield "log_evidence", _last(process["log_evidence"]), labels
+            yield "log_evidence", _last(evidence_logs(process, alarms["days"])), labels
             yield "error_at_least", _last(process.get("at_least") or ()), labels
-        yield "log_evidence_overall", _last(alarms["log_evidence"]), {}
+        yield "log_evidence_overall", _last(evidence_logs(alarms, alarms["days"])), {}
         yield "alarm", float(alarms["alarm"]), {}
     for kind, days in (result.get("incomplete_days") or {}).items():
         yield "incomplete_days", float(len(days)), {"kind": kind}
@@ -208,10 +208,13 @@ def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str
         for p in alarms["processes"]
         if p["alarm"]
     ]
+    log_evidence = _last(evidence_logs(alarms, alarms["days"]))
     message = (
-        f"miscalibrated since {alarms['since']}: the log evidence is "
-        f"{_last(alarms['log_evidence'])!r}, the alarm threshold is {alarms['threshold']!r}"
+        f"miscalibrated since {alarms['since']}: the log evidence is {log_evidence!r}, the alarm "
+        f"threshold is {alarms['threshold']!r}"
     )
+    if alarms.get("impossible"):
+        which.append(impossible_sentence(result, alarms["impossible"]))
     return "alarms", "failure", "; ".join([message, *which])
 
 

@@ -21,7 +21,13 @@ from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
 from calibscale.monitoring.job import LIMITS, Job, Threshold, baseline_days, window_days
 from calibscale.monitoring.ledger import Ledger
-from calibscale.monitoring.ledger.alarms import AlarmBook, evidence, first_nights
+from calibscale.monitoring.ledger.alarms import (
+    AlarmBook,
+    Impossible,
+    evidence,
+    first_impossible,
+    first_nights,
+)
 from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, shown
 from calibscale.monitoring.ledger.index import Entry
@@ -362,7 +368,13 @@ class NightJudge:
         key = {"model": model, "since": settings.since, "level": settings.level}
         since = book.since(bool(mean[-1] >= limit), days[-1], **key, notion=None, group=None)
         entries = []
+        first_of_all: list[Impossible] = []
         for p in processes:
+            refuted = None
+            if math.isinf(p.log_evidence[-1]):
+                refuted = first_impossible(self.ledger, model, begin, p.group)
+            if refuted is not None:
+                first_of_all.append(refuted)
             bound = limit - math.log(p.weight)  # its share of the mean alone reaches the limit
             reached = book.since(
                 bool(p.log_evidence[-1] >= bound), days[-1], **key, notion=p.notion, group=p.group
@@ -371,7 +383,7 @@ class NightJudge:
                 "notion": p.notion, "group": self._shown(p.group),
                 "log_evidence": p.log_evidence.tolist(),
                 "threshold": bound, "since": reached, "alarm": reached is not None,
-                "at_least": p.lower(bound),
+                "at_least": p.lower(bound), "impossible": self._impossible(refuted),
             })  # fmt: skip
         book.save()
         return {
@@ -379,7 +391,22 @@ class NightJudge:
             "first_day": begin, "days": days, "log_evidence": mean.tolist(), "threshold": limit,
             "process_threshold": min(p["threshold"] for p in entries), "processes": entries,
             "tolerance": next((p.sizes[0] for p in processes if p.sizes), None),
+            "certainty_tolerance": settings.certainty_tolerance,
+            "impossible": self._impossible(
+                min(first_of_all, key=lambda found: (found.day, found.first_row), default=None)
+            ),
         }  # fmt: skip
+
+    def _impossible(self, found: Impossible | None) -> dict[str, Any] | None:
+        """Labels of probability 0, which make E infinite, in results."""
+        if found is None:
+            return None
+        return {
+            "day": found.day,
+            "group": self._shown(found.group),
+            "count": found.count,
+            "first_row": found.first_row,
+        }
 
     # ---------------------------------------------------------------- days, models
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -61,11 +62,18 @@ _DRIFT = Object(
     window=str, baseline=Object("Baseline", first=Day, last=Day, n=Count),
     results=list[_DRIFT_OF_ESTIMATE],  # type: ignore[valid-type]
 )  # fmt: skip
+_IMPOSSIBLE = Object(
+    "ImpossibleOnDay",
+    "First day with labels of the predicted probability 0: their number, the first row, its group. "
+    "From that day on E is infinite, and its logarithm is null.",
+    day=Day, group=_Group, count=Count, first_row=Count,
+)  # fmt: skip
 _PROCESS = Object(
     "ProcessResult",
     "Evidence of one notion and group by day, and the day on which it reached the threshold.",
     notion=str, group=_Group, log_evidence=list[float], threshold=Finite, alarm=bool,
     since=Day | None, at_least=Later[list[float] | None],  # type: ignore[misc]
+    impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
 )  # fmt: skip
 _ALARMS = Object(
     "AlarmResult", "Mean evidence by day, and the day on which it reached the threshold.",
@@ -73,6 +81,8 @@ _ALARMS = Object(
     log_evidence=list[float], processes=list[_PROCESS],  # type: ignore[valid-type]
     threshold=Finite, process_threshold=Finite,
     tolerance=Later[float | None],  # type: ignore[misc]
+    certainty_tolerance=Later[float],
+    impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
 )  # fmt: skip
 _SERIES = Object(
     "Series", "Values of an estimate by day, with the ends of its intervals.",
@@ -134,6 +144,22 @@ def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
                 row |= {f"floor_{key}": floor.get(key) for key in ("mean", "high")}
                 p = p_values.get((e["estimator"], e["notion"])) if group is None else None
                 yield row | {"low": ends["low"], "high": ends["high"], "n": e["n"], "p_value": p}
+
+
+def evidence_logs(process: dict[str, Any], days: list[str]) -> list[float | None]:
+    """Logarithm of E of a process, or of the mean of all processes, on each of some days.
+
+    In JSON it is null where it is ∞, from the day of a label of the predicted probability 0 on.
+    """
+    logs = process["log_evidence"]
+    impossible = process.get("impossible")
+    if impossible is None:
+        return logs
+    first = impossible["day"][:10]
+    return [
+        math.inf if log is None and day >= first else log
+        for log, day in zip(logs, days, strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

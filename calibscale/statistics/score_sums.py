@@ -169,6 +169,32 @@ class ImpossibleLabels(Statistic):
         return added(state, np.count_nonzero(np.isinf(chunk.nll)))
 
 
+class FirstImpossibleState(NamedTuple):
+    """Number of rows, and number of the first of them (∞ if there is none), 0-d arrays."""
+
+    n: Floats
+    first: Floats
+
+
+@dataclass(frozen=True)
+class FirstImpossible(Statistic):
+    """Number of rows whose label has probability 0, and number of the first of them."""
+
+    powers: ClassVar[tuple[int, ...]] = ()
+
+    def zero(self, classes: int) -> FirstImpossibleState:
+        return FirstImpossibleState(np.zeros(()), np.full((), np.inf))
+
+    def accumulate(self, state: FirstImpossibleState, chunk: Chunk) -> FirstImpossibleState:
+        rows = chunk.impossible
+        if not len(rows):
+            return state
+        return self.merge(state, FirstImpossibleState(np.array(len(rows)), np.array(rows[0])))
+
+    def merge(self, a: FirstImpossibleState, b: FirstImpossibleState) -> FirstImpossibleState:
+        return FirstImpossibleState(a.n + b.n, np.minimum(a.first, b.first))
+
+
 class FingerprintState(NamedTuple):
     """n, and Σ of the rows' hashes modulo 2⁶⁴, (1,) uint64."""
 

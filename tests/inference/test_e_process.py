@@ -10,15 +10,14 @@ from scipy.special import expit, logit, softmax
 
 import calibscale as cs
 from calibscale.inference.e_process import (
-    RISKS,
     BettingEProcess,
-    TolerantEProcess,
     advance,
     learn,
     mean_evidence,
     places,
     shares,
 )
+from calibscale.inference.tolerant_e_process import RISKS, TolerantEProcess
 from calibscale.session import Session
 
 
@@ -202,7 +201,7 @@ def test_tolerant_bets__are_below_the_product_of_their_factors(rng):
     fresh = TolerantEProcess("positive", tolerance=eps)
     first = _logs(source, fresh)
     assert not first.logs.any()  # there is no bet before an earlier day
-    learned = fresh.learn(first.sums)
+    learned = fresh.learned_from([first.sums])
     cells = np.clip(np.floor(logit(p) / 0.75) + 9, 0, 17).astype(int)
     off = [np.sum((w * (p - y))[cells == c]) for c in range(18)]
     noise = [np.sqrt(np.sum((w * w * p * (1 - p))[cells == c])) for c in range(18)]
@@ -229,7 +228,7 @@ def test_tolerant_bets__alarm_above_the_tolerance_only():
             p = rng.uniform(0.1, 0.9, 1000)
             off = np.sign(p - 0.5) * eps * (1 if night < 60 else 6)
             y = (rng.random(1000) < p - off).astype(int)
-            learned = process.learn(np.sum(sums[-28:], axis=0)) if sums else ()
+            learned = process.learned_from(sums[-28:])
             bets = replace(process, learned=((None, learned),) if learned else ())
             source = cs.from_arrays(probabilities=p, labels=y, binary=True)
             state = _logs(source, bets, scheduler="serial")

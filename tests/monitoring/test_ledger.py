@@ -59,6 +59,18 @@ def test_recipe__keeps_the_names_of_stored_classes_and_settings():
         assert decode(json.loads(json.dumps(encode(value)))) == value
 
 
+def test_recipe__of_an_earlier_version_keeps_its_bets():
+    """Without a resolution: 18 cells, and one pattern of signs with a tolerance."""
+    bets = [[0.5, 0.0], [1.8, 0.0]]
+    settings = {"notion": "positive", "bets": bets, "learned": [], "column": None}
+    exact = decode({"kind": "Wagers", "settings": settings})
+    tolerant = decode({"kind": "TolerantEProcess", "settings": {**settings, "tolerance": 0.02}})
+    assert [field.shape for field in exact.zero(2)[2:]] == [(4,), (18, 3)]
+    assert [field.shape for field in tolerant.zero(2)[2:]] == [(3,), (18, 5)]
+    assert exact.weights is tolerant.weights is None
+    assert tolerant.shape == (38, 8)
+
+
 def test_open_ended__accepts_unseen_values(rng):
     """An age outside the box is moved to its edge; a third sex is one more category."""
     source = source_of_loans(rng)

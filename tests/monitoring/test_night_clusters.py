@@ -11,7 +11,8 @@ from scipy.stats import norm
 
 from calibscale import calibration_test, evaluate, from_arrays
 from calibscale.errors import OptionError
-from calibscale.inference.e_process import BettingEProcess, TolerantEProcess
+from calibscale.inference.e_process import BettingEProcess
+from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.monitoring.night import night
 from calibscale.session import Session
 from calibscale.statistics.cluster_sums import CELLS, ClusterRows

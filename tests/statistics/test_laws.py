@@ -112,6 +112,7 @@ EXAMPLES = {
     "FineHistogram": lambda cls: cls("top_label"),
     "Fingerprint": lambda cls: cls(),
     "ForecastTotals": lambda cls: cls(PinballLoss((0.2, 0.7))),
+    "FirstImpossible": lambda cls: cls(),
     "FoldResiduals": lambda cls: cls("class_wise"),
     "GroupSums": lambda cls: cls(
         (Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive"

@@ -251,7 +251,8 @@ class Alarms:
     """Evidence over time; `notions` defaults to the scalar notion of the source.
 
     `tests` are statistics of [test] whose p-values of the days are evidence as well.  With a
-    `tolerance` an alarm needs evidence that the calibration error is above it.
+    `tolerance` an alarm needs evidence that the calibration error is above it.  Probabilities
+    within `certainty_tolerance` of 0 or 1 are treated as so far from 0 or 1.
     """
 
     notions: (
@@ -264,6 +265,7 @@ class Alarms:
     since: Day | None = None
     learn_days: Annotated[int, Field(ge=1, le=toml_lines.MAX_COUNT)] = 28
     tolerance: Level | None = None
+    certainty_tolerance: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     tests: Annotated[tuple[str, ...], Unique] = ()
 
     def __post_init__(self) -> None:
@@ -271,6 +273,12 @@ class Alarms:
             raise ValueError("a tolerance is for the notions 'top_label' and 'positive' only")
         if self.tolerance is not None and self.tests:
             raise ValueError("tests have no tolerance: they are of exact calibration")
+        if self.certainty_tolerance and "canonical" in (self.notions or ()):
+            raise ValueError(
+                "a certainty_tolerance is for the notions 'top_label' and 'positive' only"
+            )
+        if self.certainty_tolerance and self.tests:
+            raise ValueError("tests have no certainty_tolerance: they are of exact calibration")
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
@@ -456,7 +464,10 @@ def frozen(job: Job) -> dict[str, Any]:
     settings = job.to_dict()
     fixed = {key: settings[key] for key in _KEYS}
     alarms = settings["alarms"]
-    names = ("notions", "tolerance") if alarms and alarms["tolerance"] else ("notions",)
+    # without tolerances as in ledgers from before there were these
+    names = ["notions"]
+    if alarms:
+        names += [name for name in ("tolerance", "certainty_tolerance") if alarms[name]]
     fixed["alarms"] = alarms and {name: alarms[name] for name in names}
     test = settings["test"] or {}
     fixed["test"] = test if test.get("keep") else None

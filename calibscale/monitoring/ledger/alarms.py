@@ -48,6 +48,16 @@ class Process:
 
 
 @dataclass(frozen=True)
+class Impossible:
+    """Labels of the predicted probability 0 on a day: their number, and the first of their rows."""
+
+    day: str
+    group: GroupKey | None
+    count: int
+    first_row: int
+
+
+@dataclass(frozen=True)
 class Evidence:
     """Calendar days, the processes over these days, and messages about damaged records."""
 
@@ -78,7 +88,8 @@ def evidence(
 
     Days without rows have the factor 1, so that a day that comes late, or in another order, changes
     neither the bets nor the restarts of other days.  If there are groups, the processes are those
-    of groups, with the given weights, without one for all rows.
+    of groups, with the given weights, without one for all rows.  A label of probability 0 makes the
+    evidence of its rows infinite, unless the bets tolerate it.
     """
     recipe, first = ledger.recipe, date.fromisoformat(start)
     entries = {
@@ -109,10 +120,35 @@ def evidence(
             for test in entry.info["tests"]:
                 if test["statistic"] == name and test["p_value"] is not None:
                     increments[_night(entry, first)] = log_e_value(test["p_value"])
+            if impossible_labels(ledger, entry) is not None:
+                increments[_night(entry, first)] = np.inf
         log = advance(increments)[0][shown.start :]
         processes.append(Process(name, None, log, 1.0 / (len(recipe.wagers) + len(tests))))
     days = [(first + timedelta(night)).isoformat() for night in shown]
     return Evidence(days, processes, damaged)
+
+
+def impossible_labels(ledger: Ledger, entry: Entry) -> Impossible | None:
+    """Labels of the rows of an entry that have the predicted probability 0.
+
+    Groups in ledgers of earlier versions have the labels of all rows of their day.
+    """
+    group = entry.group
+    if group is not None and "impossible" not in entry.info:
+        group, entry = None, ledger.day(entry.day, entry.model)[0]
+    found = entry.info.get("impossible")
+    return None if found is None else Impossible(entry.day, group, *found)
+
+
+def first_impossible(
+    ledger: Ledger, model: str, start: str, group: GroupKey | None
+) -> Impossible | None:
+    """First labels of probability 0 of a group, or of all rows, since a day."""
+    for entry in ledger.select(start, None, model, group):
+        found = impossible_labels(ledger, entry)
+        if found is not None:
+            return found
+    return None
 
 
 def _night(entry: Entry, first: date) -> int:
@@ -198,11 +234,17 @@ class _Walk:
             except StoreError as error:
                 self.damaged.append(str(error))
                 continue
+            night = _night(entry, self.first) - block * BLOCK
+            refuted = impossible_labels(self.ledger, entry) is not None
             for wagers, total, state in zip(self.recipe.wagers, increments, states, strict=True):
-                total[_night(entry, self.first) - block * BLOCK] += wagers.gains(state)
+                total[night] += wagers.gains(state)
+                if refuted and wagers.refutable:
+                    total[night] = np.inf
         advanced = [
-            advance(increment, start, block * BLOCK)
-            for start, increment in zip(running, increments, strict=True)
+            advance(increment, start, block * BLOCK, wagers.weights)
+            for wagers, start, increment in zip(
+                self.recipe.wagers, running, increments, strict=True
+            )
         ]
         return [state for _, state in advanced], [log for log, _ in advanced]
 
@@ -217,7 +259,7 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
         groups.insert(0, None)
     learned: list[list[tuple[Any, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
     for group in groups:
-        sums = [np.zeros_like(w.zero(recipe.classes).sums) for w in recipe.wagers]
+        sums: list[list[Floats]] = [[] for _ in recipe.wagers]  # by notion and day
         for entry in ledger.select(first, last, model, group):
             if "wagers" not in entry.sections:
                 continue
@@ -225,10 +267,10 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
                 states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
             except StoreError:  # reported by `evidence`; bets do not need every day
                 continue
-            for total, state in zip(sums, states, strict=True):
-                total += state.sums
-        for wagers, by_group, total in zip(recipe.wagers, learned, sums, strict=True):
-            shifts = wagers.learn(total)
+            for of_days, state in zip(sums, states, strict=True):
+                of_days.append(state.sums)
+        for wagers, by_group, of_days in zip(recipe.wagers, learned, sums, strict=True):
+            shifts = wagers.learned_from(of_days)
             if any(shifts):
                 by_group.append((group, shifts))
     pairs = zip(recipe.wagers, learned, strict=True)

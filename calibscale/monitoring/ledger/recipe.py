@@ -19,10 +19,11 @@ from calibscale.data.groups import Grouping
 from calibscale.errors import OptionError, require
 from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference import e_process
+from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.intervals import Parts, has_limits, of_clusters
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, replicates_of
 from calibscale.inference.resampling import Jackknife
+from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
@@ -136,7 +137,7 @@ def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
 def _kinds() -> dict[str, Any]:
     """Class by name of everything that a ledger can store."""
     kernels = (RandomFourier, OneHot, ProductKernel, Factor, FourierSeries)
-    others = (*kernels, HoldOut, Axis, Grouping, LedgerGroups)
+    others = (*kernels, HoldOut, Axis, Grouping, LedgerGroups, TolerantEProcess)
     kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *kinds_of_forecasts(), *others)
     return {kind.__name__: kind for kind in kinds}
 
@@ -245,7 +246,7 @@ class Recipe:
 
     classes: int
     estimators: tuple[BoundEstimator, ...]
-    wagers: tuple[e_process.BettingEProcess, ...] = ()
+    wagers: tuple[BettingEProcess, ...] = ()
     covariates: tuple[str, ...] = ()
     group_by: str | None = None
     tested: tuple[str, ...] = ()

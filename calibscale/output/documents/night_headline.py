@@ -64,6 +64,10 @@ class Finding:
         Whether these days make the night incomplete.
     impossible : int
         Number of labels of the day that have the predicted probability 0.
+    refuted : str
+        Rows, day and group of the first such label that made the evidence infinite; else empty.
+    tolerated : bool
+        Whether alarms tolerate such labels.
     """
 
     error: str = ""
@@ -81,13 +85,15 @@ class Finding:
     provisional: tuple[str, ...] = ()
     incomplete: bool = False
     impossible: int = 0
+    refuted: str = ""
+    tolerated: bool = False
 
     @property
     def state(self) -> str:
         """State of the night, the most urgent one."""
         if self.breached:
             return "breached"
-        if self.impossible and not self.alarm:
+        if self._refutes and not self.alarm:
             return "refuted"
         return "alarm" if self.alarm else "incomplete" if self.incomplete else "fine"
 
@@ -99,7 +105,7 @@ class Finding:
         elif self.breached:
             limits = [self._breaches(), self._error_over()]
             text = f"Breached: {'; '.join(filter(None, limits))}"
-        elif self.impossible:
+        elif self._refutes:
             return f"Miscalibrated: {'; '.join([*self._impossible(), self._fine(), *self._days()])}"
         else:
             text = f"Fine: {self._fine()}"
@@ -108,7 +114,16 @@ class Finding:
             return f"Incomplete: {days}; {self._fine()}"
         return f"{text}; {days}" if days else text
 
+    @property
+    def _refutes(self) -> bool:
+        """Whether labels of the day refute calibration."""
+        return self.impossible > 0 and not self.tolerated
+
     def _alarm(self) -> str:
+        if self.refuted:
+            breaches = f"; {self._breaches()} breached" if self.breached else ""
+            error = f"; {self.error}" if self.error else ""
+            return f"{self.refuted}, which refutes calibration{breaches}{error}"
         error = self.error or "the model is not calibrated"
         above = "" if self.tolerance is None else f"error above {self.tolerance:g}; "
         since = f" since {formatting.day(self.since)}" if self.since else ""
@@ -134,7 +149,7 @@ class Finding:
         return f"{text}{';' if self.unknown else ' and'} there is no alarm"
 
     def _impossible(self) -> Iterator[str]:
-        """Phrase about labels of probability 0, which refute calibration."""
+        """Phrase about labels of probability 0, which refute calibration unless tolerated."""
         if self.impossible:
             verb = "has" if self.impossible == 1 else "have"
             labels = formatting.plural(self.impossible, "label")
@@ -170,6 +185,12 @@ def head(night: dict[str, Any]) -> Head:
         where, groups = _alarmed(night)
         error, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
         found = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
+        refuting = alarms.get("impossible")
+        if refuting:
+            found["refuted"] = _impossible_phrase(night, refuting)
+            if alarms["since"] >= refuting["day"][:10]:  # no alarm by the size of an error
+                error, basis = "", []
+            basis = [*basis, *_impossible_reasons(night)]
         reasons = [*basis, *_processes(night), *reasons]
     else:
         error, over, where, basis = _breach(night)
@@ -177,6 +198,8 @@ def head(night: dict[str, Any]) -> Head:
         reasons = [*basis, *reasons]
     days = night.get("incomplete_days") or {}
     impossible = night.get("impossible") or {}
+    if impossible and found.get("refuted") and alarms["impossible"]["day"] == night["day"]:
+        impossible = {}  # said by the alarm
     if impossible:
         row = impossible["first_row"]
         reasons.append(f"The first label of probability 0 is in row {row:,} of the day.")
@@ -194,6 +217,8 @@ def head(night: dict[str, Any]) -> Head:
         provisional=tuple(each["day"] for each in days.get("provisional") or ()),
         incomplete=night["status"] == "incomplete",
         impossible=impossible.get("count", 0),
+        tolerated=alarms is not None
+        and bool(alarms.get("tolerance") or alarms.get("certainty_tolerance")),
         **found,
     )
     if finding.state == "fine" and night["status"] == "breached":
@@ -247,6 +272,37 @@ def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
         return f"every {column or 'group'}", sized
     names = ["all rows"] * all_rows + [formatting.group(column, group) for group in some]
     return formatting.joined(names, 3), sized
+
+
+def _impossible_phrase(night: dict[str, Any], found: dict[str, Any]) -> str:
+    """Number, group, day and row of labels that have the probability 0."""
+    rows = f"row {found['first_row']:,}"
+    if found["count"] == 1:
+        labels, verb = "a label", "has"
+    else:
+        labels, verb, rows = f"{found['count']:,} labels", "have", f"first in {rows}"
+    where = ""
+    if found["group"] is not None:
+        where = f" for {formatting.group(night['group_by'], found['group'])}"
+    day = formatting.day(found["day"])
+    return f"{labels}{where} on {day} {verb} the predicted probability 0 ({rows})"
+
+
+def impossible_sentence(night: dict[str, Any], found: dict[str, Any]) -> str:
+    """Sentence about labels of probability 0, since which E is infinite."""
+    phrase = _impossible_phrase(night, found)
+    return f"E is infinite, as {phrase}, which refutes calibration."
+
+
+def _impossible_reasons(night: dict[str, Any]) -> list[str]:
+    """Sentences about the first labels of probability 0 of each group."""
+    found = [p["impossible"] for p in night["alarms"]["processes"] or () if p.get("impossible")]
+    distinct = list({(each["day"], each["group"]): each for each in found}.values())
+    sentences = [impossible_sentence(night, each) for each in distinct[:_NAMED]]
+    if len(distinct) > _NAMED:
+        more = formatting.plural(len(distinct) - _NAMED, "more group")
+        sentences.append(f"The evidence of {more} is infinite.")
+    return sentences
 
 
 def _notions(alarms: dict[str, Any]) -> tuple[str, ...]:

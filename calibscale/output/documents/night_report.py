@@ -11,6 +11,7 @@ from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.night_headline import (
     head,
+    impossible_sentence,
     limit_of,
     missing_value,
     observed,
@@ -28,6 +29,7 @@ from calibscale.output.documents.night_sections import (
 )
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
 from calibscale.output.plots.style import GROUPS
+from calibscale.results.night_results import evidence_logs
 
 
 def nightly(night: dict[str, Any]) -> doc.Article:
@@ -282,13 +284,14 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         whom = formatting.short(formatting.group(column, p["group"]))
         return f"{whom}, {formatting.notion(p['notion'])}" if len(notions) > 1 else whom
 
-    combined = alarms["log_evidence"][-DAYS:]
+    combined = evidence_logs(alarms, alarms["days"])[-DAYS:]
     threshold, each = alarms["threshold"], alarms["process_threshold"]
     colours = group_colours(night)
     if not colours:  # processes of notions
         colours = dict(zip((p["notion"] for p in processes), GROUPS, strict=False))
     drawn = [
-        Line(name(p), p["log_evidence"][-DAYS:], alarm=p["alarm"], threshold=p["threshold"],
+        Line(name(p), evidence_logs(p, alarms["days"])[-DAYS:], alarm=p["alarm"],
+             threshold=p["threshold"],
              colour=colours.get(p["notion"] if p["group"] is None else p["group"], ""))
         for p in processes
     ]  # fmt: skip
@@ -303,6 +306,8 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
     if top > 3 * max(threshold or 0.0, each or 0.0) + 7:
         caption += " Lines continue above the plot."
+    if alarms.get("impossible"):
+        caption += f" {impossible_sentence(night, alarms['impossible'])}"
     if len(groups) > len(colours):
         caption += f" {colour_note(night, len(groups))}"
     tolerance = alarms.get("tolerance")
@@ -325,16 +330,21 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
 
 
 def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> doc.Table:
+    days = night["alarms"]["days"]
+
+    def now(p: dict[str, Any]) -> float | None:
+        return newest(evidence_logs(p, days))
+
     named = [("combined", "–", night["alarms"])] + [
         (formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]), p)
-        for p in sorted(processes, key=lambda p: -(newest(p["log_evidence"]) or 0.0))
+        for p in sorted(processes, key=lambda p: -(now(p) or 0.0))
     ]
     rows = []
     for name, notion, p in named:
         since = f"alarm since {formatting.day(p['since'])}" if p["since"] else "alarm"
         state = doc.Cell(since, "breached") if p["alarm"] else doc.Cell("no alarm", "fine")
         rows.append((
-            name, state, formatting.evidence(newest(p["log_evidence"])),
+            name, state, formatting.evidence(now(p)),
             formatting.evidence(p["threshold"]), notion,
         ))  # fmt: skip
     text = doc.text_column

@@ -169,10 +169,14 @@ def plot_evidence(
     ax.locator_params(axis="y", nbins=7, integer=True)
     ax.yaxis.set_major_formatter(lambda value, _: formatting.ten(round(value)))
     framed(ax, "", "evidence E")
-    drawn = [(p, to_ten * np.maximum(floats(p.values), low / to_ten)) for p in processes]
-    _plot_groups(ax, x, drawn, "other processes")
-    ax.plot(x, to_ten * np.maximum(floats(combined.values), low / to_ten), linewidth=2.2,
-            color=COLOURS["accent"], label="combined")  # fmt: skip
+
+    def height(line: Line) -> Any:
+        """Powers of ten, at least the lower end of the axis; ∞ is far above its upper end."""
+        powers = to_ten * np.maximum(floats(line.values), low / to_ten)
+        return np.where(np.isposinf(powers), 10.0 * high, powers)
+
+    _plot_groups(ax, x, [(p, height(p)) for p in processes], "other processes")
+    ax.plot(x, height(combined), linewidth=2.2, color=COLOURS["accent"], label="combined")
     if combined.threshold is not None:
         name = f"alarm: E = {formatting.evidence(combined.threshold)}"
         _limit(ax, combined.threshold * to_ten, name, each not in (None, combined.threshold))
