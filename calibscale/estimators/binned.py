@@ -13,8 +13,9 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
-from calibscale.limits import Limits, bin_limits
+from calibscale.limits import Limits
 from calibscale.limits.excess import ratio
+from calibscale.limits.gap_limits import bin_limits
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
@@ -158,13 +159,9 @@ class _MeanGaps(Binned):
     """Base class of means of powers of |gap| over bins, with limits of their expectation."""
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.bin_limits`."""
-        gaps, power = self._bins(*states).gaps, self.gap_power or 1
-
-        def statistic(g: Floats) -> Floats:
-            return np.abs(g) ** power @ gaps.share
-
-        limits = bin_limits(gaps, statistic, (1.0 - confidence_level) / 2.0, self.unbiased)
+        """Limits by `calibscale.limits.gap_limits.bin_limits`."""
+        gaps, tail = self._bins(*states).gaps, (1.0 - confidence_level) / 2.0
+        limits = bin_limits(gaps, self.gap_power or 1, tail, self.unbiased)
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
 
