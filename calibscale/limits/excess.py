@@ -82,8 +82,8 @@ def _next_weight(observed: tuple[Floats, Floats], following: Floats, unseen: Flo
     `following` is a mean over all rows.  Where weights increase with confidence, it is the weight
     of rows that hardly ever are events; the events that were seen have the weights of rows that
     are.  `unseen` is the variance Σw²p(1 − p) of the predictions beyond twice that of the
-    observed events: rows of large weight have it that were not events by chance.  The multiple is so
-    large that few events, and weights that are nearly equal, leave `following` as it is.
+    observed events: rows of large weight have it that were not events by chance.  The multiple is
+    so large that few events, and weights that are nearly equal, leave `following` as it is.
     """
     total, squares = observed[0], observed[1] + unseen
     seen = ratio(squares, total)

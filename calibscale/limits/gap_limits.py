@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from calibscale.data import Floats, Ints
 from calibscale.limits import Limits, clopper_pearson, highest_factor
@@ -27,6 +28,7 @@ _PARTS = 256  # most contrasts of each kind, which bounds memory and time
 # A single bin needs a deviation that is larger by this factor than that of a sum over all bins:
 # errors of sums are more common, and the many single bins would otherwise widen their limits.
 _SINGLE_BIN = 1.2
+_FEWEST_GROUPS = 5  # from which the noise of a bin is estimated
 
 
 class BinGaps(NamedTuple):
@@ -148,7 +150,7 @@ def _low_limit_of_bins(bins: BinGaps, power: int, tail: float) -> float:
             noise = f * (1.0 - f) / np.where(several, bins.rows - 1.0, 1.0)
             return np.where(several, gaps**2 - noise, 0.0)
 
-    return low_limit(bins.share, bins.rows, bins.gap, debiased, (calibrated, observed), tail, power)
+    return low_limit(bins, debiased, (calibrated, observed), tail, power)
 
 
 def debiased_sizes(deviation: Floats, calibrated: Floats) -> Callable[[Floats], Floats]:
@@ -171,14 +173,13 @@ def debiased_sizes(deviation: Floats, calibrated: Floats) -> Callable[[Floats], 
 
 
 def low_limit(
-    share: Floats,
-    rows: Floats,
-    gap: Floats,
+    bins: BinGaps,
     debiased: Callable[[Floats], Floats],
     drawn: tuple[Floats, Floats],
     tail: float,
     power: int = 1,
     wider: float = 1.0,
+    random_shares: bool = True,
 ) -> float:
     """Lower limit of θ = Σ share·|μ|^power, where μ (B,) are the expectations of the gaps.
 
@@ -197,8 +198,8 @@ def low_limit(
 
     Parameters
     ----------
-    share, rows, gap : (B,)
-        Shares of the weight, effective rows, and observed gaps.
+    bins : BinGaps
+        Bins with their observed gaps.
     debiased : callable
         Function of gaps (…, B), of the same shape.
     drawn : (draws, B), (draws, B)
@@ -209,7 +210,10 @@ def low_limit(
         Power of the mean.
     wider : float
         Factor of the deviations, for noise that is estimated from few groups.
+    random_shares : bool
+        Whether the shares of the bins vary from sample to sample.
     """
+    share, rows, gap = bins.share, bins.rows, bins.gap
     B = len(gap)
     cuts = np.unique(np.linspace(0, B - 1, min(B, _PARTS)).astype(np.int64))
     largest = np.argsort(-share, kind="stable")[:_PARTS]
@@ -235,6 +239,8 @@ def low_limit(
     of_shares = np.hstack(
         [of_means[0], np.full(2 * len(cuts), of_means[1]), (share * row * gap**2)[single]]
     )
+    if not random_shares:
+        of_shares = np.zeros_like(values)
     deviations = []
     for gaps in drawn:
         simulated = functions(gaps)
@@ -251,6 +257,84 @@ def low_limit(
         limits = np.where(kinds == 0, limits, limits**2)
         limits[kinds == 2] /= share[single]
     return float(limits.max())
+
+
+def low_limit_of_groups(
+    bins: BinGaps, weights: Floats, residuals: Floats, tail: float, power: int = 1
+) -> float:
+    """Lower limit of the mean of |expected gap|^power from groups of dependent rows.
+
+    The noise of the gaps is that of the sums of independent groups with random signs, and at least
+    that of independent rows at calibration.  Bins of which less than five groups have rows say
+    nothing on their noise: the limit is that of the mean over the other bins, which is smaller.
+
+    Parameters
+    ----------
+    bins : BinGaps
+        Bins of all groups.
+    weights, residuals : (G, B)
+        Σw and Σw(p − y) of each group and bin.
+    tail : float
+        Probability that the limit exceeds the mean.
+    power : {1, 2}
+        Power of the mean.
+    """
+    full = weights.sum(axis=1) > 0.0
+    weights, residuals = weights[full], residuals[full]
+    spread = ratio(weights.sum(axis=0) ** 2, (weights**2).sum(axis=0)) >= _FEWEST_GROUPS
+    groups, total = len(weights), weights.sum()
+    if groups < _FEWEST_GROUPS or not spread.any():
+        return 0.0
+    shares = weights.sum(axis=1) / total
+    freedom = 1.0 / float(shares @ shares) - 1.0
+    known = BinGaps(*(column[spread] for column in bins))
+    steps = residuals[:, spread] - known.gap * weights[:, spread]
+    steps *= np.sqrt(groups / (groups - 1.0)) / (known.share * total)
+    p = np.clip(known.mean_p, 0.0, 1.0)
+    missing = np.maximum(p * (1.0 - p) / known.rows - (steps**2).sum(axis=0), 0.0)
+    deviation = np.sqrt((steps**2).sum(axis=0) + missing)
+    rng, draws = np.random.default_rng(_SEED), _count(_LOW_DRAWS, tail)
+    noise = rng.choice([-1.0, 1.0], (draws, groups)) @ steps
+    noise += rng.standard_normal(noise.shape) * np.sqrt(missing)
+    if power == 1:
+        debiased = debiased_sizes(deviation, noise)
+    else:
+
+        def debiased(gaps: Floats) -> Floats:
+            return gaps**2 - deviation**2
+
+    wider = float(stdtrit(freedom, 1.0 - tail) / ndtri(1.0 - tail))
+    return low_limit(known, debiased, (noise, known.gap + noise), tail, power, wider)
+
+
+# ---------------------------------------------------------------- shares of values below levels
+
+
+def level_limits(levels: Floats, shares: Floats, rows: float, tail: float) -> Limits:
+    """Limits of the mean over levels (L,) of |level − share|, from the shares of values up to them.
+
+    The numbers of values between levels are multinomial.  The upper limit is that of the mean with
+    its noise, and the lower one that of the mean of the expected distances by `low_limit`.
+    """
+    count = max(round(rows), 1)
+    draws = _count(_LOW_DRAWS, tail)
+    calibrated = np.diff(levels, prepend=0.0, append=1.0)
+    observed = np.clip(np.diff(shares, prepend=0.0, append=1.0), 0.0, 1.0)
+    moved = (count * observed / observed.sum() + calibrated) / (count + 1.0)
+
+    def drawn(cells: Floats) -> Floats:
+        counts = np.random.default_rng(_SEED).multinomial(count, cells / cells.sum(), draws)
+        return levels - np.cumsum(counts, axis=1)[:, :-1] / count
+
+    samples = drawn(calibrated), drawn(moved)
+    even = np.full(len(levels), 1.0 / len(levels))
+    bins = BinGaps(even, np.full(len(levels), float(count)), levels, levels - shares)
+    debiased = debiased_sizes(np.sqrt(levels * (1.0 - levels) / count), samples[0])
+    low = low_limit(bins, debiased, samples, tail, random_shares=False)
+    means = [np.abs(gaps) @ even for gaps in samples]
+    below = max(float(mean.mean() - np.quantile(mean, tail, method="lower")) for mean in means)
+    raised = max(float(np.abs(bins.gap) @ even), float(means[0].mean()))
+    return Limits(low, raised + below, "binned")
 
 
 # ---------------------------------------------------------------- the largest gap
