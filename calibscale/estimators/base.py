@@ -197,10 +197,13 @@ class BoundEstimator(ABC):
         """
         return None
 
-    def low_of_groups(self, confidence_level: float, states: Sequence[Any]) -> float | None:
+    def low_of_groups(
+        self, confidence_level: float, states: Sequence[Any], soft: bool
+    ) -> float | None:
         """Lower limit of the population's value from the stacked states of groups of rows.
 
-        None if only the interval of the expectation at this n is known, by jackknife or bootstrap.
+        `soft` states whether labels are distributions.  The limit is None if only the
+        interval of the expectation at this n is known, by jackknife or bootstrap.
         """
         return None
 

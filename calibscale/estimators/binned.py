@@ -166,7 +166,7 @@ class _MeanGaps(Binned):
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
 
-    def low_of_groups(self, confidence_level: float, states: Sequence[Any]) -> float:
+    def low_of_groups(self, confidence_level: float, states: Sequence[Any], soft: bool) -> float:
         """Lower limit by `calibscale.limits.gap_limits.low_limit_of_groups`."""
         sums = states[0].sums  # (groups, 5, B or cells)
         bins = self._bins(BinState(sums.sum(axis=0)))
@@ -176,7 +176,8 @@ class _MeanGaps(Binned):
         full = bins.weight > 0
         weights, residuals = sums[:, 1, full], sums[:, 4, full]
         tail = (1.0 - confidence_level) / 2.0
-        return low_limit_of_groups(bins.gaps, weights, residuals, tail, self.gap_power or 1)
+        power = self.gap_power or 1
+        return low_limit_of_groups(bins.gaps, weights, residuals, tail, power, counted=not soft)
 
 
 @dataclass(frozen=True)

@@ -425,7 +425,8 @@ def _interval_of_parts(
         return None
     grouped = request.needs(estimator)
     if grouped and not estimator.unbiased and all(s in states for s in grouped):
-        low = estimator.low_of_groups(request.confidence_level, [states[s] for s in grouped])
+        parts_of_sums = [states[s] for s in grouped]
+        low = estimator.low_of_groups(request.confidence_level, parts_of_sums, request.soft)
         if low is not None:
             # the jackknife's upper limit of the expectation is also one of the population's value
             interval = replace(interval, low=low, method="binned", parts=0, covers=BOTH)

@@ -79,7 +79,9 @@ def bin_limits(bins: BinGaps, power: int, tail: float, at_least_mean: bool = Fal
     of events in bin b is f_b = p̄_b − s·d_b, cut to [0, 1].  It is the larger one of two directions:
     the observed gaps, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), where f̃ is the frequency
     observed with one additional row at p̄_b.  The first direction gives no information on bins
-    without an event, which cannot have fewer events.  Inverting a family of tests gives limits of
+    without an event, which cannot have fewer events.  If the mean of squares is to be covered
+    without its noise, the upper limit is at least that of the unbiased estimate, as few bins of
+    large errors vary more than either direction.  Inverting a family of tests gives limits of
     any level [Lehmann & Romano, Testing Statistical Hypotheses, §3.5].
 
     `tail` is the tail probability of each limit.  With `at_least_mean`, the upper limit of a
@@ -116,6 +118,8 @@ def bin_limits(bins: BinGaps, power: int, tail: float, at_least_mean: bool = Fal
             expected = gaps(direction, s)
             high = max(high, float(statistic(expected[None])[0]))
             mean = max(mean, float(simulated(expected).mean()))
+    if power == 2 and at_least_mean:
+        high = max(high, _high_mean_square(bins, tail))
     return GapLimits(_low_limit_of_bins(bins, power, tail), high, mean)
 
 
@@ -142,15 +146,31 @@ def _low_limit_of_bins(bins: BinGaps, power: int, tail: float) -> float:
         deviation = np.sqrt(np.clip(p * (1.0 - p), 0.0, None) / bins.rows)
         debiased = debiased_sizes(deviation, calibrated)
     else:
-
-        def debiased(gaps: Floats) -> Floats:
-            """Squared gaps without the noise of the observed frequencies; 0 in bins of one row."""
-            f = np.clip(bins.mean_p - gaps, 0.0, 1.0)
-            several = bins.rows > 1.0 + 1e-9
-            noise = f * (1.0 - f) / np.where(several, bins.rows - 1.0, 1.0)
-            return np.where(several, gaps**2 - noise, 0.0)
-
+        debiased = debiased_squares(bins)
     return low_limit(bins, debiased, (calibrated, observed), tail, power)
+
+
+def debiased_squares(bins: BinGaps) -> Callable[[Floats], Floats]:
+    """Function of gaps (…, B): squares without the noise of the frequencies, 0 in bins of one row.
+
+    Its expectation is the squared expected gap if the frequencies are binomial.
+    """
+    several = bins.rows > 1.0 + 1e-9
+    others = np.where(several, bins.rows - 1.0, 1.0)
+
+    def debiased(gaps: Floats) -> Floats:
+        f = np.clip(bins.mean_p - gaps, 0.0, 1.0)
+        return np.where(several, gaps**2 - f * (1.0 - f) / others, 0.0)
+
+    return debiased
+
+
+def _high_mean_square(bins: BinGaps, tail: float) -> float:
+    """Upper limit of the mean squared gap from its unbiased estimate, without a direction."""
+    debiased = debiased_squares(bins)
+    drawn = debiased(bins.drawn(bins.moved_frequency, _count(_LOW_DRAWS, tail))) @ bins.share
+    value = float(debiased(bins.gap[None])[0] @ bins.share)
+    return value + float(drawn.mean() - np.quantile(drawn, tail, method="lower"))
 
 
 def debiased_sizes(deviation: Floats, calibrated: Floats) -> Callable[[Floats], Floats]:
@@ -260,13 +280,19 @@ def low_limit(
 
 
 def low_limit_of_groups(
-    bins: BinGaps, weights: Floats, residuals: Floats, tail: float, power: int = 1
+    bins: BinGaps,
+    weights: Floats,
+    residuals: Floats,
+    tail: float,
+    power: int = 1,
+    counted: bool = True,
 ) -> float:
     """Lower limit of the mean of |expected gap|^power from groups of dependent rows.
 
     The noise of the gaps is that of the sums of independent groups with random signs, and at least
-    that of independent rows at calibration.  Bins of which less than five groups have rows say
-    nothing on their noise: the limit is that of the mean over the other bins, which is smaller.
+    that of independent rows at calibration if labels are `counted`.  Bins of which less than five
+    groups have rows say nothing on their noise: the limit is that of the mean over the other bins,
+    which is smaller.
 
     Parameters
     ----------
@@ -278,6 +304,8 @@ def low_limit_of_groups(
         Probability that the limit exceeds the mean.
     power : {1, 2}
         Power of the mean.
+    counted : bool
+        Whether labels are of one class; soft labels may have less noise.
     """
     full = weights.sum(axis=1) > 0.0
     weights, residuals = weights[full], residuals[full]
@@ -291,7 +319,8 @@ def low_limit_of_groups(
     steps = residuals[:, spread] - known.gap * weights[:, spread]
     steps *= np.sqrt(groups / (groups - 1.0)) / (known.share * total)
     p = np.clip(known.mean_p, 0.0, 1.0)
-    missing = np.maximum(p * (1.0 - p) / known.rows - (steps**2).sum(axis=0), 0.0)
+    least = p * (1.0 - p) / known.rows if counted else np.zeros_like(p)
+    missing = np.maximum(least - (steps**2).sum(axis=0), 0.0)
     deviation = np.sqrt((steps**2).sum(axis=0) + missing)
     rng, draws = np.random.default_rng(_SEED), _count(_LOW_DRAWS, tail)
     noise = rng.choice([-1.0, 1.0], (draws, groups)) @ steps

@@ -79,14 +79,6 @@ def test_intervals__of_fifty_correct_and_confident_rows_are_not_points(method):
         assert estimates[name].interval.low == 0 < estimates[name].interval.high, name
 
 
-def test_mce__has_no_interval_and_says_why():
-    rng = np.random.default_rng(0)
-    p = rng.random(200)
-    mce = _intervals(p, rng.random(200) < p, cs.MCE())["mce"]
-    assert mce.interval is None
-    assert "not smooth" in mce.details["notes"][0]
-
-
 @pytest.mark.parametrize("law", ["narrow", "atoms"])
 def test_intervals__of_squared_errors_are_never_below_zero(law):
     rng = np.random.default_rng(4)
