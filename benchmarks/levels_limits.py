@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import numpy as np
-from laws import BINARY, Law
+from laws import Law
 from measure import Report
 from scipy.special import expit, logit
 from simulated import SEED, shared
@@ -77,6 +77,10 @@ def _wave(p: Any) -> Any:
     return np.clip(p + 0.08 * np.sin(12.0 * np.pi * p), 0.0, 1.0)
 
 
+def _inner(rng: np.random.Generator, n: int) -> Any:
+    return 0.05 + 0.9 * rng.random(n)
+
+
 def _shift(p: Any) -> Any:
     return np.clip(p - 0.05, 0.0, 1.0)
 
@@ -102,16 +106,42 @@ class _Temperature(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Law of predictions, frequencies of the event given them, rows and bins."""
+    """Law of predictions and of frequencies of the event, numbers of rows and bins.
+
+    Without `frequency`, `predictions` is a `Law`, which draws both.
+    """
 
     name: str
-    predictions: Callable[[np.random.Generator, int], Any]
-    frequency: Callable[[Any], Any]
+    predictions: Any
+    frequency: Callable[[Any], Any] | None
     rows: int
     bins: int
 
+    def probabilities(self, rng: np.random.Generator, rows: int) -> tuple[Any, Any]:
+        """Predictions, and frequencies of the event given them."""
+        if self.frequency is None:
+            true, shown = self.predictions.probabilities(rng, rows)
+            return shown, true
+        p = self.predictions(rng, rows)
+        return p, self.frequency(p)
 
-_uniform = BINARY["uniform"]
+    def sample(self, rng: np.random.Generator) -> tuple[Any, Any]:
+        """Predictions and events of a data set."""
+        p, frequency = self.probabilities(rng, self.rows)
+        return p, rng.random(self.rows) < frequency
+
+
+def _case_of(law: Law) -> Case:
+    return Case(str(law), law, None, 2000, 15)
+
+
+def _uniform(rng: np.random.Generator, n: int) -> Any:
+    return rng.random(n)
+
+
+def _tenths(rng: np.random.Generator, n: int) -> Any:
+    return np.round(rng.random(n), 1)
+
 
 SPARSE = (
     Case("events at 0", _half_zero, _events_at_zero, 1000, 15),
@@ -124,7 +154,7 @@ SPARSE = (
     Case("wrong at 0 and 1", _at_both_ends, _wrong_at_both_ends, 2000, 20),
     Case("rare events, wrong tail", _rare, _wrong_tail, 5000, 10),
     Case("two of fifty bins", _uniform, _two_of_fifty, 500, 50),
-    Case("eleven scores, one wrong", BINARY["tenths"], _wrong_at_seven_tenths, 1000, 11),
+    Case("eleven scores, one wrong", _tenths, _wrong_at_seven_tenths, 1000, 11),
     Case("bump", _uniform, _bump, 10_000, 40),
     Case("confident, wrong end", _confident, _too_confident, 3000, 15),
 )
@@ -134,7 +164,7 @@ SMOOTH = (
     Case("temperature 1.3", _uniform, _Temperature(1.3), 10_000, 15),
     Case("temperature 1.6", _uniform, _Temperature(1.6), 5000, 50),
     Case("confident, temperature 1.5", _confident, _Temperature(1.5), 2000, 15),
-    Case("shift", lambda rng, n: 0.05 + 0.9 * rng.random(n), _shift, 2000, 15),
+    Case("shift", _inner, _shift, 2000, 15),
     Case("wave", _uniform, _wave, 5000, 15),
 )
 CALIBRATED = (
@@ -147,10 +177,13 @@ CALIBRATED = (
 def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None:
     """Judge shares of limits beyond the population's value, and coverage of the pairs."""
     small = report.settings.small
-    cases = (*SPARSE, *SMOOTH, *CALIBRATED)
+    cases: Sequence[Case] = tuple(_case_of(law) for law in laws)
+    if not laws:
+        cases = (*SPARSE, *SMOOTH, *CALIBRATED)
+        weighted(report, pool, count)
     for case in cases[:2] if small else cases:
         truth = population(case, 50_000 if small else SAMPLE)
-        values = np.concatenate(shared(pool, count, limits, cases.index(case)))
+        values = np.concatenate(shared(pool, count, limits, case))
         for k, name in enumerate(NAMES):
             observed, low, high = values[:, k].T
             above = float(100 * np.mean(low > truth[k] + 1e-9))
@@ -173,26 +206,29 @@ def population(case: Case, rows: int) -> tuple[float, float, float]:
     counts, gaps = np.zeros((2, case.bins))
     rng = np.random.default_rng((SEED, 5))
     for start in range(0, rows, 500_000):
-        p = case.predictions(rng, min(500_000, rows - start))
+        p, frequency = case.probabilities(rng, min(500_000, rows - start))
         b = _bin(p, case.bins)
         counts += np.bincount(b, minlength=case.bins)
-        gaps += np.bincount(b, p - case.frequency(p), case.bins)
+        gaps += np.bincount(b, p - frequency, case.bins)
     full = counts > 0
     share, gap = counts[full] / rows, np.abs(gaps[full] / counts[full])
     return float(share @ gap), float(share @ gap**2), float(gap.max())
 
 
-def limits(index: int, first: int, last: int) -> Any:
+def limits(case: Case, first: int, last: int) -> Any:
     """Values and limits (data set, estimator, 3)."""
-    from calibscale.limits.gap_limits import BinGaps, bin_limits, largest_gap_limits
+    from calibscale.limits.gap_limits import (
+        BinGaps,
+        bin_limits,
+        debiased_squares,
+        largest_gap_limits,
+    )
 
-    case = (*SPARSE, *SMOOTH, *CALIBRATED)[index]
     tail = (1.0 - LEVEL) / 2.0
     out = np.empty((last - first, len(NAMES), 3))
     for row, number in zip(out, range(first, last), strict=True):
-        rng = np.random.default_rng((SEED, 6, index, number))
-        p = case.predictions(rng, case.rows)
-        y = rng.random(case.rows) < case.frequency(p)
+        rng = np.random.default_rng((SEED, 6, case.rows, case.bins, number))
+        p, y = case.sample(rng)
         b = _bin(p, case.bins)
         counts = np.bincount(b, minlength=case.bins).astype(np.float64)
         full = counts > 0
@@ -203,6 +239,57 @@ def limits(index: int, first: int, last: int) -> Any:
         of_squares = bin_limits(bins, 2, tail, at_least_mean=True)
         largest = largest_gap_limits(bins, tail)
         row[0] = bins.share @ np.abs(gap), of_mean.low, of_mean.mean_at_high
-        row[1] = bins.share @ gap**2, of_squares.low, of_squares.high
+        row[1] = bins.share @ debiased_squares(bins)(gap), of_squares.low, of_squares.high
         row[2] = np.abs(gap).max(), largest.low, largest.high
+    return out
+
+
+# ---------------------------------------------------------------- weights that follow confidence
+
+WEIGHTS = ("1/(1 − c + 0.001)", "1/(1 − c + 0.01)", "c/(1 − c + 0.003)", "1/√(c(1 − c))", "c⁴")
+WEIGHTED_ROWS = 3000
+LONGEST = 20.0  # percent by which the median length may differ from the linearised one
+
+
+def weighted(report: Report, pool: Executor, count: int) -> None:
+    """Judge the limits of the mean gap of calibrated data beside the linearised interval."""
+    for weights in WEIGHTS:
+        ratios, covered, linearised = np.concatenate(
+            shared(pool, count, weighted_limits, weights)
+        ).T
+        longer, percent = 100.0 * (np.median(ratios) - 1.0), 100.0 * covered.mean()
+        report.row(
+            what="weights", weights=weights, n=WEIGHTED_ROWS, longer=float(longer),
+            mean_longer=float(100.0 * (ratios.mean() - 1.0)), covered=float(percent),
+            linearised=float(100.0 * linearised.mean()),
+        )  # fmt: skip
+        title = f"confidence_gap, weights {weights}"
+        report.check(f"{title}, longer", float(abs(longer)), LONGEST, "%", full_only=True)
+        report.check(f"{title}, covered", float(percent), 93.0, "%", at_least=True, full_only=True)
+
+
+def weighted_limits(weights: str, first: int, last: int) -> Any:
+    """Length in linearised lengths, and whether both intervals cover 0 (data set, 3)."""
+    from calibscale.limits.excess import excess_limits
+
+    out = np.empty((last - first, 3))
+    for row, number in zip(out, range(first, last), strict=True):
+        rng = np.random.default_rng((SEED, 7, WEIGHTS.index(weights), number))
+        p = rng.random(WEIGHTED_ROWS)
+        c = np.maximum(p, 1.0 - p)
+        w = {
+            WEIGHTS[0]: 1.0 / (1.0 - c + 0.001),
+            WEIGHTS[1]: 1.0 / (1.0 - c + 0.01),
+            WEIGHTS[2]: c / (1.0 - c + 0.003),
+            WEIGHTS[3]: 1.0 / np.sqrt(c * (1.0 - c)),
+            WEIGHTS[4]: c**4,
+        }[weights]
+        w /= w.sum()
+        y = rng.random(WEIGHTED_ROWS) < p
+        a, b = w * p, w * (1.0 - p)
+        terms = np.stack([a, b, a * a, a * b, b * b])
+        low, high = excess_limits(terms @ ~y, terms @ y, (1.0 - LEVEL) / 2.0)
+        excess = w @ (y - p)
+        half = 1.959964 * np.sqrt(np.sum((w * (y - p - excess)) ** 2))
+        row[:] = (high - low) / (2.0 * half), low <= 0.0 <= high, abs(excess) <= half
     return out
