@@ -25,9 +25,11 @@ _LOW_DRAWS = 999  # simulated data sets of the lower limit, which needs only two
 _MAX_DRAWS = 3999
 _GAP_ROUNDING = 1e-13  # rounding error of the gap of a bin, far below one event in 10^9 rows
 _PARTS = 256  # most contrasts of each kind, which bounds memory and time
-# A single bin needs a deviation that is larger by this factor than that of a sum over all bins:
-# errors of sums are more common, and the many single bins would otherwise widen their limits.
+# Deviations of waves and of single bins need to be larger by these factors than those of sums with
+# one change of sign: such errors are more common, and the many others would widen their limits.
+_WAVES = 1.1
 _SINGLE_BIN = 1.2
+_PHASES = 4  # of the square waves that contrasts may have
 _FEWEST_GROUPS = 5  # from which the noise of a bin is estimated
 
 
@@ -211,10 +213,12 @@ def low_limit(
       absolute values: a model that is over- or underconfident, or shifted, has gaps whose sign
       changes at most once.  |Σ c·share·μ| ≤ Σ share·|μ| if |c| ≤ 1, and its square is at most
       Σ share·μ²;
+    - the same contrasts with square waves of up to four periods, for gaps that change sign often;
     - ±share·g of each bin, for an error of one bin.
 
-    The limits hold together: each function is reduced by a multiple of its standard deviation, the
-    same for all, that their largest standardised deviation exceeds with probability `tail`.
+    The limits hold together: each function is reduced by a multiple of its standard deviation that
+    the largest standardised deviation exceeds with probability `tail`.  The multiple is the same
+    for all functions but for the factors `_WAVES` and `_SINGLE_BIN`.
 
     Parameters
     ----------
@@ -237,27 +241,31 @@ def low_limit(
     B = len(gap)
     cuts = np.unique(np.linspace(0, B - 1, min(B, _PARTS)).astype(np.int64))
     largest = np.argsort(-share, kind="stable")[:_PARTS]
+    waves = _square_waves(share)
+    counts = 1, 2 * len(cuts), 2 * waves.shape[1], 2 * len(largest)
+    over_all = sum(counts[:3])  # functions of all bins
 
     def functions(gaps: Floats) -> Floats:
         parts = gaps * share
         walk = np.cumsum(parts, axis=1)
         contrasts = 2.0 * walk[:, cuts] - walk[:, -1:]
+        of_waves = parts @ waves
         single = parts[:, largest]
         mean = debiased(gaps) @ share
-        return np.hstack([mean[:, None], contrasts, -contrasts, single, -single])
+        columns = (mean[:, None], contrasts, -contrasts, of_waves, -of_waves, single, -single)
+        return np.hstack(columns)
 
-    kinds = np.repeat([0, 1, 2], [1, 2 * len(cuts), 2 * len(largest)])
     single = np.hstack([largest, largest])
     values = functions(gap[None])[0]
     # a frequency of which no event was seen is not certain: the deviation of one row is the least
     row = share / rows
-    least = np.hstack([np.full(1 + 2 * len(cuts), row.max()), row[single]])
+    least = np.hstack([np.full(over_all, row.max()), row[single]])
     # shares of bins vary as well
     sizes = np.abs(gap) ** power
     over_bins = np.array([sizes, np.abs(gap)]) - np.array([[sizes @ share], [np.abs(gap) @ share]])
     of_means = (over_bins**2) @ (share * row)
     of_shares = np.hstack(
-        [of_means[0], np.full(2 * len(cuts), of_means[1]), (share * row * gap**2)[single]]
+        [of_means[0], np.full(over_all - 1, of_means[1]), (share * row * gap**2)[single]]
     )
     if not random_shares:
         of_shares = np.zeros_like(values)
@@ -266,7 +274,7 @@ def low_limit(
         simulated = functions(gaps)
         deviations.append(simulated - simulated.mean(axis=0))
     variance = np.maximum(*(deviation.var(axis=0) for deviation in deviations)) + least**2
-    factor = np.where(kinds == 2, _SINGLE_BIN, 1.0)
+    factor = np.repeat([1.0, 1.0, _WAVES, _SINGLE_BIN], counts)
     scale = ratio(np.ones(len(values)), factor * np.sqrt(variance))
     largest_steps = [(deviation * scale).max(axis=1) for deviation in deviations]
     steps = wider * max(
@@ -274,8 +282,8 @@ def low_limit(
     )
     limits = np.maximum(values - steps * factor * np.sqrt(variance + of_shares), 0.0)
     if power == 2:
-        limits = np.where(kinds == 0, limits, limits**2)
-        limits[kinds == 2] /= share[single]
+        limits[1:] **= 2
+        limits[over_all:] /= share[single]
     return float(limits.max())
 
 
@@ -334,6 +342,14 @@ def low_limit_of_groups(
 
     wider = float(stdtrit(freedom, 1.0 - tail) / ndtri(1.0 - tail))
     return low_limit(known, debiased, (noise, known.gap + noise), tail, power, wider)
+
+
+def _square_waves(share: Floats) -> Floats:
+    """Signs (B, waves) that change 2 to 8 times over the mass of the bins, in several phases."""
+    middle = np.cumsum(share) - share / 2.0
+    half_periods = np.repeat(np.arange(2, 9), _PHASES)
+    phases = np.tile(np.arange(_PHASES) / _PHASES, 7)
+    return np.where(np.floor(half_periods * middle[:, None] + phases) % 2.0 == 0.0, 1.0, -1.0)
 
 
 # ---------------------------------------------------------------- shares of values below levels
