@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtr, stdtrit
 
 from calibscale.data import Floats, Ints
 from calibscale.limits import Limits, clopper_pearson, highest_factor
@@ -200,7 +200,7 @@ def low_limit(
     drawn: tuple[Floats, Floats],
     tail: float,
     power: int = 1,
-    wider: float = 1.0,
+    freedom: float = np.inf,
     random_shares: bool = True,
 ) -> float:
     """Lower limit of θ = Σ share·|μ|^power, where μ (B,) are the expectations of the gaps.
@@ -232,8 +232,8 @@ def low_limit(
         Probability that the limit exceeds θ.
     power : {1, 2}
         Power of the mean.
-    wider : float
-        Factor of the deviations, for noise that is estimated from few groups.
+    freedom : float
+        Degrees of freedom of the noise, for noise that is estimated from few groups.
     random_shares : bool
         Whether the shares of the bins vary from sample to sample.
     """
@@ -277,9 +277,9 @@ def low_limit(
     factor = np.repeat([1.0, 1.0, _WAVES, _SINGLE_BIN], counts)
     scale = ratio(np.ones(len(values)), factor * np.sqrt(variance))
     largest_steps = [(deviation * scale).max(axis=1) for deviation in deviations]
-    steps = wider * max(
-        float(np.quantile(each, 1.0 - tail, method="higher")) for each in largest_steps
-    )
+    steps = max(float(np.quantile(each, 1.0 - tail, method="higher")) for each in largest_steps)
+    if np.isfinite(freedom):
+        steps = float(stdtrit(freedom, ndtr(steps)))
     limits = np.maximum(values - steps * factor * np.sqrt(variance + of_shares), 0.0)
     if power == 2:
         limits[1:] **= 2
@@ -297,10 +297,10 @@ def low_limit_of_groups(
 ) -> float:
     """Lower limit of the mean of |expected gap|^power from groups of dependent rows.
 
-    The noise of the gaps is that of the sums of independent groups with random signs, and at least
-    that of independent rows at calibration if labels are `counted`.  Bins of which less than five
-    groups have rows say nothing on their noise: the limit is that of the mean over the other bins,
-    which is smaller.
+    The noise of the gaps is normal, with the covariance of the sums of independent groups, and at
+    least that of independent rows at calibration if labels are `counted`.  Bins of which less than
+    five groups have rows say nothing on their noise: the limit is that of the mean over the other
+    bins, which is smaller.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ def low_limit_of_groups(
     missing = np.maximum(least - (steps**2).sum(axis=0), 0.0)
     deviation = np.sqrt((steps**2).sum(axis=0) + missing)
     rng, draws = np.random.default_rng(_SEED), _count(_LOW_DRAWS, tail)
-    noise = rng.choice([-1.0, 1.0], (draws, groups)) @ steps
+    noise = rng.standard_normal((draws, groups)) @ steps
     noise += rng.standard_normal(noise.shape) * np.sqrt(missing)
     if power == 1:
         debiased = debiased_sizes(deviation, noise)
@@ -340,8 +340,7 @@ def low_limit_of_groups(
         def debiased(gaps: Floats) -> Floats:
             return gaps**2 - deviation**2
 
-    wider = float(stdtrit(freedom, 1.0 - tail) / ndtri(1.0 - tail))
-    return low_limit(known, debiased, (noise, known.gap + noise), tail, power, wider)
+    return low_limit(known, debiased, (noise, known.gap + noise), tail, power, freedom)
 
 
 def _square_waves(share: Floats) -> Floats:
