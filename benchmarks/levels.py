@@ -44,7 +44,7 @@ METHODS = ("jackknife", "bootstrap")
 # ---- topics of the command line, with their numbers of data sets
 TOPICS = {
     "intervals": 1000, "maps": 300, "selection": 200, "ranking": 300, "recalibration": 600,
-    "windows": 400, "floors": 2000, "forecasts": 10_000, "verdicts": 1000,
+    "windows": 400, "floors": 2000, "forecasts": 10_000, "verdicts": 1000, "limits": 1000,
     "default_tests": 1000,
 }  # fmt: skip
 

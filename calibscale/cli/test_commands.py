@@ -101,9 +101,14 @@ def test(
             centred = drawn_from.centred and any(each.centred_null for each in tested)
             shared.check_level(alpha, n_replicates, 0 if centred else 1)
         result = run(
-            session, None if several else tested, null=null, n_replicates=n_replicates, stop_after=stop_after,
-            bandwidths=bandwidths, **options,
-        )  # fmt: skip
+            session,
+            None if several else tested,
+            null=null,
+            n_replicates=n_replicates,
+            stop_after=stop_after,
+            bandwidths=bandwidths,
+            **options,
+        )
     if alpha is not None:
         judgement = judgement_of_tests(result, options["negligible"], alpha)
         result = replace(result, judgement=judgement)

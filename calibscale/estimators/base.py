@@ -68,7 +68,8 @@ class BoundEstimator(ABC):
     increases with miscalibration, so that it can be tested; `unbiased`: whether the expectation
     does not depend on n; `smaller_is_better`: whether models can be ranked by the value, of which
     the smallest is the best; `signed`: whether a calibrated model has a value of about 0, and
-    others on both sides; `no_interval`: reason for having no interval; `gap_power`: power of
+    others on both sides; `no_interval`: reason for having no interval; `no_resampling`: reason for
+    having none by jackknife or bootstrap, where `limits` does not apply; `gap_power`: power of
     |conf_b − acc_b| of which the value is the mean over bins, None for other values;
     `centred_null`: whether KiTE tests the value against centred permutations; `bin_settings`:
     settings `bins` and `edges`, None without bins; `pairwise`: whether sums over pairs of rows are
@@ -89,6 +90,7 @@ class BoundEstimator(ABC):
     smaller_is_better: ClassVar[bool] = True
     signed: ClassVar[bool] = False
     no_interval: ClassVar[str | None] = None
+    no_resampling: ClassVar[str | None] = None
     gap_power: ClassVar[int | None] = None
     centred_null: ClassVar[bool] = False
     bin_settings: ClassVar[tuple[int, str | Sequence[float]] | None] = None
@@ -192,6 +194,16 @@ class BoundEstimator(ABC):
 
         The limits of a biased estimator are the lower limit of the population's value and the upper
         limit of the expectation at this n.
+        """
+        return None
+
+    def low_of_groups(
+        self, confidence_level: float, states: Sequence[Any], soft: bool
+    ) -> float | None:
+        """Lower limit of the population's value from the stacked states of groups of rows.
+
+        `soft` states whether labels are distributions.  The limit is None if only the
+        interval of the expectation at this n is known, by jackknife or bootstrap.
         """
         return None
 

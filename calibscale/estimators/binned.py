@@ -13,8 +13,9 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
-from calibscale.limits import Limits, bin_limits
+from calibscale.limits import Limits
 from calibscale.limits.excess import ratio
+from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
@@ -24,6 +25,7 @@ from calibscale.statistics.bins import (
     BinState,
     BinTable,
     FineHistogram,
+    fine_borders,
     mass_bins,
 )
 from calibscale.statistics.score_sums import LabelVariances, SquaredResiduals, SquareState
@@ -158,15 +160,24 @@ class _MeanGaps(Binned):
     """Base class of means of powers of |gap| over bins, with limits of their expectation."""
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.bin_limits`."""
-        gaps, power = self._bins(*states).gaps, self.gap_power or 1
-
-        def statistic(g: Floats) -> Floats:
-            return np.abs(g) ** power @ gaps.share
-
-        limits = bin_limits(gaps, statistic, (1.0 - confidence_level) / 2.0, self.unbiased)
+        """Limits by `calibscale.limits.gap_limits.bin_limits`."""
+        gaps, tail = self._bins(*states).gaps, (1.0 - confidence_level) / 2.0
+        limits = bin_limits(gaps, self.gap_power or 1, tail, self.unbiased)
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
+
+    def low_of_groups(self, confidence_level: float, states: Sequence[Any], soft: bool) -> float:
+        """Lower limit by `calibscale.limits.gap_limits.low_limit_of_groups`."""
+        sums = states[0].sums  # (groups, 5, B or cells)
+        bins = self._bins(BinState(sums.sum(axis=0)))
+        if self.edges in MASS:
+            starts = np.searchsorted(fine_borders(), bins.edges[:-1])
+            sums = np.add.reduceat(sums, starts, axis=2)
+        full = bins.weight > 0
+        weights, residuals = sums[:, 1, full], sums[:, 4, full]
+        tail = (1.0 - confidence_level) / 2.0
+        power = self.gap_power or 1
+        return low_limit_of_groups(bins.gaps, weights, residuals, tail, power, counted=not soft)
 
 
 @dataclass(frozen=True)
@@ -217,8 +228,8 @@ class MCE(Binned):
 
     The error is not squared; its unit is that of a probability.  A large value means that some bin
     is far off, which may be noise of a bin of few rows; use it where every level of prediction
-    matters, with equal-mass bins or few bins.  It has no interval.  Parameters and cost: see
-    `Binned`.
+    matters, with equal-mass bins or few bins.  Its interval is wide if some bin has few rows.
+    Parameters and cost: see `Binned`.
 
     Examples
     --------
@@ -230,8 +241,8 @@ class MCE(Binned):
 
     name: ClassVar[str] = "mce"
     squared: ClassVar[bool] = False
-    no_interval: ClassVar[str | None] = (
-        "a maximum over bins is not smooth, and the usual intervals do not cover it"
+    no_resampling: ClassVar[str | None] = (
+        "a maximum over bins is not smooth, and intervals by resampling do not cover it"
     )
 
     def _value(self, bins: BinTable) -> float:
@@ -239,6 +250,10 @@ class MCE(Binned):
 
     def of_gaps(self, gaps: Floats, bins: BinTable) -> Floats:
         return np.abs(gaps).max(axis=1)
+
+    def limits(self, confidence_level: float, *states: Any) -> Limits:
+        """Limits by `calibscale.limits.gap_limits.largest_gap_limits`."""
+        return largest_gap_limits(self._bins(*states).gaps, (1.0 - confidence_level) / 2.0)
 
 
 class _SquaredGaps(_MeanGaps):

@@ -15,6 +15,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits import Limits, share_limits
+from calibscale.limits.gap_limits import level_limits
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.forecast_totals import (
@@ -430,8 +431,8 @@ class QuantileECE(_AtLevels, _PITError):
 
     The mean distance of the quantile reliability diagram from the diagonal, at most 1/2 [Kuleshov,
     Fenner & Ermon 2018, with absolute values].  `details` has the diagram and the PIT histogram, in
-    which `frequency` is a share of all rows, and `mean_p` that of calibrated forecasts.  Otherwise
-    see `PITKuiper`.
+    which `frequency` is a share of all rows, and `mean_p` that of calibrated forecasts.  It has
+    an interval.  Otherwise see `PITKuiper`.
 
     Parameters
     ----------
@@ -453,6 +454,8 @@ class QuantileECE(_AtLevels, _PITError):
     name: ClassVar[str] = "quantile_ece"
     by_default: ClassVar[bool] = True
     steps: ClassVar[int] = 20
+    no_interval: ClassVar[str | None] = None
+    no_resampling: ClassVar[str | None] = "the noise of dependent rows is not known at the levels"
 
     def bind(self, setup: DataProfile) -> Self:
         source, bins = setup.source, self.bins
@@ -465,6 +468,15 @@ class QuantileECE(_AtLevels, _PITError):
     def _sizes(self, curve: PITCurve) -> Floats:
         levels = tuple(self.levels or ())
         return np.abs(curve.shares(levels) - levels).mean(axis=-1)
+
+    def limits(self, confidence_level: float, *states: Any) -> Limits | None:
+        """Limits by `calibscale.limits.gap_limits.level_limits`."""
+        (state,), levels = states, np.array(self.levels)
+        if not state.weight > 0:
+            return None
+        rows = float(state.weight**2 / state.weight2)
+        shares = state.curve().shares(self.levels)
+        return level_limits(levels, shares, rows, (1.0 - confidence_level) / 2.0)
 
     def _error(self, curve: PITCurve) -> float:
         return float(np.diff(curve.at)[(np.array(self.levels) * CELLS).astype(np.int64)].mean())

@@ -333,8 +333,19 @@ def interval_statistics(
 def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
     """Whether the estimator has limits of its own, for independent rows, or no interval at all."""
     own = type(estimator).limits is not BoundEstimator.limits
-    independent = request is None or not (request.clustered or request.soft)
-    return (own and independent) or estimator.no_interval is not None
+    return (own and _independent(request)) or no_interval(estimator, request) is not None
+
+
+def no_interval(estimator: BoundEstimator, request: Resampling | None = None) -> str | None:
+    """Reason why there is no interval; None if there may be one."""
+    if estimator.no_interval is not None or _independent(request):
+        return estimator.no_interval
+    return estimator.no_resampling
+
+
+def _independent(request: Resampling | None) -> bool:
+    """Whether rows are independent, with labels of one class."""
+    return request is None or not (request.clustered or request.soft)
 
 
 def with_interval(
@@ -355,8 +366,8 @@ def with_interval(
     """
     if estimate.value is None:
         return estimate
-    if estimator.no_interval is not None:
-        return estimate.with_note(f"no interval: {estimator.no_interval}")
+    if (reason := no_interval(estimator, request)) is not None:
+        return estimate.with_note(f"no interval: {reason}")
     limits, interval = _limits(estimator, request, states, classes), None
     if limits is None and not has_limits(estimator, request):
         values = parts() if parts else parts_of(estimator, request, states, pairs, estimate.value)
@@ -410,7 +421,16 @@ def _interval_of_parts(
     covers = POPULATION if estimator.unbiased else THIS_N
     error = max(_calibrated_error(estimator, request, states, classes), parts.least_error)
     interval = replace(parts, least_error=error).interval(request, covers)
-    if interval is None or not estimate.squared:
+    if interval is None:
+        return None
+    grouped = request.needs(estimator)
+    if grouped and not estimator.unbiased and all(s in states for s in grouped):
+        parts_of_sums = [states[s] for s in grouped]
+        low = estimator.low_of_groups(request.confidence_level, parts_of_sums, request.soft)
+        if low is not None:
+            # the jackknife's upper limit of the expectation is also one of the population's value
+            interval = replace(interval, low=low, method="binned", parts=0, covers=BOTH)
+    if not estimate.squared:
         return interval
     return replace(interval, low=max(interval.low, 0.0), high=max(interval.high, 0.0))
 

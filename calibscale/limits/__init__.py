@@ -18,11 +18,7 @@ from scipy.special import betaincc, betaincinv, gammaincc, gammaincinv, ndtr, nd
 from calibscale.data import Floats
 from calibscale.errors import OptionError
 
-_SEED = 20261122  # seed of the simulated bins: equal sums have equal limits
-_DRAWS = 399  # simulated data sets per hypothesis; 10 of 400 are 2.5 %
-_MAX_DRAWS = 3999
 _HALVINGS = 8  # bisections of the interval of a limit's factor: to 0.4 %
-_GAP_ROUNDING = 1e-13  # rounding error of the gap of a bin, far below one event in 10^9 rows
 _FARTHEST = 2.0**20  # largest factor that is searched
 FEW = 3.0  # expected number of events below which their variance cannot be estimated
 
@@ -224,95 +220,6 @@ def _bisect(condition: Callable[[float], bool], low: float, high: float) -> tupl
         middle = (low + high) / 2.0
         low, high = (middle, high) if condition(middle) else (low, middle)
     return low, high
-
-
-class BinGaps(NamedTuple):
-    """Occupied bins: share of the weight, effective rows, mean prediction and gap, (B,) each."""
-
-    share: Floats
-    rows: Floats
-    mean_p: Floats
-    gap: Floats
-
-
-class GapLimits(NamedTuple):
-    """Limits of a statistic of expected gaps, and the upper limit of its mean with their noise."""
-
-    low: float
-    high: float
-    mean_at_high: float
-
-
-def bin_limits(
-    bins: BinGaps,
-    statistic: Callable[[Floats], Floats],
-    tail: float,
-    at_least_mean: bool = False,
-) -> GapLimits:
-    """Limits of a statistic of the gaps of bins, by tests of hypotheses along a direction.
-
-    Under hypothesis s the frequency of events in bin b is f_b = p̄_b − s·d_b, cut to [0, 1], and
-    their number binomial.  Tail probabilities are those of 399 simulated data sets (p = (1 +
-    #)/400), always of the same seed.  At s = 0 this is the exact test of calibration by drawn
-    labels if every bin has a single prediction, and conservative otherwise.
-
-    The lower limit is along the observed gaps, d = g.  The upper limit is the larger one of two
-    directions: the observed gaps, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), where f̃ is the
-    frequency observed with one additional row at p̄_b.  The first direction gives no information on
-    bins without an event, which cannot have fewer events.
-
-    Inverting a family of tests gives limits of any level [Lehmann & Romano, Testing Statistical
-    Hypotheses, §3.5]; the approximation is that the family has one dimension.
-
-    `statistic` is a function from gaps (draws, B) to values (draws,), homogeneous, and larger for
-    larger gaps; `tail` the tail probability of each limit.  With `at_least_mean`, the upper limit
-    of a statistic below its mean under calibration is that of the mean [power-constrained limits,
-    Cowan et al., arXiv 1105.3166]; otherwise it is the observed value in a share `tail` of
-    calibrated data.
-    """
-    if not len(bins.gap):
-        return GapLimits(0.0, 0.0, 0.0)
-    draws = int(min(max(_DRAWS, math.ceil(10.0 / tail) - 1), _MAX_DRAWS))
-    rows = np.maximum(np.rint(bins.rows), 1.0).astype(np.int64)
-
-    def gaps(direction: Floats, s: float) -> Floats:
-        return bins.mean_p - np.clip(bins.mean_p - s * direction, 0.0, 1.0)
-
-    def simulated(expected: Floats) -> Floats:
-        f = np.clip(bins.mean_p - expected, 0.0, 1.0)
-        events = np.random.default_rng(_SEED).binomial(rows, f, (draws, len(f)))
-        return statistic(expected + (f - events / rows) * np.sqrt(rows / bins.rows))
-
-    observed = float(statistic(bins.gap[None])[0])
-    rounding = float(statistic(np.full((1, len(rows)), _GAP_ROUNDING))[0])
-    raised = observed
-    if at_least_mean:
-        raised = max(observed, float(simulated(np.zeros_like(bins.gap)).mean()))
-
-    def above(s: float) -> float:
-        values = simulated(gaps(bins.gap, s))
-        return float(1 + np.sum(values >= observed * (1 - 1e-9))) / (draws + 1)
-
-    low = lowest_factor(above, tail)
-    high = mean = observed if not at_least_mean else 0.0
-    for direction in (bins.gap, _noise_of_bins(bins)):
-
-        def below(s: float, direction: Floats = direction) -> float:
-            values = simulated(gaps(direction, s))
-            return float(1 + np.sum(values <= raised * (1 + 1e-9) + rounding)) / (draws + 1)
-
-        if s := highest_factor(below, tail):
-            expected = gaps(direction, s)
-            high = max(high, float(statistic(expected[None])[0]))
-            mean = max(mean, float(simulated(expected).mean()))
-    return GapLimits(float(statistic(low * bins.gap[None])[0]), high, mean)
-
-
-def _noise_of_bins(bins: BinGaps) -> Floats:
-    """Standard errors of the frequencies of bins, signed so that frequencies move towards 1/2."""
-    observed = np.clip(bins.mean_p - bins.gap, 0.0, 1.0)
-    f = (bins.rows * observed + bins.mean_p) / (bins.rows + 1.0)
-    return np.sqrt(f * (1.0 - f) / bins.rows) * np.where(bins.mean_p < 0.5, -1.0, 1.0)
 
 
 class Noise(NamedTuple):

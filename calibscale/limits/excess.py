@@ -14,6 +14,9 @@ _MIN_SKEWNESS = 1e-5  # below it Φ is more accurate than a gamma function of sh
 _MAX_SKEWNESS = 1e4  # skewness of events of probability 1e-8
 _LARGE_SHAPE = 400.0  # shape from which gamma quantiles are computed by an expansion
 _MIN_TAIL = 1e-290
+_MOST_WEIGHTS = 2.0  # most mean weights of many observed events that a further event may have
+_SURPRISE = 2.0  # factor by which a predicted variance may exceed the observed one by chance
+_ENOUGH_EVENTS = 100.0  # effective number of events from which this factor is less than doubled
 
 
 # ---------------------------------------------------------------- limits
@@ -62,12 +65,30 @@ def excess_limits(others: Floats, events: Floats, tail: float) -> tuple[Floats, 
     s = ratio(excess, both[1])
     (_, up), (down, _) = _moved(second, s), _moved(first, s)
     next_down, next_up = (ratio(b, a) for a, b in _moved(both, s))
+    unseen = np.maximum(both[3] - _SURPRISE * (up[1] + down[1]), 0.0)
+    next_up = _next_weight(up, next_up, unseen)
+    next_down = _next_weight(down, next_down, unseen)
     up_low, up_high = weighted_count_limits(*up, next_up, tail)
     down_low, down_high = weighted_count_limits(*down, next_down, tail)
     low = excess - np.hypot(up[0] - up_low, down_high - down[0])
     high = excess + np.hypot(up_high - up[0], down[0] - down_low)
     low, high = np.maximum(low, -both[0]), np.minimum(high, both[1])  # 0 ≤ E[y] ≤ 1
     return np.where(fewer, 0.0 - high, low), np.where(fewer, 0.0 - low, high)
+
+
+def _next_weight(observed: tuple[Floats, Floats], following: Floats, unseen: Floats) -> Floats:
+    """Weight of a further event: `following`, or a multiple of the mean weight of those seen.
+
+    `following` is a mean over all rows.  Where weights increase with confidence, it is the weight
+    of rows that hardly ever are events; the events that were seen have the weights of rows that
+    are.  `unseen` is the variance Σw²p(1 − p) of the predictions beyond twice that of the
+    observed events: rows of large weight have it that were not events by chance.  The multiple is
+    so large that few events, and weights that are nearly equal, leave `following` as it is.
+    """
+    total, squares = observed[0], observed[1] + unseen
+    seen = ratio(squares, total)
+    most = (_MOST_WEIGHTS + _ENOUGH_EVENTS * ratio(squares, total * total)) * seen
+    return np.where(total > 0, np.minimum(following, most), following)
 
 
 def _moved(sums: Floats, s: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
@@ -86,7 +107,8 @@ def weighted_count_limits(
     [Fay & Feuer, Statistics in Medicine 16 (1997)].  With the largest weight as w₊, as there,
     simulations have shown no miss rate above `tail`; `excess_limits` takes Σw²/Σw, which needs only
     sums and lies between the mean and the largest weight [Tiwari, Clegg & Zou, Statistical Methods
-    in Medical Research 15 (2006)].  For equal weights the limits are exact [Garwood, Biometrika 28
+    in Medical Research 15 (2006)], and not more than a multiple of the mean weight of the events
+    seen, where these are many.  For equal weights the limits are exact [Garwood, Biometrika 28
     (1936)].
     """
     total, squares, following = (np.asarray(a, np.float64) for a in (total, squares, following))

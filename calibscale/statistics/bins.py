@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.kernels import row_sums as kernel_bins
-from calibscale.limits import BinGaps
 from calibscale.limits.excess import ratio
+from calibscale.limits.gap_limits import BinGaps
 from calibscale.statistics import Replicates, Statistic, _power, weights_of
 
 _GAPS = 2**21  # gaps drawn for a noise floor

@@ -372,8 +372,15 @@ def _naive_limits(p, y, w, tail):
     if excess > 0:
         moved = p + excess / (w @ (1 - p)) * (1 - p)
 
+    sizes = ((y, w * (1 - moved)), (1 - y, w * moved))
+    seen = sum(here @ weight**2 for here, weight in sizes)
+    unseen = max(w**2 @ (p * (1 - p)) - 2 * seen, 0.0)
+
     def limits(here, weight):
         total, squares, more = here @ weight, here @ weight**2, weight @ weight / weight.sum()
+        known = squares + unseen  # of events that were seen, and should have been
+        if total > 0:
+            more = min(more, (2 + 100 * known / total**2) * known / total)
         low = squares / (2 * total) * chi2.ppf(tail, 2 * total**2 / squares)
         total, squares = total + more, squares + more**2
         return low, squares / (2 * total) * chi2.isf(tail, 2 * total**2 / squares)

@@ -36,10 +36,10 @@ from tests.support.null_values import (
 every_case = pytest.mark.parametrize("case", CASES)
 
 
-@pytest.mark.long
 BINNED = cs.ECE | cs.MCE | cs.TCE2 | cs.TCE2Debiased  # their events are those of drawn labels
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 @pytest.mark.parametrize("kind", DRAWS)
 @every_case

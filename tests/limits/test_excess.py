@@ -59,3 +59,38 @@ def test_limits__of_many_groups_are_those_of_each(rng):
     low, high = excess_limits(others, events, 0.025)
     each = [excess_limits(others[:, i], events[:, i], 0.025) for i in range(30)]
     np.testing.assert_allclose(np.stack([low, high], 1), each, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weights", ["inverse", "odds"])
+def test_excess_limits__of_weights_that_follow_confidence_are_as_short_as_linearised(weights):  # S6
+    """Weights 1/(1 − p + 0.001): a further failure is not one of a row whose p is near 1."""
+    lengths, covered, sets = [], 0, 200
+    for k in range(sets):
+        rng = np.random.default_rng((6, k))
+        p = rng.random(3000)
+        confidence = np.maximum(p, 1 - p)
+        w = 1 / (1 - confidence + 0.001) * (confidence if weights == "odds" else 1.0)
+        w /= w.sum()
+        y = (rng.random(3000) < p).astype(float)
+        terms = np.stack(
+            [w * p, w * (1 - p), (w * p) ** 2, w * w * p * (1 - p), (w * (1 - p)) ** 2]
+        )
+        low, high = excess_limits(terms @ (1 - y), terms @ y, 0.025)
+        excess = w @ (y - p)
+        linearised = 3.92 * np.sqrt(np.sum((w * (y - p - excess)) ** 2))
+        lengths.append((high - low) / linearised)
+        covered += low <= 0 <= high
+    assert 0.9 < np.median(lengths) < 1.2
+    assert 0.93 - 3 * np.sqrt(0.05 * 0.95 / sets) < covered / sets
+
+
+def test_excess_limits__keep_rows_of_large_weight_without_an_event():
+    """Most of the weight is in few rows of p = 0.1, none of which was an event: they may be."""
+    p = np.append(np.full(2990, 0.01), np.full(10, 0.1))
+    y = np.append(np.ones(30), np.zeros(2970))
+    w = np.append(np.full(2990, 1e-4), np.ones(10))
+    terms = np.stack([w * p, w * (1 - p), (w * p) ** 2, w * w * p * (1 - p), (w * (1 - p)) ** 2])
+    low, high = excess_limits(terms @ (1 - y), terms @ y, 0.025)
+    # no event in ten rows: the frequency may be as high as 0.3
+    assert high / w.sum() > 0.15
+    assert low / w.sum() > -0.11

@@ -9,9 +9,7 @@ from scipy.stats import binom, binomtest, chi2, ncx2, norm
 
 import calibscale as cs
 from calibscale.limits import (
-    BinGaps,
     Noise,
-    bin_limits,
     bounded_low,
     clopper_pearson,
     highest_factor,
@@ -19,6 +17,7 @@ from calibscale.limits import (
     noise_of,
     quadratic_limits,
 )
+from calibscale.limits.gap_limits import BinGaps, bin_limits
 
 TAIL = 0.025
 
@@ -80,14 +79,6 @@ def test_intervals__of_fifty_correct_and_confident_rows_are_not_points(method):
         assert estimates[name].interval.low == 0 < estimates[name].interval.high, name
 
 
-def test_mce__has_no_interval_and_says_why():
-    rng = np.random.default_rng(0)
-    p = rng.random(200)
-    mce = _intervals(p, rng.random(200) < p, cs.MCE())["mce"]
-    assert mce.interval is None
-    assert "not smooth" in mce.details["notes"][0]
-
-
 @pytest.mark.parametrize("law", ["narrow", "atoms"])
 def test_intervals__of_squared_errors_are_never_below_zero(law):
     rng = np.random.default_rng(4)
@@ -117,7 +108,7 @@ def test_bin_limits__of_one_bin_at_calibration_are_a_binomial_test():
     n, p = 60, 0.3
     for k in range(n + 1):
         gaps = BinGaps(np.ones(1), np.array([float(n)]), np.array([p]), np.array([p - k / n]))
-        limits = bin_limits(gaps, lambda g: np.abs(g[:, 0]), TAIL)
+        limits = bin_limits(gaps, 1, TAIL)
         far = np.abs(np.arange(n + 1) / n - p) >= abs(p - k / n) - 1e-12
         exact = binom.pmf(np.arange(n + 1)[far], n, p).sum()
         if not 0.012 < exact < 0.045:  # 399 draws: a deviation of 0.0078 at 0.025
@@ -128,7 +119,7 @@ def test_bin_limits__cover_an_interval_of_the_gap():
     """For many rows in one bin, limits of g² are those of a non-central χ²."""
     n, p, g = 40_000.0, 0.5, 0.03
     gaps = BinGaps(np.ones(1), np.array([n]), np.array([p]), np.array([g]))
-    limits = bin_limits(gaps, lambda g: g[:, 0] ** 2, TAIL)
+    limits = bin_limits(gaps, 2, TAIL)
     v = 0.25 / n
     assert ncx2.sf(g**2 / v, 1, limits.low / v) == pytest.approx(TAIL, abs=0.02)
     assert ncx2.cdf(g**2 / v, 1, limits.high / v) == pytest.approx(TAIL, abs=0.02)

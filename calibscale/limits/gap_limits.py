@@ -1,0 +1,402 @@
+"""Confidence limits of means of |gap| or gap² over bins, and of the largest gap.
+
+The observed mean of |gap| exceeds the mean of the expected gaps, because noise makes gaps larger on
+average.  By how much depends on the expected gaps: if they are 0 in all bins but one, the noise of
+all others adds to the observed mean.  The lower limit therefore uses functions of the gaps whose
+expectations are at most the mean of the expected gaps wherever the errors are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, stdtrit
+
+from calibscale.data import Floats, Ints
+from calibscale.limits import Limits, clopper_pearson, highest_factor
+from calibscale.limits.excess import ratio
+
+_SEED = 20261122  # seed of the simulated bins: equal sums have equal limits
+_DRAWS = 399  # simulated data sets per hypothesis of the upper limit; 10 of 400 are 2.5 %
+_LOW_DRAWS = 999  # simulated data sets of the lower limit, which needs only two hypotheses
+_MAX_DRAWS = 3999
+_GAP_ROUNDING = 1e-13  # rounding error of the gap of a bin, far below one event in 10^9 rows
+_PARTS = 256  # most contrasts of each kind, which bounds memory and time
+# Deviations of waves and of single bins need to be larger by these factors than those of sums with
+# one change of sign: such errors are more common, and the many others would widen their limits.
+_WAVES = 1.1
+_SINGLE_BIN = 1.2
+_PHASES = 4  # of the square waves that contrasts may have
+_FEWEST_GROUPS = 5  # from which the noise of a bin is estimated
+
+
+class BinGaps(NamedTuple):
+    """Occupied bins: share of the weight, effective rows, mean prediction and gap, (B,) each."""
+
+    share: Floats
+    rows: Floats
+    mean_p: Floats
+    gap: Floats
+
+    @property
+    def whole_rows(self) -> Ints:
+        """Numbers of trials of the binomial distributions that are simulated."""
+        return np.maximum(np.rint(self.rows), 1.0).astype(np.int64)
+
+    @property
+    def frequency(self) -> Floats:
+        """Observed frequency of the event."""
+        return np.clip(self.mean_p - self.gap, 0.0, 1.0)
+
+    @property
+    def moved_frequency(self) -> Floats:
+        """Frequency observed with one additional row at p̄, which is 0 or 1 only if p̄ is."""
+        return (self.rows * self.frequency + self.mean_p) / (self.rows + 1.0)
+
+    def drawn(self, frequency: Floats, draws: int) -> Floats:
+        """Gaps (draws, B) of binomial numbers of events of a frequency (B,)."""
+        rows = self.whole_rows
+        events = np.random.default_rng(_SEED).binomial(rows, frequency, (draws, len(rows)))
+        expected = self.mean_p - frequency
+        return expected + (frequency - events / rows) * np.sqrt(rows / self.rows)
+
+
+class GapLimits(NamedTuple):
+    """Limits of a mean over expected gaps, and the upper limit of its mean with their noise."""
+
+    low: float
+    high: float
+    mean_at_high: float
+
+
+def bin_limits(bins: BinGaps, power: int, tail: float, at_least_mean: bool = False) -> GapLimits:
+    """Limits of the mean of |expected gap|^power over bins, for independent rows.
+
+    The number of events of a bin is binomial.  The lower limit is that of `low_limit`.
+
+    The upper limit inverts tests of hypotheses along a direction: under hypothesis s the frequency
+    of events in bin b is f_b = p̄_b − s·d_b, cut to [0, 1].  It is the larger one of two directions:
+    the observed gaps, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), where f̃ is the frequency
+    observed with one additional row at p̄_b.  The first direction gives no information on bins
+    without an event, which cannot have fewer events.  If the mean of squares is to be covered
+    without its noise, the upper limit is at least that of the unbiased estimate, as few bins of
+    large errors vary more than either direction.  Inverting a family of tests gives limits of
+    any level [Lehmann & Romano, Testing Statistical Hypotheses, §3.5].
+
+    `tail` is the tail probability of each limit.  With `at_least_mean`, the upper limit of a
+    statistic below its mean under calibration is that of the mean [power-constrained limits, Cowan
+    et al., arXiv 1105.3166]; otherwise it is the observed value in a share `tail` of calibrated
+    data.
+    """
+    if not len(bins.gap):
+        return GapLimits(0.0, 0.0, 0.0)
+    draws = _count(_DRAWS, tail)
+
+    def statistic(gaps: Floats) -> Floats:
+        return np.abs(gaps) ** power @ bins.share
+
+    def gaps(direction: Floats, s: float) -> Floats:
+        return bins.mean_p - np.clip(bins.mean_p - s * direction, 0.0, 1.0)
+
+    def simulated(expected: Floats) -> Floats:
+        return statistic(bins.drawn(np.clip(bins.mean_p - expected, 0.0, 1.0), draws))
+
+    observed = float(statistic(bins.gap[None])[0])
+    rounding = float(statistic(np.full((1, len(bins.gap)), _GAP_ROUNDING))[0])
+    raised = observed
+    if at_least_mean:
+        raised = max(observed, float(simulated(np.zeros_like(bins.gap)).mean()))
+    high = mean = observed if not at_least_mean else 0.0
+    for direction in (bins.gap, _noise_of_bins(bins)):
+
+        def below(s: float, direction: Floats = direction) -> float:
+            values = simulated(gaps(direction, s))
+            return float(1 + np.sum(values <= raised * (1 + 1e-9) + rounding)) / (draws + 1)
+
+        if s := highest_factor(below, tail):
+            expected = gaps(direction, s)
+            high = max(high, float(statistic(expected[None])[0]))
+            mean = max(mean, float(simulated(expected).mean()))
+    if power == 2 and at_least_mean:
+        high = max(high, _high_mean_square(bins, tail))
+    return GapLimits(_low_limit_of_bins(bins, power, tail), high, mean)
+
+
+def _count(draws: int, tail: float) -> int:
+    """Number of simulated data sets that resolves a tail probability."""
+    return int(min(max(draws, math.ceil(10.0 / tail) - 1), _MAX_DRAWS))
+
+
+def _noise_of_bins(bins: BinGaps) -> Floats:
+    """Standard errors of the frequencies of bins, signed so that frequencies move towards 1/2."""
+    f = bins.moved_frequency
+    return np.sqrt(f * (1.0 - f) / bins.rows) * np.where(bins.mean_p < 0.5, -1.0, 1.0)
+
+
+# ---------------------------------------------------------------- lower limit
+
+
+def _low_limit_of_bins(bins: BinGaps, power: int, tail: float) -> float:
+    draws = _count(_LOW_DRAWS, tail)
+    calibrated = bins.drawn(np.clip(bins.mean_p, 0.0, 1.0), draws)
+    observed = bins.drawn(bins.moved_frequency, draws)
+    if power == 1:
+        p = bins.mean_p
+        deviation = np.sqrt(np.clip(p * (1.0 - p), 0.0, None) / bins.rows)
+        debiased = debiased_sizes(deviation, calibrated)
+    else:
+        debiased = debiased_squares(bins)
+    return low_limit(bins, debiased, (calibrated, observed), tail, power)
+
+
+def debiased_squares(bins: BinGaps) -> Callable[[Floats], Floats]:
+    """Function of gaps (…, B): squares without the noise of the frequencies, 0 in bins of one row.
+
+    Its expectation is the squared expected gap if the frequencies are binomial.
+    """
+    several = bins.rows > 1.0 + 1e-9
+    others = np.where(several, bins.rows - 1.0, 1.0)
+
+    def debiased(gaps: Floats) -> Floats:
+        f = np.clip(bins.mean_p - gaps, 0.0, 1.0)
+        return np.where(several, gaps**2 - f * (1.0 - f) / others, 0.0)
+
+    return debiased
+
+
+def _high_mean_square(bins: BinGaps, tail: float) -> float:
+    """Upper limit of the mean squared gap from its unbiased estimate, without a direction."""
+    debiased = debiased_squares(bins)
+    drawn = debiased(bins.drawn(bins.moved_frequency, _count(_LOW_DRAWS, tail))) @ bins.share
+    value = float(debiased(bins.gap[None])[0] @ bins.share)
+    return value + float(drawn.mean() - np.quantile(drawn, tail, method="lower"))
+
+
+def debiased_sizes(deviation: Floats, calibrated: Floats) -> Callable[[Floats], Floats]:
+    """Function of gaps (…, B) whose expectation is at most |expected gap|.
+
+    It is |g| − a·exp(−g²/2σ²), where σ (B,) is the standard `deviation` at calibration, and a is
+    such that the expectation over the gaps of a `calibrated` model (draws, B) is 0.  For normal
+    gaps of mean μ the noise makes |g| larger than |μ| by 2σφ(μ/σ) − 2|μ|Φ(−|μ|/σ) on average, most
+    at μ = 0, and the second term is larger than that: a·E[exp(−g²/2σ²)] = 2σφ(0)·exp(−μ²/4σ²).
+    Unlike |g| less its mean at calibration, the function tends to |g| for gaps beyond their noise.
+    """
+    scale = ratio(np.ones_like(deviation), deviation)
+    noisy = deviation > 0.0
+
+    def near(gaps: Floats) -> Floats:
+        return np.where(noisy, np.exp(-((gaps * scale) ** 2) / 2.0), 0.0)
+
+    size = ratio(np.abs(calibrated).mean(axis=0), near(calibrated).mean(axis=0))
+    return lambda gaps: np.abs(gaps) - size * near(gaps)
+
+
+def low_limit(
+    bins: BinGaps,
+    debiased: Callable[[Floats], Floats],
+    drawn: tuple[Floats, Floats],
+    tail: float,
+    power: int = 1,
+    freedom: float = np.inf,
+    random_shares: bool = True,
+) -> float:
+    """Lower limit of θ = Σ share·|μ|^power, where μ (B,) are the expectations of the gaps.
+
+    It is the largest lower limit of several functions of the gaps, none of whose expectations
+    exceeds θ, whichever bins the errors are in:
+
+    - Σ share·debiased(g), where `debiased` has expectations of at most |μ|^power;
+    - the contrasts ±(Σ_{b ≤ j} share·g − Σ_{b > j} share·g) for every j, which have no noise of
+      absolute values: a model that is over- or underconfident, or shifted, has gaps whose sign
+      changes at most once.  |Σ c·share·μ| ≤ Σ share·|μ| if |c| ≤ 1, and its square is at most
+      Σ share·μ²;
+    - the same contrasts with square waves of up to four periods, for gaps that change sign often;
+    - ±share·g of each bin, for an error of one bin.
+
+    The limits hold together: each function is reduced by a multiple of its standard deviation that
+    the largest standardised deviation exceeds with probability `tail`.  The multiple is the same
+    for all functions but for the factors `_WAVES` and `_SINGLE_BIN`.
+
+    Parameters
+    ----------
+    bins : BinGaps
+        Bins with their observed gaps.
+    debiased : callable
+        Function of gaps (…, B), of the same shape.
+    drawn : (draws, B), (draws, B)
+        Gaps that are simulated from calibrated and from observed frequencies.
+    tail : float
+        Probability that the limit exceeds θ.
+    power : {1, 2}
+        Power of the mean.
+    freedom : float
+        Degrees of freedom of the noise, for noise that is estimated from few groups.
+    random_shares : bool
+        Whether the shares of the bins vary from sample to sample.
+    """
+    share, rows, gap = bins.share, bins.rows, bins.gap
+    B = len(gap)
+    cuts = np.unique(np.linspace(0, B - 1, min(B, _PARTS)).astype(np.int64))
+    largest = np.argsort(-share, kind="stable")[:_PARTS]
+    waves = _square_waves(share)
+    counts = 1, 2 * len(cuts), 2 * waves.shape[1], 2 * len(largest)
+    over_all = sum(counts[:3])  # functions of all bins
+
+    def functions(gaps: Floats) -> Floats:
+        parts = gaps * share
+        walk = np.cumsum(parts, axis=1)
+        contrasts = 2.0 * walk[:, cuts] - walk[:, -1:]
+        of_waves = parts @ waves
+        single = parts[:, largest]
+        mean = debiased(gaps) @ share
+        columns = (mean[:, None], contrasts, -contrasts, of_waves, -of_waves, single, -single)
+        return np.hstack(columns)
+
+    single = np.hstack([largest, largest])
+    values = functions(gap[None])[0]
+    # a frequency of which no event was seen is not certain: the deviation of one row is the least
+    row = share / rows
+    least = np.hstack([np.full(over_all, row.max()), row[single]])
+    # shares of bins vary as well
+    sizes = np.abs(gap) ** power
+    over_bins = np.array([sizes, np.abs(gap)]) - np.array([[sizes @ share], [np.abs(gap) @ share]])
+    of_means = (over_bins**2) @ (share * row)
+    of_shares = np.hstack(
+        [of_means[0], np.full(over_all - 1, of_means[1]), (share * row * gap**2)[single]]
+    )
+    if not random_shares:
+        of_shares = np.zeros_like(values)
+    deviations = []
+    for gaps in drawn:
+        simulated = functions(gaps)
+        deviations.append(simulated - simulated.mean(axis=0))
+    variance = np.maximum(*(deviation.var(axis=0) for deviation in deviations)) + least**2
+    factor = np.repeat([1.0, 1.0, _WAVES, _SINGLE_BIN], counts)
+    scale = ratio(np.ones(len(values)), factor * np.sqrt(variance))
+    largest_steps = [(deviation * scale).max(axis=1) for deviation in deviations]
+    steps = max(float(np.quantile(each, 1.0 - tail, method="higher")) for each in largest_steps)
+    if np.isfinite(freedom):
+        steps = float(stdtrit(freedom, ndtr(steps)))
+    limits = np.maximum(values - steps * factor * np.sqrt(variance + of_shares), 0.0)
+    if power == 2:
+        limits[1:] **= 2
+        limits[over_all:] /= share[single]
+    return float(limits.max())
+
+
+def low_limit_of_groups(
+    bins: BinGaps,
+    weights: Floats,
+    residuals: Floats,
+    tail: float,
+    power: int = 1,
+    counted: bool = True,
+) -> float:
+    """Lower limit of the mean of |expected gap|^power from groups of dependent rows.
+
+    The noise of the gaps is normal, with the covariance of the sums of independent groups, and at
+    least that of independent rows at calibration if labels are `counted`.  Bins of which less than
+    five groups have rows say nothing on their noise: the limit is that of the mean over the other
+    bins, which is smaller.
+
+    Parameters
+    ----------
+    bins : BinGaps
+        Bins of all groups.
+    weights, residuals : (G, B)
+        Σw and Σw(p − y) of each group and bin.
+    tail : float
+        Probability that the limit exceeds the mean.
+    power : {1, 2}
+        Power of the mean.
+    counted : bool
+        Whether labels are of one class; soft labels may have less noise.
+    """
+    full = weights.sum(axis=1) > 0.0
+    weights, residuals = weights[full], residuals[full]
+    spread = ratio(weights.sum(axis=0) ** 2, (weights**2).sum(axis=0)) >= _FEWEST_GROUPS
+    groups, total = len(weights), weights.sum()
+    if groups < _FEWEST_GROUPS or not spread.any():
+        return 0.0
+    shares = weights.sum(axis=1) / total
+    freedom = 1.0 / float(shares @ shares) - 1.0
+    known = BinGaps(*(column[spread] for column in bins))
+    steps = residuals[:, spread] - known.gap * weights[:, spread]
+    steps *= np.sqrt(groups / (groups - 1.0)) / (known.share * total)
+    p = np.clip(known.mean_p, 0.0, 1.0)
+    least = p * (1.0 - p) / known.rows if counted else np.zeros_like(p)
+    missing = np.maximum(least - (steps**2).sum(axis=0), 0.0)
+    deviation = np.sqrt((steps**2).sum(axis=0) + missing)
+    rng, draws = np.random.default_rng(_SEED), _count(_LOW_DRAWS, tail)
+    noise = rng.standard_normal((draws, groups)) @ steps
+    noise += rng.standard_normal(noise.shape) * np.sqrt(missing)
+    if power == 1:
+        debiased = debiased_sizes(deviation, noise)
+    else:
+
+        def debiased(gaps: Floats) -> Floats:
+            return gaps**2 - deviation**2
+
+    return low_limit(known, debiased, (noise, known.gap + noise), tail, power, freedom)
+
+
+def _square_waves(share: Floats) -> Floats:
+    """Signs (B, waves) that change 2 to 8 times over the mass of the bins, in several phases."""
+    middle = np.cumsum(share) - share / 2.0
+    half_periods = np.repeat(np.arange(2, 9), _PHASES)
+    phases = np.tile(np.arange(_PHASES) / _PHASES, 7)
+    return np.where(np.floor(half_periods * middle[:, None] + phases) % 2.0 == 0.0, 1.0, -1.0)
+
+
+# ---------------------------------------------------------------- shares of values below levels
+
+
+def level_limits(levels: Floats, shares: Floats, rows: float, tail: float) -> Limits:
+    """Limits of the mean over levels (L,) of |level − share|, from the shares of values up to them.
+
+    The numbers of values between levels are multinomial.  The upper limit is that of the mean with
+    its noise, and the lower one that of the mean of the expected distances by `low_limit`.
+    """
+    count = max(round(rows), 1)
+    draws = _count(_LOW_DRAWS, tail)
+    calibrated = np.diff(levels, prepend=0.0, append=1.0)
+    observed = np.clip(np.diff(shares, prepend=0.0, append=1.0), 0.0, 1.0)
+    moved = (count * observed / observed.sum() + calibrated) / (count + 1.0)
+
+    def drawn(cells: Floats) -> Floats:
+        counts = np.random.default_rng(_SEED).multinomial(count, cells / cells.sum(), draws)
+        return levels - np.cumsum(counts, axis=1)[:, :-1] / count
+
+    samples = drawn(calibrated), drawn(moved)
+    even = np.full(len(levels), 1.0 / len(levels))
+    bins = BinGaps(even, np.full(len(levels), float(count)), levels, levels - shares)
+    debiased = debiased_sizes(np.sqrt(levels * (1.0 - levels) / count), samples[0])
+    low = low_limit(bins, debiased, samples, tail, random_shares=False)
+    means = [np.abs(gaps) @ even for gaps in samples]
+    below = max(float(mean.mean() - np.quantile(mean, tail, method="lower")) for mean in means)
+    raised = max(float(np.abs(bins.gap) @ even), float(means[0].mean()))
+    return Limits(low, raised + below, "binned")
+
+
+# ---------------------------------------------------------------- the largest gap
+
+
+def largest_gap_limits(bins: BinGaps, tail: float) -> Limits:
+    """Limits of the largest |expected gap| of the bins, each exceeded with probability `tail`.
+
+    The frequency of each bin has the limits of `clopper_pearson`.  The lower limit is the largest
+    distance of p̄ from the interval of its bin, with tails of tail/B each, so that all lower limits
+    hold together.  The upper limit is the largest distance of p̄ from an end of the interval of its
+    bin with tails of `tail`: that of the bin with the largest expected gap is enough.  It is large
+    if a bin has few rows.
+    """
+    low, high = 0.0, 0.0
+    for rows, p, f in zip(bins.rows, bins.mean_p, bins.frequency, strict=True):
+        below, above = clopper_pearson(rows * f, rows, tail / len(bins.rows))
+        low = max(low, below - p, p - above)
+        below, above = clopper_pearson(rows * f, rows, tail)
+        high = max(high, above - p, p - below)
+    return Limits(low, high, "clopper_pearson")
