@@ -336,6 +336,7 @@ def label(estimate: dict[str, Any]) -> str:
     alone = estimate.get("notion") in (None, "top_label", "forecast", "pit")
     if alone or name in ("accuracy", "brier", "nll"):
         return name
+    name = name.replace(f"(notion='{estimate['notion']}')", "")
     return f"{name}, {notion(estimate['notion'])}"
 
 

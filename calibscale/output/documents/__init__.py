@@ -70,7 +70,28 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
 
 def check(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale check``."""
-    return replace(evaluation(result), title=f"Check of {doc.source_name(result)}")
+    article = evaluation(result)
+    first, *others = article.sections
+    further = _further_tests(result)
+    sections = (first, *others) if further is None else (first, further, *others)
+    return replace(article, title=f"Check of {doc.source_name(result)}", sections=sections)
+
+
+def _further_tests(result: dict[str, Any]) -> doc.Section | None:
+    """Section with the p-values of tests that are not of an estimate; None without any."""
+    adjusted, alpha = result["adjusted_p_values"], _alpha(result)
+    rows = [
+        (
+            formatting.label({"estimator": test["statistic"], "notion": test["notion"]}),
+            estimates.p_cell(adjusted.get(test["statistic"]), alpha),
+        )
+        for test in result["tests"][len(result["results"]) :]
+    ]
+    if not rows:
+        return None
+    note = "p-value: adjusted for the number of tests"
+    listed = doc.table("Further tests", ("statistic", "p-value"), rows, note)
+    return doc.section("tests", "Further tests", listed)
 
 
 def _state(result: dict[str, Any]) -> str:
