@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import expit, logit, ndtr
+from scipy.special import expit, logit, ndtr, ndtri
 
 from calibscale.data import Floats
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.estimators.score_measures import ScoreMeasure
+from calibscale.limits import Limits
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.score_histogram import OccupiedCells, SpreadSums
@@ -66,7 +67,8 @@ class CoxSlope(ScoreMeasure):
 
     1 for a calibrated model; below 1 predictions are too extreme, above 1 too moderate.  `details`
     has the intercept a, the standard errors of both, and `calibration_in_the_large`, the intercept
-    with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³ from them.
+    with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³ from them.  Intervals are b ± z·standard
+    error (Wald's).
 
     Examples
     --------
@@ -107,6 +109,14 @@ class CoxSlope(ScoreMeasure):
             standard_error=float(errors[1]), intercept_standard_error=float(errors[0]),
             calibration_in_the_large=float(offset[0]),
         )  # fmt: skip
+
+    def limits(self, confidence_level: float, *states: Any) -> Limits | None:
+        estimate = self.finalize(*states)
+        if estimate.value is None:
+            return None
+        deviate = float(ndtri(0.5 + confidence_level / 2))
+        reach = deviate * estimate.details["standard_error"] + (estimate.approximation.error or 0.0)
+        return Limits(estimate.value - reach, estimate.value + reach, "wald")
 
     def _undefined(self, reason: str) -> Estimate:
         return Estimate(self.name, self.judged, None, reason=reason)

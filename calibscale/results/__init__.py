@@ -234,9 +234,17 @@ EXACT = Approximation()
 POPULATION, THIS_N = "the population", "the expectation at this n"
 BOTH = "the population and the expectation at this n"
 _METHODS = Values(
-    ("jackknife", "bootstrap", "clopper_pearson", "weighted_counts", "binned", "quadratic_form",
-     "one_step")
-)  # fmt: skip
+    (
+        "jackknife",
+        "bootstrap",
+        "wald",
+        "clopper_pearson",
+        "weighted_counts",
+        "binned",
+        "quadratic_form",
+        "one_step",
+    )
+)
 
 
 @dataclass(frozen=True)
