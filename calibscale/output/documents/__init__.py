@@ -90,7 +90,9 @@ def _further_tests(result: dict[str, Any]) -> doc.Section | None:
     if not rows:
         return None
     note = "p-value: adjusted for the number of tests"
-    listed = doc.table("Further tests", ("statistic", "p-value"), rows, note)
+    listed = doc.table(
+        "p-values of statistics without a size", ("statistic", "p-value"), rows, note
+    )
     return doc.section("tests", "Further tests", listed)
 
 
