@@ -42,8 +42,9 @@ class Binned(ScalarEstimator):
     edges : str or increasing numbers
         ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is a synonym.
         ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
-        ``cube-root`` and ``sweep``: equal-mass bins whose number does not depend on `bins`, n^(1/3)
-        or the largest up to which all frequencies increase (Roelofs et al. 2022).
+        ``cube-root`` and ``sweep``: equal-mass bins whose number does not depend on `bins`.  It is
+        the ceiling of n^(1/3), as in scikit-learn, or the largest up to which all frequencies
+        increase (Roelofs et al. 2022).
         ``netcal``: [lo, hi), the last bin closed.
         ``torchmetrics``: [lo, hi), and one more bin for values of exactly 1; edges as rounded by
         torch.linspace in float64 (torchmetrics has float32 edges for float32 predictions).
