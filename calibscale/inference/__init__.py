@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale import engine
+from calibscale.data import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
@@ -34,6 +35,7 @@ from calibscale.session import Run, Session, SessionOptions, classes_only, liste
 from calibscale.statistics import States, Statistic
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
+_SCALED_BY = 64  # first replicates, which determine the factors of signed residuals
 
 
 @verb
@@ -258,7 +260,10 @@ _MAX_BATCH = 256  # replicates of one pass
 
 @dataclass(eq=False)
 class MonteCarloTest:
-    """Running test of one statistic, whose `estimate` may lack a value."""
+    """Running test of one statistic, whose `estimate` may lack a value.
+
+    `sign_scale` are the factors of signed residuals, which are those of the first replicates.
+    """
 
     estimator: BoundEstimator
     estimate: Estimate
@@ -268,6 +273,7 @@ class MonteCarloTest:
     p_value: float | None = None
     stopped: bool = False
     critical: float | None = None
+    sign_scale: Floats | None = None
 
     @property
     def value(self) -> float:
@@ -396,7 +402,7 @@ def result_of(
     """Result of the test of an estimator from its states and those of all replicates."""
     trial = trial_of(estimator, None, states)
     if not trial.done:
-        trial.add(_values(trial.estimator, states, drawn, null, range(count)), None)
+        trial.add(_values(trial, states, drawn, null, range(count)), None)
     return trial.result(null.name, null.seed, certain)
 
 
@@ -425,7 +431,7 @@ def count_replicates(
             states |= run.scan(drawn.values()).groups[None]
         with engine.one_thread():
             for trial in todo:
-                values = _values(trial.estimator, states, drawn, null, replicates)
+                values = _values(trial, states, drawn, null, replicates)
                 trial.add(values, stop_after)
         for replicated in drawn.values():
             states.pop(replicated, None)
@@ -445,16 +451,21 @@ def batch_of(run: Run) -> int:
 
 
 def _values(
-    estimator: BoundEstimator,
+    trial: MonteCarloTest,
     states: States,
     drawn: dict[Statistic, Replicates],
     null: Null,
     replicates: range,
 ) -> Iterable[float]:
     """Value of each replicate."""
+    estimator = trial.estimator
     own = [states[s] for s in estimator.needs]
     if estimator.draws_cells:
         return estimator.cell_values(own, null.seed, replicates)
     sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
-    values = estimator.signed_values if null.signed else estimator.drawn_values
-    return values(own, sums, len(replicates))
+    if not null.signed:
+        return estimator.drawn_values(own, sums, len(replicates))
+    if replicates.start == 0:
+        count = min(len(replicates), _SCALED_BY)
+        trial.sign_scale = estimator.sign_scale(own, sums, count)
+    return estimator.signed_values(own, sums, len(replicates), trial.sign_scale)

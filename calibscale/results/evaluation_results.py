@@ -184,6 +184,10 @@ class Clusters(Declared):
         Of the residuals of the default scalar notion, by an analysis of variance without weights of
         at most 16,384 clusters; the design effect is the factor by which clusters increase the
         variance of a mean.  None if every cluster has one row, or there is only one.
+    effective_count : float or None
+        Number of clusters of equal size that say as much, (Σm)²/Σm² of the sizes m, if rows of a
+        cluster agree; far below `count` if one cluster has a large share of the rows.  None for a
+        result of an earlier version.
     """
 
     column: str
@@ -192,6 +196,7 @@ class Clusters(Declared):
     largest_share: Share
     intraclass_correlation: float | None
     design_effect: float | None
+    effective_count: Later[Omitted[float | None]] = None
 
     @property
     def notes(self) -> Computed[tuple[str, ...]]:
