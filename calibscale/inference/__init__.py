@@ -29,6 +29,7 @@ from calibscale.inference.nulls import (
 )
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.results import Estimate
+from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
@@ -76,7 +77,9 @@ def calibration_test(
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically
         valid in the number of clusters under any dependence within them.  The pairs within a
         cluster add the same to a mean over pairs and to its replicates, so that the p-value is
-        that without these pairs.  ``wild``, the default with soft labels: random signs;
+        that without these pairs.  If one cluster has more than a fifth of the rows, and the others
+        are effectively fewer than 100, tests would reject too often, and have a reason instead of
+        a p-value.  ``wild``, the default with soft labels: random signs;
         asymptotically valid, but rejects too often where events are rare.  ``residual``: residuals
         resampled from all rows [VF, Algorithm 1].  ``permute``: permuted residuals; for KLCE and
         KCE the null values are centred and p = max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The
@@ -164,8 +167,9 @@ def calibration_test(
         needed += run.cluster_sums
         one_pass = scanned.scan(needed)
         states = one_pass.groups[None]
+        seen = run.clusters(one_pass)
         with engine.one_thread():
-            trials = [trial_of(e, run, states) for e in run.fitting]
+            trials = [refused(trial_of(e, run, states), seen) for e in run.fitting]
         for trial in trials:
             if draws is None:
                 trial.bound()
@@ -190,7 +194,7 @@ def calibration_test(
             )
             for trial, name in zip(trials, labels(estimators), strict=True)
         ),
-        clusters=run.clusters(one_pass),
+        clusters=seen,
         **run.outcome(one_pass.counts, started, negligible=negligible),
     )
     return replace(result, judgement=judgement_of_tests(result, negligible))
@@ -372,6 +376,13 @@ def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> Mont
         if hasattr(part, "weight2")
     )
     return MonteCarloTest(estimator, estimate, weighted)
+
+
+def refused(trial: MonteCarloTest, clusters: Clusters | None) -> MonteCarloTest:
+    """Test, or its refusal with the reason if signs of the clusters would not keep its level."""
+    if clusters is None or clusters.refusal is None or trial.estimate.reason is not None:
+        return trial
+    return replace(trial, estimate=replace(trial.estimate, value=None, reason=clusters.refusal))
 
 
 def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> MonteCarloTest:

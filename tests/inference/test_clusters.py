@@ -317,6 +317,27 @@ def test_wild_cluster__keeps_its_level_with_a_large_cluster(law):  # S9: 12 % fo
     assert 13 <= rejected <= 39  # 5 %, at 2.9 standard errors
 
 
+@pytest.mark.parametrize(
+    ("share", "most", "tested"),
+    [(0.1, 10, True), (0.3, 2, True), (0.3, 10, False), (0.5, 7, False)],
+)
+def test_wild_cluster__is_refused_beside_few_other_clusters(share, most, tested):  # S9: 7 to 10 %
+    p, y, ids = _one_large(share, 0, most)
+    result = calibration_test(_source(p, y, ids), ["ece", "kce"], cluster="id", n_replicates=19)
+    sizes = np.bincount(ids)[1:]
+    others = f"{np.sum(sizes) ** 2 / np.sum(sizes**2):.0f}"
+    for each in result.results:
+        assert (each.p_value is not None) == tested
+        if not tested:
+            share_and_others = f"{100 * share:.0f} % of the rows, and the others are effectively"
+            assert f"one cluster has {share_and_others} {others}, fewer than 100" in each.reason
+            assert "leave out the large one" in each.reason
+    if not tested:
+        assert "No test has a p-value" in str(result)
+        labels = calibration_test(_source(p, y, ids), "ece", null="labels", n_replicates=19)
+        assert labels["ece"].p_value is not None
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
 def test_clusters__have_an_effective_number(share):
     p, y, ids = _one_large(share, 0)
