@@ -151,10 +151,20 @@ class BoundEstimator(ABC):
                 )
             )
 
-    def signed_values(
+    def sign_scale(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Floats | None:
+        """Factors of residuals with a random sign for each cluster, from the first replicates."""
+        return None
+
+    def signed_values(
+        self,
+        states: Sequence[Any],
+        sums: Sequence[tuple[Any, ...] | None],
+        count: int,
+        scale: Floats | None,
     ) -> Iterable[float]:
-        """`drawn_values` from residuals with a random sign for each cluster."""
+        """`drawn_values` from residuals with a random sign for each cluster, and `sign_scale`."""
         return self.drawn_values(states, sums, count)
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -44,8 +44,9 @@ class Binned(ScalarEstimator):
     edges : str or increasing numbers
         ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is a synonym.
         ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
-        ``cube-root`` and ``sweep``: equal-mass bins whose number does not depend on `bins`, n^(1/3)
-        or the largest up to which all frequencies increase (Roelofs et al. 2022).
+        ``cube-root`` and ``sweep``: equal-mass bins whose number does not depend on `bins`.  It is
+        the ceiling of n^(1/3), as in scikit-learn, or the largest up to which all frequencies
+        increase (Roelofs et al. 2022).
         ``netcal``: [lo, hi), the last bin closed.
         ``torchmetrics``: [lo, hi), and one more bin for values of exactly 1; edges as rounded by
         torch.linspace in float64 (torchmetrics has float32 edges for float32 predictions).
@@ -208,18 +209,37 @@ class ECE(_MeanGaps):
     def of_gaps(self, gaps: Floats, bins: BinTable) -> Floats:
         return np.abs(gaps) @ bins.share
 
-    def signed_values(self, states: Sequence[Any], sums: Sequence[Any], count: int) -> Any:
-        """Values of signed residuals, whose variance in a bin is made that at calibration.
+    def sign_scale(self, states: Sequence[Any], sums: Sequence[Any], count: int) -> Floats | None:
+        """Factors by bin (B,) of signed residuals, from `count` replicates; None for a sweep.
 
-        Signs keep Σδ², an estimate of Σp(1 − p) whose noise would make |Σδ| too small on average.
+        The variance V of Σδ with random signs of clusters is Σδ² and products of two rows of the
+        same cluster.  Σδ² is an estimate of Σp(1 − p) whose noise would make |Σδ| too small on
+        average, and is replaced by it: the factor is √(1 + (Σp(1 − p) − Σδ²)/V).  The products
+        remain, so that the factor is 1 where a large cluster makes up the variance, and its label
+        frequency says little about Σp(1 − p).
         """
         bins = self._bins(*states)
+        drawn = list(self._drawn_sums(states, sums, count))
+        if any(len(delta) != len(bins.delta) for delta in drawn):
+            return None
         p, f = bins.mean_p, bins.frequency
-        scale = np.sqrt(ratio(p * (1 - p), f * (1 - p) ** 2 + (1 - f) * p * p))
+        excess = bins.weight2 * (p * (1 - p) - (f * (1 - p) ** 2 + (1 - f) * p * p))
+        variance = np.mean(np.square(drawn), axis=0)
+        return np.sqrt(np.maximum(1.0 + ratio(excess, variance), 0.0))
+
+    def signed_values(
+        self, states: Sequence[Any], sums: Sequence[Any], count: int, scale: Floats | None
+    ) -> Iterator[float]:
+        total = self._bins(*states).weight.sum()
+        for delta in self._drawn_sums(states, sums, count):
+            yield float(np.abs(delta if scale is None else delta * scale).sum() / total)
+
+    def _drawn_sums(
+        self, states: Sequence[Any], sums: Sequence[Any], count: int
+    ) -> Iterator[Floats]:
+        """Σwδ* of the bins (B,), replicate by replicate."""
         for b in range(count):
-            drawn = self._bins(self.needs[0].with_drawn(states[0], sums[0], b)).delta
-            scaled = drawn * scale if len(drawn) == len(scale) else drawn  # not for a sweep
-            yield float(np.abs(scaled).sum() / bins.weight.sum())
+            yield self._bins(self.needs[0].with_drawn(states[0], sums[0], b)).delta
 
 
 @dataclass(frozen=True)

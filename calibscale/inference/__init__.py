@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale import engine
+from calibscale.data import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
@@ -29,12 +30,14 @@ from calibscale.inference.nulls import (
 )
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.results import Estimate
+from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
 from calibscale.statistics import States, Statistic
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
+_SCALED_BY = 64  # first replicates, which determine the factors of signed residuals
 
 
 @verb
@@ -75,7 +78,9 @@ def calibration_test(
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically
         valid in the number of clusters under any dependence within them.  The pairs within a
         cluster add the same to a mean over pairs and to its replicates, so that the p-value is
-        that without these pairs.  ``wild``, the default with soft labels: random signs;
+        that without these pairs.  If one cluster has more than a fifth of the rows, and the others
+        are effectively fewer than 100, tests would reject too often, and have a reason instead of
+        a p-value.  ``wild``, the default with soft labels: random signs;
         asymptotically valid, but rejects too often where events are rare.  ``residual``: residuals
         resampled from all rows [VF, Algorithm 1].  ``permute``: permuted residuals; for KLCE and
         KCE the null values are centred and p = max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The
@@ -167,8 +172,9 @@ def calibration_test(
         needed += run.cluster_sums
         one_pass = scanned.scan(needed)
         states = one_pass.groups[None]
+        seen = run.clusters(one_pass)
         with engine.one_thread():
-            trials = [trial_of(e, run, states) for e in run.fitting]
+            trials = [refused(trial_of(e, run, states), seen) for e in run.fitting]
         for trial in trials:
             if draws is None:
                 trial.bound()
@@ -193,7 +199,7 @@ def calibration_test(
             )
             for trial, name in zip(trials, labels(estimators), strict=True)
         ),
-        clusters=run.clusters(one_pass),
+        clusters=seen,
         **run.outcome(one_pass.counts, started, negligible=negligible),
     )
     return replace(result, judgement=judgement_of_tests(result, negligible))
@@ -263,7 +269,10 @@ _MAX_BATCH = 256  # replicates of one pass
 
 @dataclass(eq=False)
 class MonteCarloTest:
-    """Running test of one statistic, whose `estimate` may lack a value."""
+    """Running test of one statistic, whose `estimate` may lack a value.
+
+    `sign_scale` are the factors of signed residuals, which are those of the first replicates.
+    """
 
     estimator: BoundEstimator
     estimate: Estimate
@@ -273,6 +282,7 @@ class MonteCarloTest:
     p_value: float | None = None
     stopped: bool = False
     critical: float | None = None
+    sign_scale: Floats | None = None
 
     @property
     def value(self) -> float:
@@ -373,6 +383,13 @@ def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> Mont
     return MonteCarloTest(estimator, estimate, weighted)
 
 
+def refused(trial: MonteCarloTest, clusters: Clusters | None) -> MonteCarloTest:
+    """Test, or its refusal with the reason if signs of the clusters would not keep its level."""
+    if clusters is None or clusters.refusal is None or trial.estimate.reason is not None:
+        return trial
+    return replace(trial, estimate=replace(trial.estimate, value=None, reason=clusters.refusal))
+
+
 def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> MonteCarloTest:
     """Test by the statistics of several bandwidths together, from all their replicates."""
     first = trials[0]
@@ -401,7 +418,7 @@ def result_of(
     """Result of the test of an estimator from its states and those of all replicates."""
     trial = trial_of(estimator, None, states)
     if not trial.done:
-        trial.add(_values(trial.estimator, states, drawn, null, range(count)), None)
+        trial.add(_values(trial, states, drawn, null, range(count)), None)
     return trial.result(null.name, null.seed, certain)
 
 
@@ -430,7 +447,7 @@ def count_replicates(
             states |= run.scan(drawn.values()).groups[None]
         with engine.one_thread():
             for trial in todo:
-                values = _values(trial.estimator, states, drawn, null, replicates)
+                values = _values(trial, states, drawn, null, replicates)
                 trial.add(values, stop_after)
         for replicated in drawn.values():
             states.pop(replicated, None)
@@ -450,16 +467,21 @@ def batch_of(run: Run) -> int:
 
 
 def _values(
-    estimator: BoundEstimator,
+    trial: MonteCarloTest,
     states: States,
     drawn: dict[Statistic, Replicates],
     null: Null,
     replicates: range,
 ) -> Iterable[float]:
     """Value of each replicate."""
+    estimator = trial.estimator
     own = [states[s] for s in estimator.needs]
     if estimator.draws_cells:
         return estimator.cell_values(own, null.seed, replicates)
     sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
-    values = estimator.signed_values if null.signed else estimator.drawn_values
-    return values(own, sums, len(replicates))
+    if not null.signed:
+        return estimator.drawn_values(own, sums, len(replicates))
+    if replicates.start == 0:
+        count = min(len(replicates), _SCALED_BY)
+        trial.sign_scale = estimator.sign_scale(own, sums, count)
+    return estimator.signed_values(own, sums, len(replicates), trial.sign_scale)

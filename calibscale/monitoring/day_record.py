@@ -14,7 +14,7 @@ from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
-from calibscale.inference import batch_of, count_replicates, trial_of
+from calibscale.inference import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.nulls import CERTAIN
@@ -26,6 +26,7 @@ from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
 from calibscale.results import Estimate
+from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics import States, Statistic
@@ -226,7 +227,8 @@ class _Reader:
             estimates = [
                 self._estimate(e, resampling, states, merged) for e in self.recipe.estimators
             ]
-        tests = self._tests(merged | states, batch, certain)
+        clusters = self.run.clusters(passed)
+        tests = self._tests(merged | states, batch, certain, clusters)
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         info = {
@@ -237,7 +239,7 @@ class _Reader:
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
-        if clusters := self.run.clusters(passed):
+        if clusters is not None:
             info["clusters"] = clusters.to_dict()
         records: dict[GroupKey | None, Record] = {None: Record(counts.used, vectors, info)}
         if self.recipe.group_by:
@@ -300,12 +302,15 @@ class _Reader:
             return recipe.replicates
         return min(recipe.replicates, batch_of(replace(self.run, chosen=tuple(recipe.under_test))))
 
-    def _tests(self, states: States, batch: int, certain: int) -> list[TestResult]:
+    def _tests(
+        self, states: States, batch: int, certain: int, clusters: Clusters | None
+    ) -> list[TestResult]:
         if not batch:
             return []
         null = self.recipe.null(self.day)
         with engine.one_thread():
-            trials = [trial_of(e, None, states) for e in self.recipe.under_test]
+            every = [trial_of(e, None, states) for e in self.recipe.under_test]
+            trials = [refused(trial, clusters) for trial in every]
         count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
         return [trial.result(null.name, null.seed, certain) for trial in trials]
 

@@ -297,9 +297,14 @@ def clusters_of(result: dict[str, Any]) -> str:
     if not clusters:
         return ""
     text = f" in {'' if clusters['exact'] else 'about '}{clusters['count']:,} clusters"
+    properties = []
+    if clusters.get("effective_count") is not None:  # older results lack it
+        properties.append(f"effectively {formatting.number(clusters['effective_count'])}")
     if clusters["design_effect"] is not None:
         values = (formatting.number(clusters[name]) for name in _OF_CLUSTERS)
-        text += " (intraclass correlation {}, design effect {})".format(*values)
+        properties.append("intraclass correlation {}, design effect {}".format(*values))
+    if properties:
+        text += f" ({', '.join(properties)})"
     return "; ".join([f"{text} by {clusters['column']}", *clusters["notes"]])
 
 

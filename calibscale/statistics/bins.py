@@ -423,7 +423,7 @@ _MAX_SWEEP, _ROUNDING = 1000, 1e-12  # bins of a sweep; frequencies this near ar
 
 
 def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTable:
-    """Equal-mass bins: of the given number, n^(1/3), or as many as a monotone sweep allows.
+    """Equal-mass bins: of the given number, ⌈n^(1/3)⌉, or as many as a monotone sweep allows.
 
     The sweep ends before the first number of bins whose frequencies are not increasing (Roelofs et
     al. 2022), or at 1,000.  `borders` (c + 1,) are those of the cells, by default of the fine
@@ -431,7 +431,7 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTa
     """
     borders = fine_borders() if borders is None else borders
     if edges == "cube-root":
-        bins = max(1, round(float(sums[0].sum()) ** (1.0 / 3.0)))
+        bins = max(1, cube_root_bins(round(float(sums[0].sum()))))
     if edges != "sweep":
         return equal_mass(sums, bins, borders)
     table = equal_mass(sums, 1, borders)
@@ -441,6 +441,18 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTa
             break
         table = finer
     return table
+
+
+def cube_root_bins(n: int) -> int:
+    """⌈n^(1/3)⌉, the smallest whole number whose cube is at least n.
+
+    The ceiling is that of scikit-learn's strategy of the same rule.  Cubes of whole numbers are
+    compared, since the power of a float may be on either side of the root of an exact cube.
+    """
+    bins = max(0, round(n ** (1.0 / 3.0)) - 1)
+    while bins**3 < n:
+        bins += 1
+    return bins
 
 
 def equal_mass(sums: Floats, bins: int, borders: Any) -> BinTable:

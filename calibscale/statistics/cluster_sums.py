@@ -103,4 +103,5 @@ def described(state: ClusterState, column: str, rows: int) -> Clusters:
             correlation = (between - within) / scale
             effect = max(1.0 + (float(m @ m) / n - 1.0) * correlation, 0.0)
     largest = float(m.max()) / rows if C and rows else 0.0
-    return Clusters(column, count, exact, largest, correlation, effect)
+    effective = n * n / float(m @ m) * count / C if C else None
+    return Clusters(column, count, exact, largest, correlation, effect, effective)

@@ -16,6 +16,7 @@ from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
 from calibscale.statistics.score_sums import SquareState
 
 MAX_SCORES = row_sums.FINE_CELLS  # number of different scores that are kept apart
+_CERTAIN = 1e-12  # steps this near to 0 or 1 are equal to it but for rounding
 _CELL_KEYS = np.arange(-float(row_sums.FINE_CELLS), 0.0)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -140,6 +141,11 @@ class OccupiedCells(NamedTuple):
         return self.events / self.weight
 
     @property
+    def unit(self) -> float:
+        """Weight of a row, Σw²/Σw, of which the total weight has the effective number."""
+        return float((self.weight**2 / self.effective).sum() / self.weight.sum())
+
+    @property
     def share(self) -> Floats:
         return self.weight / self.weight.sum()
 
@@ -169,21 +175,36 @@ def scores_of(state: ScoreState) -> OccupiedCells:
     return cells._replace(width=np.diff(fine_borders())[keys.astype(int)])  # from the end
 
 
-def steps(mean: Floats, frequency: Floats, weight: Floats) -> tuple[Floats, Floats, int]:
+def steps(
+    mean: Floats, frequency: Floats, weight: Floats, prior: float = 0.0
+) -> tuple[Floats, Floats, int]:
     """Knots, values and number of steps of isotonic regression of frequencies (c,) on means (c,).
 
-    The knots are the first and the last mean of each step.
+    The knots are the first and the last mean of each step.  With the weight `prior` of a row, an
+    event and another row precede all cells if the first step is 0, and follow them if the last
+    step is 1, so that no step is.
     """
     fitted = isotonic_regression(frequency, weights=weight)
-    starts, ends = fitted.blocks[:-1], fitted.blocks[1:] - 1
+    before = after = 0
+    if prior > 0.0:
+        before = int(fitted.x[0] <= _CERTAIN)
+        after = int(fitted.x[-1] >= 1.0 - _CERTAIN)
+    if before or after:
+        frequency = np.pad(frequency, (before, after), constant_values=0.5)
+        weight = np.pad(weight, (before, after), constant_values=2.0 * prior)
+        fitted = isotonic_regression(frequency, weights=weight)
+    # ½ violates the order beside a step of 0 or 1, so that it never is a step of its own
+    starts = np.maximum(fitted.blocks[:-1] - before, 0)
+    ends = np.minimum(fitted.blocks[1:] - before, len(mean)) - 1
+    values = fitted.x[before : before + len(mean)]
     knots = np.unique(np.concatenate([starts, ends]))
-    return mean[knots], fitted.x[knots], len(starts)
+    return mean[knots], values[knots], len(starts)
 
 
-def cell_steps(cells: OccupiedCells) -> tuple[Floats, Floats, int]:
+def cell_steps(cells: OccupiedCells, prior: float = 0.0) -> tuple[Floats, Floats, int]:
     """Knots, values and number of `steps` of cells."""
     # round, because the rounding errors of sums would add steps
-    return steps(cells.score, np.round(cells.frequency, 12), cells.weight)
+    return steps(cells.score, np.round(cells.frequency, 12), cells.weight, prior)
 
 
 class SpreadState(NamedTuple):

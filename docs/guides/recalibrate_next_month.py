@@ -123,9 +123,10 @@ for method, covariates in {"platt": (), "isotonic": (), "mc": ("plan",)}.items()
 print(calibscale.rank(versions, calibscale.Brier()))
 
 # %%
-# The headline names a fault of isotonic regression: it predicts exactly 0 for the lowest scores,
-# and some of these events happened. Such labels refute the predictions, and their log loss is
-# infinite. The Brier score stays finite, and ranks all four.
+# Isotonic regression alone predicts exactly 0 for the lowest scores, where no event happened in
+# September. One such event in October refutes that prediction, and its log loss is infinite.
+# Therefore ``isotonic`` uses the rule of succession there, (0 + 1)/(n + 2) for n rows;
+# ``isotonic(ends=pure)`` is the regression alone.
 #
 # On the command line
 # -------------------

@@ -121,7 +121,7 @@ def test_isotonic__equals_that_of_scikit_learn(two):
     model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(p, y, w)
     source = cs.from_arrays(probabilities=p, labels=y, weights=w, binary=True)
     at = np.linspace(0, 1, 501)
-    after = cs.recalibrate(source, "isotonic").transform(at)
+    after = cs.recalibrate(source, "isotonic(ends=pure)").transform(at)
     np.testing.assert_allclose(after, model.predict(at), atol=1e-9)
 
 
@@ -200,12 +200,27 @@ def test_fit__on_few_rows_may_have_an_infinite_log_loss(tmp_path):
     p = np.linspace(0.1, 0.9, 80)
     p[0], y[0] = 0.1000001, 1  # in the cell of a row without the event
     source = cs.from_arrays(probabilities=np.append(p, 0.05), labels=np.append(y, 0), binary=True)
-    fitted = cs.recalibrate(source, "isotonic")
+    fitted = cs.recalibrate(source, "isotonic(ends=pure)")
     other = cs.from_arrays(probabilities=np.array([0.05]), labels=np.array([1]), binary=True)
     assert cs.evaluate(fitted.apply(other), ["nll"])["nll"].value == math.inf
     value = fitted.to_dict() | {"log_loss_after": None}
     assert cs.FittedRecalibration.from_dict(value).log_loss_after == math.inf
     assert "∞ after" in str(cs.FittedRecalibration.from_dict(value))
+
+
+def test_isotonic_files__without_ends_are_of_pure_fits():
+    y, p = np.array([0, 0, 1, 0, 1, 1]), np.array([0.1, 0.2, 0.4, 0.5, 0.6, 0.9])
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    value = cs.recalibrate(source, "isotonic(ends=pure)").to_dict()
+    assert value["settings"] == {"ends": "pure"}
+    earlier = cs.FittedRecalibration.from_dict({**value, "settings": {}})
+    assert earlier.fit.method.ends == "pure"
+    np.testing.assert_array_equal(earlier.transform(p), [0, 0, 0.5, 0.5, 1, 1])
+    now = cs.recalibrate(source, "isotonic")
+    np.testing.assert_allclose(now.transform(p), [0.25, 0.25, 0.5, 0.5, 0.75, 0.75])
+    again = cs.FittedRecalibration.from_dict(now.to_dict())
+    np.testing.assert_array_equal(again.transform(p), now.transform(p))
+    assert again.settings == {"ends": "laplace"}
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import isotonic_regression, minimize, minimize_scalar
 from scipy.special import expit, log_softmax, logit, softmax
+from sklearn.isotonic import IsotonicRegression
 
-from calibscale import ECE, KLCE, NLL, Brier, evaluate, from_arrays
+from calibscale import ECE, KLCE, NLL, Brier, evaluate, from_arrays, recalibrate
 from calibscale.auditing.recalibration import (
     METHODS,
     Isotonic,
@@ -147,7 +148,7 @@ def test_isotonic__of_few_values_equals_regression_on_rows(two, weighted):
     p = np.round(two["p"] * 300).clip(1, 299) / 300  # each in a cell of its own
     weights = two["w"] if weighted else None
     source = two_class_source(two, probabilities=p, weights=weights)
-    fitted = Isotonic().fit(source)
+    fitted = Isotonic("pure").fit(source)
     labelled = np.flatnonzero(two["y"] >= 0)
     w = (np.ones(N) if weights is None else weights)[labelled]
     _, place = np.unique(p[labelled], return_inverse=True)
@@ -161,7 +162,7 @@ def test_isotonic__of_few_values_equals_regression_on_rows(two, weighted):
 
 def test_isotonic__is_optimal_within_the_resolution_of_cells(two):
     source = two_class_source(two)
-    fitted = Isotonic().fit(source)
+    fitted = Isotonic("pure").fit(source)
     labelled = two["y"] >= 0
     p, y = two["p"][labelled], two["y"][labelled]
     order = np.argsort(p)
@@ -182,8 +183,72 @@ def test_isotonic__is_linear_between_and_constant_beyond_the_rows():
         probabilities=np.array([0.0, 0.25, 0.35, 0.5, 0.7, 1.0]), labels=np.zeros(6, int),
         binary=True,
     )  # fmt: skip
-    after = probabilities(recalibrated(new, Isotonic().fit(source)))[:, 1]
+    after = probabilities(recalibrated(new, Isotonic("pure").fit(source)))[:, 1]
     np.testing.assert_allclose(after, [0, 0.25, 0.5, 0.75, 1, 1], atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ends", [(False, False), (True, False), (False, True), (True, True)])
+def test_isotonic__has_an_event_and_another_row_beyond_certain_ends(ends, weighted):
+    rng = np.random.default_rng(5)
+    p = rng.permutation(np.arange(1, 100)) / 100  # each in a cell of its own
+    y = (rng.random(99) < p).astype(int)
+    y[p < 0.1], y[p > 0.9] = 0, 1
+    if not ends[0]:
+        y[p == 0.01] = 1
+    if not ends[1]:
+        y[p == 0.99] = 0
+    w = rng.uniform(0.5, 3.0, 99) if weighted else np.ones(99)
+    source = from_arrays(probabilities=p, labels=y, weights=w, binary=True)
+    unit = np.sum(w**2) / np.sum(w)
+    added = np.repeat([0.0, 1.0], [2 * ends[0], 2 * ends[1]])  # scores of added rows
+    rows = np.append(p, added)
+    label = np.append(y, np.arange(len(added)) % 2)
+    weight = np.append(w, np.full(len(added), unit))
+    model = IsotonicRegression(out_of_bounds="clip").fit(rows, label, weight)
+    fitted = Isotonic().fit(source)
+    after = probabilities(recalibrated(source, fitted))[:, 1]
+    np.testing.assert_allclose(after, model.predict(p), atol=1e-9)
+    assert 0.0 < after.min() < after.max() < 1.0
+    pure = probabilities(recalibrated(source, Isotonic("pure").fit(source)))[:, 1]
+    assert (pure.min() == 0, pure.max() == 1) == ends
+    assert (after == pure).all() == (ends == (False, False))
+
+
+def test_isotonic__of_ends_follows_the_rule_of_succession():
+    # 8 rows without events, 4 of which 2 are, and 6 events
+    p = np.repeat([0.1, 0.5, 0.9], [8, 4, 6])
+    y = np.repeat([0, 1, 0, 1], [8, 2, 2, 6])
+    fitted = Isotonic().fit(_binary(p, y))
+    np.testing.assert_allclose(fitted.values, [1 / 10, 2 / 4, 7 / 8], atol=1e-12)
+    # an end of few rows is joined with the next step: (0 + 3 + 1)/(1 + 97 + 2)
+    p, y = np.repeat([0.1, 0.5, 0.9], [1, 97, 2]), np.repeat([0, 1, 0, 1, 0], [1, 3, 94, 1, 1])
+    fitted = Isotonic().fit(_binary(p, y))
+    np.testing.assert_allclose(fitted.values, [4 / 100, 4 / 100, 0.5], atol=1e-12)
+    assert fitted.steps == 2
+
+
+@pytest.mark.parametrize("n", [30, 1000])
+def test_isotonic__of_new_rows_has_a_finite_log_loss(n):  # S5: infinite
+    rng = np.random.default_rng(n)
+    infinite = 0
+    for _ in range(10):
+        p, new = rng.beta(0.5, 0.5, (2, n))
+        y, labels = (rng.random((2, n)) < np.stack([p, new])).astype(int)
+        fitted = Isotonic().fit(_binary(p, y))
+        after = recalibrated(_binary(new, labels), fitted)
+        q = probabilities(after)
+        assert q.min() > 0.0
+        assert 1.0 / (n + 2.0) <= fitted.values[0] + 1e-12
+        assert np.isfinite(evaluate(after, [NLL()])["nll"].value)
+        pure = recalibrated(_binary(new, labels), Isotonic("pure").fit(_binary(p, y)))
+        infinite += np.isinf(evaluate(pure, [NLL()])["nll"].value)
+    assert infinite > 0
+
+
+def test_isotonic__ends_must_be_known():
+    with pytest.raises(OptionError, match="ends is laplace or pure"):
+        Isotonic("soft")
 
 
 # ---------------------------------------------------------------- local bias
@@ -323,10 +388,35 @@ def test_fit__error_reports_missing_convergence(two, method, monkeypatch):
         method.fit(two_class_source(two))
 
 
-def test_isotonic__of_equal_labels_has_one_step_and_a_note():
-    fitted = Isotonic().fit(_binary([0.2, 0.4, 0.6], [1, 1, 1]))
-    assert fitted.parameters["lowest"] == fitted.parameters["highest"] == 1.0
-    assert fitted.notes == ("one step: every row becomes 1",)
+def test_isotonic__of_falling_frequencies_has_one_step_and_a_note():
+    fitted = Isotonic().fit(_binary([0.2, 0.4, 0.6, 0.8], [1, 1, 0, 0]))
+    assert fitted.parameters["lowest"] == fitted.parameters["highest"] == 0.5
+    assert fitted.notes == ("one step: every row becomes 0.5",)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("name", METHODS)
+def test_fit__labels_of_one_class_are_an_error(name, label):  # S5: silent for `bbq`
+    x = np.arange(40.0) % 4
+    p = np.linspace(0.1, 0.9, 40)
+    labels = np.full(40, label)
+    source = _binary(p, labels, covariates=x, covariate_names=["x"])
+    columns = ("x",) if name in ("mc", "pmc") else ()
+    with pytest.raises(OptionError, match=rf"all labels are equal \({label} in 40 rows\)"):
+        recalibrate(source, name, covariates=columns)
+    labels[0] = 1 - label  # of weight 0
+    named = _binary(
+        p, labels, weights=np.append(0.0, np.ones(39)), class_names=["stays", "leaves"],
+        covariates=x, covariate_names=["x"],
+    )  # fmt: skip
+    with pytest.raises(OptionError, match=f"{['stays', 'leaves'][label]}. in 39 rows"):
+        recalibrate(named, name, covariates=columns)
+
+
+def test_fit__labels_of_one_of_three_classes_are_an_error():
+    q = np.random.default_rng(0).dirichlet(np.ones(3), 30)
+    with pytest.raises(OptionError, match=r"all labels are equal \(2 in 30 rows\)"):
+        recalibrate(from_arrays(probabilities=q, labels=np.full(30, 2)))
 
 
 @pytest.mark.parametrize("method", [Platt(), Isotonic(), LocalBias()], ids=method_name)

@@ -7,6 +7,7 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
+from calibscale.statistics.bins import cube_root_bins
 from tests.support import naive
 from tests.support.logit_arrays import CLOSE, logit_source
 
@@ -231,6 +232,25 @@ def test_settings__invalid_values_are_rejected(kind, bad):
 def _mass_bins(p, bins):
     """Bin of each row: its rank among distinct p, in equal shares."""
     return np.minimum(np.argsort(np.argsort(p)) * bins // len(p), bins - 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "bins"),
+    [(1, 1), (2, 2), (8, 2), (9, 3), (64, 4), (125, 5), (126, 6), (340, 7), (1000, 10), (1001, 11)],
+)
+def test_cube_root_bins__are_the_ceiling(n, bins):  # S12: rounding gave 1, 2 and 10 at 2, 9, 1001
+    p = (np.arange(n) + 0.5) / n
+    y = (np.arange(n) % 2 == 0).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    estimate = cs.evaluate(source, [cs.ECE(edges="cube-root")])["ece"]
+    assert len(estimate.details["bins"]) == bins
+
+
+def test_cube_root_bins__of_exact_cubes_do_not_depend_on_rounding():
+    roots = range(1, 2001)
+    assert [cube_root_bins(root**3) for root in roots] == list(roots)
+    assert [cube_root_bins(root**3 + 1) for root in roots] == [root + 1 for root in roots]
+    assert cube_root_bins(0) == 0
 
 
 @pytest.mark.parametrize("edges", ["cube-root", "sweep"])

@@ -272,12 +272,77 @@ def test_wild_cluster__keeps_its_level_for_few_rows_a_bin():
 
 
 def test_wild_cluster__of_ece_has_the_variance_at_calibration():
-    """In one bin δ* = ±δ·√(p(1 − p)/(f(1 − p)² + (1 − f)p²)), with the frequency f."""
+    """In one bin δ* = ±δ·√(1 + (Σp(1 − p) − Σδ²)/V), with the variance V of sums of signed rows."""
     p, y, ids = np.full(60, 0.2), np.repeat([1, 0, 0], 20), np.repeat(np.arange(30), 2)
     test = calibration_test(_source(p, y, ids), "ece(bins=5)", cluster="id", n_replicates=999)
-    scale = np.sqrt(0.16 / (0.64 / 3 + 0.04 * 2 / 3))
+    squares, at_calibration = np.sum((p - y) ** 2), 60 * 0.16
+    variance = np.sum(np.bincount(ids, p - y) ** 2)
+    scale = np.sqrt(1 + (at_calibration - squares) / variance)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (20_000, 30))
     expected = scale * np.abs(signs @ np.bincount(ids, p - y)) / 60
     drawn = test["ece"].null_values
     assert drawn.mean() == pytest.approx(expected.mean(), rel=0.1)  # 2.4 % is a standard error
-    assert np.sum(expected**2) / 20_000 == pytest.approx(0.16 / 30, rel=0.05)
+    # the squares are those at calibration, and the products of rows of a cluster remain
+    expected_variance = (at_calibration + variance - squares) / 60**2
+    assert np.mean(np.square(drawn)) == pytest.approx(expected_variance, rel=0.15)
+
+
+def test_wild_cluster__of_a_large_cluster_has_pure_signs():  # S9: less than half as wide
+    """The variance of half of the rows, which agree, is not replaced by that of single rows."""
+    n = 400
+    ids = np.append(np.zeros(n // 2), np.arange(1, n // 2 + 1))
+    p, y = np.full(n, 0.1), np.append(np.ones(n // 2), np.arange(n // 2) % 10 == 0).astype(int)
+    test = calibration_test(_source(p, y, ids), "ece(bins=5)", cluster="id", n_replicates=199)
+    assert test["ece"].null_values.mean() == pytest.approx(0.9 / 2, rel=0.01)
+
+
+def _one_large(share, seed, most=2, n=400, law="uniform"):
+    """Calibrated rows, of which a share is one cluster with an effect of its own, as others."""
+    rng = np.random.default_rng([seed, round(100 * share)])
+    large = round(share * n)
+    ids = np.append(np.zeros(large, int), 1 + np.arange(n - large) // most)
+    p = rng.uniform(0.1, 0.9, n) if law == "uniform" else rng.beta(0.5, 4.0, n)
+    z = np.sqrt(0.5) * (rng.normal(size=ids.max() + 1)[ids] + rng.normal(size=n))
+    return p, (z < norm.ppf(p)).astype(int), ids
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("law", ["uniform", "rare"])
+def test_wild_cluster__keeps_its_level_with_a_large_cluster(law):  # S9: 12 % for `rare`
+    rejected = 0
+    for seed in range(500):
+        p, y, ids = _one_large(0.5, seed, law=law)
+        test = calibration_test(_source(p, y, ids), "ece", cluster="id", seed=seed, n_replicates=99)
+        rejected += test["ece"].p_value <= 0.05
+    assert 13 <= rejected <= 39  # 5 %, at 2.9 standard errors
+
+
+@pytest.mark.parametrize(
+    ("share", "most", "tested"),
+    [(0.1, 10, True), (0.3, 2, True), (0.3, 10, False), (0.5, 7, False)],
+)
+def test_wild_cluster__is_refused_beside_few_other_clusters(share, most, tested):  # S9: 7 to 10 %
+    p, y, ids = _one_large(share, 0, most)
+    result = calibration_test(_source(p, y, ids), ["ece", "kce"], cluster="id", n_replicates=19)
+    sizes = np.bincount(ids)[1:]
+    others = f"{np.sum(sizes) ** 2 / np.sum(sizes**2):.0f}"
+    for each in result.results:
+        assert (each.p_value is not None) == tested
+        if not tested:
+            share_and_others = f"{100 * share:.0f} % of the rows, and the others are effectively"
+            assert f"one cluster has {share_and_others} {others}, fewer than 100" in each.reason
+            assert "leave out the large one" in each.reason
+    if not tested:
+        assert "No test has a p-value" in str(result)
+        labels = calibration_test(_source(p, y, ids), "ece", null="labels", n_replicates=19)
+        assert labels["ece"].p_value is not None
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
+def test_clusters__have_an_effective_number(share):
+    p, y, ids = _one_large(share, 0)
+    tested = calibration_test(_source(p, y, ids), "ece", cluster="id", n_replicates=19)
+    sizes = np.bincount(ids)
+    expected = sizes.sum() ** 2 / np.sum(sizes**2)
+    assert tested.clusters.effective_count == pytest.approx(expected)
+    assert f"clusters (effectively {expected:.4g}" in str(tested).replace("\n", " ")

@@ -138,6 +138,22 @@ def test_night__judges_clusters(tmp_path):
         night(tmp_path / "job.toml", "2026-03-03")
 
 
+def test_night__refuses_tests_beside_a_large_cluster(tmp_path):  # S9
+    limit = "\n[[thresholds]]\ntest = 'ece'\nbelow = 0.03\n"
+    job = JOB.replace('["day", "7d"]', '["day"]') + limit
+    (tmp_path / "job.toml").write_text(job)
+    p, y, cluster = _rows(1)
+    cluster = np.where(np.arange(len(p)) % 2 == 0, 0, cluster + 1)
+    lines = (f"{a!r},{b},{c}" for a, b, c in zip(p.tolist(), y, cluster, strict=True))
+    path = tmp_path / "2026-03-01.csv"
+    path.write_text("\n".join(["p,y,patient", *lines]) + "\n")
+    result = night(tmp_path / "job.toml", path.stem)
+    (day,) = result.windows
+    assert [test["p_value"] for test in day["tests"]] == [None, None]
+    assert all("one cluster has 50 % of the rows" in test["reason"] for test in day["tests"])
+    assert "one cluster has 50 %" in " ".join(str(result).split())
+
+
 def test_job__names_a_cluster_column(tmp_path):
     path = tmp_path / "job.toml"
     _write(tmp_path, 1)

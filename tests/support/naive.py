@@ -291,7 +291,7 @@ def isotonic_function(p, d, w):
 
 
 def mass_function(p, d, w, sweep):
-    """h of conf − acc of equal-mass bins: n^(1/3), or as many as have increasing frequencies.
+    """h of conf − acc of equal-mass bins: ⌈n^(1/3)⌉, or as many as have increasing frequencies.
 
     Bins end after the score at which the cumulative weight is nearest to a quantile, the larger of
     two; r̂ is linear between the last score of a bin and the first of the next.
@@ -308,7 +308,7 @@ def mass_function(p, d, w, sweep):
                  for part in parts for rows in [np.isin(p, part)]]  # fmt: skip
         return parts, *np.transpose(means)
 
-    bins = 1 if sweep else round(len(p) ** (1 / 3))
+    bins = 1 if sweep else next(b for b in range(1, len(p) + 1) if b**3 >= len(p))
     while sweep and bins < len(scores) and (np.diff(fitted(bins + 1)[2]) > -1e-12).all():
         bins += 1
     parts, gap, _ = fitted(bins)

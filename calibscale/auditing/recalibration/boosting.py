@@ -200,8 +200,6 @@ class MCBoostFit(FittedRecalibrator):
         notes: tuple[str, ...] = ()
         if number == method.max_rounds and errors[-1] > method.alpha:
             notes = (f"the error is {errors[-1]:.3g} after {number} rounds: raise max_rounds",)
-        if min(frequency.max(), 1.0 - frequency.min()) < 1e-9:
-            notes += ("all rows have the same label",)
         ends, changes = np.array([errors[1], errors[-1]]), np.concatenate(updates)
         return replace(self, updates=changes, groups=groups, errors=ends, notes=notes)
 

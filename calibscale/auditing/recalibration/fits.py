@@ -77,7 +77,7 @@ class FittedRecalibration(RecalibrationResult):
     def fit(self) -> FittedRecalibrator:
         """Fit that computes the recalibrated probabilities of rows."""
         return _FITS[self.method].restored(
-            self.state, method=METHODS[self.method](**self.settings),
+            self.state, method=METHODS[self.method].of_settings(self.settings),
             classes=self.source["classes"], passes=self.passes, notes=tuple(self.notes),
             counts=RowCounts(self.n, self.n_unlabelled, self.dropped), source=self.source,
             tolerance=self.parameters["tolerance"],

@@ -38,15 +38,41 @@ class Isotonic(Recalibrator):
     For two classes, in one pass: rows are counted in the 2^16 cells of `FineHistogram`, and each
     cell is one point at its mean p.  The width of a cell is at most 2^−11, and at most 2^−9 of the
     distance to the nearer of 0 and 1.  The function is linear between the steps, and constant
-    beyond the rows.  It may be exactly 0 or 1, which costs an infinite log loss where wrong.
+    beyond the rows.
+
+    Parameters
+    ----------
+    ends : {"laplace", "pure"}
+        ``laplace``: if the lowest step has no events, an event and another row are added below all
+        scores before the regression, and above them if the highest step has events only.  A step
+        with k events in n rows becomes (k + 1)/(n + 2), Laplace's rule of succession, and is joined
+        with the next one where their order requires it.  This is what Venn-Abers predictors say
+        there: those with the new row as either label are 0 and 1/(n + 1), which their authors
+        combine to 1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new
+        rows is finite.  Other steps are those of the pure regression.  With weights, each
+        row that is added has the weight Σw²/Σw.
+        ``pure``: the regression alone, which may be exactly 0 or 1, and costs an infinite log loss
+        where wrong.
     """
 
+    ends: str = "laplace"
     name: ClassVar[str] = "isotonic"
+
+    def __post_init__(self) -> None:
+        require(self.ends in ("laplace", "pure"), "ends is laplace or pure", self.ends)
+
+    @classmethod
+    def of_settings(cls, settings: dict[str, Any]) -> Self:
+        return cls(**{"ends": "pure", **settings})  # fits without the setting were pure
+
+    def prior(self, cells: OccupiedCells) -> float:
+        """Weight of a row that is added at an end, 0 for none."""
+        return cells.unit if self.ends == "laplace" else 0.0
 
     def _fit(self, setup: DataProfile, read: Read) -> IsotonicFit:
         result = read(HISTOGRAM)
         cells = OccupiedCells.of(result.groups[None][HISTOGRAM].sums)
-        knots, values, count = cell_steps(cells)
+        knots, values, count = cell_steps(cells, self.prior(cells))
         notes: tuple[str, ...] = ()
         if count == 1:
             notes = (f"one step: every row becomes {values[0]:.6g}",)
@@ -60,6 +86,7 @@ class Isotonic(Recalibrator):
 class IsotonicFit(FittedRecalibrator):
     """Piecewise linear function p' with `values` at `knots`, the first and last p of each step."""
 
+    method: Isotonic
     knots: Floats
     values: Floats
     steps: int

@@ -331,7 +331,6 @@ class Platt(Recalibrator):
 
 def _check_overlap(extent: Floats) -> None:
     """Require overlapping log-odds of both labels; otherwise the likelihood has no maximum."""
-    require(np.isfinite(extent).all(), "platt: all labels are equal; fit to more rows")
     (low0, high0), (low1, high1) = extent * [1, -1]
     if low0 == high0 == low1 == high1:
         raise OptionError("platt: all predictions are equal, so that no slope is determined")

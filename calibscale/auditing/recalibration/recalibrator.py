@@ -22,6 +22,7 @@ from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results import as_json
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics import PassResult
+from calibscale.statistics.label_table import LabelTable
 
 Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
 
@@ -41,6 +42,11 @@ class Recalibrator(ABC):
                 f"{cls.name} is for two classes; there are {classes}. Temperature is for any number"
             )
 
+    @classmethod
+    def of_settings(cls, settings: dict[str, Any]) -> Self:
+        """Method of a stored fit, with the settings that it had if they were not stored."""
+        return cls(**settings)
+
     @verb
     def fit(self, source: Any, **options: Unpack[SessionOptions]) -> FittedRecalibrator:
         """Fit to the labelled rows of a source in a few passes.
@@ -55,7 +61,8 @@ class Recalibrator(ABC):
         InvalidDataError
             At the first invalid row.
         OptionError
-            If the method or a setting does not suit the data, or the data do not determine the fit.
+            If the method or a setting does not suit the data, all labels are of one class, or the
+            data do not determine the fit.
         StoreError
             If the source cannot be read.
         """
@@ -63,11 +70,24 @@ class Recalibrator(ABC):
             data = session.source
             self.check_classes(data.classes)
 
+            labels = LabelTable()
+
             def read(*statistics: Any, covariates: tuple[str, ...] = ()) -> PassResult:
-                result = session.scan(statistics, covariates=covariates)
+                result = session.scan((*statistics, labels), covariates=covariates)
                 if not result.counts.used:
                     raise OptionError(
                         f"{data.name}: there is no labelled row with a positive weight to fit to"
+                    )
+                seen = np.flatnonzero(result.groups[None][labels].counts.sum(axis=0))
+                if len(seen) == 1:
+                    (label,) = seen
+                    name = str(label)
+                    if data.class_names is not None:
+                        name = f"“{data.class_names[label]}”"
+                    raise OptionError(
+                        f"{data.name}: all labels are equal ({name} in {result.counts.used:,} "
+                        f"rows), which says nothing of how often other classes occur, so that "
+                        f"{self.name} is not fitted; fit to rows of two classes or more"
                     )
                 return result
 

@@ -33,7 +33,7 @@ from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import Replicates, States, Statistic, added, weights_of
-from calibscale.statistics.score_histogram import OccupiedCells, steps
+from calibscale.statistics.score_histogram import OccupiedCells, cell_steps, steps
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated
@@ -225,11 +225,11 @@ class _Isotonics(_OnCells):
 
 
 def _isotonics(fit: IsotonicFit, cells: OccupiedCells, n_replicates: int, seed: int) -> _Isotonics:
-    centres, truth = _smoothed(fit, cells)
-    knots, values = [centres], [truth]
+    centres, truth = _smoothed(cells)
+    knots, values, prior = [centres], [truth], fit.method.prior(cells)
     p = np.interp(cells.score, centres, truth)
     for frequency in _frequencies(cells, p, n_replicates, seed):
-        at, value, _ = steps(cells.score, frequency, cells.weight)
+        at, value, _ = steps(cells.score, frequency, cells.weight, prior)
         knots.append(at)
         values.append(np.clip(value, 0.0, 1.0))  # scaled deviations may exceed the range
     cuts = np.cumsum([0, *map(len, knots)])
@@ -239,9 +239,10 @@ def _isotonics(fit: IsotonicFit, cells: OccupiedCells, n_replicates: int, seed: 
     )  # fmt: skip
 
 
-def _smoothed(fit: IsotonicFit, cells: OccupiedCells) -> tuple[Floats, Floats]:
+def _smoothed(cells: OccupiedCells) -> tuple[Floats, Floats]:
     """Mean p of each step, and its value (k + ½)/(n + 1) for k events in n rows."""
-    value = np.interp(cells.score, fit.knots, fit.values)
+    knots, values, _ = cell_steps(cells)
+    value = np.interp(cells.score, knots, values)
     starts = np.flatnonzero(np.diff(value, prepend=-1.0))
     weight, weight2, p = (
         np.add.reduceat(sums, starts)
