@@ -63,7 +63,8 @@ class StepDown:
 
     def __init__(self, scores: Floats) -> None:
         self.order = np.argsort(scores, kind="stable")
-        self._sorted = scores[self.order] * (1 + _TIE)
+        ordered = scores[self.order]
+        self._sorted = ordered + _TIE * np.abs(ordered)
         self._family, self._alone = (np.zeros(len(scores), np.int64) for _ in range(2))
         self.replicates = 0
 
