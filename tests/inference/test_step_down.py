@@ -14,7 +14,7 @@ def test_step_down__counts_ties_whatever_the_sign_of_scores(score):
     family.add(np.full((19, 1), score))
     assert family.adjusted.tolist() == [1.0]
     family = StepDown(np.array([score]))
-    family.add(np.full((19, 1), score) + 1e-12)  # rounding does not decide
+    family.add(np.full((19, 1), score * (1 + 1e-12)))  # rounding does not decide
     assert family.adjusted.tolist() == [1.0]
 
 
