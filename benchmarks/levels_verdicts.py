@@ -153,7 +153,7 @@ def _states(verb: str, part: str, law: str, first: int, last: int) -> list[str]:
         rng = np.random.default_rng([SEED, seed, *map(ord, law)])
         source = LAWS[part][law](rng, ROWS[part])
         if verb == "check":
-            result = cs.check(source, n_replicates=REPLICATES, scheduler="serial")
+            result = cs.check(source, n_replicates=REPLICATES, seed=seed, scheduler="serial")
         else:
             groups = "region" if law == "grouped" else None
             result = cs.evaluate(source, interval="jackknife", group_by=groups, scheduler="serial")

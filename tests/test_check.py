@@ -111,7 +111,7 @@ def test_document__has_numbers_p_values_diagram_and_groups():
     assert len(value["other_groups"][0]["values"]) == 2
     sections: tuple[Section, ...] = document(result).sections
     names = [section.name for section in sections]
-    assert names[:3] == ["estimates", "groups", "groups1"]
+    assert names[:4] == ["estimates", "tests", "groups", "groups1"]
     page = Page(report([value]))
     for text in (result.verdict[:-1], "p-value", "Reliability of all rows", "region = north"):
         assert text in page.text.replace("\u00a0", " ")

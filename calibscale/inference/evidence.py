@@ -9,15 +9,13 @@ from typing import Any
 
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from calibscale.estimators import ESTIMATORS
+from calibscale.estimators import ESTIMATORS, SCORES
 from calibscale.formatting import name_of
 from calibscale.inference.multiple_testing import surprise
 from calibscale.results import THIS_N, Estimate, Interval
 from calibscale.results.inference_results import TestResult
 from calibscale.results.verdict_results import ErrorSize
 
-# Scores and shares, which a calibrated model need not have at any particular value.
-SCORES = ("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc")
 # Values of a calibrated model, where they are not 0.
 _CALIBRATED = {"cox_slope": 1.0}
 # Errors in units of a probability, and the power of the error that the value is, in the order in

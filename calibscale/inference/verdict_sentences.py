@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from calibscale.estimators import SCORES
 from calibscale.formatting import joined, name_of, number, one_line, plural, probability, short
-from calibscale.inference.evidence import SCORES, Indication, absolute, largest_crowded
+from calibscale.inference.evidence import Indication, absolute, largest_crowded
 from calibscale.inference.judged_numbers import JudgedNumbers
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.evaluation_results import ReliabilityBin

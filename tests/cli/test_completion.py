@@ -24,7 +24,7 @@ def _completed(*words):
 def test_completion__of_commands_paths_and_estimators():
     assert _completed("ev") == ["plain,evaluate"]
     assert _completed("evaluate", "-e", "ck") == ["plain,ckce", "plain,ckce_centred"]
-    assert _completed("estimators", "smooth") == ["plain,smooth_ece"]
+    assert _completed("estimators", "smooth") == ["plain,smooth_ece", "plain,smooth_test"]
     assert _completed("info", "pre") == ["file,pre"]
 
 

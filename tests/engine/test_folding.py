@@ -345,7 +345,7 @@ def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
     }  # fmt: skip
     expected = _results(source, scheduler, **options)
     limited = _results(
-        source, scheduler, memory_limit="1.25GB", progress=lambda done, _: done_blocks.append(done),
+        source, scheduler, memory_limit="0.9GB", progress=lambda done, _: done_blocks.append(done),
         **options,
     )  # fmt: skip
     assert limited == expected

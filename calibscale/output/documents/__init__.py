@@ -10,8 +10,8 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.errors import require
+from calibscale.estimators import SCORES
 from calibscale.formatting import clean, one_line
-from calibscale.inference.evidence import SCORES
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import audit, bias
