@@ -99,11 +99,6 @@ def _quantiles(rng: np.random.Generator) -> cs.ArraySource:
     return _drawn_forecasts(f"quantiles(levels={levels.tolist()})", values, rng)
 
 
-def _ordinal(rng: np.random.Generator) -> cs.ArraySource:
-    q = softmax(rng.normal(size=(300, 5)), axis=1)
-    return _drawn_forecasts("ordinal", q, rng)
-
-
 CALIBRATED: dict[str, Draw] = {
     "binary, 50": _calibrated_binary(50, lambda rng, n: rng.beta(2.0, 2.0, n)),
     "binary, 500": _calibrated_binary(500, lambda rng, n: rng.beta(2.0, 2.0, n)),
@@ -118,7 +113,6 @@ CALIBRATED: dict[str, Draw] = {
     "normal, 500": _normal_law,
     "ensemble of 20, 300": _ensemble,
     "quantiles, 300": _quantiles,
-    "ordinal, 300": _ordinal,
 }
 
 

@@ -300,6 +300,18 @@ def test_move_cells__starts_from_the_observed_labels(drawn, rng):
     np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
+def test_move_hits__starts_from_the_observed_labels(rng):
+    labels, predicted = rng.integers(0, 3, 40), rng.integers(0, 3, 40)
+    drawn = rng.integers(0, 3, (5, 40)).astype(np.int32)
+    bins, w, p = rng.integers(0, 4, 40), rng.random(40), rng.random(40)
+    hits = (labels == predicted).astype(float)
+    out = np.tile(np.bincount(bins, w * (p - hits), 4), (5, 1))
+    random_draws.move_hits(drawn, hits, predicted, bins, w, out)
+    for row, one in zip(out, drawn, strict=True):
+        expected = np.bincount(bins, w * (p - (one == predicted)), 4)
+        np.testing.assert_allclose(row, expected, atol=1e-12)
+
+
 def test_move_bins__starts_from_the_observed_labels(drawn, rng):
     bins, y, w = rng.integers(0, 7, drawn["q"].shape), drawn["y"][0].astype(np.int64), drawn["w"]
     expected = np.zeros((4, 3, 7))
