@@ -184,9 +184,10 @@ def audit(
     if tested.impossible is not None:
         impossible = tested.impossible
         counts = counts._replace(
-            impossible=impossible.count, first_impossible=impossible.first_row,
+            impossible=impossible.count,
+            first_impossible=impossible.first_row,
             decimals=impossible.decimals or 0,
-        )  # fmt: skip
+        )
     return Audit(
         covariates=names,
         categorical=local.categorical,

@@ -31,7 +31,8 @@ class _NullChoice(click.Choice):
 @click.option(
     "--statistic", "-s", "names", multiple=True, callback=shared.listed_names, **ESTIMATOR,
     help="Estimators to test (comma-separated or repeated), such as ece; see `calibscale "
-    "estimators`.  [default: klce with --covariates, else jkce, of forecasts kce]",
+    "estimators`.  [default: klce with --covariates, else several that together see errors of "
+    "any kind]",
 )  # fmt: skip
 @click.option(
     "--null", type=_NullChoice(),

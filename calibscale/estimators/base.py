@@ -18,6 +18,8 @@ from calibscale.statistics import Statistic
 
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
+# why test statistics have no interval
+TEST_STATISTIC = "a test statistic is in units of its noise; calibration_test gives its p-value"
 
 
 class Quadratic(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.estimators.base import FORECASTS, Estimator
+from calibscale.estimators.base import FORECASTS, TEST_STATISTIC, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic
@@ -34,9 +34,7 @@ class PITTest(Estimator):
     testable: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     notion = "forecast"
-    no_interval: ClassVar[str | None] = (
-        "a test statistic is in units of its noise; calibration_test gives its p-value"
-    )
+    no_interval: ClassVar[str | None] = TEST_STATISTIC
 
     def bind(self, setup: DataProfile) -> Self:
         if self.medians:

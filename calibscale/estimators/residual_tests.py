@@ -16,7 +16,7 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
 from calibscale.data import Floats, problems
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import TEST_STATISTIC, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
 from calibscale.results import Estimate
@@ -70,9 +70,7 @@ class ResidualTest(Estimator):
     testable: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
-    no_interval: ClassVar[str | None] = (
-        "a test statistic is in units of its noise; calibration_test gives its p-value"
-    )
+    no_interval: ClassVar[str | None] = TEST_STATISTIC
 
     def bind(self, setup: DataProfile) -> Self:
         notion = self.notion_for(setup.classes)
@@ -95,9 +93,6 @@ class ResidualTest(Estimator):
         value = float(self.sizes(cells, residuals[None])[0])
         details = self.finding(cells, residuals)
         return Estimate(self.name, self.judged, value, n=n, details=details)
-
-    def bare(self, *states: Any) -> Estimate:
-        return self.finalize(*states)
 
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
@@ -203,15 +198,16 @@ class CoxScore(ResidualTest):
         return (_mean(cells, residuals) + _slope(cells, residuals)).sum(axis=1)
 
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
-        of_mean, of_slope = _mean(cells, residuals[None])[0], _slope(cells, residuals[None])[0]
-        found = _gaps(cells, residuals, of_mean + of_slope)
-        found["by_mean"] = bool(of_mean.sum() > of_slope.sum())
-        if len(cells.p) == 1:
-            around = _around_mean(cells)
-            information = (cells.weight * cells.p * (1.0 - cells.p) * around**2).sum()
+        intercept_scores = _mean(cells, residuals[None])[0]
+        slope_scores = _slope(cells, residuals[None])[0]
+        details = _gaps(cells, residuals, intercept_scores + slope_scores)
+        details["by_mean"] = bool(intercept_scores.sum() > slope_scores.sum())
+        if len(cells.p) == 1:  # classes have slopes of their own
+            direction = _around_mean(cells)
+            information = (cells.weight * cells.p * (1.0 - cells.p) * direction**2).sum()
             if information > 0:
-                found["slope"] = float(1.0 - (residuals * around).sum() / information)
-        return found
+                details["slope"] = float(1.0 - (residuals * direction).sum() / information)
+        return details
 
 
 @dataclass(frozen=True)
@@ -246,7 +242,8 @@ class TemperatureScore(ResidualTest):
     """Squared score of a temperature of all classes, (Σw Σ_k δ_k log q_k)².
 
     In units of its noise if classes were independent.  It sees vectors of probabilities that are
-    too extreme or too moderate, as one temperature would mend.  Other parameters: see `CoxScore`.
+    too extreme or too moderate, as one temperature would correct.  Other parameters: see
+    `CoxScore`.
 
     Examples
     --------
@@ -276,8 +273,8 @@ class SmoothTest(ResidualTest):
 
     The polynomials are Legendre's, to degree 12, of the share of the information Σp(1 − p) below a
     prediction; of ``class_wise`` predictions the sum over classes.  It sees errors of any shape
-    that is not too narrow, such as waves, steps and tails.  [Neyman 1937]  `details`
-    has the degree with the largest score.  Other parameters: see `CoxScore`.
+    that is not too narrow, such as waves, steps and tails.  `details` has the degree with the
+    largest score.  [Neyman 1937]  Other parameters: see `CoxScore`.
 
     Examples
     --------
@@ -297,8 +294,8 @@ class SmoothTest(ResidualTest):
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
         squares = self._squares(cells, residuals[None])[0]
         k = int(squares.sum(axis=1).argmax())
-        found = {"degree": int(squares[k].argmax())}
-        return {**found, "class": k} if len(cells.p) > 1 else found
+        details = {"degree": int(squares[k].argmax())}
+        return {**details, "class": k} if len(cells.p) > 1 else details
 
     @staticmethod
     def _squares(cells: Cells, residuals: Floats) -> Floats:
@@ -339,24 +336,23 @@ class ResidualScan(ResidualTest):
         return np.maximum(largest, -1e3)  # finite where no interval varies
 
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
-        best, found = -np.inf, (0, 0, 1)
+        largest, problem, interval = -np.inf, 0, slice(0, 1)
         for j in range(len(cells.p)):
             for starts, length, scores in _intervals(cells, residuals[None], j):
-                if scores.size and scores.max() > best:
-                    best = float(scores.max())
-                    found = (j, int(starts[scores[0].argmax()]), length)
-        j, start, length = found
-        edges = np.array(self.edges)
-        weight = cells.weight[j, start : start + length].sum()
-        predicted = (cells.weight * cells.p)[j, start : start + length].sum()
-        gap = residuals[j, start : start + length].sum()
-        where = {
-            "low": float(edges[start]),
-            "high": float(edges[start + length]),
+                if scores.max() > largest:
+                    largest, problem = float(scores.max()), j
+                    start = int(starts[scores[0].argmax()])
+                    interval = slice(start, start + length)
+        weight = cells.weight[problem, interval].sum()
+        predicted = (cells.weight * cells.p)[problem, interval].sum()
+        gap = residuals[problem, interval].sum()
+        details = {
+            "low": self.edges[interval.start],
+            "high": self.edges[interval.stop],
             "predicted": float(ratio(predicted, weight)),
             "observed": float(ratio(predicted - gap, weight)),
         }
-        return {**where, "class": j} if len(cells.p) > 1 else where
+        return {**details, "class": problem} if len(cells.p) > 1 else details
 
 
 def _intervals(cells: Cells, residuals: Floats, j: int) -> Iterable[tuple[Any, int, Floats]]:

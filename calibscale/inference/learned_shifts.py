@@ -77,7 +77,7 @@ def _chain_means(log_ratios: Floats, changes: Floats) -> tuple[Floats, Floats]:
     # cells first, so that each step reads numbers that are next to each other
     ratios = np.ascontiguousarray(np.moveaxis(np.exp(log_ratios - largest), -2, 0))
     cells, *chains, values = ratios.shape
-    change = changes.reshape(-1, *[1] * (len(chains) + 1))
+    change = np.expand_dims(changes, tuple(range(1, len(chains) + 2)))
     forward = np.empty((cells, len(changes), *chains, values))
     scales = np.empty((cells, len(changes), *chains))
     message = np.full(forward.shape[1:], 1.0 / values)

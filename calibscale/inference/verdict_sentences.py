@@ -64,9 +64,9 @@ def _miscalibrated(facts: JudgedNumbers, decided: Indication) -> str:
     """Size of an error without a direction, or of a group."""
     if decided.group is not None:
         within = replace(decided, group=None)
-        text = _direction(facts, within) if decided.directed else _sized(within)
+        text = _direction(facts, within) if decided.directed else _sized(facts, within)
         return f"Where {decided.group}: {text[0].lower()}{text[1:]}"
-    return _sized(decided, _though(facts, decided))
+    return _sized(facts, decided, _though(facts, decided))
 
 
 def _though(facts: JudgedNumbers, decided: Indication) -> str:
@@ -81,9 +81,9 @@ def _though(facts: JudgedNumbers, decided: Indication) -> str:
     return " though right on average"
 
 
-def _sized(one: Indication, though: str = "") -> str:
+def _sized(facts: JudgedNumbers, one: Indication, though: str = "") -> str:
     """“Miscalibrated by 5.1 points (ece, 95 % interval 4.2 to 6.0)”, or with the number itself."""
-    described = described_test(one)
+    described = _described_test(one, facts.source.get("class_names"))
     if described:
         return f"Miscalibrated{though}: {described} ({one.label})"
     if one.size is None:
@@ -91,14 +91,18 @@ def _sized(one: Indication, though: str = "") -> str:
     return f"Miscalibrated by {_points(one.size)}{though} ({_named(one)}{_interval_text(one)})"
 
 
-def described_test(one: Indication) -> str:
+def _described_test(one: Indication, class_names: Sequence[str] | None) -> str:
     """What a test statistic says about the error; empty for other numbers."""
     describe = _DESCRIPTIONS.get(one.name)
     if describe is None or not one.details:
         return ""
     text = describe(one.details)
     k = one.details.get("class")
-    return text if k is None else f"{text}, most in class {k}"
+    return text if k is None else f"{text}, most in class {_class_name(k, class_names)}"
+
+
+def _class_name(k: int, class_names: Sequence[str] | None) -> str:
+    return f"“{short(one_line(class_names[k]))}”" if class_names else str(k)
 
 
 def _of_mean(details: Mapping[str, Any]) -> str:
@@ -351,7 +355,7 @@ def _worst_classes(facts: JudgedNumbers, decided: Indication) -> str:
     if len(worst) == len(by_class):
         return ""
     class_names = facts.source.get("class_names")
-    names = [f"“{short(one_line(class_names[k]))}”" if class_names else str(k) for k in worst]
+    names = [_class_name(k, class_names) for k in worst]
     return f"most in {'class' if len(names) == 1 else 'classes'} {joined(names, _MANY)}"
 
 
