@@ -163,7 +163,7 @@ def calibration_test(
                 raise OptionError(reason)
         run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
-        batch = min(n_replicates, batch_of(run))
+        batch = batch_of(run, n_replicates)
         drawn = replicates_of(run.fitting, draws, 0, batch)
         passes = -(-n_replicates // batch) if drawn else 1
         progress = run.execution.progress
@@ -263,7 +263,7 @@ def _pooled(null: Null, run: Run) -> Null:
 TIE = 1e-9  # relative difference below which two values are tied
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 
-_STATE_BYTES = 3 * 2**23  # 25 MB, for the replicates of one statistic in one pass
+_STATE_BYTES = 2**24  # 17 MB, for the replicates of one pass; about eight such states are alive
 _MAX_BATCH = 256  # replicates of one pass
 
 
@@ -453,17 +453,24 @@ def count_replicates(
             states.pop(replicated, None)
 
 
-def batch_of(run: Run) -> int:
-    """Number of replicates of one pass; even, as one counter serves two replicates."""
+def batch_of(run: Run, n_replicates: int) -> int:
+    """Number of replicates that a pass draws, of `n_replicates` in about equal passes.
+
+    It is even where there are several passes, as one counter serves two replicates.
+    """
     redrawn = {s for e in run.fitting for s in e.needs if redraws(s)}
     zeros = [s.zero_drawn(run.source.classes, 1) for s in redrawn]
-    sizes = [sum(array.nbytes for array in zero) for zero in zeros]
-    max_count = _STATE_BYTES // max(sizes, default=1)
+    replicate_bytes = sum(array.nbytes for zero in zeros for array in zero)
+    largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))
     limit = run.execution.limit
-    if limit is not None and sizes:
-        each = 2 * run.states_alive * sum(sizes)
-        max_count = min(max_count, (limit - engine.resident_bytes()) // each)
-    return max(2, min(_MAX_BATCH, max_count) // 2 * 2)
+    if limit is not None and replicate_bytes:
+        each = 2 * run.states_alive * replicate_bytes
+        largest = min(largest, (limit - engine.resident_bytes()) // each)
+    if n_replicates <= largest:
+        return n_replicates
+    passes = -(-n_replicates // max(2, largest // 2 * 2))
+    half = -(-n_replicates // (2 * passes))
+    return 2 * half
 
 
 def _values(

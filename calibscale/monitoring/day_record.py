@@ -300,7 +300,8 @@ class _Reader:
         recipe = self.recipe
         if recipe.keep or not recipe.replicated():
             return recipe.replicates
-        return min(recipe.replicates, batch_of(replace(self.run, chosen=tuple(recipe.under_test))))
+        tested = replace(self.run, chosen=tuple(recipe.under_test))
+        return batch_of(tested, recipe.replicates)
 
     def _tests(
         self, states: States, batch: int, certain: int, clusters: Clusters | None
