@@ -234,7 +234,7 @@ def evaluate(
     with open_session(store, options, "evaluating") as session:
         chosen = estimators(names, options, session.source.forecast is not None)
         if not names:
-            chosen = with_equal_mass(session, chosen)
+            chosen = with_equal_mass(session.profile, chosen)
         data, columns = by_groups(session.by_cluster(cluster), group_by)
         result = run(
             data,

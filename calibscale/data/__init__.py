@@ -261,7 +261,8 @@ class ForecastChunk(Chunk):
 
     @cached_property
     def delta(self) -> Floats:
-        return self.q - self.forecast.of_outcomes(self.outcomes)
+        placed = self.forecast.placed(self.values, self.outcomes, self.rows)
+        return self.q - self.forecast.of_outcomes(placed)
 
     @cached_property
     def parameters(self) -> Floats:

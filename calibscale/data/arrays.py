@@ -22,9 +22,10 @@ from calibscale.data.array_layouts import (
 from calibscale.data.call_hints import by_name, refuse_unknown, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.forecasts import Forecast, forecast_of, role_of
+from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats
-from calibscale.data.named_values import NamedColumns, is_table, named_columns
+from calibscale.data.named_values import NamedColumns, headings, is_table, named_columns
 from calibscale.data.percentages import SHARES, of_texts, shares
 from calibscale.data.row_origins import row_text
 from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, is_shards
@@ -180,7 +181,11 @@ def from_arrays(
             raise OptionError("predictions= of a forecast= have no logits, … of classes")
         role_of(forecast, predictions=predictions)
         assert forecast is not None
-        return _of_forecasts(forecast_of(forecast), predictions, labels, covariates, weights, named)
+        names = headings(predictions)
+        kind = (
+            forecast_of_columns(forecast, list(map(str, names))) if names else forecast_of(forecast)
+        )
+        return _of_forecasts(kind, predictions, labels, covariates, weights, named)
     if (logits is None) == (probabilities is None):
         raise OptionError("give exactly one of logits= and probabilities=")
     class_names, covariate_names = named.get("class_names"), named.get("covariate_names")

@@ -17,6 +17,7 @@ from calibscale import engine
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts import Forecast, role_of
+from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.columns import (
     Codes,
     coded,
@@ -308,6 +309,8 @@ def from_frame(
         that `from_arrays` states, or a prefix as above.
     forecast : str or Forecast, optional
         Kind of the `predictions`, such as ``normal`` or ``quantiles(levels=[0.1, 0.5, 0.9])``.
+        ``quantiles`` alone has the levels that the names of the columns state, such as ``q_0.05``
+        and ``q_0.95``, or ``q05`` and ``q95``.
     top_k : str or list of str, optional
         Columns of the classes of the k largest `probabilities`, in their order, or a prefix, one
         column of lists, or one column of the most probable class, see `from_arrays`; integers, or
@@ -373,6 +376,8 @@ def from_frame(
     others = set(chain(*roles.values()))
     roles = {kind: reader.named(kind, predictions, others, top_k is not None)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
+    if forecast is not None:
+        forecast = forecast_of_columns(forecast, roles[kind])
     single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
     if rest.pop("binary", False) and not single:
         raise BinaryError(f"{name}: binary is declared, but {kind} are {len(roles[kind])} columns")

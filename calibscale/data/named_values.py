@@ -100,10 +100,10 @@ class NamedColumns(NamedTuple):
 
 def is_table(columns: Any) -> bool:
     """Whether columns have names: those of a data frame, an Arrow table, or a dictionary."""
-    return _headings(columns) is not None
+    return headings(columns) is not None
 
 
-def _headings(table: Any) -> list[Any] | None:
+def headings(table: Any) -> list[Any] | None:
     """Names of the columns of a table; None for arrays."""
     if isinstance(table, Mapping):
         return list(table)
@@ -145,10 +145,10 @@ def named_columns(
     or those in `categories`.  Dates, times and durations become seconds.  Other arrays are returned
     as they are, with the given names.
     """
-    headings = _headings(table)
-    if headings is not None:
-        columns = _columns_of(table, headings)
-        default = [*map(str, headings)]
+    heading = headings(table)
+    if heading is not None:
+        columns = _columns_of(table, heading)
+        default = [*map(str, heading)]
     elif (is_named(table) or kind_of_type(table.dtype)) and len(table.shape) in (1, 2):
         columns = list(plain(np.asanyarray(table)).reshape(len(table), -1).T)
         default = [f"x{j}" for j in range(len(columns))]

@@ -103,7 +103,8 @@ def from_file(
     path = name_of_files(paths)
     given: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
     given["predictions"] = predictions
-    kind = role_of(forecast, **given)
+    unnamed = forecast is not None and all(columns is None for columns in given.values())
+    kind = None if unnamed else role_of(forecast, **given)
     top_k = named.pop("top_k", None)
     if all(file.suffix == ".npy" for file in files):
         others = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
@@ -118,6 +119,11 @@ def from_file(
     if not isinstance(top_k, str | list | tuple | None):
         raise OptionError(f"{path}: top_k= must name columns of this table")
     names = _names(files, {} if top_k is None else {"top_k": str(top_k)})
+    if forecast is not None and kind is None:
+        raise OptionError(
+            f"{path}: name the columns of the forecasts with predictions= (--predictions), all of "
+            f"them or their prefix; the columns are: {listed_columns(names)}"
+        )
     labels = labels or _usual(path, names, ("labels",))[1]
     if kind is None:
         kind, columns = _usual(path, names, KINDS, labels)
@@ -258,6 +264,8 @@ def _usual(
     if len(candidates) != 1:
         listed = listed_columns(names)
         what = " or ".join(f"{role}= (--{role})" for role in roles)
+        if roles == KINDS:
+            what += ", or forecasts with predictions= (--predictions) and forecast= (--forecast)"
         named = ", ".join(name for _, name in candidates)
         several = f", as there are several: {named}" * bool(candidates)
         raise OptionError(

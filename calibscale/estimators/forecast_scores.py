@@ -174,6 +174,20 @@ class PinballLoss(_AtLevels, _ForecastScore):
         return super()._estimate(means.mean(keepdims=True), n, details=details, parameters=levels)
 
 
+_COVERED = 0.9  # coverage of intervals by default
+
+
+def _central_level(levels: Sequence[float]) -> float:
+    """Coverage nearest to 0.9 of an interval between levels t and 1 − t; 0.9 if there is none."""
+    coverages = [
+        round(high - low, 12)
+        for low in levels
+        for high in levels
+        if high > low and abs(low + high - 1.0) < 1e-9
+    ]
+    return min(coverages, key=lambda coverage: abs(coverage - _COVERED), default=_COVERED)
+
+
 @dataclass(frozen=True)
 class Coverage(_ForecastScore):
     """Share of outcomes in the central prediction interval [q((1 − level)/2), q((1 + level)/2)].
@@ -192,8 +206,10 @@ class Coverage(_ForecastScore):
 
     Parameters
     ----------
-    level : float
-        Nominal coverage, in (0, 1).
+    level : float, optional
+        Nominal coverage, in (0, 1).  Default: 0.9; of forecasts of quantiles the nearest level
+        between two of their levels t and 1 − t, if there are such levels, as these forecasts state
+        no other interval.
 
     Examples
     --------
@@ -210,7 +226,7 @@ class Coverage(_ForecastScore):
     0.667
     """
 
-    level: float = 0.9
+    level: float | None = None
     expects: bool = field(default=False, repr=False, kw_only=True)  # ledgers may have no such sums
     name: ClassVar[str] = "coverage"
     testable: ClassVar[bool] = True
@@ -218,23 +234,31 @@ class Coverage(_ForecastScore):
     columns = 2
 
     def __post_init__(self) -> None:
-        require(0 < self.level < 1, "level must be in (0, 1)", self.level)
+        require(0 < self.nominal < 1, "level must be in (0, 1)", self.level)
+
+    @property
+    def nominal(self) -> float:
+        """Nominal coverage; ledgers of earlier versions leave out that of 0.9."""
+        return _COVERED if self.level is None else self.level
 
     def bind(self, setup: DataProfile) -> Self:
-        return replace(self, expects=True)
+        level = self.level
+        if level is None:
+            level = _central_level(getattr(setup.source.forecast, "levels", ()))
+        return replace(self, level=level, expects=True)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (CoverageTotals(self.level),) if self.expects else (ForecastTotals(self),)
+        return (CoverageTotals(self.nominal),) if self.expects else (ForecastTotals(self),)
 
     def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
-        low, high = forecast.interval(values, self.level)
+        low, high = forecast.interval(values, self.nominal)
         return [(low <= y) & (y <= high), high - low]
 
     def finalize(self, state: CoverageState | ForecastState) -> Estimate:
         if not state.weight > 0:
             return self.unknown()
-        level = {"level": self.level}
+        level = {"level": self.nominal}
         if isinstance(state, ForecastState):
             covered, width = (state.totals / state.weight).tolist()
             expected = {}

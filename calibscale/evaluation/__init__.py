@@ -139,7 +139,7 @@ def evaluate(
             known = Grouping.parse(grouping, session.source.covariate_names)
             session.source.covariate(known.column)
         if estimators is None:
-            chosen = with_equal_mass(session, default_estimators(session.source.target))
+            chosen = with_equal_mass(session.profile, default_estimators(session.source.target))
         else:
             chosen = listed(estimators)
         names = labels(chosen)

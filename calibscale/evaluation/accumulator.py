@@ -30,6 +30,7 @@ from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, judged, needed_statistics
+from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
@@ -87,6 +88,8 @@ class Accumulator:
     first_row : int
         Number of the first row, on which intervals and certified bounds depend: another one in
         each process, such as ``rank * 10**9``.
+    negligible : float
+        Size in units of a probability, below which the verdict calls an error real but small.
     positive, percent : optional
         Label of the event of two classes, and whether probabilities are in percent, see
         `from_arrays`.
@@ -131,7 +134,7 @@ class Accumulator:
         covariate_names: Sequence[str] | None = None,
         categories: Mapping[str, Sequence[str]] | None = None, group_by: str | None = None,
         interval: Resampling | str | bool | None = None, first_row: int = 0,
-        positive: Any = None, percent: bool = False, **rules: Any,
+        negligible: float = NEGLIGIBLE, positive: Any = None, percent: bool = False, **rules: Any,
     ) -> None:  # fmt: skip
         one = (classes is None) != (forecast is None)
         require(one, "give exactly one of classes= and forecast=")
@@ -150,10 +153,9 @@ class Accumulator:
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
-        self._interval = requested(interval)
+        self._interval, self._negligible = requested(interval), negligible
         self._positive, self._percent = positive, percent
         self._rules = {"on_invalid": "raise", "tolerance": None, **rules}
-        self._imagined = self._bound(self._some_rows())  # refuses what no rows allow
         self.reset()
 
     def reset(self, *, keep_bandwidths: bool = False, first_row: int | None = None) -> None:
@@ -172,6 +174,15 @@ class Accumulator:
             self._source: ArraySource | None = None  # without rows
             self._run: Run | None = None
             self._scan: Scan | None = None
+            self._choose(self._requested)
+
+    def _choose(self, estimators: list[Estimator]) -> None:
+        """Set the estimators, among them bins of equal mass that the first rows have shown need of.
+
+        An OptionError is raised for what no rows allow.
+        """
+        self._estimators = estimators
+        self._imagined = self._bound(self._some_rows())
 
     def __repr__(self) -> str:
         names = ", ".join(labels_of(self._requested))
@@ -276,7 +287,7 @@ class Accumulator:
             If settings, columns or bandwidths differ, or with intervals if first rows do not.
         """
         names = ("requested", "class_names", "classes", "forecast", "group_by", "interval", "rules",
-                 "positive", "percent")  # fmt: skip
+                 "negligible", "positive", "percent")  # fmt: skip
         if any(getattr(self, f"_{n}") != getattr(other, f"_{n}") for n in (*names, "categories")):
             raise OptionError("accumulators with different settings cannot be merged")
         if not other.rows:
@@ -324,8 +335,9 @@ class Accumulator:
         result = finished(now._scan, now._scan.merge(now._total, now._recent))
         need_rows(now._source.name, result.counts)
         run = replace(now._run, source=replace(now._source, rows=self.rows))
-        names = labels_of(self._requested)
-        evaluation = judged(evaluation_of(run, names, result, self._interval, started), NEGLIGIBLE)
+        names = labels_of(now._estimators)
+        evaluation = evaluation_of(run, names, result, self._interval, started)
+        evaluation = judged(evaluation, self._negligible)
         if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
             return evaluation
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
@@ -379,6 +391,9 @@ class Accumulator:
             for parts in [[getattr(block, name) for block in self._blocks]]
         }
         first = replace(self._source, **columns, rows=len(columns["labels"])).with_target()
+        if self._report:
+            profile = _StreamProfile(first, first.rules(**self._rules), "serial")
+            self._choose(with_equal_mass(profile, self._requested))
         self._source, run = replace(self._source, forecast=first.forecast), self._bound(first)
         self._scan = self._task(run)
         self._run = replace(run, source=self._source, profile=self._imagined.profile)
@@ -414,7 +429,7 @@ class Accumulator:
         rules = source.rules(**self._rules)
         profile = _StreamProfile(source, rules, "serial")
         chosen: list[BoundEstimator | Estimate] = []
-        for each in self._requested:
+        for each in self._estimators:
             try:
                 bound = resolved(each, profile, "raise").open_ended()  # type: ignore[union-attr]
                 if bound.pairwise:

@@ -126,7 +126,7 @@ def check(
 def _of_classes(session: Session, seed: int) -> list[Estimator]:
     """Estimators of predictions of classes."""
     estimators: list[Estimator] = [ConfidenceGap(), ECE(), TCE2Debiased()]
-    estimators = with_equal_mass(session, estimators)
+    estimators = with_equal_mass(session.profile, estimators)
     if 2 < session.source.classes <= _MAX_CLASSES:
         estimators.append(CWCE2())  # the size of errors of classes other than the top label
     return [*estimators, kernel_error(session, seed)]

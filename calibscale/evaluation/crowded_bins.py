@@ -11,16 +11,16 @@ from calibscale.data import default_notion
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.inference.evidence import CROWDED
-from calibscale.session import Session
+from calibscale.kernel_sums import DataProfile
 
 
-def with_equal_mass(session: Session, estimators: Sequence[Estimator]) -> list[Estimator]:
+def with_equal_mass(profile: DataProfile, estimators: Sequence[Estimator]) -> list[Estimator]:
     """The estimators, with `ece` and `tce2_debiased` in equal-mass bins if those are needed.
 
     Of rare events, nearly all predictions lie in the first of 15 bins of equal width: the binned
     error is then that of the mean.  A sample of the rows decides.
     """
-    if session.source.forecast is not None or not _is_crowded(session):
+    if profile.source.forecast is not None or not _is_crowded(profile):
         return list(estimators)
     completed: list[Estimator] = []
     for estimator in estimators:
@@ -30,9 +30,9 @@ def with_equal_mass(session: Session, estimators: Sequence[Estimator]) -> list[E
     return completed
 
 
-def _is_crowded(session: Session) -> bool:
+def _is_crowded(profile: DataProfile) -> bool:
     """Whether most predictions of a sample lie in one of the default bins of equal width."""
-    notion = default_notion(session.source.classes)
-    p = session.profile.sample(notion).points
+    notion = default_notion(profile.source.classes)
+    p = profile.sample(notion).points
     counts, _ = np.histogram(p, ECE().bins, (0.0, 1.0))
     return p.size > 0 and bool(counts.max() > CROWDED * p.size)

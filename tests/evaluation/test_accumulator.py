@@ -322,3 +322,37 @@ def test_update__other_columns_than_before_are_refused(data):
         )
     with pytest.raises(OptionError, match="different settings"):
         running.merge(Accumulator("nll", classes=CLASSES))
+
+
+def rare_events(n=4000):
+    rng = np.random.default_rng(3)
+    p = rng.beta(1.0, 75.0, n)
+    return p, (rng.random(n) < p).astype(int)
+
+
+@pytest.mark.parametrize("batch", [300, 2500])
+def test_rare_events__have_bins_of_equal_mass_as_in_evaluate(batch):
+    p, y = rare_events()
+    running = Accumulator(classes=2)
+    for start in range(0, len(y), batch):
+        running.update(probabilities=p[start : start + batch], labels=y[start : start + batch])
+    result = running.compute()
+    expected = evaluate(from_arrays(probabilities=p, labels=y, binary=True))
+    names = [estimate.estimator for estimate in expected.estimates]
+    assert [estimate.estimator for estimate in result.estimates] == names
+    label = "ece(edges='equal-mass')"
+    assert result[label].value == pytest.approx(expected[label].value, abs=1e-12)
+    running.reset()
+    assert "equal-mass" not in repr(running)
+
+
+def test_negligible__is_that_of_the_verdict():
+    rng = np.random.default_rng(4)
+    p = rng.uniform(0.1, 0.9, 40_000)
+    y = (rng.random(len(p)) < p - 0.02).astype(int)
+    states = []
+    for negligible in (0.0, 0.05):
+        running = Accumulator(["ece"], classes=2, interval=True, negligible=negligible)
+        running.update(probabilities=p, labels=y)
+        states.append(running.compute().judgement.state)
+    assert states == ["miscalibrated", "small"]

@@ -280,6 +280,15 @@ class Forecast(ABC):
         below, at_most = self.cdf(values, y)
         return below + random_draws.of_rows(rows, 0, random_draws.PIT) * (at_most - below)
 
+    def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
+        """Outcomes (c,) that follow the predictive distributions if what these state is true.
+
+        They are the outcomes, but for predictions that state only the probabilities of ranges: an
+        outcome then has a place within its range that is drawn from the distribution, by row
+        number.
+        """
+        return y
+
     def event_probability(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
         """Predicted probability of an outcome of at most the threshold of each row (c,).
 

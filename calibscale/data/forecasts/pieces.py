@@ -12,12 +12,17 @@ import numpy as np
 
 from calibscale.data.forecasts import CROSSING, Forecast
 from calibscale.errors import OptionError, require
-from calibscale.kernels import row_sums, waves
+from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.results import Bools, Floats, Ints
 
 
 class _PiecewiseUniform(Forecast):
-    """Base class of distributions that are uniform between consecutive edges."""
+    """Base class of distributions that are uniform between consecutive edges.
+
+    A prediction states the probabilities of the pieces alone.  PIT values, and the outcomes whose
+    calibration is judged, are therefore drawn at random within the piece that has the outcome: they
+    have the distribution that the forecast implies whatever the true density within a piece.
+    """
 
     @abstractmethod
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
@@ -50,6 +55,19 @@ class _PiecewiseUniform(Forecast):
             ends.append(F[i, a] + np.clip(share, 0.0, 1.0) * (F[i, b] - F[i, a]))
         low, high = ends
         return np.where(edges[:, 0] > y, 0.0, low), np.where(edges[:, -1] <= y, 1.0, high)
+
+    def pit(self, values: Floats, y: Floats, rows: Ints) -> Floats:
+        low, high = self.range_of(values, y)
+        return low + random_draws.of_rows(rows, 0, random_draws.PIT) * (high - low)
+
+    @abstractmethod
+    def range_of(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """Probabilities below the piece that has the outcome, and up to its end (c,)."""
+
+    def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
+        edges = self.pieces(values)[1]
+        beyond = self.impossible(values, y) & ((y < edges[:, 0]) | (y > edges[:, -1]))
+        return np.where(beyond, y, self.quantile(values, self.pit(values, y, rows)))
 
     def quantile(self, values: Floats, level: Any) -> Floats:
         edges, F = self._steps(values)
@@ -105,7 +123,9 @@ class QuantileForecast(_PiecewiseUniform):
     """Quantiles at the same levels for all rows; predictions are (n, L).
 
     The distribution is uniform between neighbouring quantiles, and beyond the outer ones, with the
-    density of the piece next to it.
+    density of the piece next to it.  Scores and intervals between the levels use it.  Calibration
+    is that of the levels alone: P(Y ≤ q_t) = t, given the prediction.  PIT values are drawn at
+    random between the two levels whose quantiles enclose the outcome.
 
     Parameters
     ----------
@@ -148,6 +168,16 @@ class QuantileForecast(_PiecewiseUniform):
             )
         return super().explained(reason, values, y)
 
+    def range_of(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        levels = np.hstack([0.0, self.levels, 1.0])
+        below, upto = (
+            (compare(values, y[:, None])).sum(axis=1) for compare in (np.less, np.less_equal)
+        )
+        # the outcome is a quantile of several levels: these enclose its own probability
+        first = np.where(upto - below > 1, below + 1, below)
+        last = np.where(upto - below > 1, upto, below + 1)
+        return levels[first], levels[last]
+
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
         t = np.array(self.levels)
         shares = np.diff([0.0, *t, 1.0])
@@ -161,7 +191,8 @@ class QuantileForecast(_PiecewiseUniform):
 class HistogramForecast(_PiecewiseUniform):
     """Probabilities of bins with the same edges for all rows; predictions are (n, B).
 
-    The distribution is uniform within each bin.
+    The distribution is uniform within each bin.  Calibration is that of the probabilities of the
+    bins alone: PIT values are drawn at random within the bin that has the outcome.
 
     Parameters
     ----------
@@ -195,6 +226,16 @@ class HistogramForecast(_PiecewiseUniform):
     def check_values(self, values: Floats, status: Ints) -> None:
         status[~(np.abs(values.sum(axis=1) - 1.0) <= 1e-4)] = row_sums.OFF_SIMPLEX
         status[(values < 0).any(axis=1)] = row_sums.NEGATIVE
+
+    def range_of(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        edges, F = self._steps(values)
+        below, upto = ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1))
+        last = edges.shape[1] - 1
+        i = np.arange(len(y))
+        # an outcome on an edge has the probability below this edge, as both bins may have it
+        low = F[i, np.clip(np.where(upto > below, below, below - 1), 0, last)]
+        high = F[i, np.clip(np.where(upto > below, upto - 1, upto), 0, last)]
+        return low, high
 
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
         return values, np.broadcast_to(np.array(self.edges), (len(values), len(self.edges)))

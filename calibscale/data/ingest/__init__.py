@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from calibscale.data.forecasts import Forecast, forecast_of, role_of
+from calibscale.data.forecasts import Forecast, role_of
+from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.batch_rules import BatchRules
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import (
@@ -176,15 +177,17 @@ def ingest(
     url = located(url, storage_options, strict=False)
     keys = dict(keys or {})
     inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
-    kind = None
     if forecast is not None:
         require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
-        keys, kind = {"predictions": "predictions", **keys}, forecast_of(forecast)
-    role_of(kind, predictions=keys.get("predictions"))
+        keys = {"predictions": "predictions", **keys}
+    role_of(forecast, predictions=keys.get("predictions"))
     percent = bool(settings.get("percent"))
-    require(not percent or kind is None, "forecast= has no percent=")
+    require(not percent or forecast is None, "forecast= has no percent=")
     check_files(inputs)
     layouts = filled(layouts_of(inputs, keys, binary, percent=percent))
+    kind = None
+    if forecast is not None:
+        kind = forecast_of_columns(forecast, layouts[0].roles["predictions"])
     first, stored = agree(layouts, binary, dtype, kind, percent=percent)
     require(not percent or first.kind == "probabilities", "percent= needs probabilities")
     top_k = "top_k" in first.roles  # the store has a further class, of the rest

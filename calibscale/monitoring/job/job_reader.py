@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.forecasts import forecast_of
+from calibscale.data.forecasts.quantile_names import states_no_levels
 from calibscale.data.groups import Grouping
 from calibscale.data.ingest.formats import READERS
 from calibscale.data.source import PREDICTIONS
@@ -149,7 +150,8 @@ def _predictions(source: Source, columns: Columns, problems: Problems) -> None:
             if getattr(source, key):
                 problems.add(("source", key), "only for predictions of classes, not for forecasts")
         try:
-            forecast_of(source.forecast)
+            if source.format == "zarr" or not states_no_levels(source.forecast):
+                forecast_of(source.forecast)  # otherwise names of columns state the levels
         except OptionError as error:
             problems.add(("source", "forecast"), str(error))
     for role in named if source.format == "zarr" else ():
