@@ -181,11 +181,13 @@ def from_arrays(
             raise OptionError("predictions= of a forecast= have no logits, … of classes")
         role_of(forecast, predictions=predictions)
         assert forecast is not None
-        names = headings(predictions)
-        kind = (
-            forecast_of_columns(forecast, list(map(str, names))) if names else forecast_of(forecast)
+        heading = headings(predictions)
+        kind_of_forecast = (
+            forecast_of(forecast)
+            if heading is None
+            else forecast_of_columns(forecast, list(map(str, heading)))
         )
-        return _of_forecasts(kind, predictions, labels, covariates, weights, named)
+        return _of_forecasts(kind_of_forecast, predictions, labels, covariates, weights, named)
     if (logits is None) == (probabilities is None):
         raise OptionError("give exactly one of logits= and probabilities=")
     class_names, covariate_names = named.get("class_names"), named.get("covariate_names")

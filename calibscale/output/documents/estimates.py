@@ -25,6 +25,7 @@ from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
 from calibscale.results import EXACT, POPULATION
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
+_GROUP_COLUMNS = 5  # estimators in a table of groups, which then fits a page
 ALPHA = 0.05  # level of tests without another one
 
 
@@ -315,7 +316,7 @@ def group_blocks(
     return [
         doc.Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
         _forest(places, "group", level),
-        group_table(column, ordered, where),
+        *group_tables(column, ordered, where),
         *map(doc.Paragraph, _size_notes(ordered)),
     ]
 
@@ -353,21 +354,31 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"Biased upwards, most in small groups: {', '.join(biased)}."
 
 
-def group_table(column: str | None, groups: Sequence[dict[str, Any]], where: str) -> doc.Table:
-    """Table with a row for each group and a column for each estimator."""
-    clear = without_notion([e for g in groups for e in g["results"]])
-    labels = list(dict.fromkeys(short_label(e, clear) for g in groups for e in g["results"]))
-    rows = []
-    for g in groups:
-        estimates = {short_label(e, clear): e for e in g["results"]}
-        cells = [_value_and_interval(estimates.get(label)) for label in labels]
-        rows.append((formatting.group(column, g["group"]), formatting.count(g["n"]), *cells))
+def group_tables(
+    column: str | None, groups: Sequence[dict[str, Any]], where: str
+) -> list[doc.Table]:
+    """Tables with a row for each group and a column for each estimator, few in each table."""
     every = [e for g in groups for e in g["results"]]
+    clear = without_notion(every)
+    labels = list(dict.fromkeys(short_label(e, clear) for e in every))
     level = level_of(every)
     remarks = [] if level is None else [f"The {interval_name(level)} is in brackets."]
     remarks += [*_signs(every), *notion_note(every)]
-    caption = f"Groups {where}".rstrip()
-    return doc.table(caption, ("group", "rows", *labels), rows, remarks)
+    count = max(1, -(-len(labels) // _GROUP_COLUMNS))
+    tables = []
+    for part in range(count):
+        shown = labels[part * len(labels) // count : (part + 1) * len(labels) // count]
+        rows = []
+        for g in groups:
+            estimates = {short_label(e, clear): e for e in g["results"]}
+            cells = [_value_and_interval(estimates.get(label)) for label in shown]
+            rows.append((formatting.group(column, g["group"]), formatting.count(g["n"]), *cells))
+        caption = f"Groups {where}".rstrip()
+        if part > 0:
+            caption += f", part {part + 1} of {count}"
+        last = part == count - 1
+        tables.append(doc.table(caption, ("group", "rows", *shown), rows, remarks if last else []))
+    return tables
 
 
 def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:

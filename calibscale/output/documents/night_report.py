@@ -234,8 +234,8 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
         if window is not first:
             where = f"over {over(night, window['name'])}"
             ordered = sorted(window["groups"], key=lambda g: -(g["n"] or 0))
-            listed = estimates.group_table(night["group_by"], ordered, where)
-            blocks.append(doc.Folded(f"Groups {where}", (listed,)))
+            listed = estimates.group_tables(night["group_by"], ordered, where)
+            blocks.append(doc.Folded(f"Groups {where}", tuple(listed)))
     return blocks
 
 
