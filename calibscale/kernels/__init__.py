@@ -99,9 +99,14 @@ def kernel(function: Callable) -> Callable:
     return compiled
 
 
-def inlined(*flags: str) -> Callable[[Callable], Callable]:
-    """Compile a scalar helper that LLVM inlines into kernels, with the named fast-math flags."""
-    return numba.njit(nogil=True, error_model="numpy", fastmath=set(flags))
+def inlined(*flags: str, first: bool = False) -> Callable[[Callable], Callable]:
+    """Compile a scalar helper that LLVM inlines into kernels, with the named fast-math flags.
+
+    With `first`, it is inlined before it is optimised.  The loop that calls it is then vectorised
+    although the optimised helper alone would look too costly for that.
+    """
+    fastmath = set(flags)
+    return numba.njit(nogil=True, error_model="numpy", fastmath=fastmath, forceinline=first)
 
 
 def full_width(function: Callable) -> Callable:

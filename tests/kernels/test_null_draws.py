@@ -122,18 +122,27 @@ def test_labels__follow_the_prediction(q):
     _fits(np.bincount(of_one_row.ravel(), minlength=len(q)), MANY * q / q.sum())
 
 
-@pytest.mark.parametrize("classes", [2, 3, 5, 32, 33, 40])
-def test_class__is_where_a_uniform_falls(rng, classes):
-    for _ in range(50):
-        q = rng.dirichlet(np.full(classes, 0.3)) * (rng.random(classes) < 0.7)
-        q[rng.integers(classes)] += 0.1
-        cumulative = np.cumsum(q)
-        shares = np.concatenate([[0.0], cumulative])
-        for u in (1e-16, 0.3, 0.999, 1 - 2.0**-53, 1.0):  # the last may round to 1
-            k = random_draws._class(u, cumulative)
-            assert q[k] > 0
-            x = u * cumulative[-1]
-            assert shares[k] <= x <= shares[k + 1]
+@pytest.mark.parametrize("classes", [2, 3, 40, 256, 257])
+@pytest.mark.parametrize("first", [0, 3])
+def test_labels__are_the_classes_where_uniforms_are(rng, classes, first):
+    c, B = 300, 5
+    q = rng.dirichlet(np.full(classes, 0.3), c) * (rng.random((c, classes)) < 0.7)
+    q[np.arange(c), rng.integers(0, classes, c)] += 0.1
+    q[0], q[1] = 0.0, 0.0
+    q[0, -1] = q[1, 0] = 1.0
+    rows = rng.permutation(10 * c)[:c]
+    drawn = np.empty((B, c), np.int32)
+    random_draws.labels(np.uint64(SEED), rows, q, first, drawn)
+    ends = np.cumsum(q, axis=1)
+    shares = np.column_stack([np.zeros(c), ends])
+    u = np.empty((2, c))
+    for b in range(B):
+        random_draws.uniform_pairs(np.uint64(SEED), rows, (first + b) // 2, u)
+        x = u[(first + b) % 2] * ends[:, -1]
+        i, k = np.arange(c), drawn[b]
+        assert (q[i, k] > 0).all()
+        assert (shares[i, k] <= x).all()
+        assert (x <= shares[i, k + 1]).all()
 
 
 def test_events__have_their_probability():
