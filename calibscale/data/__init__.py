@@ -195,8 +195,8 @@ class Chunk:
         return decimals_of(self.values) if self.kind == "probabilities" else MORE
 
     @cached_property
-    def views(self) -> dict[str, Any]:
-        """Cache of `calibscale.data.views`, by notion."""
+    def views(self) -> dict[Any, Any]:
+        """Cache: of `calibscale.data.views` by notion, and of what a statistic computes once."""
         return {}
 
     @cached_property

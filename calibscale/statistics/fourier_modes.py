@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
-from calibscale.data import Chunk, Floats, width
+from calibscale.data import Chunk, Floats, Ints, width
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError
 from calibscale.kernel_sums import (
@@ -319,23 +319,25 @@ class LocalFeatures(PairStatistic):
             total += value
         strengths = rows.delta * w[:, None]
         state.squares[...] += np.vdot(strengths, strengths)
-        codes, phi = self.kernel.codes(rows.covariates), self._features(rows)
+        codes, phi = self.kernel.codes(rows.covariates), self._features(chunk, rows)
         for code in np.unique(codes):
             here = codes == code
             state.sums[code] += strengths[here].T @ phi[here]
         return state
 
-    def _features(self, rows: NotionRows) -> Floats:
-        """Features: cosines, then sines (c, 2F)."""
-        z = self.kernel.coordinates(rows) @ self.frequencies(rows.points.shape[1]).T
-        phi = np.empty((len(rows), 2 * self.n_features))
-        elementary.fourier_features(z, 1.0, phi)
-        return phi
+    def _features(self, chunk: Chunk, rows: NotionRows) -> Floats:
+        """Features: cosines, then sines (c, 2F), cached on the chunk."""
+        if self not in chunk.views:
+            z = self.kernel.coordinates(rows) @ self.frequencies(rows.points.shape[1]).T
+            phi = np.empty((len(rows), 2 * self.n_features))
+            elementary.fourier_features(z, 1.0, phi)
+            chunk.views[self] = phi
+        return chunk.views[self]
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, out = sums
         rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
-        codes, phi = self.kernel.codes(rows.covariates), self._features(rows)
+        codes, phi = self.kernel.codes(rows.covariates), self._features(chunk, rows)
         w = rows.weights
         if out.shape[2] == 1:
             p, delta = rows.points[:, 0], rows.delta[:, 0]
@@ -349,12 +351,39 @@ class LocalFeatures(PairStatistic):
                 here = codes == code
                 out[:, code, 0] += drawn[:, here] @ phi[here]
             return
+        if replicates.draws_labels(chunk):
+            self._move(squares, out, rows, codes, phi * w[:, None], replicates)
+            return
         for code in np.unique(codes):
             here = codes == code
             products = replicates.products(rows.take(here), phi[here] * w[here, None])
             for b, (product, d2) in products:
                 squares[b] += (w[here] * w[here]) @ d2
                 out[b, code] += product
+
+    @staticmethod
+    def _move(
+        squares: Floats,
+        out: Floats,
+        rows: NotionRows,
+        codes: Ints,
+        phi: Floats,
+        replicates: Replicates,
+    ) -> None:
+        """Add the sums of drawn labels: those of the observed labels, with the rows that differ."""
+        w, (B, combinations, K, m) = rows.weights, out.shape
+        by_code = out.reshape(B, combinations * K, m)
+        for code in np.unique(codes):
+            here = codes == code
+            by_code[:, code * K : (code + 1) * K] += rows.delta[here].T @ phi[here]
+        drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
+        norms = np.zeros((2, B))
+        random_draws.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
+        squares += norms[0]
+        observed = (rows.q - rows.delta).argmax(axis=1)
+        random_draws.move_features(
+            drawn + (codes * K).astype(np.int32), observed + codes * K, phi, by_code
+        )
 
     def by_frequency(self, state: LocalFeatureState) -> Floats:
         """Estimates of Σ_ij over all pairs by single frequencies (F,); their mean is unbiased."""
