@@ -21,6 +21,7 @@ from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.columns import (
     Codes,
     coded,
+    decimal_columns,
     layout_of,
     names_of_covariates,
     numbered_columns,
@@ -215,7 +216,8 @@ class _Frame(TableReader):
         several = (*PREDICTIONS, "top_k")
         if role in several and isinstance(given, str) and given not in self.names:
             complete = role in KINDS and not ranked
-            names = numbered_columns(str(self._path), self.names, given, complete)
+            names = () if complete else decimal_columns(self.names, given)
+            names = names or numbered_columns(str(self._path), self.names, given, complete)
             names = names or prefixed_columns(self.names, given, others) or (given,)
         for name in names:
             if self.names.count(name) != 1:

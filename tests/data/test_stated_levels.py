@@ -115,6 +115,15 @@ def test_levels__of_names_are_used_by_tables(tmp_path):
         cs.from_arrays(predictions=frame.drop(columns="y"), forecast="quantiles", labels=y),
     ):
         assert source.forecast.levels == LEVELS
+    reversed_columns = frame[frame.columns[::-1]]
+    assert cs.from_frame(reversed_columns, **named).columns["predictions"] == tuple(
+        frame.columns[:5]
+    )
+    percent = frame.rename(
+        columns=lambda name: f"q{100 * float(name[2:]):g}" if name != "y" else name
+    )
+    percent = percent.rename(columns={"q5": "q2.5", "q95": "q97.5"})
+    assert cs.from_frame(percent, **named | {"predictions": "q"}).forecast.levels[0] == 0.025
     with pytest.raises(OptionError, match="do not state the levels"):
         cs.from_frame(frame, predictions=["q_0.5", "y"], forecast="quantiles", labels="y")
     with pytest.raises(OptionError, match=r"predictions= .*the columns are: q_0\.05"):

@@ -276,8 +276,9 @@ def _roles(
         of_rows = single and (binary or ranked or reader.column(name).shape)
         if role in (*PREDICTIONS, "top_k") and not of_rows:
             complete = role in KINDS and not ranked
-            if not (columns := numbered_columns(file, reader.names, name, complete)):
-                columns = prefixed_columns(reader.names, name, others)
+            columns = () if complete else decimal_columns(reader.names, name)
+            columns = columns or numbered_columns(file, reader.names, name, complete)
+            columns = columns or prefixed_columns(reader.names, name, others)
             return columns or single or several
         return single or (several if role == "covariates" else ())
 
@@ -326,6 +327,18 @@ def numbered_columns(
         if k not in columns:
             raise InvalidDataError(f"{file}: the column {stem + str(k)!r} is missing")
     return tuple(columns[k] for k in sorted(columns))
+
+
+def decimal_columns(names: Sequence[str], name: str) -> tuple[str, ...]:
+    """Columns such as ``name_2.5``, ``name_50`` in the order of their numbers.
+
+    There are none unless a number has a decimal point.
+    """
+    pattern = re.compile(f"{re.escape(name)}_?([0-9]*[.]?[0-9]+)")
+    numbers = {column: match[1] for column in names if (match := pattern.fullmatch(column))}
+    if not any("." in number for number in numbers.values()):
+        return ()
+    return tuple(sorted(numbers, key=lambda column: float(numbers[column])))
 
 
 def prefixed_columns(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
