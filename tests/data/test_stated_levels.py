@@ -116,12 +116,9 @@ def test_levels__of_names_are_used_by_tables(tmp_path):
     ):
         assert source.forecast.levels == LEVELS
     reversed_columns = frame[frame.columns[::-1]]
-    assert cs.from_frame(reversed_columns, **named).columns["predictions"] == tuple(
-        frame.columns[:5]
-    )
-    percent = frame.rename(
-        columns=lambda name: f"q{100 * float(name[2:]):g}" if name != "y" else name
-    )
+    ordered = cs.from_frame(reversed_columns, **named).columns["predictions"]
+    assert ordered == tuple(frame.columns[:5])
+    percent = frame.set_axis([*(f"q{100 * level:g}" for level in LEVELS), "y"], axis=1)
     percent = percent.rename(columns={"q5": "q2.5", "q95": "q97.5"})
     assert cs.from_frame(percent, **named | {"predictions": "q"}).forecast.levels[0] == 0.025
     with pytest.raises(OptionError, match="do not state the levels"):
