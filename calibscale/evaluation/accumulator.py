@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
@@ -67,7 +68,8 @@ class Accumulator:
     """Evaluation of rows that come in batches, which are not kept.
 
     The estimates are those of `evaluate` on the same rows.  Memory does not depend on the number of
-    rows.  Accumulators can be pickled, and those of several processes merged.
+    rows.  Accumulators can be pickled, and those of several processes merged.  Threads may share an
+    accumulator.  A call that fails or is interrupted changes nothing: it can be repeated.
 
     Parameters
     ----------
@@ -156,6 +158,8 @@ class Accumulator:
         self._interval, self._negligible = requested(interval), negligible
         self._positive, self._percent = positive, percent
         self._rules = {"on_invalid": "raise", "tolerance": None, **rules}
+        self._lock = threading.RLock()
+        self._scan: Scan | None = None
         self.reset()
 
     def reset(self, *, keep_bandwidths: bool = False, first_row: int | None = None) -> None:
@@ -163,17 +167,40 @@ class Accumulator:
 
         `first_row` is the number of the next row, by default that of the first.
         """
-        self._first_row = self._first_row if first_row is None else first_row
+        with self._lock:
+            draft = self._draft()
+            draft._forget(keep_bandwidths, self._first_row if first_row is None else first_row)
+            self.__dict__ = draft.__dict__
+
+    def _draft(self) -> Accumulator:
+        """Copy to be changed by a call, whose attributes become those of this one at its end.
+
+        An interrupt, an error and another thread therefore see the attributes before or after the
+        call.  The states of `_total` and `_recent`, which both share, are not modified.
+        """
+        draft = copy(self)
+        draft._lock = self._lock
+        return draft
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())
+
+    def _forget(self, keep_bandwidths: bool, first_row: int) -> None:
+        """Set the attributes that depend on rows."""
+        self._first_row = first_row
         self.rows, self._seconds = 0, 0.0
         self._labels: LabelValues | None = None
         self._label_keys: frozenset[str] = frozenset()  # of −1, 0 and 1 so far
         self._total, self._recent = _nothing(), _nothing()
         if not keep_bandwidths or self._scan is None:
             self._columns: dict[str, Any] = {"classes": self._classes}
-            self._blocks: list[Block] = []  # until bandwidths are fixed
+            self._blocks: tuple[Block, ...] = ()  # until bandwidths are fixed
             self._source: ArraySource | None = None  # without rows
             self._run: Run | None = None
-            self._scan: Scan | None = None
+            self._scan = None
             self._choose(self._requested)
 
     def _choose(self, estimators: list[Estimator]) -> None:
@@ -217,6 +244,18 @@ class Accumulator:
         InvalidDataError
             At the first invalid row, or if lengths, shapes or types are impossible.
         """
+        with self._lock:
+            draft = self._draft()
+            draft._update(
+                probabilities, logits, predictions, labels, covariates, weights, ignore_index, top_k
+            )
+            self.__dict__ = draft.__dict__
+
+    def _update(
+        self, probabilities: Any, logits: Any, predictions: Any, labels: Any, covariates: Any,
+        weights: Any, ignore_index: int | None, top_k: Any,
+    ) -> None:  # fmt: skip
+        """Add rows to a draft."""
         started = time.perf_counter()
         labels, label_keys = self._known_labels(labels, ignore_index)
         shape = np.shape(logits if probabilities is None else probabilities)
@@ -286,34 +325,49 @@ class Accumulator:
         OptionError
             If settings, columns or bandwidths differ, or with intervals if first rows do not.
         """
+        other = other._copied()
+        with self._lock:
+            draft = self._draft()
+            draft._merge(other)
+            self.__dict__ = draft.__dict__
+        return self
+
+    def _copied(self) -> Accumulator:
+        """Independent copy of the rows so far."""
+        with self._lock:
+            return deepcopy(self)
+
+    def _merge(self, other: Accumulator) -> None:
+        """Add the rows of a copy to a draft."""
         names = ("requested", "class_names", "classes", "forecast", "group_by", "interval", "rules",
                  "negligible", "positive", "percent")  # fmt: skip
         if any(getattr(self, f"_{n}") != getattr(other, f"_{n}") for n in (*names, "categories")):
             raise OptionError("accumulators with different settings cannot be merged")
         if not other.rows:
-            return self
+            return
         if self._interval is not None and self.rows and self._first_row == other._first_row:
             raise OptionError(
                 "intervals depend on the numbers of rows: give each process another first_row="
             )
-        other, rows = deepcopy(other), self.rows + other.rows
+        rows = self.rows + other.rows
         assert other._source is not None
         self._check(other._source)
         if self._scan is None and other._scan is not None:  # the bandwidths are those of the other
             own = copy(self)
-            vars(self).update(vars(other))
+            vars(self).update(other.__getstate__())
             other = own
         if self._scan is not None and other._scan is not None:
             mine, theirs = ((s.statistics, s.rules.forecast) for s in (self._scan, other._scan))
             require(mine == theirs, _OTHER_BANDWIDTHS)
+            total = deepcopy(self._total)
             for part in (other._total, other._recent):
-                self._total = self._scan.merge(self._total, part)
+                total = self._scan.merge(total, part)
+            self._total = total
         for block in other._blocks:
             self._add(block)
         self.rows = rows
         self._label_keys |= other._label_keys
         self._seconds += other._seconds
-        return self
 
     def compute(self) -> Evaluation:
         """Estimates of all rows so far; more rows can be added afterwards.
@@ -328,7 +382,7 @@ class Accumulator:
             raise NoRowsError("the accumulator has no rows; call update first")
         if self._label_keys == {"-1", "1"}:
             raise signs_error(_NAME)
-        now = deepcopy(self)
+        now = self._copied()
         if now._scan is None:
             now._fix()
         assert now._run is not None and now._source is not None and now._scan is not None  # noqa: PT018
@@ -372,15 +426,19 @@ class Accumulator:
         scan = self._scan or self._task(self._imagined)
         parts = list(chunks(block, scan.rules))
         if self._scan is None:
-            self._blocks.append(block.take(np.arange(len(block.labels)), block.start))  # a copy
+            copied = block.take(np.arange(len(block.labels)), block.start)
+            self._blocks = (*self._blocks, copied)
             if sum(len(each.labels) for each in self._blocks) > BANDWIDTH_ROWS:
                 self._fix()
             return
+        batch = _nothing()
         with engine.one_thread():
             for chunk, counts in parts:
-                self._recent = scan.add(self._recent, chunk, counts)
-        if sum(self._recent.group_counts.values()) >= _RECENT_ROWS:
-            self._total, self._recent = scan.merge(self._total, self._recent), _nothing()
+                batch = scan.add(batch, chunk, counts)
+            self._recent = scan.merge(deepcopy(self._recent), batch)
+            if sum(self._recent.group_counts.values()) >= _RECENT_ROWS:
+                self._total = scan.merge(deepcopy(self._total), self._recent)
+                self._recent = _nothing()
 
     def _fix(self) -> None:
         """Fix bandwidths by the first rows, and add these rows."""
@@ -397,7 +455,7 @@ class Accumulator:
         self._source, run = replace(self._source, forecast=first.forecast), self._bound(first)
         self._scan = self._task(run)
         self._run = replace(run, source=self._source, profile=self._imagined.profile)
-        blocks, self._blocks = self._blocks, []
+        blocks, self._blocks = self._blocks, ()
         for block in blocks:
             self._add(block)
 
