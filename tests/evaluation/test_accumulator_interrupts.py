@@ -68,7 +68,7 @@ def test_update__interrupted_at_any_line_changes_nothing(recent, monkeypatch):
     after = deepcopy(running)
     after.update(probabilities=p[-1], labels=y[-1])
     states = {value_of(running), value_of(after)}
-    line, step = 1, 29  # each line takes minutes
+    line, step = 1, 29  # all lines take minutes
     ended = False
     while not ended:
         one = deepcopy(running)
