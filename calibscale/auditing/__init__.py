@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.auditing.group_tests import GroupSums, tested_groups
+from calibscale.auditing.interval_scan import scanned_intervals
 from calibscale.auditing.local_bias import NOTIONS, local_bias, local_settings
 from calibscale.auditing.recalibration import part_of
 from calibscale.auditing.segment_tests import Segments, tested_segments
@@ -160,6 +161,16 @@ def audit(
         grouped = tested_groups(
             session, names, statistic, n_replicates, seed, min_rows, confidence_level
         )
+        intervals = scanned_intervals(
+            session,
+            names,
+            notion,
+            local.categorical,
+            n_replicates,
+            seed,
+            min_rows,
+            confidence_level,
+        )
         segments = None
         if judged := requested.estimator(local, bins, min_rows):
             segments = tested_segments(session, judged, n_replicates, seed, confidence_level)
@@ -206,6 +217,7 @@ def audit(
         notes=tuple(notes),
         clusters=tested.clusters,
         segments=segments,
+        intervals=intervals,
         **session.outcome(
             counts,
             started,

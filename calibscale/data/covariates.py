@@ -199,6 +199,7 @@ def _summaries(
 
 
 MAX_GROUPED_LEVELS = 10  # a continuous covariate with at most so many values is grouped by value
+PREDICTION = -1  # position of an axis of the predicted probability, which is no covariate
 PARTS = 5  # default number of ranges of a column with more than MAX_LEVELS values
 
 
@@ -238,9 +239,36 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
     """Cut a covariate at its levels if they are few, else at rounded quantiles of a sample."""
     if column.levels is not None and (categorical or len(column.levels) <= MAX_GROUPED_LEVELS):
         return Axis(column.name, column.position, column.levels)
+    return Axis(column.name, column.position, None, _quantile_edges(column, sample, bins))
+
+
+def cells_of(column: ColumnSummary, sample: Floats, count: int) -> Axis:
+    """Cut a covariate into an interval for each of its values if they are few, else at quantiles.
+
+    There are about `count` cells of nearly equal weight, or at most 64 cells with one value each.
+    """
+    edges = _quantile_edges(column, sample, count) if column.levels is None else column.levels[:-1]
+    return Axis(column.name, column.position, None, edges)
+
+
+def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
+    """Cells of the predicted probabilities of which there is a sample; see `cells_of`."""
+    values = np.unique(sample[np.isfinite(sample)])
+    if not len(values):
+        return Axis(name, PREDICTION)
+    few = tuple(values.tolist()) if len(values) <= MAX_LEVELS else None
+    column = ColumnSummary(
+        name, PREDICTION, float(sample.mean()), float(sample.std()), float(values[0]),
+        float(values[-1]), few,
+    )  # fmt: skip
+    return cells_of(column, sample, count)
+
+
+def _quantile_edges(column: ColumnSummary, sample: Floats, bins: int) -> tuple[float, ...]:
+    """Rounded quantiles of a sample that separate `bins` intervals of nearly equal weight."""
     sample = sample[np.isfinite(sample)]
     if not len(sample):
-        return Axis(column.name, column.position)
+        return ()
     cuts = np.unique(np.quantile(sample, np.arange(1, bins) / bins))
     gaps = np.diff(cuts)
     # heavy tails: gaps between quantiles may be far below the deviation
@@ -248,7 +276,7 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
     digits = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
     edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
     inside = sorted(edge for edge in edges if column.low <= edge < column.high)
-    return Axis(column.name, column.position, None, tuple(inside))
+    return tuple(inside)
 
 
 @dataclass(frozen=True, eq=False)
