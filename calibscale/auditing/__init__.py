@@ -11,8 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.auditing.group_tests import GroupSums, tested_groups
-from calibscale.auditing.interval_scan import scanned_intervals
 from calibscale.auditing.local_bias import NOTIONS, local_bias, local_settings
+from calibscale.auditing.range_scan import ScanSums, tested_ranges
 from calibscale.auditing.recalibration import part_of
 from calibscale.auditing.segment_tests import Segments, tested_segments
 from calibscale.auditing.tests_and_scores import against as compare
@@ -87,6 +87,8 @@ def audit(
     * Groups: every level of covariates with few values, quantile bins of the others, and their
       pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
       drawn labels, adjusted by Westfall–Young.
+    * Ranges: intervals of several widths of the prediction and of each covariate whose values are
+      ordered, with one p-value adjusted for all of them; the most biased ones are listed.
     * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
     * Recalibration fitted to a part of the rows, with tests before and after on the other rows; the
       null of the tests after accounts for the noise of the fit for the first three
@@ -158,18 +160,20 @@ def audit(
 
         axes = axes_of(session.profile, names, notion, local.categorical, bins)
         statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
+        scan = ScanSums.of(session, names, notion, local.categorical)
+        states = session.scan([statistic, *scan.needs], covariates=names).groups[None]
         grouped = tested_groups(
-            session, names, statistic, n_replicates, seed, min_rows, confidence_level
-        )
-        intervals = scanned_intervals(
             session,
             names,
-            notion,
-            local.categorical,
+            statistic,
             n_replicates,
             seed,
             min_rows,
             confidence_level,
+            states[statistic],
+        )
+        ranges = tested_ranges(
+            session, names, scan, states, n_replicates, seed, min_rows, confidence_level
         )
         segments = None
         if judged := requested.estimator(local, bins, min_rows):
@@ -217,7 +221,7 @@ def audit(
         notes=tuple(notes),
         clusters=tested.clusters,
         segments=segments,
-        intervals=intervals,
+        ranges=ranges,
         **session.outcome(
             counts,
             started,

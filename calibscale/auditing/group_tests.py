@@ -198,9 +198,11 @@ def group_biases(
         return Groups(None, (), 1.0)
     conditions = list(statistic.conditions())
     listed = _listed(conditions, sums, min_rows)
-    tested = tested_sums(
-        sums, listed, lambda flips: draw(replace(statistic, flips=flips)), clustered
-    )
+
+    def flipped(flips: float) -> Iterable[DrawnGroups]:
+        return draw(replace(statistic, flips=flips))
+
+    tested = family_of(sums, listed, flipped, clustered)
     sums, family = tested.sums, tested.family
     overall = group_of(conditions[0], sums, 0, tested.dispersion, tested.all_rows.alone[0])
     tail = (1 - confidence_level) / (2 * max(len(listed), 1))
@@ -218,7 +220,7 @@ def group_biases(
     return Groups(overall, tuple(groups), tested.dispersion, tested.flips)
 
 
-class TestedSums(NamedTuple):
+class GroupFamily(NamedTuple):
     """Sums of groups with their variances, tests of all rows and of the listed groups.
 
     See `Groups` about the dispersion and the flips.
@@ -231,13 +233,13 @@ class TestedSums(NamedTuple):
     flips: float
 
 
-def tested_sums(
+def family_of(
     sums: GroupTotals,
     listed: list[int],
     draw: Callable[[float], Iterable[DrawnGroups]],
     clustered: bool,
     shares: Any = 1.0,
-) -> TestedSums:
+) -> GroupFamily:
     """Test all rows, which are group 0, and the listed groups, with a share of α for each group.
 
     `draw` yields replicates with a share of flips.
@@ -252,7 +254,7 @@ def tested_sums(
     if dispersion > _MIN_DISPERSION and above <= _ALPHA * family.replicates:
         flips = _flips(sums, dispersion)
         all_rows, family, _ = _families(sums, listed, dispersion, draw(flips), shares)
-    return TestedSums(sums, all_rows, family, dispersion, flips)
+    return GroupFamily(sums, all_rows, family, dispersion, flips)
 
 
 def limits_of(sums: GroupTotals, groups: list[int], tail: float) -> tuple[Floats, Floats]:
@@ -392,15 +394,15 @@ def tested_groups(
     seed: int,
     min_rows: float,
     confidence_level: float,
+    state: GroupState,
 ) -> Groups:
-    """`group_biases` from passes over the rows, with a limited number of replicates per pass."""
+    """`group_biases` of a state, from passes with a limited number of replicates each."""
     clustered = session.rules.cluster is not None
     null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
 
     def draw(drawn: GroupSums) -> Iterator[DrawnGroups]:
         return drawn_batches(session, drawn, null, n_replicates, names)
 
-    state = session.scan([statistic], covariates=names).groups[None][statistic]
     return group_biases(statistic, state, draw, min_rows, confidence_level, clustered)
 
 

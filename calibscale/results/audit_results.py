@@ -201,36 +201,36 @@ class SegmentErrors(Declared):
 
 
 @dataclass(frozen=True)
-class IntervalScan(Declared):
-    """Bias of intervals of covariates and of the prediction, of several widths.
+class RangeScan(Declared):
+    """Bias of ranges of covariates and of the prediction, of several widths.
 
     Attributes
     ----------
     columns : tuple of str
-        Covariates with scanned intervals; ``prediction`` is the predicted probability.
+        Columns with scanned ranges; ``prediction`` is the predicted probability.
     count : int
-        Number of intervals with enough rows.
+        Number of ranges with enough rows.
     p_value : float or None
         Smallest adjusted p-value.
     dispersion : float or None
         Ratio of the variance of y − p to that implied by the predictions, as in `Audit`, with the
         weights of the scan.
     listed : tuple of Group
-        The most significant interval of each column, and further significant ones without common
-        rows, by decreasing evidence.  Their ``p_value`` and ``adjusted`` are of residuals weighted
-        by precision, and ``adjusted`` is adjusted for all intervals; their limits are simultaneous
-        over all intervals, each with its share of 1 − level.
+        The range with the most evidence of each column, and further significant ranges that have no
+        rows in common with these, by decreasing evidence.  Their ``p_value`` and ``adjusted`` are
+        of weighted residuals, and ``adjusted`` is adjusted for all ranges.  Their limits are
+        simultaneous over all ranges.
 
     Notes
     -----
-    The intervals have 5, 10, 20 and 40 % of the rows, and begin a quarter of this apart.  The test
-    of an interval is that of a group, see `Group`, with weights divided by p(1 − p) + c/4, where c
-    is the mean of p(1 − p): a constant bias is more visible where labels vary less.  With clusters
-    the weights are not divided.  Each p-value is divided by the share of α of its interval: half of
-    that of a column is for its first and its last tenth, a quarter of the other half for each
-    width.  The prediction has a tenth of α, and covariates share the rest.  The null distribution
-    of the smallest of these scores is that of the same replicates for all intervals, see
-    `StepDown`.
+    The ranges of a column have 5, 10, 20 and 40 % of the rows, and start a quarter of their width
+    apart.  The score of a range is that of a group, see `Group`, of residuals that are weighted by
+    1/(p(1 − p) + c/4), where c is the mean of p(1 − p): the same bias is more visible where labels
+    vary less.  With clusters the weights are equal.  Scores are divided by a share of α.  The
+    prediction has a share of 5 %, and the covariates share the others equally.  Of the share of a
+    column, 60 % is for its first and its last tenth, because models err most there, and the rest
+    is divided among the four widths.  The smallest score of all ranges is compared with that of the
+    replicates, see `StepDown`, so that the level is exact whatever the shares.
     """
 
     columns: tuple[str, ...]
@@ -381,8 +381,8 @@ class Audit(Outcome, SourceRows):
         Map that contains the regions; None if too slow to compute (see `notes`).
     segments : SegmentErrors or None
         Errors of the intersections of columns, if requested by `Segments`.
-    intervals : IntervalScan or None
-        Biased intervals of covariates and of the prediction; None in results of earlier versions.
+    ranges : RangeScan or None
+        Biased ranges of covariates and of the prediction; None in results of earlier versions.
 
     Examples
     --------
@@ -416,7 +416,7 @@ class Audit(Outcome, SourceRows):
     notes: tuple[str, ...] = ()
     clusters: Later[Omitted[Clusters | None]] = None
     segments: Later[Omitted[SegmentErrors | None]] = None
-    intervals: Later[Omitted[IntervalScan | None]] = None
+    ranges: Later[Omitted[RangeScan | None]] = None
 
     @property
     def p_value(self) -> Computed[Share | None]:
@@ -435,15 +435,15 @@ class Audit(Outcome, SourceRows):
         return tuple(g for g in self.groups if g.adjusted is not None and g.adjusted <= alpha)
 
     @property
-    def biased_intervals(self) -> tuple[Group, ...]:
-        """Scanned intervals whose adjusted p-value is at most 1 − level."""
+    def biased_ranges(self) -> tuple[Group, ...]:
+        """Scanned ranges whose adjusted p-value is at most 1 − level."""
         alpha = 1 - self.level + 1e-12
-        listed = () if self.intervals is None else self.intervals.listed
+        listed = () if self.ranges is None else self.ranges.listed
         return tuple(g for g in listed if g.adjusted is not None and g.adjusted <= alpha)
 
     @property
     def verdict(self) -> Computed[str]:
-        """Result of the test on all covariates, as a sentence."""
+        """Result of the test on all covariates, as a sentence, and the most biased range if any."""
         names = ", ".join(self.covariates)
         test = self.tests.joint
         if test.p_value is None:
@@ -451,7 +451,11 @@ class Audit(Outcome, SourceRows):
         p = f"p {'≤' if test.exceedances == 0 else '='} {test.p_value:.3g}"
         if self.miscalibrated:
             return f"locally miscalibrated on {names} ({p})"
-        return f"no evidence of local miscalibration on {names} ({p})"
+        text = f"no evidence of local miscalibration on {names} ({p})"
+        if self.biased_ranges:
+            first = self.biased_ranges[0]
+            text += f", but a bias where {first.name} (adjusted p = {first.adjusted:.3g})"
+        return text
 
     @property
     def map_summary(self) -> Annotated[Computed[Annotated[Json, _MAP] | None], key("map")]:

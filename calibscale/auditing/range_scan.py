@@ -1,10 +1,10 @@
-"""Scan of intervals of covariates and of the prediction, with p-values adjusted for all of them."""
+"""Scan of ranges of covariates and of the prediction, with p-values adjusted for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,19 +13,20 @@ from calibscale.auditing.group_tests import (
     GroupState,
     GroupSums,
     drawn_batches,
+    family_of,
     group_of,
     limits_of,
-    tested_sums,
     totals_of,
 )
 from calibscale.data import Floats, Ints
 from calibscale.data.covariates import PREDICTION, Axis, cells_of, prediction_cells
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels
-from calibscale.results.audit_results import Group, IntervalScan, Where
+from calibscale.results.audit_results import Group, RangeScan, Where
 from calibscale.session import Session
+from calibscale.statistics import Statistic
 
-# Ends of an interval are edges of cells.  With 80 of them the best interval of a range that holds a
-# tenth of the rows has at least 94 % of the rows of this range.
+# The ends of a range are edges of cells.  With 160 cells, a range of a tenth of the rows is matched
+# to about 3 % of its rows at either end.
 _CELLS = 160
 _WIDTHS = (0.05, 0.1, 0.2, 0.4)  # shares of the rows; neighbours are a quarter of a width apart
 _OUTER = 0.1  # share of the rows of the first and of the last range of a covariate
@@ -35,15 +36,15 @@ _OUTER_SHARE = 0.6
 _PREDICTION_SHARE = 0.05
 # Weights are divided by p(1 − p) + c·mean p(1 − p).  c = 0 has the most power against a constant
 # bias, but rows of nearly certain predictions would decide alone; c = ∞ leaves weights unchanged.
-_DAMPING = 0.125
+_DAMPING = 0.25
 _MAX_LISTED = 20
-_MIN_LEVELS = 3  # a covariate of two values has two groups, and no other intervals
+_MIN_LEVELS = 3  # a covariate of two values has two groups, and no other ranges
 
 
-class Intervals(NamedTuple):
-    """Intervals of the axes of a `GroupSums`: unions of adjacent cells.
+class Ranges(NamedTuple):
+    """Ranges of the axes of a `GroupSums`: unions of adjacent cells.
 
-    axes (M,): number of the axis of each interval.  first, last (M,): its cells, the last excluded.
+    axes (M,): number of the axis of each range.  first, last (M,): its cells, the last excluded.
     shares (M,): its share of α, of the sum 1.
     """
 
@@ -55,13 +56,13 @@ class Intervals(NamedTuple):
     def __len__(self) -> int:
         return len(self.axes)
 
-    def take(self, index: Ints) -> Intervals:
-        """The intervals at `index`, whose shares have the sum 1."""
-        axes, first, last, shares = (array[index] for array in self)
-        return Intervals(axes, first, last, shares / shares.sum())
+    def take(self, index: Ints) -> Ranges:
+        """The ranges at `index`, whose shares have the sum 1."""
+        shares = self.shares[index]
+        return Ranges(self.axes[index], self.first[index], self.last[index], shares / shares.sum())
 
     def overlap(self, i: int, j: int) -> bool:
-        """Whether two intervals are of one axis and have a cell in common."""
+        """Whether two ranges are of one axis and have a cell in common."""
         same = self.axes[i] == self.axes[j]
         return bool(same and self.first[i] < self.last[j] and self.first[j] < self.last[i])
 
@@ -83,8 +84,8 @@ def scan_axes(
     return tuple(axis for axis in axes if len(axis) > 1)
 
 
-def intervals_of(axes: tuple[Axis, ...], weights: Floats) -> Intervals:
-    """Intervals of several widths of each axis, and their shares of α.
+def ranges_of(axes: tuple[Axis, ...], weights: Floats) -> Ranges:
+    """Ranges of several widths of each axis, and their shares of α.
 
     `weights` are those of the cells of all axes, one axis after another.
     """
@@ -97,15 +98,15 @@ def intervals_of(axes: tuple[Axis, ...], weights: Floats) -> Intervals:
             predicted = len(axes) > covariates
             share = (1.0 - _PREDICTION_SHARE * predicted) / covariates
         below = np.cumsum([0.0, *weights[ends[number] : ends[number + 1]]])
-        for (first, last), part in _intervals(below / max(below[-1], 1e-300)):
+        for (first, last), part in _ranges(below / max(below[-1], 1e-300)):
             key = number, first, last
             shares[key] = shares.get(key, 0.0) + share * part
     keys = np.array(list(shares), np.int64).reshape(-1, 3)
-    return Intervals(*keys.T, np.array(list(shares.values())))
+    return Ranges(keys[:, 0], keys[:, 1], keys[:, 2], np.array(list(shares.values())))
 
 
-def _intervals(below: Floats) -> Iterator[tuple[tuple[int, int], float]]:
-    """Cells of each interval of an axis, the last excluded, and its share of the α of the axis.
+def _ranges(below: Floats) -> Iterator[tuple[tuple[int, int], float]]:
+    """Cells of each range of an axis, the last excluded, and its share of the α of the axis.
 
     `below` (C + 1,) is the share of the rows below each edge of a cell, 0 and 1 included.
     """
@@ -125,15 +126,15 @@ def _nearest(below: Floats, start: float, end: float) -> tuple[int, int]:
 
 
 class _Unions:
-    """Sums of intervals, after the sum of all rows, from sums of the cells of a `GroupSums`."""
+    """Sums of ranges, after the sum of all rows, from sums of the cells of a `GroupSums`."""
 
-    def __init__(self, axes: tuple[Axis, ...], intervals: Intervals) -> None:
-        offsets = 1 + np.cumsum([0, *map(len, axes)])[intervals.axes]  # group 0 is all rows
-        bounds = np.stack([offsets + intervals.first, offsets + intervals.last], axis=1)
+    def __init__(self, axes: tuple[Axis, ...], ranges: Ranges) -> None:
+        offsets = 1 + np.cumsum([0, *map(len, axes)])[ranges.axes]  # group 0 is all rows
+        bounds = np.stack([offsets + ranges.first, offsets + ranges.last], axis=1)
         self._bounds = np.vstack([[[0, 1]], bounds]).ravel()
 
     def __call__(self, cells: Floats) -> Floats:
-        """Sums of cells (…, G) as sums of intervals (…, 1 + M).
+        """Sums of cells (…, G) as sums of ranges (…, 1 + M).
 
         They are sums, not differences of cumulative sums: what is 0 in every cell stays 0.
         """
@@ -147,84 +148,99 @@ class _Unions:
         return DrawnGroups(self(drawn.deltas), drawn.squares)
 
 
-def scanned_intervals(
+@dataclass(frozen=True)
+class ScanSums:
+    """Sums over the cells of all axes.
+
+    `plain` has the weights of the rows, from which biases follow; `weighted`, which is tested, has
+    them divided by p(1 − p) and a damping.
+    """
+
+    axes: tuple[Axis, ...]
+    plain: GroupSums
+    weighted: GroupSums
+
+    @classmethod
+    def of(
+        cls, session: Session, names: tuple[str, ...], notion: str, categorical: tuple[str, ...]
+    ) -> ScanSums:
+        """Sums for a session; those of clusters, whose residuals have signs, are all plain."""
+        axes = scan_axes(session, names, notion, categorical)
+        plain = GroupSums(axes, notion, crossings=False)
+        p = session.profile.sample(notion).points[:, 0]
+        variance = float(np.mean(p * (1.0 - p))) if len(p) else 0.0
+        if session.rules.cluster is not None or not variance > 0:
+            return cls(axes, plain, plain)
+        return cls(axes, plain, replace(plain, damping=_DAMPING * variance))
+
+    @property
+    def needs(self) -> tuple[GroupSums, ...]:
+        """Statistics of one pass over the rows."""
+        return tuple(dict.fromkeys((self.plain, self.weighted)))
+
+
+def tested_ranges(
     session: Session,
     names: tuple[str, ...],
-    notion: str,
-    categorical: tuple[str, ...],
+    scan: ScanSums,
+    states: Mapping[Statistic, GroupState],
     n_replicates: int,
     seed: int,
     min_rows: float,
     confidence_level: float,
-) -> IntervalScan:
-    """Test the bias of every interval, from one pass over the rows and one with replicates."""
-    axes = scan_axes(session, names, notion, categorical)
-    columns = tuple(axis.name for axis in axes)
-    clustered = session.rules.cluster is not None
-    plain = GroupSums(axes, notion, crossings=False)
-    statistic = plain if clustered else _damped(session, plain)
-    states = session.scan([plain, statistic], covariates=names).groups[None]
-    weights = totals_of(states[plain]).w[1:]
-    if not axes or not weights.any():
-        return IntervalScan(columns, 0)
-    intervals = intervals_of(axes, weights)
-    sums = totals_of(_Unions(axes, intervals).state(states[plain]))
-    large = sums.w**2 >= min_rows * (1 - 1e-9) * sums.w2
-    kept = np.flatnonzero((sums.w > 0)[1:] & large[1:])
+) -> RangeScan:
+    """Test the bias of every range with enough rows, from the states of `ScanSums.needs`."""
+    columns = tuple(axis.name for axis in scan.axes)
+    weights = totals_of(states[scan.plain]).w[1:]
+    if not weights.any():
+        return RangeScan(columns, 0)
+    every = ranges_of(scan.axes, weights)
+    sums = totals_of(_Unions(scan.axes, every).state(states[scan.plain]))
+    large = (sums.w > 0) & (sums.w**2 >= min_rows * (1 - 1e-9) * sums.w2)
+    kept = np.flatnonzero(large[1:])
     if not len(kept):
-        return IntervalScan(columns, 0)
-    intervals = intervals.take(kept)
-    unions = _Unions(axes, intervals)
+        return RangeScan(columns, 0)
+    ranges = every.take(kept)
+    unions = _Unions(scan.axes, ranges)
+    clustered = session.rules.cluster is not None
+    null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
 
     def draw(flips: float) -> Iterator[DrawnGroups]:
-        drawn = GroupSums(axes, notion, flips, False, statistic.damping)
-        null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
-        yield from map(unions.drawn, drawn_batches(session, drawn, null, n_replicates, names))
+        statistic = replace(scan.weighted, flips=flips)
+        return map(unions.drawn, drawn_batches(session, statistic, null, n_replicates, names))
 
-    listed = list(range(1, 1 + len(intervals)))
-    tested = tested_sums(
-        totals_of(unions.state(states[statistic])), listed, draw, clustered, intervals.shares
-    )
-    sums = tested.sums if clustered else totals_of(unions.state(states[plain]))
+    listed = list(range(1, 1 + len(ranges)))  # after all rows
+    weighted = totals_of(unions.state(states[scan.weighted]))
+    tested = family_of(weighted, listed, draw, clustered, ranges.shares)
+    sums = tested.sums if clustered else totals_of(unions.state(states[scan.plain]))
     adjusted, alone = tested.family.adjusted, tested.family.alone
     alpha = 1 - confidence_level
-    biased: list[Group] = []
-    for i in _separate(intervals, tested.family.order, adjusted <= alpha + 1e-12):
-        low, high = limits_of(sums, [1 + i], alpha * float(intervals.shares[i]) / 2)
-        where = _where(axes[intervals.axes[i]], intervals.first[i], intervals.last[i])
+    groups: list[Group] = []
+    for i in _separate(ranges, tested.family.order, adjusted <= alpha + 1e-12):
+        low, high = limits_of(sums, [1 + i], alpha * float(ranges.shares[i]) / 2)
+        where = _where(scan.axes[ranges.axes[i]], ranges.first[i], ranges.last[i])
         group = group_of((where,), sums, 1 + i, tested.dispersion, alone[i])
-        biased.append(
+        groups.append(
             replace(group, adjusted=float(adjusted[i]), low=float(low[0]), high=float(high[0]))
         )
-    return IntervalScan(
-        columns, len(intervals), float(adjusted.min()), tested.dispersion, tuple(biased)
-    )
+    return RangeScan(columns, len(ranges), float(adjusted.min()), tested.dispersion, tuple(groups))
 
 
-def _damped(session: Session, statistic: GroupSums) -> GroupSums:
-    """Statistic whose weights are divided by p(1 − p) and a damping, unless all are certain."""
-    p = session.profile.sample(statistic.notion).points[:, 0]
-    variance = float(np.mean(p * (1.0 - p))) if len(p) else 0.0
-    if not variance > 0:
-        return statistic
-    return GroupSums(statistic.axes, statistic.notion, 0.0, False, _DAMPING * variance)
-
-
-def _separate(intervals: Intervals, order: Ints, significant: Ints) -> list[int]:
-    """Intervals without common cells, by decreasing evidence: the first of each axis, and others.
+def _separate(ranges: Ranges, order: Ints, significant: Any) -> list[int]:
+    """Ranges without common cells, by decreasing evidence: the first of each axis, and others.
 
     The others are significant.
     """
     selected: list[int] = []
     for i in map(int, order):
-        first = all(intervals.axes[i] != intervals.axes[j] for j in selected)
-        if not (first or significant[i]) or any(intervals.overlap(i, j) for j in selected):
+        first = all(ranges.axes[i] != ranges.axes[j] for j in selected)
+        if not (first or significant[i]) or any(ranges.overlap(i, j) for j in selected):
             continue
         selected.append(i)
     return selected[:_MAX_LISTED]
 
 
 def _where(axis: Axis, first: int, last: int) -> Where:
-    """Condition that defines an interval of cells."""
+    """Condition that defines an range of cells."""
     edges = (None, *axis.edges, None)
     return Where(axis.name, above=edges[first], up_to=edges[last])
