@@ -161,7 +161,7 @@ def _rejected(pool: Executor, law: str, sets: int) -> Counter[str]:
 def _rejections(law: str, first: int, last: int) -> Counter[str]:
     """Data sets first … last − 1 that the scan rejects, the groups, and a z-test of the range."""
     from calibscale.auditing.group_tests import GroupSums, tested_groups
-    from calibscale.auditing.range_scan import ScanSums, tested_ranges
+    from calibscale.auditing.range_scan import ScanSums, scanned_ranges
     from calibscale.estimators.multicalibration import axes_of
     from calibscale.session import Session
 
@@ -184,7 +184,7 @@ def _rejections(law: str, first: int, last: int) -> Counter[str]:
             scan = ScanSums.of(session, names, "positive", ())
             states = session.scan([groups, *scan.needs], covariates=names).groups[None]
             settings = REPLICATES, number, 30, 1.0 - ALPHA
-            ranges = tested_ranges(session, names, scan, states, *settings)
+            ranges = scanned_ranges(session, names, scan, states, *settings)
             listed = tested_groups(session, names, groups, *settings, states[groups]).listed
         assert ranges.p_value is not None
         rejected["scan"] += ranges.p_value <= ALPHA + 1e-12

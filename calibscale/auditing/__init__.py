@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale.auditing.group_tests import GroupSums, tested_groups
 from calibscale.auditing.local_bias import NOTIONS, local_bias, local_settings
-from calibscale.auditing.range_scan import ScanSums, tested_ranges
+from calibscale.auditing.range_scan import ScanSums, scanned_ranges
 from calibscale.auditing.recalibration import part_of
 from calibscale.auditing.segment_tests import Segments, tested_segments
 from calibscale.auditing.tests_and_scores import against as compare
@@ -172,7 +172,7 @@ def audit(
             confidence_level,
             states[statistic],
         )
-        ranges = tested_ranges(
+        ranges = scanned_ranges(
             session, names, scan, states, n_replicates, seed, min_rows, confidence_level
         )
         segments = None

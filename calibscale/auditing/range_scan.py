@@ -179,7 +179,7 @@ class ScanSums:
         return tuple(dict.fromkeys((self.plain, self.weighted)))
 
 
-def tested_ranges(
+def scanned_ranges(
     session: Session,
     names: tuple[str, ...],
     scan: ScanSums,

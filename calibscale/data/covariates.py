@@ -239,7 +239,17 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
     """Cut a covariate at its levels if they are few, else at rounded quantiles of a sample."""
     if column.levels is not None and (categorical or len(column.levels) <= MAX_GROUPED_LEVELS):
         return Axis(column.name, column.position, column.levels)
-    return Axis(column.name, column.position, None, _quantile_edges(column, sample, bins))
+    sample = sample[np.isfinite(sample)]
+    if not len(sample):
+        return Axis(column.name, column.position)
+    cuts = np.unique(np.quantile(sample, np.arange(1, bins) / bins))
+    gaps = np.diff(cuts)
+    # heavy tails: gaps between quantiles may be far below the deviation
+    scales = [column.deviation, *10 * gaps[gaps > 1e-9 * np.abs(cuts).max()]]
+    digits = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
+    edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
+    inside = sorted(edge for edge in edges if column.low <= edge < column.high)
+    return Axis(column.name, column.position, None, tuple(inside))
 
 
 def cells_of(column: ColumnSummary, sample: Floats, count: int) -> Axis:
@@ -247,8 +257,17 @@ def cells_of(column: ColumnSummary, sample: Floats, count: int) -> Axis:
 
     There are about `count` cells of nearly equal weight, or at most 64 cells with one value each.
     """
-    edges = _quantile_edges(column, sample, count) if column.levels is None else column.levels[:-1]
-    return Axis(column.name, column.position, None, edges)
+    if column.levels is not None:
+        return Axis(column.name, column.position, None, column.levels[:-1])
+    sample = sample[np.isfinite(sample)]
+    cuts = np.unique(np.quantile(sample, np.arange(1, count) / count)) if len(sample) else sample
+    # Each edge is rounded to an eighth of the larger of the two cells beside it.
+    gaps = np.diff(cuts, prepend=cuts[:1], append=cuts[-1:])
+    edges = set()
+    for cut, gap in zip(cuts.tolist(), np.maximum(gaps[1:], gaps[:-1]).tolist(), strict=True):
+        edges.add(round(cut, math.ceil(-math.log10(gap / 4))) if 0 < gap < math.inf else cut)
+    inside = sorted(edge for edge in edges if column.low <= edge < column.high)
+    return Axis(column.name, column.position, None, tuple(inside))
 
 
 def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
@@ -262,21 +281,6 @@ def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
         float(values[-1]), few,
     )  # fmt: skip
     return cells_of(column, sample, count)
-
-
-def _quantile_edges(column: ColumnSummary, sample: Floats, bins: int) -> tuple[float, ...]:
-    """Rounded quantiles of a sample that separate `bins` intervals of nearly equal weight."""
-    sample = sample[np.isfinite(sample)]
-    if not len(sample):
-        return ()
-    cuts = np.unique(np.quantile(sample, np.arange(1, bins) / bins))
-    gaps = np.diff(cuts)
-    # heavy tails: gaps between quantiles may be far below the deviation
-    scales = [column.deviation, *10 * gaps[gaps > 1e-9 * np.abs(cuts).max()]]
-    digits = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
-    edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
-    inside = sorted(edge for edge in edges if column.low <= edge < column.high)
-    return tuple(inside)
 
 
 @dataclass(frozen=True, eq=False)
