@@ -178,7 +178,7 @@ def audit(
         segments = None
         if judged := requested.estimator(local, bins, min_rows):
             segments = tested_segments(session, judged, n_replicates, seed, confidence_level)
-        notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes]
+        notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes, *ranges.notes]
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
         notes += [*missing, *unmapped]
@@ -360,7 +360,7 @@ def _along(
     else:
         local = replace(local, prediction_kernel="none", covariate_bandwidth={name: bandwidth})
     at = (points if name is None else None, covariates)
-    bias_map = local_bias(session, local, at=at, min_rows=min_rows)
+    bias_map = local_bias(session, local, at=at, min_rows=min_rows, n_replicates=0)
     drawn = []
     for i, level in enumerate(levels):
         part = slice(i * len(x), (i + 1) * len(x))
@@ -379,7 +379,7 @@ def local_map(session: Session, local: SKCE, min_rows: float) -> tuple[BiasMap |
     finite_rows = np.isfinite(x).all(axis=1)
     points = sample.points[finite_rows, 0], x[finite_rows]
     try:
-        return local_bias(session, local, at=points, min_rows=min_rows), []
+        return local_bias(session, local, at=points, min_rows=min_rows, n_replicates=0), []
     except OptionError as error:
         return None, [f"no map: {error}"]
 

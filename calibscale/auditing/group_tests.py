@@ -19,7 +19,7 @@ from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import excess_limits, upper_tail
-from calibscale.results.audit_results import Group, Where
+from calibscale.results.group_results import Group, Where
 from calibscale.session import Session
 from calibscale.statistics import Replicates, Statistic, weights_of
 

@@ -21,7 +21,7 @@ from calibscale.auditing.group_tests import (
 from calibscale.data import Floats, Ints
 from calibscale.data.covariates import PREDICTION, Axis, cells_of, prediction_cells
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels
-from calibscale.results.audit_results import Group, RangeScan, Where
+from calibscale.results.group_results import Group, RangeScan, Where
 from calibscale.session import Session
 from calibscale.statistics import Statistic
 
@@ -223,7 +223,14 @@ def scanned_ranges(
         groups.append(
             replace(group, adjusted=float(adjusted[i]), low=float(low[0]), high=float(high[0]))
         )
-    return RangeScan(columns, len(ranges), float(adjusted.min()), tested.dispersion, tuple(groups))
+    return RangeScan(
+        columns,
+        len(ranges),
+        float(adjusted.min()),
+        tested.dispersion,
+        tested.flips,
+        tuple(groups),
+    )
 
 
 def _separate(ranges: Ranges, order: Ints, significant: Any) -> list[int]:

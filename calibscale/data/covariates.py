@@ -15,7 +15,7 @@ from calibscale.data import Floats, Ints, mixed
 from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, require
-from calibscale.results.audit_results import Where
+from calibscale.results.group_results import Where
 
 MAX_LEVELS = 64
 _QUIET = np.errstate(over="ignore", invalid="ignore")

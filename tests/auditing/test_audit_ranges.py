@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy.stats import binom, norm
 
-from calibscale import ArraySource, Segments, audit, from_arrays
+from calibscale import ArraySource, Segments, audit, from_arrays, local_bias
 from calibscale.auditing.group_tests import GroupSums
 from calibscale.auditing.range_scan import ScanSums, ranges_of, scanned_ranges
+from calibscale.cli.bias_commands import bias
 from calibscale.data.covariates import PREDICTION, Axis, ColumnSummary, cells_of, prediction_cells
+from calibscale.errors import OptionError
 from calibscale.output.document import Article
 from calibscale.output.documents import article_of, document
 from calibscale.output.reading import read
 from calibscale.output.text import print_article, terminal
-from calibscale.results.audit_results import RangeScan
+from calibscale.results.group_results import RangeScan
 from calibscale.session import Session
 
 N = 5000
@@ -335,3 +339,53 @@ def test_audit__of_segments_scans_their_columns():
     source = _source(np.random.default_rng(16), columns=2)
     result = audit(source, Segments(["x0", "x1"]), n_replicates=19)
     assert result.ranges.columns == ("prediction", "x0", "x1")
+
+
+def test_scan__notes_flipped_labels_where_predictions_are_too_extreme():
+    rng = np.random.default_rng(17)
+    p = rng.choice([0.01, 0.99], N)
+    truth = np.where(p > 0.5, 0.9, 0.1)
+    scan = _scanned(_source(rng, probabilities=p, labels=(rng.random(N) < truth).astype(int)))
+    assert 0.05 < scan.flips < 0.15
+    assert scan.dispersion > 3
+    (note,) = scan.notes
+    assert "flipped" in note
+
+
+# ---------------------------------------------------------------- maps of local bias
+
+
+def test_local_bias__names_biased_ranges_of_the_covariates():
+    source = _source(np.random.default_rng(18), 0.1)
+    bias_map = local_bias(source, "x0", at="grid", points=5)
+    first = bias_map.ranges.listed[0]
+    assert first.where[0].above == pytest.approx(0.9, abs=0.02)
+    assert (first.direction, first.adjusted) == ("too low", 0.005)
+    assert bias_map.parameters["replicates"] == 199
+    audited = audit(source, "x0", n_replicates=199)
+    assert bias_map.ranges == audited.ranges
+
+
+def test_local_bias__without_replicates_tests_no_ranges():
+    source = _source(np.random.default_rng(18), 0.1, rows=500)
+    bias_map = local_bias(source, "x0", at="grid", points=5, n_replicates=0)
+    assert bias_map.ranges is None
+    assert "replicates" not in bias_map.parameters
+    with pytest.raises(OptionError, match="n_replicates must be at least 0, not -1"):
+        local_bias(source, "x0", n_replicates=-1)
+
+
+@pytest.mark.parametrize("shift", [0.15, -0.15])
+def test_bias_command__names_biased_ranges(tmp_path, shift):
+    rng = np.random.default_rng(19)
+    x, p = rng.uniform(size=N), rng.uniform(0.2, 0.8, N)
+    y = rng.random(N) < p + shift * (x > 0.9)
+    table = tmp_path / "rows.csv"
+    lines = [f"{a:.4f},{b:.4f},{c:d}" for a, b, c in zip(x, p, y, strict=True)]
+    table.write_text("\n".join(["age,score,label", *lines]))
+    options = ["--probabilities", "score", "--labels", "label", "--covariates", "age"]
+    result = CliRunner().invoke(bias, [str(table), *options, "--top", "1"])
+    assert result.exit_code == 0, result.output
+    direction = "low" if shift > 0 else "high"
+    sentence = rf"age > 0\.[89]\d*: predictions are \d+\.\d.points too {direction} \(adjusted p"
+    assert re.search(sentence, result.output)

@@ -26,6 +26,7 @@ _LISTED = 15  # points in the table of a map
 _MAX_BARS = 14  # groups in a plot
 _MAX_COLUMNS = 6  # names of scanned columns in a sentence
 _MAX_SENTENCES = 3  # about biased ranges
+_LEVEL = 0.95  # of the intervals of a map
 _INTERVAL = "95 % interval"
 
 
@@ -153,7 +154,10 @@ def biased_groups(
     panel = IntervalPanel("bias y − p", rows, zero=True)
     count = count or len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
-    some = some if count > len(shown) else f"All {kind}s"
+    if kind == "range":
+        some = f"The most significant of {count:,} ranges"
+    elif count == len(shown):
+        some = f"All {kind}s"
     intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
     figure = estimates.interval_figure(
         [panel], f"Bias of {kind}s: {some}",
@@ -268,7 +272,9 @@ def bias(result: dict[str, Any]) -> doc.Article:
         f"{doc.size_of(result)}{', over ' + names if names else ''}",
         verdict,
         doc.section("map", "Map", *map_blocks(result)),
+        doc.section("ranges", "Ranges", *range_blocks(result.get("ranges"), _LEVEL)),
         *doc.closing(result, ["calibrated", "bias"], remarks=result["notes"] or ()),
+        reasons=tuple(range_sentences(result.get("ranges"), _LEVEL)),
     )  # fmt: skip
 
 
@@ -285,7 +291,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
                    f"({formatting.p_is(overall['p_value'])}).",)  # fmt: skip
     reasons += tuple(_biased(result["groups"], level))
     scan = result.get("ranges")
-    reasons += tuple(_biased_ranges(scan["listed"] if scan else (), level))
+    reasons += tuple(range_sentences(scan, level))
     where = result["source"]
     regions = result["map"]["regions"] if result["map"] is not None else ()
     listed = region_table(regions, where, "Most biased regions of the map") if regions else None
@@ -323,9 +329,10 @@ def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
         yield "No group has a significant bias."
 
 
-def _biased_ranges(ranges: Sequence[dict[str, Any]], level: float) -> Iterator[str]:
+def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
     """Sentences that name significantly biased ranges, with their bias and p-value."""
-    biased = [g for g in ranges if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
+    listed = () if scan is None else scan["listed"]
+    biased = [g for g in listed if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
     for each in biased[:_MAX_SENTENCES]:
         direction = "low" if each["bias"] > 0 else "high"
         yield (
