@@ -196,14 +196,16 @@ def group_biases(
     sums = totals_of(state)
     if not sums.w[0] > 0:  # weight of all rows
         return Groups(None, (), 1.0)
+    if clustered:
+        sums = with_signs(sums, draw(statistic))
     conditions = list(statistic.conditions())
     listed = _listed(conditions, sums, min_rows)
 
     def flipped(flips: float) -> Iterable[DrawnGroups]:
         return draw(replace(statistic, flips=flips))
 
-    tested = family_of(sums, listed, flipped, clustered)
-    sums, family = tested.sums, tested.family
+    tested = family_of(sums, listed, flipped)
+    family = tested.family
     overall = group_of(conditions[0], sums, 0, tested.dispersion, tested.all_rows.alone[0])
     tail = (1 - confidence_level) / (2 * max(len(listed), 1))
     low, high = limits_of(sums, listed, tail)
@@ -221,12 +223,8 @@ def group_biases(
 
 
 class GroupFamily(NamedTuple):
-    """Sums of groups with their variances, tests of all rows and of the listed groups.
+    """Tests of all rows and of the listed groups; see `Groups` about dispersion and flips."""
 
-    See `Groups` about the dispersion and the flips.
-    """
-
-    sums: GroupTotals
     all_rows: StepDown
     family: StepDown
     dispersion: float
@@ -237,24 +235,30 @@ def family_of(
     sums: GroupTotals,
     listed: list[int],
     draw: Callable[[float], Iterable[DrawnGroups]],
-    clustered: bool,
     shares: Any = 1.0,
 ) -> GroupFamily:
     """Test all rows, which are group 0, and the listed groups, with a share of α for each group.
 
     `draw` yields replicates with a share of flips.
     """
-    if clustered:
-        squares, count = np.zeros(len(sums.w)), 0
-        for part in draw(0.0):
-            squares, count = squares + np.sum(part.deltas**2, axis=0), count + len(part.deltas)
-        sums = sums._replace(spread=squares / count, thirds=0 * sums.thirds, clustered=True)
     dispersion, flips = dispersion_of(sums), 0.0
     all_rows, family, above = _families(sums, listed, dispersion, draw(0.0), shares)
     if dispersion > _MIN_DISPERSION and above <= _ALPHA * family.replicates:
         flips = _flips(sums, dispersion)
         all_rows, family, _ = _families(sums, listed, dispersion, draw(flips), shares)
-    return GroupFamily(sums, all_rows, family, dispersion, flips)
+    return GroupFamily(all_rows, family, dispersion, flips)
+
+
+def with_signs(sums: GroupTotals, drawn: Iterable[DrawnGroups]) -> GroupTotals:
+    """Sums with the variances of replicates with random signs, at least those of drawn labels.
+
+    Where events are rare, a group may have none by chance.  Its residuals then have one sign, and
+    those of replicates vary less than labels do.
+    """
+    squares, count = np.zeros(len(sums.w)), 0
+    for part in drawn:
+        squares, count = squares + np.sum(part.deltas**2, axis=0), count + len(part.deltas)
+    return sums._replace(spread=np.maximum(squares / count, sums.spread), clustered=True)
 
 
 def limits_of(sums: GroupTotals, groups: list[int], tail: float) -> tuple[Floats, Floats]:
@@ -309,6 +313,12 @@ class GroupTotals(NamedTuple):
     others: Floats
     events: Floats
     clustered: bool = False
+
+    def take(self, groups: list[int]) -> GroupTotals:
+        """Sums of some of the groups."""
+        names = [name for name in self._fields if name != "clustered"]
+        columns: dict[str, Any] = {name: getattr(self, name)[..., groups] for name in names}
+        return self._replace(**columns)
 
 
 def totals_of(state: GroupState) -> GroupTotals:

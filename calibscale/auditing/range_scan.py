@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from calibscale.auditing.group_tests import (
     group_of,
     limits_of,
     totals_of,
+    with_signs,
 )
 from calibscale.data import Floats, Ints
 from calibscale.data.covariates import PREDICTION, Axis, cells_of, prediction_cells
@@ -194,25 +196,33 @@ def scanned_ranges(
     weights = totals_of(states[scan.plain]).w[1:]
     if not weights.any():
         return RangeScan(columns, 0)
+    clustered = session.rules.cluster is not None
+    null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
+
+    def draw(ranges: Ranges, flips: float = 0.0) -> Iterator[DrawnGroups]:
+        statistic = replace(scan.weighted, flips=flips)
+        batches = drawn_batches(session, statistic, null, n_replicates, names)
+        return map(_Unions(scan.axes, ranges).drawn, batches)
+
     every = ranges_of(scan.axes, weights)
     sums = totals_of(_Unions(scan.axes, every).state(states[scan.plain]))
-    large = (sums.w > 0) & (sums.w**2 >= min_rows * (1 - 1e-9) * sums.w2)
+    least = min_rows * (1 - 1e-9)
+    if clustered:
+        # rows count as many as independent rows with the same variance of the sum of all residuals
+        labels = sums.spread[0]
+        sums = with_signs(sums, draw(every))
+        least *= max(1.0, sums.spread[0] / labels) if labels > 0 else 1.0
+    large = (sums.w > 0) & (sums.w**2 >= least * sums.w2)
     kept = np.flatnonzero(large[1:])
     if not len(kept):
         return RangeScan(columns, 0)
     ranges = every.take(kept)
-    unions = _Unions(scan.axes, ranges)
-    clustered = session.rules.cluster is not None
-    null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
-
-    def draw(flips: float) -> Iterator[DrawnGroups]:
-        statistic = replace(scan.weighted, flips=flips)
-        return map(unions.drawn, drawn_batches(session, statistic, null, n_replicates, names))
-
+    sums = sums.take([0, *(1 + kept)])
+    weighted = sums
+    if scan.weighted != scan.plain:
+        weighted = totals_of(_Unions(scan.axes, ranges).state(states[scan.weighted]))
     listed = list(range(1, 1 + len(ranges)))  # after all rows
-    weighted = totals_of(unions.state(states[scan.weighted]))
-    tested = family_of(weighted, listed, draw, clustered, ranges.shares)
-    sums = tested.sums if clustered else totals_of(unions.state(states[scan.plain]))
+    tested = family_of(weighted, listed, partial(draw, ranges), ranges.shares)
     adjusted, alone = tested.family.adjusted, tested.family.alone
     alpha = 1 - confidence_level
     groups: list[Group] = []
