@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from scipy.stats import binom, norm
 
 from calibscale import ArraySource, Segments, audit, from_arrays, local_bias
-from calibscale.auditing.group_tests import GroupSums
+from calibscale.auditing.group_tests import GroupSums, tested_groups
 from calibscale.auditing.range_scan import ScanSums, ranges_of, scanned_ranges
 from calibscale.cli.bias_commands import bias
 from calibscale.data.covariates import PREDICTION, Axis, ColumnSummary, cells_of, prediction_cells
@@ -282,23 +282,56 @@ def test_scan__of_many_classes_is_of_the_top_label():
     assert first.where[0].above == pytest.approx(0.9, abs=0.02)
 
 
+def _clustered(seed: int, clusters: int, size: int) -> ArraySource:
+    """Clusters whose rows have one prediction, one label and one covariate."""
+    rng = np.random.default_rng([13, seed])
+    p, x, u = rng.uniform(0.2, 0.8, clusters), rng.uniform(size=clusters), rng.random(clusters)
+    columns = np.column_stack([x, np.arange(clusters)])
+    return _source(
+        rng, rows=clusters * size, probabilities=np.repeat(p, size),
+        labels=np.repeat(u < p, size).astype(int), covariates=np.repeat(columns, size, axis=0),
+        covariate_names=["x0", "cluster"],
+    )  # fmt: skip
+
+
 def test_scan__of_clusters_has_one_sign_for_each():
-    """Labels that agree within clusters have the level of clusters, not of rows."""
     rejected = {True: 0, False: 0}
     for seed in range(40):
-        rng = np.random.default_rng([13, seed])
-        cluster = np.repeat(np.arange(60.0), 20)
-        p, x = np.repeat(rng.uniform(0.2, 0.8, 60), 20), np.repeat(rng.uniform(size=60), 20)
-        y = np.repeat(rng.random(60), 20) < p
-        source = _source(
-            rng, rows=1200, probabilities=p, labels=y.astype(int),
-            covariates=np.column_stack([x, cluster]), covariate_names=["x0", "cluster"],
-        )  # fmt: skip
+        source = _clustered(seed, 200, 8)
         for clustered in rejected:
             scan = _scanned(source, seed=seed, cluster="cluster" if clustered else None)
             rejected[clustered] += scan.p_value <= 0.05
     assert rejected[True] <= binom.ppf(0.999, 40, 0.05)
     assert rejected[False] > 20
+
+
+def test_scan__of_ranges_with_few_clusters_is_none():
+    assert _scanned(_clustered(0, 60, 20), cluster="cluster").count == 0
+    assert _scanned(_clustered(0, 60, 20)).count > 60
+
+
+@pytest.mark.long
+def test_tests_of_clusters__do_not_reject_ranges_and_groups_without_rare_events():
+    """The residuals of a group without events have one sign, as if it were biased."""
+    rejected = np.zeros(2, int)
+    runs = 30
+    for seed in range(runs):
+        rng = np.random.default_rng([14, seed])
+        p, x = rng.beta(0.5, 20.0, 2000), rng.uniform(size=2000)
+        source = _source(
+            rng, rows=2000, probabilities=p, labels=(rng.random(2000) < p).astype(int),
+            covariates=np.column_stack([x, rng.integers(0, 200, 2000)]),
+            covariate_names=["x0", "cluster"],
+        )  # fmt: skip
+        with Session.open(source, scheduler="serial") as opened:
+            session = opened.by_cluster("cluster")
+            axis = Axis("x0", 0, None, tuple(np.arange(1, 40) / 40))
+            statistic = GroupSums((axis,), "positive")
+            state = session.scan([statistic], covariates=("x0",)).groups[None][statistic]
+            listed = tested_groups(session, ("x0",), statistic, 99, seed, 30, 0.95, state).listed
+        scan = _scanned(source, seed=seed, cluster="cluster")
+        rejected += [scan.p_value <= 0.05, min(group.adjusted for group in listed) <= 0.05]
+    assert (rejected <= binom.ppf(0.999, runs, 0.05)).all()
 
 
 def test_scan__does_not_depend_on_the_blocks_of_rows():
