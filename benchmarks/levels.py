@@ -45,7 +45,7 @@ METHODS = ("jackknife", "bootstrap")
 TOPICS = {
     "intervals": 1000, "maps": 300, "selection": 200, "ranking": 300, "recalibration": 600,
     "windows": 400, "floors": 2000, "forecasts": 10_000, "verdicts": 1000, "limits": 1000,
-    "default_tests": 1000,
+    "default_tests": 1000, "ranges": 1000,
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from calibscale.inference.default_tests import default_tests
 from calibscale.output.document import Section
 from calibscale.output.documents import document
 from calibscale.output.report import report
+from calibscale.output.text import print_result
 from tests.support.html_page import Page
 
 
@@ -133,3 +135,20 @@ def test_command__writes_a_page_of_a_table(tmp_path, run):
     assert "Overconfident by" in ran.out
     assert "region = south" in ran.out
     assert "Overconfident by" in Page((tmp_path / "a.html").read_text()).text
+
+
+@pytest.mark.parametrize(("shift", "direction"), [(0.3, "low"), (-0.3, "high")])
+def test_check__names_the_range_of_predictions_with_an_error(shift, direction, capsys):  # S7
+    rng = np.random.default_rng(23)
+    p = rng.uniform(0.02, 0.98, 5000)
+    truth = p + shift * ((p > 0.4) & (p < 0.5))
+    rows = cs.from_arrays(
+        probabilities=p, labels=(rng.random(5000) < truth).astype(int), binary=True
+    )
+    print_result(cs.check(rows, n_replicates=199))
+    printed = " ".join(capsys.readouterr().out.replace("\u00a0", " ").split())
+    sentence = rf"Predictions between (0\.\d+) and (0\.\d+) are \d+\.\d points too {direction} "
+    found = re.search(sentence + r"\(residual_scan, adjusted p = 0\.0\d+\)\.", printed)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(0.4, abs=0.03)
+    assert float(found[2]) == pytest.approx(0.5, abs=0.03)

@@ -12,6 +12,7 @@ import numpy as np
 
 from calibscale.auditing.group_tests import GroupSums, tested_groups
 from calibscale.auditing.local_bias import NOTIONS, local_bias, local_settings
+from calibscale.auditing.range_scan import ScanSums, scanned_ranges
 from calibscale.auditing.recalibration import part_of
 from calibscale.auditing.segment_tests import Segments, tested_segments
 from calibscale.auditing.tests_and_scores import against as compare
@@ -86,6 +87,8 @@ def audit(
     * Groups: every level of covariates with few values, quantile bins of the others, and their
       pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
       drawn labels, adjusted by Westfall–Young.
+    * Ranges: intervals of several widths of the prediction and of each covariate whose values are
+      ordered, with one p-value adjusted for all of them; the most biased ones are listed.
     * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
     * Recalibration fitted to a part of the rows, with tests before and after on the other rows; the
       null of the tests after accounts for the noise of the fit for the first three
@@ -157,13 +160,25 @@ def audit(
 
         axes = axes_of(session.profile, names, notion, local.categorical, bins)
         statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
+        scan = ScanSums.of(session, names, notion, local.categorical)
+        states = session.scan([statistic, *scan.needs], covariates=names).groups[None]
         grouped = tested_groups(
-            session, names, statistic, n_replicates, seed, min_rows, confidence_level
+            session,
+            names,
+            statistic,
+            n_replicates,
+            seed,
+            min_rows,
+            confidence_level,
+            states[statistic],
+        )
+        ranges = scanned_ranges(
+            session, names, scan, states, n_replicates, seed, min_rows, confidence_level
         )
         segments = None
         if judged := requested.estimator(local, bins, min_rows):
             segments = tested_segments(session, judged, n_replicates, seed, confidence_level)
-        notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes]
+        notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes, *ranges.notes]
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
         notes += [*missing, *unmapped]
@@ -206,6 +221,7 @@ def audit(
         notes=tuple(notes),
         clusters=tested.clusters,
         segments=segments,
+        ranges=ranges,
         **session.outcome(
             counts,
             started,
@@ -344,7 +360,7 @@ def _along(
     else:
         local = replace(local, prediction_kernel="none", covariate_bandwidth={name: bandwidth})
     at = (points if name is None else None, covariates)
-    bias_map = local_bias(session, local, at=at, min_rows=min_rows)
+    bias_map = local_bias(session, local, at=at, min_rows=min_rows, n_replicates=0)
     drawn = []
     for i, level in enumerate(levels):
         part = slice(i * len(x), (i + 1) * len(x))
@@ -363,7 +379,7 @@ def local_map(session: Session, local: SKCE, min_rows: float) -> tuple[BiasMap |
     finite_rows = np.isfinite(x).all(axis=1)
     points = sample.points[finite_rows, 0], x[finite_rows]
     try:
-        return local_bias(session, local, at=points, min_rows=min_rows), []
+        return local_bias(session, local, at=points, min_rows=min_rows, n_replicates=0), []
     except OptionError as error:
         return None, [f"no map: {error}"]
 

@@ -14,12 +14,12 @@ from scipy.special import ndtri
 
 from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints
-from calibscale.data.covariates import Axis
+from calibscale.data.covariates import PREDICTION, Axis
 from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.limits.excess import excess_limits, upper_tail
-from calibscale.results.audit_results import Group, Where
+from calibscale.results.group_results import Group, Where
 from calibscale.session import Session
 from calibscale.statistics import Replicates, Statistic, weights_of
 
@@ -52,16 +52,21 @@ class GroupSums(Statistic):
 
     Groups are numbered in this order, crossings in row-major order.  Replicates draw labels with
     probability p + ε(1 − 2p), which flips a share ε = `flips` of labels drawn with probability p.
+    Without `crossings` there are no groups of two axes.  With a `damping` c, weights are divided by
+    p(1 − p) + c.
     """
 
     axes: tuple[Axis, ...]
     notion: str
     flips: float = 0.0
+    crossings: bool = True
+    damping: float | None = None
 
     @cached_property
     def crossed(self) -> tuple[tuple[Axis, ...], ...]:
         """Axes of each table of groups: none, one, or two."""
-        return ((), *((axis,) for axis in self.axes), *combinations(self.axes, 2))
+        pairs = combinations(self.axes, 2) if self.crossings else ()
+        return ((), *((axis,) for axis in self.axes), *pairs)
 
     @property
     def _sizes(self) -> list[int]:
@@ -74,12 +79,12 @@ class GroupSums(Statistic):
 
     def accumulate(self, state: GroupState, chunk: Chunk) -> GroupState:
         p, rest, _, hit = chunk.event(self.notion)
-        w = weights_of(chunk)
+        w = self._weights(chunk, p, rest)
         a, b = w * p, w * rest
         event, high = (hit > 0.5).astype(np.int64), (p > rest).astype(np.int64)
         split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
         split.append((high, w * a * b * (rest - p)))
-        codes = self._codes(chunk)
+        codes = self._codes(chunk, p)
         first = 0
         for axes in self.crossed:
             code, size = np.zeros(len(chunk), np.int64), 1
@@ -91,20 +96,29 @@ class GroupSums(Statistic):
             first += size
         return state
 
-    def _codes(self, chunk: Chunk) -> dict[Axis, Ints]:
-        """Part of each axis that contains each row."""
-        if not self.axes:
-            return {}
-        assert chunk.covariates is not None
-        return {axis: axis.codes(chunk.covariates[:, axis.position]) for axis in self.axes}
+    def _weights(self, chunk: Chunk, p: Floats, rest: Floats) -> Floats:
+        """Weights of the rows of a chunk (c,)."""
+        w = weights_of(chunk)
+        return w if self.damping is None else w / (np.maximum(p * rest, 0.0) + self.damping)
+
+    def _codes(self, chunk: Chunk, p: Floats) -> dict[Axis, Ints]:
+        """Part of each axis that contains each row, whose prediction is p."""
+        codes = {}
+        for axis in self.axes:
+            if axis.position == PREDICTION:
+                codes[axis] = axis.codes(p)
+            else:
+                assert chunk.covariates is not None
+                codes[axis] = axis.codes(chunk.covariates[:, axis.position])
+        return codes
 
     def zero_drawn(self, classes: int, count: int) -> DrawnGroups:
         return DrawnGroups(np.zeros((count, sum(self._sizes))), np.zeros((count, 2)))
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         deltas, squares = sums
-        p, _, delta, _ = chunk.event(self.notion)
-        w = weights_of(chunk)
+        p, rest, delta, _ = chunk.event(self.notion)
+        w, codes = self._weights(chunk, p, rest), self._codes(chunk, p)
         p = p + self.flips * (1 - 2 * p)
         drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         drawn *= w
@@ -113,7 +127,6 @@ class GroupSums(Statistic):
         squares[:, 1] += np.einsum("bi,bi->b", drawn, drawn)
         starts = np.cumsum([0, *self._sizes])
         todo = dict(zip(self.crossed, starts.tolist(), strict=False))
-        codes = self._codes(chunk)
         while todo:
             axes = next(reversed(todo))  # crossings first: other tables are sums over their cells
             shape = tuple(map(len, axes))
@@ -180,57 +193,103 @@ def group_biases(
     A crossing with the same rows as one of its conditions alone is not listed.  `draw` yields
     replicates in any number of parts; those of `clustered` rows, with signs, have the variances.
     """
-    sums = _totals(state)
+    sums = totals_of(state)
     if not sums.w[0] > 0:  # weight of all rows
         return Groups(None, (), 1.0)
+    if clustered:
+        sums = with_signs(sums, draw(statistic))
     conditions = list(statistic.conditions())
-    if clustered:
-        squares, count = np.zeros(len(conditions)), 0
-        for part in draw(statistic):
-            squares, count = squares + np.sum(part.deltas**2, axis=0), count + len(part.deltas)
-        sums = sums._replace(spread=squares / count, thirds=0 * sums.thirds, clustered=True)
-    dispersion = float(_dispersion(sums, sums.d[0], sums.w2d[0], sums.w2d2[0]))
-    listed, flips = _listed(conditions, sums, min_rows), 0.0
-    all_rows, family, above = _families(sums, listed, dispersion, draw(statistic))
-    if dispersion > _MIN_DISPERSION and above <= _ALPHA * family.replicates:
-        flips = _flips(sums, dispersion)
-        flipped = draw(replace(statistic, flips=flips))
-        all_rows, family, _ = _families(sums, listed, dispersion, flipped)
-    overall = _group(conditions, sums, 0, dispersion, all_rows.alone[0])
+    listed = _listed(conditions, sums, min_rows)
+
+    def flipped(flips: float) -> Iterable[DrawnGroups]:
+        return draw(replace(statistic, flips=flips))
+
+    tested = family_of(sums, listed, flipped)
+    family = tested.family
+    overall = group_of(conditions[0], sums, 0, tested.dispersion, tested.all_rows.alone[0])
     tail = (1 - confidence_level) / (2 * max(len(listed), 1))
-    low, high = excess_limits(sums.others[:, listed], sums.events[:, listed], tail)
-    if clustered:
-        half = -ndtri(tail) * np.sqrt(sums.spread[listed])
-        low, high = -sums.d[listed] - half, -sums.d[listed] + half
+    low, high = limits_of(sums, listed, tail)
     groups = [
         replace(
-            _group(conditions, sums, i, dispersion, alone), adjusted=float(adjusted),
-            low=float(a / sums.w[i]), high=float(b / sums.w[i]),
+            group_of(conditions[i], sums, i, tested.dispersion, alone),
+            adjusted=float(adjusted), low=float(a), high=float(b),
         )
         for i, alone, adjusted, a, b in zip(
             listed, family.alone, family.adjusted, low, high, strict=True
         )
     ]  # fmt: skip
     groups.sort(key=lambda group: -abs(group.z))
-    return Groups(overall, tuple(groups), dispersion, flips)
+    return Groups(overall, tuple(groups), tested.dispersion, tested.flips)
+
+
+class GroupFamily(NamedTuple):
+    """Tests of all rows and of the listed groups; see `Groups` about dispersion and flips."""
+
+    all_rows: StepDown
+    family: StepDown
+    dispersion: float
+    flips: float
+
+
+def family_of(
+    sums: GroupTotals,
+    listed: list[int],
+    draw: Callable[[float], Iterable[DrawnGroups]],
+    shares: Any = 1.0,
+) -> GroupFamily:
+    """Test all rows, which are group 0, and the listed groups, with a share of α for each group.
+
+    `draw` yields replicates with a share of flips.
+    """
+    dispersion, flips = dispersion_of(sums), 0.0
+    all_rows, family, above = _families(sums, listed, dispersion, draw(0.0), shares)
+    if dispersion > _MIN_DISPERSION and above <= _ALPHA * family.replicates:
+        flips = _flips(sums, dispersion)
+        all_rows, family, _ = _families(sums, listed, dispersion, draw(flips), shares)
+    return GroupFamily(all_rows, family, dispersion, flips)
+
+
+def with_signs(sums: GroupTotals, drawn: Iterable[DrawnGroups]) -> GroupTotals:
+    """Sums with the variances of replicates with random signs, at least those of drawn labels.
+
+    Where events are rare, a group may have none by chance.  Its residuals then have one sign, and
+    those of replicates vary less than labels do.
+    """
+    squares, count = np.zeros(len(sums.w)), 0
+    for part in drawn:
+        squares, count = squares + np.sum(part.deltas**2, axis=0), count + len(part.deltas)
+    return sums._replace(spread=np.maximum(squares / count, sums.spread), clustered=True)
+
+
+def limits_of(sums: GroupTotals, groups: list[int], tail: float) -> tuple[Floats, Floats]:
+    """Limits of the bias of groups, each exceeded with a probability of about `tail`."""
+    low, high = excess_limits(sums.others[:, groups], sums.events[:, groups], tail)
+    if sums.clustered:
+        half = -ndtri(tail) * np.sqrt(sums.spread[groups])
+        low, high = -sums.d[groups] - half, -sums.d[groups] + half
+    return low / sums.w[groups], high / sums.w[groups]
 
 
 def _families(
-    sums: _Totals, listed: list[int], dispersion: float, drawn: Iterable[DrawnGroups]
+    sums: GroupTotals,
+    listed: list[int],
+    dispersion: float,
+    drawn: Iterable[DrawnGroups],
+    shares: Any,
 ) -> tuple[StepDown, StepDown, int]:
     """Test of all rows, tests of groups, and number of replicates with at least the dispersion."""
-    members = ([0], listed)
-    families = [StepDown(_scores(sums, i, sums.d[i], dispersion)) for i in members]
+    members: tuple[tuple[list[int], Any], ...] = (([0], 1.0), (listed, shares))
+    families = [StepDown(_scores(sums, i, sums.d[i], dispersion) / share) for i, share in members]
     above = 0
     for part in drawn:
         scale = _dispersion(sums, part.deltas[:, 0], *part.squares.T)
         above += int((scale >= dispersion * (1 - 1e-9)).sum())
-        for i, family in zip(members, families, strict=True):
-            family.add(_scores(sums, i, part.deltas[:, i], scale[:, None]))
+        for (i, share), family in zip(members, families, strict=True):
+            family.add(_scores(sums, i, part.deltas[:, i], scale[:, None]) / share)
     return families[0], families[1], above
 
 
-def _flips(sums: _Totals, dispersion: float) -> float:
+def _flips(sums: GroupTotals, dispersion: float) -> float:
     """Solution ε of Σw²(pr + e(1 − 4pr)) = dispersion·Σw²pr, e = ε(1 − ε)."""
     spread = float(sums.spread[0])
     slope = float(sums.w2[0]) - 4 * spread
@@ -238,7 +297,7 @@ def _flips(sums: _Totals, dispersion: float) -> float:
     return (1 - math.sqrt(1 - 4 * e)) / 2
 
 
-class _Totals(NamedTuple):
+class GroupTotals(NamedTuple):
     """Number of rows, Σ of w, w², wp, wy, wδ, w²δ, w²δ², w²p(1 − p) (G,), and arrays of a state."""
 
     n: Floats
@@ -255,18 +314,24 @@ class _Totals(NamedTuple):
     events: Floats
     clustered: bool = False
 
+    def take(self, groups: list[int]) -> GroupTotals:
+        """Sums of some of the groups."""
+        names = [name for name in self._fields if name != "clustered"]
+        columns: dict[str, Any] = {name: getattr(self, name)[..., groups] for name in names}
+        return self._replace(**columns)
 
-def _totals(state: GroupState) -> _Totals:
+
+def totals_of(state: GroupState) -> GroupTotals:
     n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
     others, events = state.sums[3:, 0], state.sums[3:, 1]
     w2d = others[2] + others[3] - events[3] - events[4]
-    return _Totals(
+    return GroupTotals(
         n, w, w2, p, state.sums[1, 1], others[0] - events[1], w2d, others[2] + events[4], spread,
         state.thirds, others, events,
     )  # fmt: skip
 
 
-def _listed(conditions: list[tuple[Where, ...]], sums: _Totals, min_rows: float) -> list[int]:
+def _listed(conditions: list[tuple[Where, ...]], sums: GroupTotals, min_rows: float) -> list[int]:
     """Numbers of the groups that are tested."""
     rows = dict(zip(conditions, sums.n.tolist(), strict=True))
     listed = []
@@ -277,7 +342,12 @@ def _listed(conditions: list[tuple[Where, ...]], sums: _Totals, min_rows: float)
     return listed
 
 
-def _dispersion(sums: _Totals, d: Any, w2d: Any, w2d2: Any) -> Any:
+def dispersion_of(sums: GroupTotals) -> float:
+    """Observed dispersion."""
+    return float(_dispersion(sums, sums.d[0], sums.w2d[0], sums.w2d2[0]))
+
+
+def _dispersion(sums: GroupTotals, d: Any, w2d: Any, w2d2: Any) -> Any:
     """Dispersion from Σ of wδ, w²δ and w²δ² over all rows, observed or of replicates."""
     spread = sums.spread[0]
     if not spread > 1e-300 or sums.clustered:  # every prediction is certain, or nearly certain
@@ -290,7 +360,7 @@ def _around_mean(gap: Any, w2d: Any, w2d2: Any, w2: Any) -> Any:
     return np.maximum(w2d2 - 2 * gap * w2d + gap * gap * w2, 0.0)
 
 
-def _scores(sums: _Totals, groups: list[int], d: Floats, dispersion: Any) -> Floats:
+def _scores(sums: GroupTotals, groups: list[int], d: Floats, dispersion: Any) -> Floats:
     """Approximate p-value of Σwδ (…, groups) under calibration; see `Group.p_value`."""
     spread, (rare, frequent) = sums.spread[groups], sums.thirds[:, groups]
     certain = ~(spread > 0)
@@ -302,9 +372,10 @@ def _scores(sums: _Totals, groups: list[int], d: Floats, dispersion: Any) -> Flo
     return np.where(certain, (d == 0).astype(np.float64), np.minimum(1.0, 2 * tail))
 
 
-def _group(
-    conditions: list[tuple[Where, ...]], sums: _Totals, i: int, dispersion: Any, p_value: float
+def group_of(
+    where: tuple[Where, ...], sums: GroupTotals, i: int, dispersion: Any, p_value: float
 ) -> Group:
+    """Bias of the i-th group."""
     w, w2, spread = float(sums.w[i]), float(sums.w2[i]), float(sums.spread[i])
     mean_p, f, gap = (float(column[i]) / w for column in (sums.p, sums.y, sums.d))
     # includes one row of either label, of weight Σw²/Σw, at the mean prediction
@@ -317,7 +388,7 @@ def _group(
     else:  # every prediction is certain
         z = 0.0 if gap == 0 else math.copysign(math.inf, -gap)
     return Group(
-        conditions[i], int(sums.n[i]), w * w / w2, mean_p, f, -gap, math.sqrt(squares) / w, null,
+        where, int(sums.n[i]), w * w / w2, mean_p, f, -gap, math.sqrt(squares) / w, null,
         z, float(p_value),
     )  # fmt: skip
 
@@ -333,15 +404,15 @@ def tested_groups(
     seed: int,
     min_rows: float,
     confidence_level: float,
+    state: GroupState,
 ) -> Groups:
-    """`group_biases` from passes over the rows, with a limited number of replicates per pass."""
+    """`group_biases` of a state, from passes with a limited number of replicates each."""
     clustered = session.rules.cluster is not None
     null = ClusterSigns(seed) if clustered else DrawnLabels(seed)
 
     def draw(drawn: GroupSums) -> Iterator[DrawnGroups]:
         return drawn_batches(session, drawn, null, n_replicates, names)
 
-    state = session.scan([statistic], covariates=names).groups[None][statistic]
     return group_biases(statistic, state, draw, min_rows, confidence_level, clustered)
 
 

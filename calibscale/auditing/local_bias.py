@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from calibscale.auditing.range_scan import ScanSums, scanned_ranges
 from calibscale.auditing.smoother import Direct, Measured, Points, Strengths, choose
 from calibscale.data import Floats, problems
 from calibscale.data.source import ArraySource
@@ -24,8 +25,9 @@ from calibscale.statistics import PassResult, Statistic
 
 METHODS = ("auto", "spectral", "direct")
 NOTIONS = ("positive", "top_label")
-CONFIDENCE = 0.95  # of the interval of each point
+CONFIDENCE = 0.95  # of the interval of each point, and of the scan of ranges
 
+_RANGE_ROWS = 30  # least effective rows of a range, where `min_rows` of a point are fewer
 _PRECISION = 100  # minimum ratio of Σw²κ² to its error: effective rows are exact to one percent
 _ROUNDING = 1e-9  # two equal rows count as two
 
@@ -40,6 +42,8 @@ def local_bias(
     min_rows: float = 10,
     method: str = "auto",
     series_tolerance: float = 1e-12,
+    n_replicates: int = 199,
+    seed: int = 0,
     **options: Unpack[SessionOptions],
 ) -> BiasMap:
     """Estimate the bias Σ_i w_i (y_i − f_i) κ_i / Σ_i w_i κ_i, κ_i = k(f_i, f') l(x_i, x').
@@ -69,6 +73,9 @@ def local_bias(
         where there is a series.
     series_tolerance : float
         The error of Σwκ is below series_tolerance·Σw.
+    n_replicates, seed : int
+        Number and seed of the replicates of drawn labels with which ranges of the prediction and of
+        the covariates are tested, see `RangeScan`; 0: no ranges are tested.
 
     Raises
     ------
@@ -93,6 +100,7 @@ def local_bias(
         local = local_settings(covariates, data)
         names, notion = local.covariates, str(local.notion)
         _check(notion, data.classes, method, at, points, series_tolerance, min_rows)
+        require(n_replicates >= 0, "n_replicates must be at least 0", n_replicates)
         kernel, notes = local_kernel(profile, notion, local)
         where = None
         if not isinstance(at, str):
@@ -107,6 +115,15 @@ def local_bias(
 
         direct = Direct(notion, kernel, tuple(data.covariate(name) for name in names))
         measured = (plan or direct).measure(read, where, Strengths(notion))
+        ranges = None
+        if n_replicates:
+            scan = ScanSums.of(session, names, notion, local.categorical)
+            states = read(*scan.needs).groups[None]
+            rows = max(min_rows, _RANGE_ROWS)
+            ranges = scanned_ranges(
+                session, names, scan, states, n_replicates, seed, rows, CONFIDENCE
+            )
+            notes += ranges.notes
     parameters: dict[str, Any] = {
         "covariates": list(names),
         "categorical": list(local.categorical),
@@ -119,6 +136,8 @@ def local_bias(
         "min_rows": min_rows,
         "method": "direct" if plan is None else "spectral",
     }
+    if n_replicates:
+        parameters |= {"replicates": n_replicates, "seed": seed}
     if parameters["at"] == "grid":
         parameters["points"] = points
     if plan is not None:
@@ -126,7 +145,7 @@ def local_bias(
     return BiasMap(
         covariates=names, predictions=measured.points.predictions,
         values=measured.points.covariates, index=measured.points.rows,
-        **_map_columns(measured, min_rows), notes=tuple(notes),
+        **_map_columns(measured, min_rows), notes=tuple(notes), ranges=ranges,
         **session.outcome(measured.counts, started, **parameters),
     )  # fmt: skip
 

@@ -226,6 +226,8 @@ def audit(
 @click.option(
     "--series-tolerance", type=float, default=1e-12, help="Error tolerance of the Fourier series."
 )
+@shared.replicates_option(199, "of labels, which test ranges of the covariates; 0: no test", 0)
+@shared.seed_option
 @click.option(
     "--output", "-o", metavar="MAP.csv", help="Path of the map as CSV; - for standard output."
 )
@@ -246,7 +248,8 @@ def bias(
 
     The bias near a point is the weighted mean of y - f over rows with similar predictions and
     covariates; it is positive where predictions are too low.  Points with few rows near them are
-    masked.  The table lists the points whose bias is least likely under calibration.
+    masked.  The table lists the points whose bias is least likely under calibration.  Biased ranges
+    of the prediction and of the covariates are named, with p-values adjusted for all ranges.
     """
     names = shared.columns(covariates)
     from calibscale.auditing.local_bias import local_bias
@@ -272,6 +275,7 @@ def _print(result: BiasMap, count: int) -> None:
     from rich.text import Text
 
     from calibscale.auditing.local_bias import CONFIDENCE
+    from calibscale.output.documents.bias_documents import range_sentences
     from calibscale.output.text import escape, left_out, show, terminal
 
     console = terminal()
@@ -282,6 +286,9 @@ def _print(result: BiasMap, count: int) -> None:
         console.print(line)
     for note in result.notes:
         console.print(Text(note, style="dim"))
+    scan = None if result.ranges is None else result.ranges.to_dict()
+    for sentence in range_sentences(scan, CONFIDENCE):
+        console.print(Text(sentence))
     table = Table(box=None, pad_edge=False)
     index = () if result.index is None else ("row",)
     estimates = ("bias", f"{100 * CONFIDENCE:g} % interval", "rows near", "z")

@@ -134,10 +134,10 @@ negligible_option = click.option(
 )  # fmt: skip
 
 
-def replicates_option(default: int, what: str) -> Callable:
+def replicates_option(default: int, what: str, least: int = 1) -> Callable:
     """Option --replicates, described as the number of draws; `what` says of or from what."""
     return click.option(
-        "--replicates", "-b", "n_replicates", type=click.IntRange(1), default=default,
+        "--replicates", "-b", "n_replicates", type=click.IntRange(least), default=default,
         help=f"Number of draws {what}.",
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from calibscale.data import Floats, Ints, mixed
 from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.errors import InvalidDataError, require
-from calibscale.results.audit_results import Where
+from calibscale.results.group_results import Where
 
 MAX_LEVELS = 64
 _QUIET = np.errstate(over="ignore", invalid="ignore")
@@ -199,6 +199,7 @@ def _summaries(
 
 
 MAX_GROUPED_LEVELS = 10  # a continuous covariate with at most so many values is grouped by value
+PREDICTION = -1  # position of an axis of the predicted probability, which is no covariate
 PARTS = 5  # default number of ranges of a column with more than MAX_LEVELS values
 
 
@@ -249,6 +250,37 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
     edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
     inside = sorted(edge for edge in edges if column.low <= edge < column.high)
     return Axis(column.name, column.position, None, tuple(inside))
+
+
+def cells_of(column: ColumnSummary, sample: Floats, count: int) -> Axis:
+    """Cut a covariate into an interval for each of its values if they are few, else at quantiles.
+
+    There are about `count` cells of nearly equal weight, or at most 64 cells with one value each.
+    """
+    if column.levels is not None:
+        return Axis(column.name, column.position, None, column.levels[:-1])
+    sample = sample[np.isfinite(sample)]
+    cuts = np.unique(np.quantile(sample, np.arange(1, count) / count)) if len(sample) else sample
+    # Each edge is rounded to an eighth of the larger of the two cells beside it.
+    gaps = np.diff(cuts, prepend=cuts[:1], append=cuts[-1:])
+    edges = set()
+    for cut, gap in zip(cuts.tolist(), np.maximum(gaps[1:], gaps[:-1]).tolist(), strict=True):
+        edges.add(round(cut, math.ceil(-math.log10(gap / 4))) if 0 < gap < math.inf else cut)
+    inside = sorted(edge for edge in edges if column.low <= edge < column.high)
+    return Axis(column.name, column.position, None, tuple(inside))
+
+
+def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
+    """Cells of the predicted probabilities of which there is a sample; see `cells_of`."""
+    values = np.unique(sample[np.isfinite(sample)])
+    if not len(values):
+        return Axis(name, PREDICTION)
+    few = tuple(values.tolist()) if len(values) <= MAX_LEVELS else None
+    column = ColumnSummary(
+        name, PREDICTION, float(sample.mean()), float(sample.std()), float(values[0]),
+        float(values[-1]), few,
+    )  # fmt: skip
+    return cells_of(column, sample, count)
 
 
 @dataclass(frozen=True, eq=False)

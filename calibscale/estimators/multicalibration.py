@@ -19,7 +19,7 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
 from calibscale.results import EXACT, Approximation, Estimate, Floor
-from calibscale.results.audit_results import Where, name_of
+from calibscale.results.group_results import Where, name_of
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms

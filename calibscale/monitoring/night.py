@@ -285,7 +285,8 @@ class _Run:
             return extras
         try:
             if requested.map:
-                extras["bias"] = local_bias(session, requested.map, at="grid").to_dict()
+                bias_map = local_bias(session, requested.map, at="grid", n_replicates=0)
+                extras["bias"] = bias_map.to_dict()
             if requested.risk:
                 default = "positive" if session.source.classes == 2 else "top_label"
                 scalar = requested.reliability or default

@@ -19,109 +19,18 @@ from calibscale.results import (
     Omitted,
     Outcome,
     Share,
-    Size,
     SourceRows,
     Values,
     key,
 )
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
 from calibscale.results.evaluation_results import Clusters
+from calibscale.results.group_results import Group, GroupRows, RangeScan, name_of
 from calibscale.results.inference_results import TestResult
 
 
 @dataclass(frozen=True)
-class Where(Declared):
-    """Condition on one covariate: equal to `value`, or `above` < x ≤ `up_to`."""
-
-    covariate: str
-    value: Omitted[float | None] = None
-    above: Omitted[float | None] = None
-    up_to: Omitted[float | None] = None
-
-    def __str__(self) -> str:
-        name = self.covariate
-        if self.value is not None:
-            return f"{name} = {self.value:.10g}"
-        if self.above is None:
-            return f"{name} ≤ {self.up_to:.10g}"
-        if self.up_to is None:
-            return f"{name} > {self.above:.10g}"
-        return f"{self.above:.10g} < {name} ≤ {self.up_to:.10g}"
-
-
-def name_of(where: tuple[Where, ...]) -> str:
-    """Name of the rows that meet all conditions."""
-    return " & ".join(map(str, where)) or "all rows"
-
-
-@dataclass(frozen=True)
-class _Rows(Declared):
-    """Rows that meet conditions, with their bias: the fields that groups and segments share."""
-
-    where: tuple[Where, ...]
-    n: Count
-    effective_rows: Size
-    mean_prediction: float
-    frequency: float
-    bias: float
-
-
-@dataclass(frozen=True)
-class Group(_Rows):
-    """Bias of a group of rows.
-
-    Attributes
-    ----------
-    where : tuple of Where
-        Conditions that define the group; empty: all rows.
-    n : int
-        Number of rows with a positive weight.
-    effective_rows : float
-        (Σw)²/Σw²; n without weights.
-    mean_prediction, frequency : float
-        Weighted means of p and of the event.
-    bias : float
-        frequency − mean_prediction: positive where predictions are too low.
-    standard_error : float
-        Standard error of the bias, from the spread of y − p in the group and of one added row of
-        either label, of weight Σw²/Σw, at the mean prediction: positive even if all labels agree.
-    null_error : float
-        Standard error of the bias if the group is calibrated, √(Σw²p(1 − p))/Σw.
-    z : float
-        bias in units of null_error·√dispersion, see `Groups`.
-    p_value : float
-        (1 + #{score* ≤ score})/(replicates + 1), with labels drawn from the predictions.  A score
-        approximates the two-sided p-value of z, so that groups of all sizes are comparable.  Each
-        tail is that of a Pearson III distribution, shifted by half an event towards 0, with the
-        skewness of the events that are rare on its side, because few rare events are not normal.
-    adjusted : float or None
-        Westfall–Young p-value over the listed groups, from the same scores and replicates, see
-        `StepDown`: exact if the rows of the unbiased groups are calibrated.
-    low, high : float or None
-        Limits of the bias, simultaneous over the listed groups (Bonferroni), valid for few and
-        rare events and not symmetric, see `excess_limits`.
-    """
-
-    standard_error: float
-    null_error: float
-    z: float
-    p_value: Share | None
-    adjusted: Share | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def name(self) -> Annotated[Computed[str], key("group")]:
-        return name_of(self.where)
-
-    @property
-    def direction(self) -> str:
-        """Direction of the error of the predictions: too low or too high."""
-        return "too low" if self.bias > 0 else "too high"
-
-
-@dataclass(frozen=True)
-class Segment(_Rows):
+class Segment(GroupRows):
     """Calibration errors of a segment, an intersection of values or ranges of covariates.
 
     Attributes
@@ -341,6 +250,8 @@ class Audit(Outcome, SourceRows):
         Map that contains the regions; None if too slow to compute (see `notes`).
     segments : SegmentErrors or None
         Errors of the intersections of columns, if requested by `Segments`.
+    ranges : RangeScan or None
+        Biased ranges of covariates and of the prediction; None in results of earlier versions.
 
     Examples
     --------
@@ -374,6 +285,7 @@ class Audit(Outcome, SourceRows):
     notes: tuple[str, ...] = ()
     clusters: Later[Omitted[Clusters | None]] = None
     segments: Later[Omitted[SegmentErrors | None]] = None
+    ranges: Later[Omitted[RangeScan | None]] = None
 
     @property
     def p_value(self) -> Computed[Share | None]:
@@ -392,8 +304,15 @@ class Audit(Outcome, SourceRows):
         return tuple(g for g in self.groups if g.adjusted is not None and g.adjusted <= alpha)
 
     @property
+    def biased_ranges(self) -> tuple[Group, ...]:
+        """Scanned ranges whose adjusted p-value is at most 1 − level."""
+        alpha = 1 - self.level + 1e-12
+        listed = () if self.ranges is None else self.ranges.listed
+        return tuple(g for g in listed if g.adjusted is not None and g.adjusted <= alpha)
+
+    @property
     def verdict(self) -> Computed[str]:
-        """Result of the test on all covariates, as a sentence."""
+        """Result of the test on all covariates, as a sentence, and the most biased range if any."""
         names = ", ".join(self.covariates)
         test = self.tests.joint
         if test.p_value is None:
@@ -401,7 +320,11 @@ class Audit(Outcome, SourceRows):
         p = f"p {'≤' if test.exceedances == 0 else '='} {test.p_value:.3g}"
         if self.miscalibrated:
             return f"locally miscalibrated on {names} ({p})"
-        return f"no evidence of local miscalibration on {names} ({p})"
+        text = f"no evidence of local miscalibration on {names} ({p})"
+        if self.biased_ranges:
+            first = self.biased_ranges[0]
+            text += f", but a bias where {first.name} (adjusted p = {first.adjusted:.3g})"
+        return text
 
     @property
     def map_summary(self) -> Annotated[Computed[Annotated[Json, _MAP] | None], key("map")]:

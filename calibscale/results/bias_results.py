@@ -17,11 +17,13 @@ from calibscale.results import (
     Hidden,
     Ints,
     Json,
+    Later,
     Object,
     Omitted,
     Outcome,
     SourceRows,
 )
+from calibscale.results.group_results import RangeScan
 
 _COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
 _POINTS = Object(
@@ -60,6 +62,8 @@ class BiasMap(Outcome, SourceRows):
         Whether there are fewer than `min_rows` effective rows, or the sums are too inexact.
     index : (m,) int64 or None
         Row numbers in the source, if the points are its rows.
+    ranges : RangeScan or None
+        Biased ranges of the prediction and of the covariates; None without replicates.
 
     Examples
     --------
@@ -87,6 +91,7 @@ class BiasMap(Outcome, SourceRows):
     masked: Hidden[Bools]
     index: Hidden[Ints | None]
     notes: tuple[str, ...] = ()
+    ranges: Later[Omitted[RangeScan | None]] = None
 
     @property
     def n_masked(self) -> Computed[Count]:

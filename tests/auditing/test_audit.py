@@ -20,7 +20,8 @@ from calibscale.formatting import signed
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.output.plots.pictures import plot_result, save_picture
 from calibscale.output.text import print_result
-from calibscale.results.audit_results import Audit, Where
+from calibscale.results.audit_results import Audit
+from calibscale.results.group_results import Where
 from tests.support.audited_rows import NAMES, N, audited_rows, audited_source
 from tests.support.local_settings import audit
 from tests.support.zarr_arrays import zarr_arrays

@@ -16,7 +16,7 @@ from calibscale.data.covariates import Axis, ColumnSummary, axis_of
 from calibscale.inference.multiple_testing import StepDown, holm
 from calibscale.inference.nulls import DrawnLabels, Replicates
 from calibscale.limits.excess import excess_limits, weighted_count_limits
-from calibscale.results.audit_results import Where
+from calibscale.results.group_results import Where
 from tests.support.audited_rows import NAMES, N, audited_rows, audited_source
 
 

@@ -80,12 +80,13 @@ def check(result: dict[str, Any]) -> doc.Article:
 def _further_tests(result: dict[str, Any]) -> doc.Section | None:
     """Section with the p-values of tests that are not of an estimate; None without any."""
     adjusted, alpha = result["adjusted_p_values"], _alpha(result)
+    tests = result["tests"][len(result["results"]) :]
     rows = [
         (
             formatting.label({"estimator": test["statistic"], "notion": test["notion"]}),
             estimates.p_cell(adjusted.get(test["statistic"]), alpha),
         )
-        for test in result["tests"][len(result["results"]) :]
+        for test in tests
     ]
     if not rows:
         return None
@@ -93,7 +94,22 @@ def _further_tests(result: dict[str, Any]) -> doc.Section | None:
     listed = doc.table(
         "p-values of statistics without a size", ("statistic", "p-value"), rows, note
     )
-    return doc.section("tests", "Further tests", listed)
+    ranges = [_biased_range(test, adjusted.get(test["statistic"]), alpha) for test in tests]
+    return doc.section("tests", "Further tests", listed, *ranges)
+
+
+def _biased_range(test: dict[str, Any], p: float | None, alpha: float) -> doc.Paragraph | None:
+    """Sentence about the range of predictions that a scan found; None if it is not significant."""
+    details = test["details"] or {}
+    if "low" not in details or not estimates.significant(p, alpha):
+        return None
+    bias = details["observed"] - details["predicted"]
+    of_class = f" of class {details['class']}" if "class" in details else ""
+    low, high = (formatting.number(details[end], 3) for end in ("low", "high"))
+    return doc.Paragraph(
+        f"Predictions{of_class} between {low} and {high} are {formatting.points(bias)} too "
+        f"{'low' if bias > 0 else 'high'} ({test['statistic']}, adjusted {formatting.p_is(p)})."
+    )
 
 
 def _state(result: dict[str, Any]) -> str:

@@ -24,6 +24,9 @@ _SIGN = f"bias: {formatting.SIGN}"
 _MANY = (_SIGN, "The largest of many z-scores is not a test.")
 _LISTED = 15  # points in the table of a map
 _MAX_BARS = 14  # groups in a plot
+_MAX_COLUMNS = 6  # names of scanned columns in a sentence
+_MAX_SENTENCES = 3  # about biased ranges
+_LEVEL = 0.95  # of the intervals of a map
 _INTERVAL = "95 % interval"
 
 
@@ -132,22 +135,29 @@ def region_table(
 
 
 def biased_groups(
-    groups: Sequence[dict[str, Any]], level: float, kind: str = "group"
+    groups: Sequence[dict[str, Any]], level: float, kind: str = "group", count: int | None = None
 ) -> list[doc.Block]:
-    """Plot and table of groups by |z|, or of segments, with simultaneous intervals."""
+    """Plot and table of groups by |z|, or of segments or ranges, with simultaneous intervals.
+
+    The intervals are simultaneous over a `count` of groups.
+    """
     if not groups:
         return []
     alpha = 1 - level + 1e-12
+    name = "segment" if kind == "segment" else "group"
     shown = groups[:_MAX_BARS]
     rows = tuple(
-        IntervalRow(f"{g[kind]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"],
+        IntervalRow(f"{g[name]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"],
                     estimates.significant(g["adjusted"], alpha))
         for g in shown
     )  # fmt: skip
     panel = IntervalPanel("bias y − p", rows, zero=True)
-    count = len(groups)
+    count = count or len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
-    some = some if count > len(shown) else f"All {kind}s"
+    if kind == "range":
+        some = f"The most significant of {count:,} ranges"
+    elif count == len(shown):
+        some = f"All {kind}s"
     intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
     figure = estimates.interval_figure(
         [panel], f"Bias of {kind}s: {some}",
@@ -157,7 +167,7 @@ def biased_groups(
     )  # fmt: skip
     listed = [
         (
-            g[kind], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
+            g[name], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
             formatting.number(g["frequency"]), formatting.signed(g["bias"]),
             formatting.span(g["low"], g["high"]), formatting.number(g.get("scaled")),
             estimates.p_cell(g["adjusted"], alpha),
@@ -172,6 +182,17 @@ def biased_groups(
     )  # fmt: skip
     title = f"{kind.capitalize()}s by their bias"
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
+
+
+def range_blocks(scan: dict[str, Any] | None, level: float) -> list[doc.Block]:
+    """Scan of ranges as a sentence, and its most biased ranges as a plot and a table."""
+    if scan is None or not scan["listed"]:
+        return []
+    columns = formatting.joined(list(scan["columns"]), _MAX_COLUMNS)
+    text = f"The bias of {formatting.plural(scan['count'], 'range')} of {columns} was tested, with "
+    text += "5, 10, 20 and 40 % of the rows each. The smallest p-value, adjusted for all of them, "
+    text += f"is {formatting.p_value(scan['p_value'])}."
+    return [doc.Paragraph(text), *biased_groups(scan["listed"], level, "range", scan["count"])]
 
 
 def segment_blocks(errors: dict[str, Any] | None, level: float) -> list[doc.Block]:
@@ -251,7 +272,9 @@ def bias(result: dict[str, Any]) -> doc.Article:
         f"{doc.size_of(result)}{', over ' + names if names else ''}",
         verdict,
         doc.section("map", "Map", *map_blocks(result)),
+        doc.section("ranges", "Ranges", *range_blocks(result.get("ranges"), _LEVEL)),
         *doc.closing(result, ["calibrated", "bias"], remarks=result["notes"] or ()),
+        reasons=tuple(range_sentences(result.get("ranges"), _LEVEL)),
     )  # fmt: skip
 
 
@@ -267,6 +290,8 @@ def audit(result: dict[str, Any]) -> doc.Article:
         reasons = (f"Bias over all rows: {formatting.signed(overall['bias'], 3)} "
                    f"({formatting.p_is(overall['p_value'])}).",)  # fmt: skip
     reasons += tuple(_biased(result["groups"], level))
+    scan = result.get("ranges")
+    reasons += tuple(range_sentences(scan, level))
     where = result["source"]
     regions = result["map"]["regions"] if result["map"] is not None else ()
     listed = region_table(regions, where, "Most biased regions of the map") if regions else None
@@ -277,6 +302,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
         doc.section("tests", "Tests of local calibration",
                     *comparisons.test_blocks(tests, "covariates", 1 - level + 1e-12)),
         doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
+        doc.section("ranges", "Ranges", *range_blocks(scan, level)),
         doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
         doc.section("curves", "Where predictions are biased",
                     curve_figures(result["curves"], where, result.get("histograms", {})), listed),
@@ -301,6 +327,21 @@ def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
             yield f"Predictions are too {direction} for {formatting.joined(named, 3)}."
     if groups and not biased:
         yield "No group has a significant bias."
+
+
+def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
+    """Sentences that name significantly biased ranges, with their bias and p-value."""
+    listed = () if scan is None else scan["listed"]
+    biased = [g for g in listed if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
+    for each in biased[:_MAX_SENTENCES]:
+        direction = "low" if each["bias"] > 0 else "high"
+        yield (
+            f"{each['group']}: predictions are {formatting.points(each['bias'])} too {direction} "
+            f"(adjusted {formatting.p_is(each['adjusted'])})."
+        )
+    more = len(biased) - _MAX_SENTENCES
+    if more > 0:
+        yield f"{formatting.plural(more, 'further range')} {'is' if more == 1 else 'are'} biased."
 
 
 def _held_out(scores: list[dict[str, Any]] | None) -> str:
