@@ -43,9 +43,9 @@ class PITTest(Estimator):
         assert forecast is not None
         if not len(rows):
             return replace(self, medians=(0.0,), widths=(0.0,))
-        low, high = forecast.interval(rows.parameters[:, :-1], 0.5)
+        spread = forecast.spread(rows.parameters[:, :-1], rows.parameters[:, -1])
         levels = np.linspace(0.0, 1.0, _QUANTILES)
-        medians, widths = (np.quantile(x, levels) for x in ((low + high) / 2, high - low))
+        medians, widths = (np.quantile(x, levels) for x in spread)
         return replace(self, medians=tuple(medians.tolist()), widths=tuple(widths.tolist()))
 
     @property

@@ -352,6 +352,7 @@ class MonteCarloTest:
             parameters=self.estimate.parameters,
             reason=self.estimate.reason,
             details=self.estimate.details if self.estimate.value is not None else {},
+            draws=repr(self.estimator.needs) if self.estimator.draws_cells else "",
         )
 
 

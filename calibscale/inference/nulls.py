@@ -185,9 +185,8 @@ class DrawnLabels(Null):
         self, rows: Chunk | NotionRows, forecast: Forecast, first: int, last: int
     ) -> Iterator[Floats]:
         """Outcomes drawn from predictive distributions (c,), replicate by replicate."""
-        values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
-        for u in self.uniforms(rows.units, first, last):
-            yield forecast.drawn(values, y, u)
+        outcomes = forecast.sampler(rows.parameters[:, :-1], rows.parameters[:, -1])
+        return map(outcomes, self.uniforms(rows.units, first, last))
 
     def uniforms(self, rows: Ints, first: int, last: int) -> Iterator[Floats]:
         """Uniform numbers (c,) by which outcomes are drawn, replicate by replicate."""

@@ -158,9 +158,10 @@ class Replicates(Statistic):
         """Label that a scalar notion predicts (c,)."""
         return np.ones(len(chunk), np.int64) if notion == "positive" else chunk.top
 
-    def uniforms(self, chunk: Chunk) -> Iterator[Floats]:
+    def uniforms(self, chunk: Any) -> Iterator[Floats]:
         """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate."""
-        return self.null.uniforms(chunk.units, self.first, self.last)
+        for u in self.null.uniforms(chunk.units, self.first, self.last):
+            yield chunk.forecast.drawn_pit(chunk.values, chunk.outcomes, u)
 
     def some_scalars(
         self, notion: str, rows: NotionRows, most: int

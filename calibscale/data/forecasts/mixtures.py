@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -146,15 +146,22 @@ class MixtureForecast(Forecast):
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return 0.5 * (low + high)
 
-    def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
+    def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
         weights, means, scales = self._parts(values)
-        ends = weights.cumsum(axis=1)
-        u = u * ends[:, -1]
-        k = np.minimum((ends <= u[:, None]).sum(axis=1), means.shape[1] - 1)
-        i = np.arange(len(u))
-        rest = (u - (ends[i, k] - weights[i, k])) / weights[i, k]
+        ends, i = weights.cumsum(axis=1), np.arange(len(values))
         tiny = np.finfo(float).tiny
-        return means[i, k] + scales[i, k] * ndtri(np.clip(rest, tiny, 1.0 - 1e-16))
+
+        def outcomes(u: Floats) -> Floats:
+            """Outcome of one component of each mixture."""
+            u = u * ends[:, -1]
+            k = np.minimum((ends <= u[:, None]).sum(axis=1), means.shape[1] - 1)
+            rest = (u - (ends[i, k] - weights[i, k])) / weights[i, k]
+            return means[i, k] + scales[i, k] * ndtri(np.clip(rest, tiny, 1.0 - 1e-16))
+
+        return outcomes
+
+    def drawn_pit(self, values: Floats, y: Floats, u: Floats) -> Floats:
+        return self.cdf(values, self.drawn(values, y, u))[0]
 
     def mean(self, values: Floats) -> Floats:
         weights, means, _ = self._parts(values)
@@ -281,29 +288,49 @@ class EnsembleForecast(Forecast):
             out[rows] = _rank_quantile(np.sort(members, axis=1), levels[rows])
         return out
 
-    def expected_coverage(
+    def spread(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """Middle and width of the m + 1 values, whichever of them is the outcome (c,)."""
+        out = np.full((2, len(y)), np.nan)
+        for rows, members in _complete(values):
+            pool = np.sort(np.column_stack([members, y[rows]]), axis=1)
+            levels = np.ones(len(pool))
+            low, high = (_rank_quantile(pool, level * levels) for level in (0.25, 0.75))
+            out[:, rows] = (low + high) / 2, high - low
+        return out[0], out[1]
+
+    def covered_part(
         self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
-    ) -> Floats:
-        """Share of the m + 1 values that lie in the interval of the m others (c,).
+    ) -> tuple[Floats, Floats]:
+        """PIT value and share of those m + 1 values that lie in the interval of the m others (c,).
 
         Each of them could be the outcome.  Hence m members cover (m − 1)/(m + 1) with their
         extremes.
         """
-        out = np.full(len(y), np.nan)
+        starts, shares = np.full((2, len(y)), np.nan)
         for rows, members in _complete(values):
             pool = np.sort(np.column_stack([members, y[rows]]), axis=1)
             low, high = (_quantile_of_others(pool, 0.5 + half * level) for half in (-0.5, 0.5))
-            out[rows] = ((low <= pool) & (pool <= high)).mean(axis=1)
-        return out
+            covered = (low <= pool) & (pool <= high)  # of consecutive ranks
+            starts[rows] = covered.argmax(axis=1) / pool.shape[1]
+            shares[rows] = covered.mean(axis=1)
+        return starts, shares
 
-    def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
-        out = np.empty(len(y))
-        for rows, members in _complete(values):
-            m = members.shape[1]
-            k = np.minimum((u[rows] * (m + 1)).astype(np.int64), m)
-            member = members[np.arange(len(members)), np.minimum(k, m - 1)]
-            out[rows] = np.where(k == m, y[rows], member)
-        return out
+    def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
+        pools = [
+            (rows, np.sort(np.column_stack([members, y[rows]]), axis=1))
+            for rows, members in _complete(values)
+        ]
+
+        def outcomes(u: Floats) -> Floats:
+            """One of the members and the outcome, by its rank."""
+            out = np.empty(len(u))
+            for rows, pool in pools:
+                size = pool.shape[1]
+                k = np.minimum((u[rows] * size).astype(np.int64), size - 1)
+                out[rows] = pool[np.arange(len(pool)), k]
+            return out
+
+        return outcomes
 
     def mean(self, values: Floats) -> Floats:
         out = np.full(len(values), np.nan)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.data.forecasts import CROSSING, Forecast
-from calibscale.errors import OptionError, require
+from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import row_sums, waves
 from calibscale.results import Bools, Floats, Ints
 
@@ -247,6 +247,17 @@ class OrdinalForecast(Forecast):
     @property
     def columns(self) -> int | None:  # type: ignore[override]
         return self.classes
+
+    def check_columns(self, count: int, name: str) -> None:
+        if count == self.classes:
+            return
+        hint = f"say how many classes there are, forecast='ordinal(classes={count})'"
+        if count < 3:
+            hint = "two classes are given as probabilities=, without forecast="
+        raise InvalidDataError(
+            f"{name}: predictions of kind ordinal have {self.classes} columns, not {count}, one "
+            f"for each class; {hint}"
+        )
 
     @property
     def width(self) -> int:
