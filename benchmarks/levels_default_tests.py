@@ -99,6 +99,31 @@ def _quantiles(rng: np.random.Generator) -> cs.ArraySource:
     return _drawn_forecasts(f"quantiles(levels={levels.tolist()})", values, rng)
 
 
+def _ordinal(rng: np.random.Generator) -> cs.ArraySource:
+    values = softmax(1.5 * rng.normal(size=(300, 5)), axis=1)
+    return _drawn_forecasts("ordinal(classes=5)", values, rng)
+
+
+def _few_members(rng: np.random.Generator) -> cs.ArraySource:
+    values = rng.normal(size=(1000, 1)) + rng.normal(size=(1000, 4))
+    return cs.from_arrays(predictions=values[:, 1:], forecast="ensemble", labels=values[:, 0])
+
+
+def _clusters(rng: np.random.Generator) -> cs.ArraySource:
+    """Events of 150 clusters of 1 to 9 rows, all of which agree given their predictions."""
+    sizes = rng.integers(1, 10, 150)
+    unit = np.repeat(np.arange(150), sizes)
+    p = rng.beta(2.0, 2.0, len(unit))
+    labels = (rng.random(150)[unit] < p).astype(int)
+    return cs.from_arrays(
+        probabilities=p,
+        labels=labels,
+        binary=True,
+        covariates=unit[:, None],
+        covariate_names=["unit"],
+    )
+
+
 CALIBRATED: dict[str, Draw] = {
     "binary, 50": _calibrated_binary(50, lambda rng, n: rng.beta(2.0, 2.0, n)),
     "binary, 500": _calibrated_binary(500, lambda rng, n: rng.beta(2.0, 2.0, n)),
@@ -113,7 +138,11 @@ CALIBRATED: dict[str, Draw] = {
     "normal, 500": _normal_law,
     "ensemble of 20, 300": _ensemble,
     "quantiles, 300": _quantiles,
+    "ordinal, 300": _ordinal,
+    "ensemble of 3, 1,000": _few_members,
+    "clusters of 1 to 9, 750": _clusters,
 }
+CLUSTERS = {"clusters of 1 to 9, 750": "unit"}  # column of the clusters of a law
 
 
 # ---------------------------------------------------------------- alternatives
@@ -261,7 +290,11 @@ def _rejections(part: str, law: str, first: int, last: int) -> Counter[str]:
         rng = np.random.default_rng([SEED, number, *map(ord, law)])
         source = PARTS[part][law](rng)
         result = cs.calibration_test(
-            source, n_replicates=REPLICATES, seed=number, scheduler="serial"
+            source,
+            n_replicates=REPLICATES,
+            seed=number,
+            cluster=CLUSTERS.get(law),
+            scheduler="serial",
         )
         assert result.judgement is not None
         rejected["joint"] += result.judgement.p_value <= ALPHA

@@ -31,8 +31,8 @@ class _NullChoice(click.Choice):
 @click.option(
     "--statistic", "-s", "names", multiple=True, callback=shared.listed_names, **ESTIMATOR,
     help="Estimators to test (comma-separated or repeated), such as ece; see `calibscale "
-    "estimators`.  [default: klce with --covariates, else several that together see errors of "
-    "any kind]",
+    "estimators`.  [default: several that together see errors of any kind, with --covariates "
+    "local ones too]",
 )  # fmt: skip
 @click.option(
     "--null", type=_NullChoice(),
@@ -74,8 +74,8 @@ def test(
     """Test whether the calibration error of STORE could be chance.
 
     The p-value is the probability of a value at least as large if every label is drawn from its
-    prediction.  With --covariates the test is of local calibration: calibration for every value of
-    the covariates and the prediction.
+    prediction.  With --covariates the test is also of local calibration: calibration for every
+    value of the covariates and the prediction.
 
     \b
     Examples:
@@ -96,7 +96,9 @@ def test(
     with open_session(store, options, "testing") as session:
         kernel = "jkce" if session.source.forecast is None else "kce"
         default = "klce" if options["covariates"] else kernel
-        several = not names and not any(map(shared.was_passed, SETTINGS))
+        local = bool(options["covariates"])
+        settings = set(SETTINGS) - {"covariates", "categorical"}
+        several = not names and not any(map(shared.was_passed, settings))
         tested = estimators(names or (default,), options)
         if drawn_from.draws:
             centred = drawn_from.centred and any(each.centred_null for each in tested)
@@ -108,6 +110,7 @@ def test(
             n_replicates=n_replicates,
             stop_after=stop_after,
             bandwidths=bandwidths,
+            covariates=tested[0] if several and local else (),
             **options,
         )
     if alpha is not None:

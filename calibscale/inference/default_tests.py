@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.pit_tests import NormalScores, PITByForecast, PITSmooth
 from calibscale.estimators.residual_tests import (
@@ -12,13 +15,16 @@ from calibscale.estimators.residual_tests import (
     SpreadScore,
     TemperatureScore,
 )
-from calibscale.estimators.skce import JKCE, KCE
+from calibscale.estimators.skce import JKCE, KCE, SKCE
 from calibscale.kernel_sums import RandomFourier
 from calibscale.session import Session
 
 _MAX_CLASSES = 100  # of class-wise cells, whose replicates take memory with the number of classes
 _MANY_NUMBERS = 10**6  # probabilities above which the kernel error has fewer features
 _FEW_FEATURES = 16  # replicates take time in proportion
+# Bandwidths of covariates, in units of the default.  Narrow ones see an error in a part of a
+# covariate, whatever the prediction; the default one sees errors that depend on both.
+LOCAL_SCALES = (0.1, 0.25, 1.0)
 
 
 def default_tests(session: Session) -> list[Estimator]:
@@ -57,3 +63,24 @@ def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
     if session.source.rows * session.source.classes > _MANY_NUMBERS:
         return JKCE(RandomFourier(_FEW_FEATURES), seed=seed)
     return JKCE(seed=seed)
+
+
+def local_errors(session: Session, local: SKCE) -> list[SKCE]:
+    """Local errors over the bandwidths of covariates `LOCAL_SCALES`, from narrow to wide.
+
+    The error alone if covariates have no bandwidth, or rows are held out to choose it.
+    """
+    settled = local.settled(local.bind(session.profile))
+    assert isinstance(settled, SKCE)
+    widths = settled.covariate_bandwidth
+    if not isinstance(widths, Mapping) or local.bandwidth_share is not None:
+        return [local]
+    narrow = [
+        replace(
+            settled,
+            prediction_kernel="none",
+            covariate_bandwidth={name: scale * width for name, width in widths.items()},
+        )
+        for scale in LOCAL_SCALES[:-1]
+    ]
+    return [*narrow, settled]

@@ -160,8 +160,8 @@ class Replicates(Statistic):
 
     def uniforms(self, chunk: Any) -> Iterator[Floats]:
         """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate."""
-        for u in self.null.uniforms(chunk.units, self.first, self.last):
-            yield chunk.forecast.drawn_pit(chunk.values, chunk.outcomes, u)
+        pit = chunk.forecast.pit_sampler(chunk.values, chunk.outcomes, chunk.rows)
+        return map(pit, self.null.uniforms(chunk.units, self.first, self.last))
 
     def some_scalars(
         self, notion: str, rows: NotionRows, most: int

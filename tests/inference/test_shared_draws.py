@@ -20,7 +20,7 @@ def _outcomes(forecast, predictions, y):
         yield u, forecast.drawn(predictions, y, u)
 
 
-@pytest.mark.parametrize("kind", ["normal", "mixture", "quantiles", "histogram"])
+@pytest.mark.parametrize("kind", ["normal", "mixture", "quantiles", "histogram", "ordinal"])
 def test_replicates__are_values_of_the_drawn_outcomes(kind):
     predictions, y = rows(kind, N)
     forecast = FORECASTS[kind].with_target(y)
@@ -39,10 +39,12 @@ def test_replicates__are_values_of_the_drawn_outcomes(kind):
 
 def test_replicates__of_an_ensemble_exchange_the_outcome_with_a_member():
     rng = np.random.default_rng(0)
-    members, y = rng.normal(size=(N, 6)), rng.normal(size=N)
+    members, y = rng.normal(size=(N, 6)).round(1), rng.normal(size=N).round(1)  # with ties
     kind = cs.EnsembleForecast(bandwidth=1.0, centre=0.0)
     source = cs.from_arrays(predictions=members, forecast=kind, labels=y)
-    tests = cs.calibration_test(source, ("coverage", "kce"), n_replicates=B, seed=SEED)
+    tests = cs.calibration_test(
+        source, ("coverage", "kce", "pit_smooth"), n_replicates=B, seed=SEED
+    )
     pools = np.sort(np.column_stack([members, y]), axis=1)
     for b, u in enumerate(DrawnLabels(SEED).uniforms(np.arange(N), 0, B)):
         k = (u * 7).astype(int)
@@ -52,6 +54,8 @@ def test_replicates__of_an_ensemble_exchange_the_outcome_with_a_member():
         coverage = cs.evaluate(again, "coverage")["coverage"]
         distance = abs(coverage.value - coverage.details["expected"])
         assert tests["coverage"].null_values[b] == pytest.approx(distance, abs=1e-12)
+        pit = cs.evaluate(again, "pit_smooth")["pit_smooth"].value
+        assert tests["pit_smooth"].null_values[b] == pytest.approx(pit, rel=1e-9)
         own = tests["kce"].parameters
         kernel = cs.KCE(
             prediction_bandwidth=own["prediction_bandwidth"],

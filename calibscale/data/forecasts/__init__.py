@@ -324,12 +324,12 @@ class Forecast(ABC):
         """Outcomes drawn from the predictions, by uniform numbers (c,)."""
         return self.sampler(values, y)(u)
 
-    def drawn_pit(self, values: Floats, y: Floats, u: Floats) -> Floats:
-        """PIT values of the outcomes that `drawn` returns for uniform numbers (c,).
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        """Function from uniform numbers (c,) to the PIT values of the outcomes of `sampler` (c,).
 
-        They are these numbers where outcomes increase with them.
+        They are these numbers themselves where outcomes are continuous and increase with them.
         """
-        return u
+        return lambda u: u
 
     @abstractmethod
     def mean(self, values: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 from calibscale.data.forecasts import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
-from calibscale.kernels import row_sums
+from calibscale.kernels import random_draws, row_sums
 from calibscale.results import Floats, Ints
 
 _STEPS = 60  # of the bisection for quantiles of mixtures: their rounding
@@ -160,8 +160,9 @@ class MixtureForecast(Forecast):
 
         return outcomes
 
-    def drawn_pit(self, values: Floats, y: Floats, u: Floats) -> Floats:
-        return self.cdf(values, self.drawn(values, y, u))[0]
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        outcomes = self.sampler(values, y)
+        return lambda u: self.pit(values, outcomes(u), rows)
 
     def mean(self, values: Floats) -> Floats:
         weights, means, _ = self._parts(values)
@@ -291,8 +292,7 @@ class EnsembleForecast(Forecast):
     def spread(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         """Middle and width of the m + 1 values, whichever of them is the outcome (c,)."""
         out = np.full((2, len(y)), np.nan)
-        for rows, members in _complete(values):
-            pool = np.sort(np.column_stack([members, y[rows]]), axis=1)
+        for rows, pool in _sorted_pools(values, y):
             levels = np.ones(len(pool))
             low, high = (_rank_quantile(pool, level * levels) for level in (0.25, 0.75))
             out[:, rows] = (low + high) / 2, high - low
@@ -307,8 +307,7 @@ class EnsembleForecast(Forecast):
         extremes.
         """
         starts, shares = np.full((2, len(y)), np.nan)
-        for rows, members in _complete(values):
-            pool = np.sort(np.column_stack([members, y[rows]]), axis=1)
+        for rows, pool in _sorted_pools(values, y):
             low, high = (_quantile_of_others(pool, 0.5 + half * level) for half in (-0.5, 0.5))
             covered = (low <= pool) & (pool <= high)  # of consecutive ranks
             starts[rows] = covered.argmax(axis=1) / pool.shape[1]
@@ -316,21 +315,15 @@ class EnsembleForecast(Forecast):
         return starts, shares
 
     def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
-        pools = [
-            (rows, np.sort(np.column_stack([members, y[rows]]), axis=1))
-            for rows, members in _complete(values)
-        ]
+        return _one_of([*_sorted_pools(values, y)])
 
-        def outcomes(u: Floats) -> Floats:
-            """One of the members and the outcome, by its rank."""
-            out = np.empty(len(u))
-            for rows, pool in pools:
-                size = pool.shape[1]
-                k = np.minimum((u[rows] * size).astype(np.int64), size - 1)
-                out[rows] = pool[np.arange(len(pool)), k]
-            return out
-
-        return outcomes
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        share = random_draws.of_rows(rows, 0, random_draws.PIT)  # of the way, as in `pit`
+        pits = []
+        for at, pool in _sorted_pools(values, y):
+            below, at_most = _ranks(pool)
+            pits.append((at, below + share[at, None] * (at_most - below)))
+        return _one_of(pits)
 
     def mean(self, values: Floats) -> Floats:
         out = np.full(len(values), np.nan)
@@ -347,6 +340,38 @@ class EnsembleForecast(Forecast):
             distance = np.abs(members - y[rows, None]).mean(axis=1)
             out[rows] = distance - pairs / (m * (m - 1))
         return out
+
+
+def _sorted_pools(values: Floats, y: Floats) -> Iterator[tuple[Any, Floats]]:
+    """Rows of each number of members, and the sorted members and outcome of each (r, k + 1)."""
+    for rows, members in _complete(values):
+        yield rows, np.sort(np.column_stack([members, y[rows]]), axis=1)
+
+
+def _ranks(pool: Floats) -> tuple[Floats, Floats]:
+    """Shares of the sorted values of a row that are below each of them, and up to it (r, s)."""
+    size = pool.shape[1]
+    position, certain = np.arange(size), np.ones((len(pool), 1), np.bool_)
+    larger = pool[:, 1:] > pool[:, :-1]
+    first = np.where(np.hstack([certain, larger]), position, 0)
+    last = np.where(np.hstack([larger, certain]), position + 1, size)
+    below = np.maximum.accumulate(first, axis=1)
+    at_most = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
+    return below / size, at_most / size
+
+
+def _one_of(values: Sequence[tuple[Any, Floats]]) -> Callable[[Floats], Floats]:
+    """Function from uniform numbers (c,) to one of the values of each row, by its position."""
+
+    def chosen(u: Floats) -> Floats:
+        out = np.empty(len(u))
+        for rows, each in values:
+            size = each.shape[1]
+            k = np.minimum((u[rows] * size).astype(np.int64), size - 1)
+            out[rows] = each[np.arange(len(each)), k]
+        return out
+
+    return chosen
 
 
 def _rank_quantile(ordered: Floats, levels: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any, ClassVar
@@ -306,6 +306,10 @@ class OrdinalForecast(Forecast):
     def quantile(self, values: Floats, level: Any) -> Floats:
         u = np.broadcast_to(level, len(values))
         return (self.embedded(values, u)[:, :-1] < u[:, None]).sum(axis=1).astype(np.float64)
+
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        outcomes = self.sampler(values, y)
+        return lambda u: self.pit(values, outcomes(u), rows)
 
     def mean(self, values: Floats) -> Floats:
         return values @ np.arange(self.classes) / values.sum(axis=1)
