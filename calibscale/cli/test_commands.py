@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -11,6 +11,9 @@ from calibscale.cli import options as shared
 from calibscale.cli.evaluate_commands import ESTIMATOR, SETTINGS, estimator_options, estimators
 from calibscale.cli.sources import open_session, source_options, store_argument
 from calibscale.errors import InvalidDataError
+
+if TYPE_CHECKING:
+    from calibscale.estimators.skce import KLCE
 
 
 class _NullChoice(click.Choice):
@@ -110,7 +113,7 @@ def test(
             n_replicates=n_replicates,
             stop_after=stop_after,
             bandwidths=bandwidths,
-            covariates=tested[0] if several and local else (),
+            covariates=cast("KLCE", tested[0]) if several and local else (),
             **options,
         )
     if alpha is not None:

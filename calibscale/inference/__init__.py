@@ -427,11 +427,15 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
         return first
     values = np.array([[trial.value, *trial.values] for trial in trials])
     scores, which = combined(values)
-    own = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
+    found = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
+    estimate, covariates = trials[which].estimate, trials[which].estimator.covariates
     estimate = replace(
-        trials[which].estimate, value=float(scores[0]), squared=False,
-        parameters={**trials[which].estimate.parameters, **own},
-    )  # fmt: skip
+        estimate,
+        value=float(scores[0]),
+        squared=False,
+        parameters={**estimate.parameters, **found},
+        details={**estimate.details, "covariates": list(covariates)},
+    )
     out = MonteCarloTest(trials[which].estimator, estimate)
     out.add(scores[1:].tolist(), None)
     return out
@@ -444,9 +448,10 @@ def result_of(
     null: Null,
     count: int,
     certain: int = 0,
+    clusters: Clusters | None = None,
 ) -> TestResult:
     """Result of the test of an estimator from its states and those of all replicates."""
-    trial = trial_of(estimator, None, states)
+    trial = refused(trial_of(estimator, None, states), clusters)
     if not trial.done:
         trial.add(_values(trial, states, drawn, null, range(count)), None)
     return trial.result(null.name, null.seed, certain)

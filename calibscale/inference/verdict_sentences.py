@@ -160,6 +160,11 @@ def _of_ranks(details: Mapping[str, Any]) -> str:
     return "the errors depend on the median or the width of the forecast"
 
 
+def _of_local(details: Mapping[str, Any]) -> str:
+    names = details.get("covariates")
+    return f"predictions are wrong at some values of {joined(names, 3)}" if names else ""
+
+
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "mean_score": _of_mean,
     "cox_score": _of_slope,
@@ -170,6 +175,7 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "normal_scores": _of_normal_scores,
     "pit_smooth": _of_pit,
     "pit_by_forecast": _of_ranks,
+    "klce": _of_local,
 }
 
 

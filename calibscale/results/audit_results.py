@@ -210,6 +210,14 @@ class CovariateTest(Declared):
 
 
 @dataclass(frozen=True)
+class WholeTest(Declared):
+    """Test of calibration without covariates; `adjusted` is for all of these tests together."""
+
+    test: Inline[TestResult]
+    adjusted: Share | None
+
+
+@dataclass(frozen=True)
 class LocalTests(Declared):
     """Tests of KLCE on all covariates, of KCE, and of KLCE on each covariate.
 
@@ -221,11 +229,24 @@ class LocalTests(Declared):
         Test of calibration without covariates.
     each : tuple of CovariateTest
         Tests of local calibration on one covariate.
+    whole : tuple of WholeTest
+        Default statistics of `calibration_test` without covariates, each strong against one kind
+        of error.
+    plain_adjusted : float or None
+        p-value of `plain`, adjusted for these tests (Westfall and Young).
     """
 
     joint: TestResult
     plain: Annotated[TestResult, key("calibration")]
     each: tuple[CovariateTest, ...]
+    whole: Later[Omitted[tuple[WholeTest, ...]]] = ()
+    plain_adjusted: Later[Omitted[Share | None]] = None
+
+    @property
+    def p_value(self) -> float | None:
+        """p-value of calibration without covariates, of all tests together."""
+        known = (self.plain_adjusted, *(one.adjusted for one in self.whole))
+        return min((p for p in known if p is not None), default=None)
 
 
 @dataclass(frozen=True)
