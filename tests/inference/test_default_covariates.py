@@ -123,3 +123,21 @@ def test_other_tests__are_of_klce_alone_or_refused():
         cs.calibration_test(source, "ece", covariates="x")
     with pytest.raises(cs.OptionError, match="height"):
         cs.calibration_test(source, covariates="height")
+
+
+@pytest.mark.parametrize(
+    ("error", "found"), [(0.0, False), (0.9, True)], ids=["calibrated", "wrong"]
+)
+def test_several_covariates__have_features_at_narrow_bandwidths(error, found):
+    rng = np.random.default_rng(6)
+    q, x = rng.dirichlet(np.ones(3), 1500), rng.random((1500, 2))
+    truth = q.copy()
+    truth[:, 0] = np.where(x[:, 1] > 0.9, q[:, 0] * (1.0 - error), q[:, 0])
+    truth[:, 1] += q[:, 0] - truth[:, 0]
+    labels = (truth.cumsum(axis=1) < rng.random((1500, 1))).sum(axis=1)
+    source = cs.from_arrays(
+        probabilities=q, labels=labels, covariates=x, covariate_names=["a", "b"]
+    )
+    result = cs.calibration_test(source, covariates=["a", "b"], n_replicates=39)
+    assert (result["klce"].p_value <= 0.05) == found
+    assert result["klce"].parameters["bandwidth_factors"] == [0.1, 0.25, 1.0]
