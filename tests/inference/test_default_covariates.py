@@ -121,6 +121,8 @@ def test_other_tests__are_of_klce_alone_or_refused():
     assert "bandwidth_factors" not in stopped["klce"].parameters
     with pytest.raises(cs.OptionError, match="covariates= is for the default statistics"):
         cs.calibration_test(source, "ece", covariates="x")
+    with pytest.raises(cs.OptionError, match="covariates must be a name or several, not 3"):
+        cs.calibration_test(source, covariates=3)
     with pytest.raises(cs.OptionError, match="height"):
         cs.calibration_test(source, covariates="height")
 

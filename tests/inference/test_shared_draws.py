@@ -37,6 +37,20 @@ def test_replicates__are_values_of_the_drawn_outcomes(kind):
             assert tests[name].null_values[b] == pytest.approx(values[name].value, rel=1e-6)
 
 
+def test_replicates__of_quantiles_with_atoms_are_values_of_the_drawn_outcomes():
+    rng = np.random.default_rng(2)
+    levels = (0.2, 0.4, 0.6, 0.8)
+    predictions = np.maximum(np.sort(rng.normal(size=(N, 4)), axis=1), 0.0)  # such as rain
+    kind = cs.QuantileForecast(levels, bandwidth=1.0, centre=0.0)
+    y = kind.drawn(predictions, np.zeros(N), rng.random(N))
+    source = cs.from_arrays(predictions=predictions, forecast=kind, labels=y)
+    test = cs.calibration_test(source, "pit_smooth", n_replicates=B, seed=SEED).results[0]
+    for b, (_, drawn) in enumerate(_outcomes(kind, predictions, y)):
+        again = cs.from_arrays(predictions=predictions, forecast=kind, labels=drawn)
+        value = cs.evaluate(again, "pit_smooth")["pit_smooth"].value
+        assert test.null_values[b] == pytest.approx(value, rel=1e-6)
+
+
 def test_replicates__of_an_ensemble_exchange_the_outcome_with_a_member():
     rng = np.random.default_rng(0)
     members, y = rng.normal(size=(N, 6)).round(1), rng.normal(size=N).round(1)  # with ties

@@ -327,9 +327,11 @@ class Forecast(ABC):
     def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
         """Function from uniform numbers (c,) to the PIT values of the outcomes of `sampler` (c,).
 
-        They are these numbers themselves where outcomes are continuous and increase with them.
+        The position of an outcome within its probability is that of the row, as in `pit`.  Kinds
+        whose outcomes are continuous and increase with the numbers return these themselves.
         """
-        return lambda u: u
+        outcomes = self.sampler(values, y)
+        return lambda u: self.pit(values, outcomes(u), rows)
 
     @abstractmethod
     def mean(self, values: Floats) -> Floats:

@@ -68,6 +68,9 @@ class NormalForecast(Forecast):
     def quantile(self, values: Floats, level: Any) -> Floats:
         return values[:, 0] + values[:, 1] * ndtri(level)
 
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        return lambda u: u
+
     def mean(self, values: Floats) -> Floats:
         return values[:, 0]
 
@@ -159,10 +162,6 @@ class MixtureForecast(Forecast):
             return means[i, k] + scales[i, k] * ndtri(np.clip(rest, tiny, 1.0 - 1e-16))
 
         return outcomes
-
-    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
-        outcomes = self.sampler(values, y)
-        return lambda u: self.pit(values, outcomes(u), rows)
 
     def mean(self, values: Floats) -> Floats:
         weights, means, _ = self._parts(values)

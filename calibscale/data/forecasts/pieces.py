@@ -60,6 +60,12 @@ class _PiecewiseUniform(Forecast):
         share = np.divide(u - F[i, k - 1], mass, out=np.zeros(len(u)), where=mass > 0)
         return edges[i, k - 1] + np.clip(share, 0.0, 1.0) * (edges[i, k] - edges[i, k - 1])
 
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        _, edges = self.pieces(values)
+        if np.all(edges[:, 1:] > edges[:, :-1]):  # no atoms
+            return lambda u: u
+        return super().pit_sampler(values, y, rows)
+
     def mean(self, values: Floats) -> Floats:
         shares, edges = self.pieces(values)
         return (shares * 0.5 * (edges[:, 1:] + edges[:, :-1])).sum(axis=1) / shares.sum(axis=1)
@@ -306,10 +312,6 @@ class OrdinalForecast(Forecast):
     def quantile(self, values: Floats, level: Any) -> Floats:
         u = np.broadcast_to(level, len(values))
         return (self.embedded(values, u)[:, :-1] < u[:, None]).sum(axis=1).astype(np.float64)
-
-    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
-        outcomes = self.sampler(values, y)
-        return lambda u: self.pit(values, outcomes(u), rows)
 
     def mean(self, values: Floats) -> Floats:
         return values @ np.arange(self.classes) / values.sum(axis=1)
