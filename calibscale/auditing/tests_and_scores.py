@@ -41,9 +41,8 @@ from calibscale.results.audit_results import (
     LocalTests,
     PairedDifference,
     Scores,
-    WholeTest,
 )
-from calibscale.results.inference_results import CalibrationTests, TestResult
+from calibscale.results.inference_results import AdjustedTest, CalibrationTests, TestResult
 from calibscale.session import Run, Session
 
 
@@ -99,7 +98,7 @@ def local_tests(
         joint,
         plain,
         tuple(map(CovariateTest, names, each, adjusted)),
-        tuple(map(WholeTest, of_all_rows[1:], jointly[1:])),
+        tuple(map(AdjustedTest, of_all_rows[1:], jointly[1:])),
         jointly[0],
     ), tests
 

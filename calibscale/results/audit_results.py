@@ -26,7 +26,7 @@ from calibscale.results import (
 )
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
 from calibscale.results.evaluation_results import Clusters
-from calibscale.results.inference_results import TestResult
+from calibscale.results.inference_results import AdjustedTest, TestResult
 
 
 @dataclass(frozen=True)
@@ -210,14 +210,6 @@ class CovariateTest(Declared):
 
 
 @dataclass(frozen=True)
-class WholeTest(Declared):
-    """Test of calibration without covariates; `adjusted` is for all of these tests together."""
-
-    test: Inline[TestResult]
-    adjusted: Share | None
-
-
-@dataclass(frozen=True)
 class LocalTests(Declared):
     """Tests of KLCE on all covariates, of KCE, and of KLCE on each covariate.
 
@@ -229,7 +221,7 @@ class LocalTests(Declared):
         Test of calibration without covariates.
     each : tuple of CovariateTest
         Tests of local calibration on one covariate.
-    whole : tuple of WholeTest
+    whole : tuple of AdjustedTest
         Default statistics of `calibration_test` without covariates, each strong against one kind
         of error.
     plain_adjusted : float or None
@@ -239,7 +231,7 @@ class LocalTests(Declared):
     joint: TestResult
     plain: Annotated[TestResult, key("calibration")]
     each: tuple[CovariateTest, ...]
-    whole: Later[Omitted[tuple[WholeTest, ...]]] = ()
+    whole: Later[Omitted[tuple[AdjustedTest, ...]]] = ()
     plain_adjusted: Later[Omitted[Share | None]] = None
 
     @property

@@ -107,6 +107,14 @@ class TestResult(Declared):
         return {"mean": values.mean(), "deviation": values.std(), "quantiles": quantiles}
 
 
+@dataclass(frozen=True)
+class AdjustedTest(Declared):
+    """Test of calibration, with the p-value `adjusted` for those that it is computed with."""
+
+    test: Inline[TestResult]
+    adjusted: Share | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SingleTest(Outcome, SourceRows):
     """Calibration test of one statistic, with the parameters of the run as `run`."""
