@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 from laws import Law
@@ -99,6 +100,59 @@ def _quantiles(rng: np.random.Generator) -> cs.ArraySource:
     return _drawn_forecasts(f"quantiles(levels={levels.tolist()})", values, rng)
 
 
+def _ordinal(rng: np.random.Generator) -> cs.ArraySource:
+    values = softmax(1.5 * rng.normal(size=(300, 5)), axis=1)
+    return _drawn_forecasts("ordinal(classes=5)", values, rng)
+
+
+def _few_members(rng: np.random.Generator) -> cs.ArraySource:
+    values = rng.normal(size=(1000, 1)) + rng.normal(size=(1000, 4))
+    return cs.from_arrays(predictions=values[:, 1:], forecast="ensemble", labels=values[:, 0])
+
+
+def _clusters(rng: np.random.Generator) -> cs.ArraySource:
+    """Events of 150 clusters of 1 to 9 rows, all of which agree given their predictions."""
+    sizes = rng.integers(1, 10, 150)
+    unit = np.repeat(np.arange(150), sizes)
+    p = rng.beta(2.0, 2.0, len(unit))
+    labels = (rng.random(150)[unit] < p).astype(int)
+    return cs.from_arrays(
+        probabilities=p,
+        labels=labels,
+        binary=True,
+        covariates=unit[:, None],
+        covariate_names=["unit"],
+    )
+
+
+def _covariate(rows: int, error: float = 0.0) -> Draw:
+    """Events with a covariate, in whose upper tenth predictions are too low by `error`."""
+
+    def draw(rng: np.random.Generator) -> cs.ArraySource:
+        p, x = rng.beta(2.0, 2.0, rows), rng.random(rows)
+        truth = np.clip(p + error * (x > 0.9), 0.0, 1.0)
+        labels = (rng.random(rows) < truth).astype(int)
+        return cs.from_arrays(
+            probabilities=p,
+            labels=labels,
+            binary=True,
+            covariates=x[:, None],
+            covariate_names=["x"],
+        )
+
+    return draw
+
+
+def _two_covariates(rng: np.random.Generator) -> cs.ArraySource:
+    """Three classes, with a covariate related to the predictions, and one of four values."""
+    q = softmax(1.5 * rng.normal(size=(200, 3)), axis=1)
+    labels = (q.cumsum(axis=1) < rng.random((200, 1))).sum(axis=1)
+    x = np.column_stack([q[:, 0] + 0.3 * rng.normal(size=200), rng.integers(0, 4, 200)])
+    return cs.from_arrays(
+        probabilities=q, labels=labels, covariates=x, covariate_names=["x", "group"]
+    )
+
+
 CALIBRATED: dict[str, Draw] = {
     "binary, 50": _calibrated_binary(50, lambda rng, n: rng.beta(2.0, 2.0, n)),
     "binary, 500": _calibrated_binary(500, lambda rng, n: rng.beta(2.0, 2.0, n)),
@@ -113,6 +167,11 @@ CALIBRATED: dict[str, Draw] = {
     "normal, 500": _normal_law,
     "ensemble of 20, 300": _ensemble,
     "quantiles, 300": _quantiles,
+    "ordinal, 300": _ordinal,
+    "ensemble of 3, 1,000": _few_members,
+    "clusters of 1 to 9, 750": _clusters,
+    "covariate, 300": _covariate(300),
+    "two covariates of three classes, 200": _two_covariates,
 }
 
 
@@ -217,7 +276,17 @@ WRONG: dict[str, Draw] = {
     "spread depends on the mean": _spread_with_mean,
     "too wide": _too_wide,
     "too low": _too_low,
+    "a tenth of a covariate": _covariate(2000, 0.12),
 }  # fmt: skip
+# options of the test of a law
+OPTIONS: dict[str, dict[str, Any]] = {
+    "clusters of 1 to 9, 750": {"cluster": "unit"},
+    "covariate, 300": {"covariates": "x"},
+    "two covariates of three classes, 200": {
+        "covariates": cs.KLCE(("x", "group"), categorical=("group",))
+    },
+    "a tenth of a covariate": {"covariates": "x"},
+}
 PARTS = {"calibrated": CALIBRATED, "wrong": WRONG}
 
 
@@ -261,7 +330,11 @@ def _rejections(part: str, law: str, first: int, last: int) -> Counter[str]:
         rng = np.random.default_rng([SEED, number, *map(ord, law)])
         source = PARTS[part][law](rng)
         result = cs.calibration_test(
-            source, n_replicates=REPLICATES, seed=number, scheduler="serial"
+            source,
+            n_replicates=REPLICATES,
+            seed=number,
+            scheduler="serial",
+            **OPTIONS.get(law, {}),
         )
         assert result.judgement is not None
         rejected["joint"] += result.judgement.p_value <= ALPHA
@@ -271,7 +344,12 @@ def _rejections(part: str, law: str, first: int, last: int) -> Counter[str]:
             rejected["hosmer_lemeshow"] += _hosmer_lemeshow(source) <= ALPHA
         if part == "wrong":
             name = "jkce" if source.forecast is None else "kce"
-            kernel = cs.calibration_test(source, name, n_replicates=REPLICATES, scheduler="serial")
+            kernel = cs.calibration_test(
+                source,
+                cs.KLCE(("x",)) if source.covariate_names else name,
+                n_replicates=REPLICATES,
+                scheduler="serial",
+            )
             rejected[EARLIER] += kernel.results[0].p_value <= ALPHA
     return rejected
 

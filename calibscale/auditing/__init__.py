@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import axes_of
 from calibscale.estimators.skce import KLCE, SKCE
-from calibscale.results.audit_results import Audit, Scores
+from calibscale.results.audit_results import Audit, Group, Scores, Segment
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
 from calibscale.session import Session, SessionOptions, verb
 
@@ -83,7 +83,8 @@ def audit(
     """Audit a model: test whether it is calibrated on covariates, and find where it is not.
 
     * Tests with labels drawn from the predictions: KLCE on all covariates together [VF, eq. 4],
-      KCE without covariates, and KLCE on each covariate alone, adjusted by Holm.
+      KCE and the default statistics of `calibration_test` without covariates, adjusted for each
+      other, and KLCE on each covariate alone, adjusted by Holm.
     * Groups: every level of covariates with few values, quantile bins of the others, and their
       pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
       drawn labels, adjusted by Westfall–Young.
@@ -96,7 +97,8 @@ def audit(
     * Comparison with another model on the same rows, by paired differences.
 
     A session with clusters, ``session.by_cluster(column)``, has tests and intervals of groups by
-    random signs of clusters (the null ``wild_cluster``), and neither of the last two.
+    random signs of clusters (the null ``wild_cluster``), and neither of the last two.  Beside a
+    cluster that is too large for them there are no p-values; see `calibration_test`.
 
     Parameters
     ----------
@@ -179,6 +181,15 @@ def audit(
         if judged := requested.estimator(local, bins, min_rows):
             segments = tested_segments(session, judged, n_replicates, seed, confidence_level)
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes, *ranges.notes]
+        overall, groups = grouped.overall, grouped.listed
+        if tested.clusters is not None and tested.clusters.refusal is not None:
+            notes.append(f"groups have no p-values: {tested.clusters.refusal}")
+            overall = overall and _untested(overall)
+            groups = tuple(map(_untested, groups))
+            if segments is not None:
+                listed = tuple(map(_untested, segments.listed))
+                segments = replace(segments, p_value=None, listed=listed)
+            ranges = replace(ranges, p_value=None, listed=tuple(map(_untested, ranges.listed)))
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
         notes += [*missing, *unmapped]
@@ -209,8 +220,8 @@ def audit(
         notion=notion,
         level=confidence_level,
         tests=tests,
-        overall=grouped.overall,
-        groups=grouped.listed,
+        overall=overall,
+        groups=groups,
         dispersion=grouped.dispersion,
         regions=() if bias_map is None else regions(bias_map, _MAX_REGIONS),
         curves=bias_curves,
@@ -265,6 +276,14 @@ def _clustered(session: Session, *parts_of_rows: Any) -> list[str]:
             "pair, rows that are independent of the others"
         )
     return ["curves and the map have standard errors of independent rows, not of clusters"]
+
+
+_Tested = TypeVar("_Tested", Group, Segment)
+
+
+def _untested(group: _Tested) -> _Tested:
+    """Group or segment without p-values."""
+    return replace(group, p_value=None, adjusted=None)
 
 
 def _notes(axes: tuple[Axis, ...], notion: str, classes: int) -> list[str]:

@@ -28,8 +28,9 @@ from calibscale.estimators.scores import NLL, Brier
 from calibscale.estimators.skce import KCE, SKCE
 from calibscale.formatting import name_of
 from calibscale.inference import calibration_test
+from calibscale.inference.default_tests import default_tests
 from calibscale.inference.intervals import Parts, estimate_of, parts_of
-from calibscale.inference.multiple_testing import holm
+from calibscale.inference.multiple_testing import adjusted_tests, holm
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling
 from calibscale.ranking.model_estimates import distinct_names
@@ -41,7 +42,7 @@ from calibscale.results.audit_results import (
     PairedDifference,
     Scores,
 )
-from calibscale.results.inference_results import CalibrationTests, TestResult
+from calibscale.results.inference_results import AdjustedTest, CalibrationTests, TestResult
 from calibscale.session import Run, Session
 
 
@@ -82,12 +83,24 @@ def local_tests(
     session: Session, estimators: tuple[SKCE, ...], n_replicates: int, seed: int
 ) -> tuple[LocalTests, CalibrationTests]:
     """All tests, from the same passes."""
-    tests = calibration_test(session, estimators, n_replicates=n_replicates, seed=seed)
-    joint, plain, *each = (replace(t, statistic=name_of(t.statistic)) for t in tests.results)
+    whole = default_tests(session)
+    tests = calibration_test(session, [*estimators, *whole], n_replicates=n_replicates, seed=seed)
+    count = len(estimators)
+    joint, plain, *each = (
+        replace(test, statistic=name_of(test.statistic)) for test in tests.results[:count]
+    )
     names = estimators[0].covariates
     each = each or [joint]
     adjusted = holm([one.p_value for one in each])
-    return LocalTests(joint, plain, tuple(map(CovariateTest, names, each, adjusted))), tests
+    of_all_rows = [plain, *tests.results[count:]]
+    jointly = adjusted_tests(of_all_rows)
+    return LocalTests(
+        joint,
+        plain,
+        tuple(map(CovariateTest, names, each, adjusted)),
+        tuple(map(AdjustedTest, of_all_rows[1:], jointly[1:])),
+        jointly[0],
+    ), tests
 
 
 # ---------------------------------------------------------------- Scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -11,6 +11,9 @@ from calibscale.cli import options as shared
 from calibscale.cli.evaluate_commands import ESTIMATOR, SETTINGS, estimator_options, estimators
 from calibscale.cli.sources import open_session, source_options, store_argument
 from calibscale.errors import InvalidDataError
+
+if TYPE_CHECKING:
+    from calibscale.estimators.skce import KLCE
 
 
 class _NullChoice(click.Choice):
@@ -31,8 +34,8 @@ class _NullChoice(click.Choice):
 @click.option(
     "--statistic", "-s", "names", multiple=True, callback=shared.listed_names, **ESTIMATOR,
     help="Estimators to test (comma-separated or repeated), such as ece; see `calibscale "
-    "estimators`.  [default: klce with --covariates, else several that together see errors of "
-    "any kind]",
+    "estimators`.  [default: several that together see errors of any kind, with --covariates "
+    "local ones too]",
 )  # fmt: skip
 @click.option(
     "--null", type=_NullChoice(),
@@ -74,8 +77,8 @@ def test(
     """Test whether the calibration error of STORE could be chance.
 
     The p-value is the probability of a value at least as large if every label is drawn from its
-    prediction.  With --covariates the test is of local calibration: calibration for every value of
-    the covariates and the prediction.
+    prediction.  With --covariates the test is also of local calibration: calibration for every
+    value of the covariates and the prediction.
 
     \b
     Examples:
@@ -96,7 +99,9 @@ def test(
     with open_session(store, options, "testing") as session:
         kernel = "jkce" if session.source.forecast is None else "kce"
         default = "klce" if options["covariates"] else kernel
-        several = not names and not any(map(shared.was_passed, SETTINGS))
+        local = bool(options["covariates"])
+        settings = set(SETTINGS) - {"covariates", "categorical"}
+        several = not names and not any(map(shared.was_passed, settings))
         tested = estimators(names or (default,), options)
         if drawn_from.draws:
             centred = drawn_from.centred and any(each.centred_null for each in tested)
@@ -108,6 +113,7 @@ def test(
             n_replicates=n_replicates,
             stop_after=stop_after,
             bandwidths=bandwidths,
+            covariates=cast("KLCE", tested[0]) if several and local else (),
             **options,
         )
     if alpha is not None:

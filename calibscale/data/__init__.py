@@ -17,6 +17,7 @@ from calibscale.data.forecasts import Forecast
 from calibscale.data.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
 from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import OptionError, require
+from calibscale.kernels import random_draws as kernel_draws
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Floats, Ints
 
@@ -215,6 +216,14 @@ class Chunk:
         delta = np.ascontiguousarray(self.delta[:, 1])
         event = self.labels == 1 if self.soft is None else self.soft[:, 1]
         return Event(p, rest, delta, event.astype(np.float64))
+
+    def starts(self, notion: str) -> Floats:
+        """Probability of the classes before the one that a scalar notion predicts (c,)."""
+        if notion == "positive":
+            return np.ascontiguousarray(self.q[:, 0])
+        out = np.empty(len(self))
+        kernel_draws.class_starts(self.q, self.top, out)
+        return out
 
     def take(self, index: NDArray[Any] | slice) -> Chunk:
         """Rows selected by `index`: a boolean mask, positions or a slice."""

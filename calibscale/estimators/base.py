@@ -57,6 +57,8 @@ def set_names(settings: Any, *options: str) -> None:
     """Make tuples of settings of a frozen dataclass that are one name or several."""
     for option in options:
         names = getattr(settings, option)
+        if not isinstance(names, str | Iterable):
+            raise OptionError(f"{option} must be a name or several, not {names!r}")
         object.__setattr__(settings, option, (names,) if isinstance(names, str) else tuple(names))
 
 

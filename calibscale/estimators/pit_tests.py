@@ -7,16 +7,15 @@ so that the replicates of all of them come from one set of draws.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.estimators.base import FORECASTS, TEST_STATISTIC, Estimator
+from calibscale.estimators.base import FORECASTS, NO_ROWS
+from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernel_sums import DataProfile
-from calibscale.results import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.pit_moments import WAVES, PITMoments, PITMomentState
 
@@ -25,16 +24,13 @@ _BY_RANK = 3  # Hermite polynomials that are related to the rank of the forecast
 
 
 @dataclass(frozen=True)
-class PITTest(Estimator):
+class PITTest(SumTest):
     """Base class of test statistics that are functions of `PITMoments`."""
 
     medians: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
     widths: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
     targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
-    testable: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
     notion = "forecast"
-    no_interval: ClassVar[str | None] = TEST_STATISTIC
 
     def bind(self, setup: DataProfile) -> Self:
         if self.medians:
@@ -43,36 +39,24 @@ class PITTest(Estimator):
         assert forecast is not None
         if not len(rows):
             return replace(self, medians=(0.0,), widths=(0.0,))
-        low, high = forecast.interval(rows.parameters[:, :-1], 0.5)
+        spread = forecast.spread(rows.parameters[:, :-1], rows.parameters[:, -1])
         levels = np.linspace(0.0, 1.0, _QUANTILES)
-        medians, widths = (np.quantile(x, levels) for x in ((low + high) / 2, high - low))
+        medians, widths = (np.quantile(x, levels) for x in spread)
         return replace(self, medians=tuple(medians.tolist()), widths=tuple(widths.tolist()))
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         return (PITMoments(self.medians, self.widths),)
 
-    def finalize(self, *states: Any) -> Estimate:
-        (state,) = states
-        if not state.weight > 0:
-            return self.unknown()
-        value = float(self.sizes(state, state.sums[None])[0])
-        details = self.finding(state)
-        return Estimate(self.name, self.judged, value, n=int(state.n), details=details)
+    def split(self, state: PITMomentState) -> Sums:
+        return Sums(int(state.n), state, state.sums)
 
-    def drawn_values(
-        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
-    ) -> Iterable[float]:
-        assert sums[0] is not None
-        return self.sizes(states[0], sums[0][0]).tolist()
+    def undefined(self, state: PITMomentState) -> str | None:
+        return None if state.weight > 0 else NO_ROWS
 
     @abstractmethod
     def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
         """Value for each of B sets of sums (B, H, G)."""
-
-    def finding(self, state: PITMomentState) -> dict[str, Any]:
-        """What the sums say about the error, for the details of an estimate."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -99,8 +83,8 @@ class NormalScores(PITTest):
     def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
         return (sums[:, WAVES : WAVES + 2, 0] ** 2).sum(axis=1) / float(state.weight2)
 
-    def finding(self, state: PITMomentState) -> dict[str, Any]:
-        mean, square = state.sums[WAVES : WAVES + 2, 0] / float(state.weight)
+    def finding(self, state: PITMomentState, sums: Floats) -> dict[str, Any]:
+        mean, square = sums[WAVES : WAVES + 2, 0] / float(state.weight)
         dispersion = np.sqrt(max(0.0, 1.0 + np.sqrt(2.0) * square))
         by_mean = bool(abs(mean) > abs(square))
         return {"mean_score": float(mean), "dispersion": float(dispersion), "by_mean": by_mean}
@@ -128,8 +112,8 @@ class PITSmooth(PITTest):
     def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
         return (sums[:, :WAVES, 0] ** 2).sum(axis=1) / float(state.weight2)
 
-    def finding(self, state: PITMomentState) -> dict[str, Any]:
-        return {"degree": 1 + int(np.abs(state.sums[:WAVES, 0]).argmax())}
+    def finding(self, state: PITMomentState, sums: Floats) -> dict[str, Any]:
+        return {"degree": 1 + int(np.abs(sums[:WAVES, 0]).argmax())}
 
 
 @dataclass(frozen=True)
@@ -159,6 +143,6 @@ class PITByForecast(PITTest):
         scaled = squares / np.where(variance > 0, variance, np.inf)
         return scaled.sum(axis=1)
 
-    def finding(self, state: PITMomentState) -> dict[str, Any]:
-        parts = np.abs(state.sums[WAVES : WAVES + _BY_RANK, 1:])
+    def finding(self, state: PITMomentState, sums: Floats) -> dict[str, Any]:
+        parts = np.abs(sums[WAVES : WAVES + _BY_RANK, 1:])
         return {"degree": 1 + int(parts.max(axis=1).argmax())}

@@ -7,7 +7,7 @@ dozen cells, so that the replicates of all of them come from one set of draws.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -16,10 +16,10 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
 from calibscale.data import Floats, problems
-from calibscale.estimators.base import TEST_STATISTIC, Estimator
+from calibscale.estimators.base import NO_ROWS
+from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
-from calibscale.results import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts, BinState
 
@@ -55,7 +55,7 @@ class Cells(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ResidualTest(Estimator):
+class ResidualTest(SumTest):
     """Base class of test statistics that are functions of the residuals Σwδ of cells.
 
     Parameters
@@ -67,10 +67,7 @@ class ResidualTest(Estimator):
 
     notion: str | None = None
     edges: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
-    testable: ClassVar[bool] = True
-    by_default: ClassVar[bool] = False
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
-    no_interval: ClassVar[str | None] = TEST_STATISTIC
 
     def bind(self, setup: DataProfile) -> Self:
         notion = self.notion_for(setup.classes)
@@ -81,34 +78,20 @@ class ResidualTest(Estimator):
     def needs(self) -> tuple[Statistic, ...]:
         return (BinCounts(self.judged, self.edges),)
 
-    def finalize(self, *states: Any) -> Estimate:
-        (state,) = states
+    def split(self, state: BinState) -> Sums:
         cells, residuals = cells_of(state)
-        n = rows_of(state)
-        if not cells.weight.any():
-            return self.unknown()
-        if not cells.variance.any():
-            reason = "all predictions are 0 or 1, whose drawn labels do not vary"
-            return Estimate(self.name, self.judged, None, n=n, reason=reason)
-        value = float(self.sizes(cells, residuals[None])[0])
-        details = self.finding(cells, residuals)
-        return Estimate(self.name, self.judged, value, n=n, details=details)
+        return Sums(rows_of(state), cells, residuals)
 
-    def drawn_values(
-        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
-    ) -> Iterable[float]:
-        cells, _ = cells_of(states[0])
-        assert sums[0] is not None
-        drawn = sums[0][0]
-        return self.sizes(cells, drawn.reshape(len(drawn), *cells.p.shape)).tolist()
+    def undefined(self, state: Cells) -> str | None:
+        if not state.weight.any():
+            return NO_ROWS
+        if not state.variance.any():
+            return "all predictions are 0 or 1, whose drawn labels do not vary"
+        return None
 
     @abstractmethod
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         """Value for each of B sets of residuals Σw(p − event) of the cells (B, J, C)."""
-
-    def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
-        """What the residuals (J, C) say about the error, for the details of an estimate."""
-        return {}
 
 
 def cells_of(state: BinState) -> tuple[Cells, Floats]:

@@ -23,7 +23,7 @@ from calibscale.statistics.nystrom_map import nystrom_statistic
 
 _FEW_ROWS = 3000  # all pairs take milliseconds
 _SOME_ROWS = 50_000  # all pairs take seconds
-_FEATURE_ROWS = 400_000  # frequencies times rows of a test of forecasts, at least 32
+_FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts, at least 32
 TOO_FEW = "an unbiased estimate needs two rows with labels and positive weights"
 _COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cover 90 % only
 

@@ -76,8 +76,8 @@ class GridSums(Statistic):
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         (residuals,) = sums
-        p, _, delta, _ = chunk.event(self.notion)
-        drawn = replicates.scalars(self.notion, chunk.rows, p, delta) * weights_of(chunk)
+        p = chunk.event(self.notion).p
+        drawn = replicates.events(chunk, self.notion) * weights_of(chunk)
         _divide(p, drawn, residuals)
 
 

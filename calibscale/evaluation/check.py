@@ -17,7 +17,7 @@ from calibscale.evaluation import by_groups, evaluate
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.inference import calibration_test
 from calibscale.inference.default_tests import default_tests, kernel_error
-from calibscale.inference.multiple_testing import joint_p_values
+from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.resampling import resampling
 from calibscale.inference.verdict import judgement_of_evaluation
 from calibscale.results.evaluation_results import Evaluation
@@ -101,16 +101,15 @@ def check(
         tests = calibration_test(session, [*tested, *further], n_replicates=n_replicates, seed=seed)
     names = [estimate.estimator for estimate in first.estimates]
     names += [test.statistic for test in tests.results[len(names) :]]
-    values = [test.value if test.p_value is not None else None for test in tests.results]
-    joint = joint_p_values(values, [test.null_values for test in tests.results])
-    adjusted = dict(zip(names, joint, strict=True))
+    adjusted = dict(zip(names, adjusted_tests(tests.results), strict=True))
+    families = len({test.draws for test in tests.results if test.p_value is not None})
     judgement = judgement_of_evaluation(
         first,
         joint=adjusted,
         tests=tests.results[len(estimators) :],
         negligible=negligible,
         alpha=1.0 - confidence_level,
-        least=1.0 / (n_replicates + 1),
+        least=families / (n_replicates + 1),
     )
     same = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
     settings = {"n_replicates": n_replicates, "confidence_level": confidence_level, "seed": seed}

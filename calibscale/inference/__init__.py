@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Unpack
 
 import numpy as np
@@ -15,7 +16,13 @@ from calibscale.data import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import labels
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.inference.default_tests import default_tests, kernel_error
+from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.inference.default_tests import (
+    LOCAL_SCALES,
+    default_tests,
+    kernel_error,
+    local_errors,
+)
 from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import (
     CERTAIN,
@@ -51,6 +58,7 @@ def calibration_test(
     stop_after: int | None = None,
     cluster: str | None = None,
     bandwidths: int = 1,
+    covariates: str | Sequence[str] | SKCE = (),
     negligible: float = NEGLIGIBLE,
     **options: Unpack[SessionOptions],
 ) -> CalibrationTests:
@@ -59,7 +67,7 @@ def calibration_test(
     The null hypothesis of strong calibration states that labels are drawn from the predictions.
     Labels drawn from the predictions therefore give the exact null distribution of any statistic,
     conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (n_replicates + 1).  With
-    covariates (`KLCE`) the test is one of local calibration.
+    `covariates`, or the statistic `KLCE`, the test is one of local calibration.
 
     Parameters
     ----------
@@ -112,6 +120,10 @@ def calibration_test(
         all rows.  It finds waves and local errors about as often as the best bandwidth (seven see
         more than five), and errors of one sign everywhere, for which wide bandwidths are best, less
         often.
+    covariates : str, sequence of str or KLCE
+        Covariates for whose every value calibration is tested, besides the default statistics: by
+        `KLCE` over three bandwidths of the covariates, a tenth and a quarter of the default without
+        a kernel on predictions, and the default.  They are combined as with `bandwidths`.
     negligible : float
         Size in units of a probability, below which the verdict calls an error real but small.
 
@@ -138,12 +150,19 @@ def calibration_test(
         clusters = session.rules.cluster is not None
         independent = "wild" if soft else "labels"
         drawn_from = null_of(null or ("wild_cluster" if clusters else independent), seed)
+        local = KLCE.on(covariates) if covariates else None
+        # the other nulls, and tests over bandwidths, are of kernel errors
+        any_error = drawn_from.of_labels or isinstance(drawn_from, RandomSigns)
+        several = statistics is None and any_error and not drawn_from.moves and bandwidths == 1
         if statistics is None:
-            # the other nulls, and tests over bandwidths, are of kernel errors
-            any_error = drawn_from.of_labels or isinstance(drawn_from, RandomSigns)
-            several = any_error and not drawn_from.moves and bandwidths == 1
-            statistics = default_tests(session) if several else [kernel_error(session)]
-        estimators = listed(statistics)
+            estimators = _by_default(session, local, several)
+        elif local:
+            raise OptionError(
+                "covariates= is for the default statistics; with others, name the covariates of "
+                "klce, such as KLCE(('age',))"
+            )
+        else:
+            estimators = listed(statistics)
         if soft and drawn_from.of_labels:
             raise OptionError(
                 f"null={drawn_from.name!r} draws single classes, which soft labels are not; use "
@@ -155,9 +174,13 @@ def calibration_test(
         factors = _factors(bandwidths, drawn_from, stop_after)
         if not knows_clusters(drawn_from, clusters):
             session = replace(session, rules=replace(session.rules, cluster=None))
-        run = session.run(estimators)
+        tests: list[Sequence[Estimator]] = [[each] for each in estimators]
         if bandwidths > 1:
-            run = session.run([e.settings.scaled(e, f) for e in run.fitting for f in factors])
+            bound = session.run(estimators).fitting
+            tests = [[e.settings.scaled(e, f) for f in factors] for e in bound]
+        elif several and local and stop_after is None:
+            tests[-1], factors = local_errors(session, local), list(LOCAL_SCALES)
+        run = session.run([each for test in tests for each in test])
         for estimator in run.fitting:
             if reason := drawn_from.unsupported(estimator):
                 raise OptionError(reason)
@@ -186,11 +209,9 @@ def calibration_test(
         for trial in trials:
             if drawn_from.centred and trial.estimator.centred_null:
                 trial.centre()
-        if bandwidths > 1:
-            trials = [
-                jointly(trials[first : first + bandwidths], factors)
-                for first in range(0, len(trials), bandwidths)
-            ]
+        rest = iter(trials)
+        each_test = [list(islice(rest, len(test))) for test in tests]
+        trials = [each[0] if len(each) == 1 else jointly(each, factors) for each in each_test]
     certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
     result = CalibrationTests(
         results=tuple(
@@ -203,6 +224,14 @@ def calibration_test(
         **run.outcome(one_pass.counts, started, negligible=negligible),
     )
     return replace(result, judgement=judgement_of_tests(result, negligible))
+
+
+def _by_default(session: Session, local: SKCE | None, several: bool) -> list[Estimator]:
+    """Default statistics, or one kernel error, and the local error if there are covariates."""
+    if not several:
+        return [local or kernel_error(session)]
+    members = default_tests(session)
+    return members if local is None else [*members, local]
 
 
 def _check(
@@ -352,6 +381,7 @@ class MonteCarloTest:
             parameters=self.estimate.parameters,
             reason=self.estimate.reason,
             details=self.estimate.details if self.estimate.value is not None else {},
+            draws=repr(self.estimator.needs) if self.estimator.draws_cells else "",
         )
 
 
@@ -397,11 +427,15 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
         return first
     values = np.array([[trial.value, *trial.values] for trial in trials])
     scores, which = combined(values)
-    own = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
+    found = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
+    estimate, covariates = trials[which].estimate, trials[which].estimator.covariates
     estimate = replace(
-        trials[which].estimate, value=float(scores[0]), squared=False,
-        parameters={**trials[which].estimate.parameters, **own},
-    )  # fmt: skip
+        estimate,
+        value=float(scores[0]),
+        squared=False,
+        parameters={**estimate.parameters, **found},
+        details={**estimate.details, "covariates": list(covariates)},
+    )
     out = MonteCarloTest(trials[which].estimator, estimate)
     out.add(scores[1:].tolist(), None)
     return out
@@ -414,9 +448,10 @@ def result_of(
     null: Null,
     count: int,
     certain: int = 0,
+    clusters: Clusters | None = None,
 ) -> TestResult:
     """Result of the test of an estimator from its states and those of all replicates."""
-    trial = trial_of(estimator, None, states)
+    trial = refused(trial_of(estimator, None, states), clusters)
     if not trial.done:
         trial.add(_values(trial, states, drawn, null, range(count)), None)
     return trial.result(null.name, null.seed, certain)

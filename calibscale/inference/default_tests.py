@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from calibscale.data import SCALAR_NOTIONS
+from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.pit_tests import NormalScores, PITByForecast, PITSmooth
 from calibscale.estimators.residual_tests import (
@@ -12,13 +17,17 @@ from calibscale.estimators.residual_tests import (
     SpreadScore,
     TemperatureScore,
 )
-from calibscale.estimators.skce import JKCE, KCE
+from calibscale.estimators.skce import JKCE, KCE, SKCE
 from calibscale.kernel_sums import RandomFourier
 from calibscale.session import Session
 
 _MAX_CLASSES = 100  # of class-wise cells, whose replicates take memory with the number of classes
 _MANY_NUMBERS = 10**6  # probabilities above which the kernel error has fewer features
 _FEW_FEATURES = 16  # replicates take time in proportion
+# Bandwidths of covariates, in units of the default.  Narrow ones see an error in a part of a
+# covariate, whatever the prediction; the default one sees errors that depend on both.
+LOCAL_SCALES = (0.1, 0.25, 1.0)
+_LOCAL_FEATURES = 256  # frequencies, of narrow kernels on several covariates
 
 
 def default_tests(session: Session) -> list[Estimator]:
@@ -57,3 +66,38 @@ def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
     if session.source.rows * session.source.classes > _MANY_NUMBERS:
         return JKCE(RandomFourier(_FEW_FEATURES), seed=seed)
     return JKCE(seed=seed)
+
+
+def local_errors(session: Session, local: SKCE) -> list[SKCE]:
+    """Local errors over the bandwidths of covariates `LOCAL_SCALES`, from narrow to wide.
+
+    The error alone if covariates have no bandwidth, or rows are held out to choose it.
+    """
+    settled = local.settled(local.bind(session.profile))
+    assert isinstance(settled, SKCE)
+    widths = settled.covariate_bandwidth
+    if not isinstance(widths, Mapping) or local.bandwidth_share is not None:
+        return [local]
+    narrow = []
+    for scale in LOCAL_SCALES[:-1]:
+        scaled = {name: scale * width for name, width in widths.items()}
+        one = replace(settled, prediction_kernel="none", covariate_bandwidth=scaled)
+        narrow.append(_with_few_numbers(session, one))
+    return [*narrow, settled]
+
+
+def _with_few_numbers(session: Session, local: SKCE) -> SKCE:
+    """Local error by few random features, unless it has a short Fourier series.
+
+    Narrow kernels on several covariates have long series, and vectors of classes have none.
+    """
+    columns = len(local.covariates) - len(local.categorical)
+    scalar = local.notion_for(session.source.classes) in SCALAR_NOTIONS
+    if local.method != "auto" or (scalar and columns == 1):
+        return local
+    featured = replace(local, method="features", n_features=_LOCAL_FEATURES)
+    try:
+        featured.bind(session.profile)
+    except OptionError:  # too many combinations of categories
+        return local
+    return featured

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import gammaincc
 
 from calibscale.data import Floats, Ints
+from calibscale.results.inference_results import TestResult
 
 _TIE = 1e-9  # relative, so that rounding does not decide
 
@@ -184,4 +185,28 @@ def joint_p_values(values: Sequence[float | None], drawn: Sequence[Floats]) -> l
     family.add(-scores[:, 1:].T)
     for i, p in zip(shared, family.adjusted.tolist(), strict=True):
         adjusted[i] = p
+    return adjusted
+
+
+def adjusted_tests(tests: Sequence[TestResult]) -> list[float | None]:
+    """p-values of tests, adjusted for each other; None without draws.
+
+    Tests that share their draws have a joint null distribution, see `joint_p_values`.  Those of
+    several sets of draws are families, over which p-values are adjusted by Bonferroni.
+
+    Parameters
+    ----------
+    tests : sequence of TestResult
+        Tests with p-values by rank among their draws; those without a p-value have None.
+    """
+    families: dict[str, list[int]] = {}
+    for i, test in enumerate(tests):
+        if test.p_value is not None:
+            families.setdefault(test.draws, []).append(i)
+    adjusted: list[float | None] = [None] * len(tests)
+    for members in families.values():
+        values = [tests[i].value for i in members]
+        joint = joint_p_values(values, [tests[i].null_values for i in members])
+        for i, p in zip(members, joint, strict=True):
+            adjusted[i] = None if p is None else min(1.0, len(families) * p)
     return adjusted

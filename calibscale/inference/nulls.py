@@ -101,9 +101,20 @@ class Null:
         return out
 
     def scalars(
-        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+        self,
+        notion: str,
+        rows: Ints,
+        p: Floats,
+        delta: Floats,
+        first: int,
+        last: int,
+        start: Floats | None = None,
     ) -> Floats:
-        """δ* of a scalar notion (B, c), from predictions and residuals (c,)."""
+        """δ* of a scalar notion (B, c), from predictions and residuals (c,).
+
+        `start` is the probability of the labels before the predicted one (c,), see
+        `Chunk.starts`; with it the events are those of the labels that `labels` draws.
+        """
         raise NotImplementedError(self.name)
 
     def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
@@ -121,7 +132,8 @@ class Null:
         """δ* of rows of any notion (n, B, e)."""
         if rows.delta.shape[1] == 1:
             p, delta = rows.points[:, 0], rows.delta[:, 0]
-            return self.scalars(notion, rows.rows, p, delta, first, last).T[:, :, None]
+            drawn = self.scalars(notion, rows.rows, p, delta, first, last, rows.starts)
+            return drawn.T[:, :, None]
         return np.stack(list(self.vectors(rows, first, last)), axis=1)
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
@@ -137,10 +149,18 @@ class DrawnLabels(Null):
     of_labels: ClassVar[bool] = True
 
     def scalars(
-        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+        self,
+        notion: str,
+        rows: Ints,
+        p: Floats,
+        delta: Floats,
+        first: int,
+        last: int,
+        start: Floats | None = None,
     ) -> Floats:
         out = np.empty((last - first, len(rows)))
-        kernel_draws.events(np.uint64(self.seed), rows, p, first, out)
+        starts = np.zeros(len(rows)) if start is None else start
+        kernel_draws.events(np.uint64(self.seed), rows, p, starts, first, out)
         return out
 
     def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
@@ -166,8 +186,8 @@ class DrawnLabels(Null):
     ) -> Iterator[Floats]:
         """Outcomes drawn from predictive distributions (c,), replicate by replicate."""
         values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
-        for u in self.uniforms(rows.units, first, last):
-            yield forecast.drawn(values, y, u)
+        outcomes = forecast.placed_sampler(values, y, rows.rows)
+        return map(outcomes, self.uniforms(rows.units, first, last))
 
     def uniforms(self, rows: Ints, first: int, last: int) -> Iterator[Floats]:
         """Uniform numbers (c,) by which outcomes are drawn, replicate by replicate."""
@@ -190,7 +210,14 @@ class RandomSigns(Null):
         return out
 
     def scalars(
-        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+        self,
+        notion: str,
+        rows: Ints,
+        p: Floats,
+        delta: Floats,
+        first: int,
+        last: int,
+        start: Floats | None = None,
     ) -> Floats:
         return self._signs(rows, first, last) * delta
 
@@ -237,7 +264,14 @@ class ResampledResiduals(Null):
         return out
 
     def scalars(
-        self, notion: str, rows: Ints, p: Floats, delta: Floats, first: int, last: int
+        self,
+        notion: str,
+        rows: Ints,
+        p: Floats,
+        delta: Floats,
+        first: int,
+        last: int,
+        start: Floats | None = None,
     ) -> Floats:
         pool = self.pools[notion]
         return pool.delta[:, 0][self._positions(pool, rows, first, last)]

@@ -23,7 +23,7 @@ from calibscale.inference.evidence import (
     evidence_of_tests,
 )
 from calibscale.inference.judged_numbers import JudgedNumbers
-from calibscale.inference.multiple_testing import joint_p_values
+from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.verdict_sentences import (
     chance_sentence,
     cited_p,
@@ -113,7 +113,7 @@ def judgement_of_tests(
     tests = result.results
     joint: list[float | None] = [None] * len(tests)
     if len(tests) > 1 and all(_shares_draws(test) for test in tests):
-        joint = joint_p_values([test.value for test in tests], [t.null_values for t in tests])
+        joint = adjusted_tests(tests)
     evidence = evidence_of_tests(tests, alpha, joint)
     return _judged(
         JudgedNumbers(

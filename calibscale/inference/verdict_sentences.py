@@ -83,7 +83,7 @@ def _though(facts: JudgedNumbers, decided: Indication) -> str:
 
 def _sized(facts: JudgedNumbers, one: Indication, though: str = "") -> str:
     """“Miscalibrated by 5.1 points (ece, 95 % interval 4.2 to 6.0)”, or with the number itself."""
-    described = _described_test(one, facts.source.get("class_names"))
+    described = described_test(one, facts.source.get("class_names"))
     if described:
         return f"Miscalibrated{though}: {described} ({one.label})"
     if one.size is None:
@@ -91,7 +91,7 @@ def _sized(facts: JudgedNumbers, one: Indication, though: str = "") -> str:
     return f"Miscalibrated by {_points(one.size)}{though} ({_named(one)}{_interval_text(one)})"
 
 
-def _described_test(one: Indication, class_names: Sequence[str] | None) -> str:
+def described_test(one: Indication, class_names: Sequence[str] | None) -> str:
     """What a test statistic says about the error; empty for other numbers."""
     describe = _DESCRIPTIONS.get(one.name)
     if describe is None or not one.details:
@@ -160,6 +160,11 @@ def _of_ranks(details: Mapping[str, Any]) -> str:
     return "the errors depend on the median or the width of the forecast"
 
 
+def _of_local(details: Mapping[str, Any]) -> str:
+    names = details.get("covariates")
+    return f"predictions are wrong at some values of {joined(names, 3)}" if names else ""
+
+
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "mean_score": _of_mean,
     "cox_score": _of_slope,
@@ -170,6 +175,7 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "normal_scores": _of_normal_scores,
     "pit_smooth": _of_pit,
     "pit_by_forecast": _of_ranks,
+    "klce": _of_local,
 }
 
 

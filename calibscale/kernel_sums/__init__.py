@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.special import ndtri
 
-from calibscale.data import Chunk, Floats, Ints, Rules, chunks, views
+from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, Rules, chunks, views
 from calibscale.data.covariates import ColumnSummary, summarise
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.forecasts import Forecast
@@ -151,8 +151,10 @@ class NotionRows(NamedTuple):
     """Rows of one notion, as pair sums take them.
 
     Predictions q, or the scalar p (c, e); δ (c, e); labels and weights (c,); covariates, all
-    columns of the source or none (c, d); row numbers, or hashes of clusters if any (c,); and
-    the parameters and the kind of forecasts, else (c, 0) and None.
+    columns of the source or none (c, d); row numbers, or hashes of clusters if any (c,); the
+    parameters that nulls draw from, which are predictions and outcomes of forecasts, and of scalar
+    notions the probability of the classes before the predicted one, else (c, 0); and the kind of
+    forecasts, or None.
     """
 
     points: Floats
@@ -175,6 +177,12 @@ class NotionRows(NamedTuple):
     def units(self) -> Ints:
         return self.rows
 
+    @property
+    def starts(self) -> Floats | None:
+        """Probability of the classes before the predicted one (c,), if it is known."""
+        scalar = self.forecast is None and self.parameters.shape[1] == 1
+        return self.parameters[:, 0] if scalar else None
+
     def take(self, index: Any) -> NotionRows:
         """Rows selected by `index`."""
         columns: Any = [array[index] for array in self[:-1]]
@@ -188,10 +196,19 @@ class NotionRows(NamedTuple):
         (view,) = views(chunk, notion)
         covariates = chunk.covariates if chunk.covariates is not None else np.empty((len(chunk), 0))
         labels = chunk.labels if len(chunk.labels) else np.zeros(len(chunk), np.int64)
+        parameters = chunk.parameters
+        if notion in SCALAR_NOTIONS and chunk.soft is None:
+            parameters = chunk.starts(notion)[:, None]
         return NotionRows(
-            view.points, view.delta, labels, view.weights, covariates, chunk.units,
-            chunk.parameters, chunk.forecast,
-        )  # fmt: skip
+            view.points,
+            view.delta,
+            labels,
+            view.weights,
+            covariates,
+            chunk.units,
+            parameters,
+            chunk.forecast,
+        )
 
     @staticmethod
     def join(parts: list[NotionRows]) -> NotionRows:

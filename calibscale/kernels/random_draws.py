@@ -132,20 +132,37 @@ _ROWS = 256  # rows whose features stay in cache while all replicates add them
 
 
 @kernel
-def events(seed, rows, p, first, out):
-    """Residuals δ* = p − event of events drawn with probability p.
+def class_starts(q, classes, out):
+    """Sum of the probabilities of the classes before a given one, added up as `labels` does.
 
-    axes: rows, p (c,); out (B, c), of replicates from number `first`
+    axes: q (c, K); classes, out (c,)
+    """
+    for i in range(out.size):
+        total = 0.0
+        for k in range(classes[i]):
+            total += q[i, k]
+        out[i] = total
+
+
+@kernel
+def events(seed, rows, p, start, first, out):
+    """Residuals δ* = p − event of events drawn with probability p: start ≤ u < start + p.
+
+    With the sum of the probabilities of the classes before a class as `start`, the event is that
+    `labels` draws this class.
+
+    axes: rows, p, start (c,); out (B, c), of replicates from number `first`
     """
     B = out.shape[0]
     for j in range(first // 2, (first + B + 1) // 2):
         a, b = 2 * j - first, 2 * j + 1 - first
         for i in range(p.size):
             u, v = uniforms(seed, REPLICATES, rows[i], j)
+            u, v = u - start[i], v - start[i]
             if a >= 0:
-                out[a, i] = p[i] - 1.0 if u < p[i] else p[i]
+                out[a, i] = p[i] - 1.0 if 0.0 <= u < p[i] else p[i]
             if b < B:
-                out[b, i] = p[i] - 1.0 if v < p[i] else p[i]
+                out[b, i] = p[i] - 1.0 if 0.0 <= v < p[i] else p[i]
 
 
 @kernel

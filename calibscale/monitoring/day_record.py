@@ -13,13 +13,19 @@ from calibscale import engine
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.estimators import labels
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.inference import batch_of, count_replicates, refused, trial_of
+from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
+from calibscale.inference.evidence import evidence_of_tests
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
-from calibscale.inference.nulls import CERTAIN
+from calibscale.inference.multiple_testing import adjusted_tests
+from calibscale.inference.nulls import CERTAIN, replicates_of
 from calibscale.inference.resampling import Grouped, Resampling, total
 from calibscale.inference.tolerant_e_process import TolerantEProcess
+from calibscale.inference.verdict import ALPHA
+from calibscale.inference.verdict_sentences import described_test
 from calibscale.monitoring.job import Job
 from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import learned_bets
@@ -27,7 +33,7 @@ from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerG
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
 from calibscale.results import Estimate
 from calibscale.results.evaluation_results import Clusters
-from calibscale.results.inference_results import TestResult
+from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
@@ -206,10 +212,13 @@ class _Reader:
         if wagers and self.recipe.cluster:
             (counts,) = self.run.scan([ClusterRows()]).groups[None][ClusterRows()]
             wagers = tuple(replace(w, clusters=counts) for w in wagers)
-        batch = self._batch()
+        whole = self._default_tests()
+        batch = self._batch(whole)
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
         others = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
+        others += tuple(s for e in whole for s in e.needs)
+        others += tuple(replicates_of(whole, self.recipe.null(self.day), 0, batch).values())
         floors = () if self.recipe.cluster else self.recipe.estimators
         others += tuple(s for e in floors for s in e.floor_statistics)
         passed = self.run.scan([*needed.values(), *others])
@@ -228,9 +237,11 @@ class _Reader:
                 self._estimate(e, resampling, states, merged) for e in self.recipe.estimators
             ]
         clusters = self.run.clusters(passed)
-        tests = self._tests(merged | states, batch, certain, clusters)
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
+        tested = [*self.recipe.under_test, *whole]
+        tests = self._tests(tested, merged | states, batch, certain, clusters)
+        tests, of_whole = tests[: len(tests) - len(whole)], tests[len(tests) - len(whole) :]
         info = {
             **self._facts(counts),
             "bets": [w.learned for w in bets],
@@ -239,6 +250,8 @@ class _Reader:
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
+        if whole:
+            info["calibration"] = together(labels(e.settings for e in whole), of_whole)
         if clusters is not None:
             info["clusters"] = clusters.to_dict()
         records: dict[GroupKey | None, Record] = {None: Record(counts.used, vectors, info)}
@@ -295,22 +308,35 @@ class _Reader:
             return estimate
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)
 
-    def _batch(self) -> int:
+    def _default_tests(self) -> list[BoundEstimator]:
+        """Default statistics of a test of the day, of which the ledger keeps no states."""
+        if not self.recipe.replicates or self.run.rules.soft:
+            return []
+        profile = self.run.profile
+        bound = (each.bind(profile) for each in default_tests(self.run))
+        return [each.for_test(profile) for each in bound]
+
+    def _batch(self, whole: Iterable[BoundEstimator]) -> int:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""
         recipe = self.recipe
-        if recipe.keep or not recipe.replicated():
+        tested = (*recipe.under_test, *whole)
+        if recipe.keep or not replicates_of(tested, recipe.null(self.day), 0, 1):
             return recipe.replicates
-        tested = replace(self.run, chosen=tuple(recipe.under_test))
-        return batch_of(tested, recipe.replicates)
+        return batch_of(replace(self.run, chosen=tested), recipe.replicates)
 
     def _tests(
-        self, states: States, batch: int, certain: int, clusters: Clusters | None
+        self,
+        estimators: Iterable[BoundEstimator],
+        states: States,
+        batch: int,
+        certain: int,
+        clusters: Clusters | None,
     ) -> list[TestResult]:
         if not batch:
             return []
         null = self.recipe.null(self.day)
         with engine.one_thread():
-            every = [trial_of(e, None, states) for e in self.recipe.under_test]
+            every = [trial_of(e, None, states) for e in estimators]
             trials = [refused(trial, clusters) for trial in every]
         count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
         return [trial.result(null.name, null.seed, certain) for trial in trials]
@@ -338,6 +364,20 @@ class _Reader:
             }
             records[key] = Record(passed.group_counts[value], vectors, info)
         return records
+
+
+def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any]:
+    """JSON object of tests of all rows of a day, with the p-value of all of them together."""
+    named = [replace(test, statistic=name) for name, test in zip(names, tests, strict=True)]
+    adjusted = adjusted_tests(named)
+    known = [one for one in evidence_of_tests(named, ALPHA, adjusted) if one.joint]
+    found = min(known, key=lambda one: (one.p_value, -one.surprise), default=None)
+    return {
+        "p_value": None if found is None else found.p_value,
+        "statistic": None if found is None else found.label,
+        "finding": None if found is None else described_test(found, None) or None,
+        "tests": [AdjustedTest(test, p).to_dict() for test, p in zip(named, adjusted, strict=True)],
+    }
 
 
 def bets_of(

@@ -373,6 +373,7 @@ class _Run:
             "impossible": ImpossibleRows(*impossible) if impossible else None,
             "group_by": self.job.group_by,
             "clusters": info.get("clusters"),
+            "calibration": info.get("calibration"),
             "windows": [], "thresholds": [], "drift": None, "alarms": None,
             "ranking": None,
             "trend": {"ledger_days": 0, "first_day": None, "days": [], "n": [], "series": []},

@@ -143,6 +143,13 @@ def rank(
             chances = rank_probabilities(parts, _row_sets(defined), seed)
     probabilities, p_order = chances or (np.empty((0, 0)), None)
     compared = _compare_models(defined, jackknife, estimator)
+    refusals = [m.clusters.refusal for m in models if m.clusters and m.clusters.refusal]
+    if refusals:
+        probabilities, p_order = np.empty((0, 0)), None
+        compared = tuple(
+            replace(d, t=None, p_value=None, p_adjusted=None, distinguishable=False)
+            for d in compared
+        )
     places = ranks([model.value for model in defined])
     ranked = tuple(
         model.ranked(
@@ -163,7 +170,11 @@ def rank(
         common=_common_settings(models),
         clusters=models[0].clusters,
         paired=len({model.key for model in models}) == 1,
-        notes=(*model_notes(models), *approximation_notes(compared)),
+        notes=(
+            *model_notes(models),
+            *approximation_notes(compared),
+            *(f"differences have no p-values: {refusal}" for refusal in dict.fromkeys(refusals)),
+        ),
         parameters={
             "level": confidence_level,
             "groups": groups,

@@ -26,7 +26,7 @@ from calibscale.results import (
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.group_results import Group, GroupRows, RangeScan, name_of
-from calibscale.results.inference_results import TestResult
+from calibscale.results.inference_results import AdjustedTest, TestResult
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,24 @@ class LocalTests(Declared):
         Test of calibration without covariates.
     each : tuple of CovariateTest
         Tests of local calibration on one covariate.
+    whole : tuple of AdjustedTest
+        Default statistics of `calibration_test` without covariates, each strong against one kind
+        of error.
+    plain_adjusted : float or None
+        p-value of `plain`, adjusted for these tests (Westfall and Young).
     """
 
     joint: TestResult
     plain: Annotated[TestResult, key("calibration")]
     each: tuple[CovariateTest, ...]
+    whole: Later[Omitted[tuple[AdjustedTest, ...]]] = ()
+    plain_adjusted: Later[Omitted[Share | None]] = None
+
+    @property
+    def p_value(self) -> float | None:
+        """p-value of calibration without covariates, of all tests together."""
+        known = (self.plain_adjusted, *(one.adjusted for one in self.whole))
+        return min((p for p in known if p is not None), default=None)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -201,6 +202,30 @@ class Clusters(Declared):
     intraclass_correlation: float | None
     design_effect: float | None
     effective_count: Later[Omitted[float | None]] = None
+
+    @classmethod
+    def of_days(cls, days: Iterable[tuple[int, Mapping[str, Any]]]) -> Clusters | None:
+        """Bounds of the clusters of several days from the number of rows and the JSON of each.
+
+        With the sizes m_d of the clusters on day d, |Σ_d m_d| ≤ Σ_d |m_d| for the root of the sum
+        of squares and for the largest size, with equality if the shares of the clusters are those
+        of every day.  The number of clusters, and the effective one, are therefore at least those
+        returned, and the largest share at most.  None if a day does not say how many they are.
+        """
+        total = largest = norm = 0.0
+        counts, column = [0], ""
+        for rows, one in days:
+            if not one or one.get("effective_count") is None:
+                return None
+            total += rows
+            largest += rows * one["largest_share"]
+            norm += rows / math.sqrt(one["effective_count"])
+            counts.append(one["count"])
+            column = one["column"]
+        if not total:
+            return None
+        effective = (total / norm) ** 2
+        return cls(column, max(counts), False, largest / total, None, None, effective)
 
     @property
     def refusal(self) -> str | None:

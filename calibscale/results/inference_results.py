@@ -60,6 +60,9 @@ class TestResult(Declared):
         Whether the test stopped early.
     details : dict
         What the statistic says about the error, such as the interval of a `ResidualScan`.
+    draws : str
+        What is drawn: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
+        rows, which all tests but those with draws of cells share.
     critical_value : float or None
         Value that must be exceeded for a p-value of at most 5 %; None if the replicates are too few
         or the test stopped early.
@@ -92,6 +95,7 @@ class TestResult(Declared):
     parameters: dict[str, Any] = field(default_factory=dict)
     reason: Omitted[str | None] = None
     details: Omitted[dict[str, Any]] = field(default_factory=dict)
+    draws: Hidden[str] = ""
 
     @property
     def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:
@@ -101,6 +105,14 @@ class TestResult(Declared):
             return {}
         quantiles = dict(zip(map(str, _LEVELS), np.quantile(values, _LEVELS), strict=True))
         return {"mean": values.mean(), "deviation": values.std(), "quantiles": quantiles}
+
+
+@dataclass(frozen=True)
+class AdjustedTest(Declared):
+    """Test of calibration, with the p-value `adjusted` for those that it is computed with."""
+
+    test: Inline[TestResult]
+    adjusted: Share | None
 
 
 @dataclass(frozen=True, kw_only=True)

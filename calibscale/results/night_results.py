@@ -33,7 +33,7 @@ from calibscale.results.bias_results import BiasMap
 from calibscale.results.comparison_results import Selection
 from calibscale.results.evaluation_results import Clusters, Diagram
 from calibscale.results.exported import Row
-from calibscale.results.inference_results import TestResult
+from calibscale.results.inference_results import AdjustedTest, TestResult
 
 _Group = float | str | None  # number or name of a group; None for all rows
 _GROUP = Object("GroupResult", group=Finite | str, n=Count, results=list[Estimate])
@@ -42,6 +42,12 @@ _WINDOW = Object(
     name=str, first=Day, last=Day, days=list[Day], missing=list[Day], damaged=list[str], n=Count,
     results=list[Estimate], tests=list[TestResult], groups=list[_GROUP],  # type: ignore[valid-type]
     reliability=Diagram | None,
+)  # fmt: skip
+_CALIBRATION = Object(
+    "DayTests",
+    "Default tests of all rows of the day, and the smallest of their p-values, which are adjusted.",
+    p_value=Share | None, statistic=str | None, finding=str | None,
+    tests=list[AdjustedTest],
 )  # fmt: skip
 _THRESHOLD = Object(
     "ThresholdResult",
@@ -193,6 +199,7 @@ class Night(Outcome, SourceRows):
     created: str
     group_by: str | None
     clusters: Later[Omitted[Annotated[Json, Clusters] | None]] = None
+    calibration: Later[Omitted[Annotated[Json, _CALIBRATION] | None]] = None
     windows: list[Annotated[Json, _WINDOW]]
     thresholds: list[Annotated[Json, _THRESHOLD]]
     drift: Annotated[Json, _DRIFT] | None

@@ -140,9 +140,11 @@ class Replicates(Statistic):
             chunk.views[key] = self.null.labels(chunk.rows, chunk.q, self.first, self.last)
         return chunk.views[key]
 
-    def scalars(self, notion: str, rows: Ints, p: Floats, delta: Floats) -> Floats:
-        """δ* of a scalar notion (B, c)."""
-        return self.null.scalars(notion, rows, p, delta, self.first, self.last)
+    def scalars(
+        self, notion: str, rows: Ints, p: Floats, delta: Floats, start: Floats | None = None
+    ) -> Floats:
+        """δ* of a scalar notion (B, c); `start`: see `Null.scalars`."""
+        return self.null.scalars(notion, rows, p, delta, self.first, self.last, start)
 
     def events(self, chunk: Chunk, notion: str) -> Floats:
         """δ* of a scalar notion (B, c), from the drawn labels that all statistics share."""
@@ -156,18 +158,21 @@ class Replicates(Statistic):
         """Label that a scalar notion predicts (c,)."""
         return np.ones(len(chunk), np.int64) if notion == "positive" else chunk.top
 
-    def uniforms(self, chunk: Chunk) -> Iterator[Floats]:
+    def uniforms(self, chunk: Any) -> Iterator[Floats]:
         """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate."""
-        return self.null.uniforms(chunk.units, self.first, self.last)
+        pit = chunk.forecast.pit_sampler(chunk.values, chunk.outcomes, chunk.rows)
+        return map(pit, self.null.uniforms(chunk.units, self.first, self.last))
 
     def some_scalars(
-        self, notion: str, rows: Ints, p: Floats, delta: Floats, most: int
+        self, notion: str, rows: NotionRows, most: int
     ) -> Iterator[tuple[slice, Floats]]:
         """δ* of a scalar notion, at most `most` replicates at a time, with their indices."""
+        p, delta = rows.points[:, 0], rows.delta[:, 0]
         for low in range(self.first, self.last, most):
             high = min(self.last, low + most)
             indices = slice(low - self.first, high - self.first)
-            yield indices, self.null.scalars(notion, rows, p, delta, low, high)
+            drawn = self.null.scalars(notion, rows.rows, p, delta, low, high, rows.starts)
+            yield indices, drawn
 
     def moved(self, notion: str, rows: NotionRows) -> Iterator[tuple[int, NotionRows]]:
         """Rows of each replicate, of a null that changes predictions."""

@@ -53,7 +53,8 @@ class CoverageState(NamedTuple):
 class CoverageTotals(Statistic):
     """Outcomes in central prediction intervals of a level, and their expected number.
 
-    Replicates of a null are of the residual: expected coverage − whether the outcome is covered.
+    Replicates of drawn outcomes are whether their PIT values lie between those that are covered;
+    of other nulls they are of the residual: expected coverage − whether the outcome is covered.
     """
 
     level: float
@@ -64,25 +65,30 @@ class CoverageTotals(Statistic):
         return CoverageState(*(np.zeros(()) for _ in range(6)))
 
     def accumulate(self, state: CoverageState, chunk: Any) -> CoverageState:
-        covered, width, expected = self._rows(chunk)
+        covered, width, expected, _ = self._rows(chunk)
         w = weights_of(chunk)
         sums = (weighted_sum(each, chunk.weights) for each in (covered, width, expected))
         return added(state, len(w), w.sum(), w @ w, *sums)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
-        covered, _, expected = self._rows(chunk)
+        covered, _, expected, start = self._rows(chunk)
         w = weights_of(chunk)
+        if replicates.null.of_labels:
+            for b, u in enumerate(replicates.uniforms(chunk)):
+                sums[0][b] += w @ ((start <= u) & (u - start < expected))
+            return
         delta = replicates.scalars("forecast", chunk.units, expected, expected - covered)
         sums[0][...] += w @ expected - delta @ w
 
-    def _rows(self, chunk: Any) -> tuple[Any, Floats, Floats]:
-        """Whether each outcome is covered, the width, and the expected coverage (c,)."""
+    def _rows(self, chunk: Any) -> tuple[Any, Floats, Floats, Floats]:
+        """Whether each outcome is covered, width, expected coverage, and first covered level."""
         key = f"coverage of {self.level!r}"
         if key not in chunk.views:
             forecast, values, y = chunk.forecast, chunk.values, chunk.outcomes
             low, high = interval = forecast.interval(values, self.level)
-            expected = forecast.expected_coverage(values, y, self.level, interval)
-            chunk.views[key] = (low <= y) & (y <= high), high - low, np.clip(expected, 0.0, 1.0)
+            start, expected = forecast.covered_part(values, y, self.level, interval)
+            expected = np.clip(expected, 0.0, 1.0)
+            chunk.views[key] = (low <= y) & (y <= high), high - low, expected, start
         return chunk.views[key]
 
 

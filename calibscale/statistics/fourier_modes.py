@@ -152,9 +152,8 @@ class Modes(PairStatistic):
                 self._add(residuals[b, None], points, rows.covariates, strengths[None])
             return
         points = self.points(rows.points, rows.covariates)
-        p, delta = rows.points[:, 0], rows.delta[:, 0]
         max_count = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
-        for here, drawn in replicates.some_scalars(self.notion, rows.rows, p, delta, max_count):
+        for here, drawn in replicates.some_scalars(self.notion, rows, max_count):
             drawn *= rows.weights
             squares[here] += np.einsum("ij,ij->i", drawn, drawn)
             self._add(residuals[here], points, rows.covariates, drawn)
@@ -345,7 +344,7 @@ class LocalFeatures(PairStatistic):
                 moved = replicates.moved(self.notion, rows)
                 drawn = np.stack([replicate.delta[:, 0] for _, replicate in moved]) * w
             else:
-                drawn = replicates.scalars(self.notion, rows.rows, p, delta) * w
+                drawn = replicates.scalars(self.notion, rows.rows, p, delta, rows.starts) * w
             squares += np.einsum("ij,ij->i", drawn, drawn)
             for code in np.unique(codes):
                 here = codes == code

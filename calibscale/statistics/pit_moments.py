@@ -72,9 +72,9 @@ class PITMoments(Statistic):
 
     def _ranks(self, chunk: Any) -> Floats:
         """Functions g of each forecast (c, G)."""
-        low, high = chunk.forecast.interval(chunk.values, 0.5)
-        of_median = _functions_of_rank((low + high) / 2, self.medians)
-        of_width = _functions_of_rank(high - low, self.widths)
+        middle, width = chunk.forecast.spread(chunk.values, chunk.outcomes)
+        of_median = _functions_of_rank(middle, self.medians)
+        of_width = _functions_of_rank(width, self.widths)
         return np.hstack([np.ones((len(chunk), 1)), of_median, of_width])
 
 

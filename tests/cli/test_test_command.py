@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:
     options = ("--covariates", "group", "--categorical", "group", "--seed", 3, "-b", 99)
-    result = run("test", store, "--json", "-", *options).json
+    result = run("test", store, "-s", "klce", "--json", "-", *options).json
     klce = cs.KLCE(("group",), categorical=("group",), seed=3)
     expected = cs.calibration_test(store, klce, n_replicates=99, seed=3).to_dict()
     for changing in ("seconds", "run"):
@@ -44,6 +44,18 @@ def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:
     assert next(iter(result)) == "schema"
     assert (result["schema"], result["statistic"]) == ("calibscale.test/1", "klce")
     assert (result["p_value"], result["replicates"], result["null"]) == (0.01, 99, "labels")
+
+
+def test_test__of_covariates_by_default_is_of_predictions_too(run: Any, store: Path) -> None:
+    options = ("--covariates", "group,age", "--categorical", "group", "--seed", 3, "-b", 19)
+    result = run("test", store, "--json", "-", *options).json
+    klce = cs.KLCE(("group", "age"), categorical=("group",), seed=3)
+    expected = cs.calibration_test(store, covariates=klce, n_replicates=19, seed=3).to_dict()
+    assert result["tests"] == json.loads(json.dumps(expected["tests"]))
+    names = [test["statistic"] for test in result["tests"]]
+    assert names == [
+        "mean_score", "cox_score", "spread_score", "smooth_test", "residual_scan", "klce",
+    ]  # fmt: skip
 
 
 def test_test__several_statistics_are_a_list(run: Any, store: Path) -> None:

@@ -289,7 +289,8 @@ def test_bad_row__is_named_with_its_fault_and_remedy_or_dropped_and_counted(faul
     ("ensemble", 1, "at least 2 members, not 1"),
     ("quantiles", 2, "kind quantiles have 3 columns, not 2"),
     ("histogram", 5, "kind histogram have 4 columns, not 5"),
-    ("ordinal", 3, "kind ordinal have 4 columns, not 3"),
+    ("ordinal", 3, r"have 4 columns, not 3, one .* forecast='ordinal\(classes=3\)'"),
+        ("ordinal", 2, "two classes are given as probabilities="),
 ])  # fmt: skip
 def test_columns__of_the_wrong_number_are_refused(kind, columns, says):
     with pytest.raises(InvalidDataError, match=says):

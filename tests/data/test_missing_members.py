@@ -101,7 +101,7 @@ def test_expected_coverage__is_the_share_of_values_that_the_others_cover(level):
         pool = np.append(row, y)
         own = [_covered(np.delete(pool, j), pool[j], level) for j in range(len(pool))]
         expected.append(np.mean(own))
-    found = FORECAST.expected_coverage(MEMBERS, Y, level, FORECAST.interval(MEMBERS, level))
+    _, found = FORECAST.covered_part(MEMBERS, Y, level, FORECAST.interval(MEMBERS, level))
     np.testing.assert_allclose(found, expected, atol=1e-15)
 
 

@@ -87,7 +87,7 @@ def test_expected__is_weighted():
     data = _classes(60)
     weights = np.random.default_rng(2).exponential(size=60)
     ends = data.forecast.interval(data.values, 0.9)
-    each = data.forecast.expected_coverage(data.values, data.labels.astype(float), 0.9, ends)
+    _, each = data.forecast.covered_part(data.values, data.labels.astype(float), 0.9, ends)
     weighted = cs.from_arrays(
         predictions=data.values, forecast=data.forecast, labels=data.labels, weights=weights
     )

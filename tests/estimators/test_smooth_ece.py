@@ -122,10 +122,33 @@ def test_interval_and_test__of_a_biased_model():
 def test_replicates__are_values_of_drawn_labels():
     p, y, w = _rows(100)
     result = cs.calibration_test(_source(p, y, w), "smooth_ece", n_replicates=3, seed=5).results[0]
-    labels = DrawnLabels(5).scalars("positive", np.arange(100), p, p - y, 0, 3)
-    for value, delta in zip(result.null_values, labels, strict=True):
-        (expected,) = cs.evaluate(_source(p, np.rint(p - delta).astype(int), w), "smooth_ece")
+    labels = DrawnLabels(5).labels(np.arange(100), np.column_stack([1.0 - p, p]), 0, 3)
+    for value, drawn in zip(result.null_values, labels, strict=True):
+        (expected,) = cs.evaluate(_source(p, drawn, w), "smooth_ece")
         assert value == pytest.approx(expected.value, rel=1e-9)
+
+
+def test_replicates__have_one_sign_for_a_cluster():
+    p, y, _ = _rows(200)
+    clusters = np.repeat(np.arange(100), 2)[:, None]
+    source = cs.from_arrays(
+        probabilities=np.repeat(p[:100], 2),
+        labels=np.repeat(y[:100], 2),
+        binary=True,
+        covariates=clusters,
+        covariate_names=["unit"],
+    )
+    result = cs.calibration_test(source, "smooth_ece", cluster="unit", n_replicates=19).results[0]
+    # residuals of a cluster agree: with signs by row they would cancel in half of the clusters
+    single = cs.from_arrays(
+        probabilities=p[:100],
+        labels=y[:100],
+        binary=True,
+        covariates=np.arange(100)[:, None],
+        covariate_names=["unit"],
+    )
+    alone = cs.calibration_test(single, "smooth_ece", cluster="unit", n_replicates=19).results[0]
+    np.testing.assert_allclose(result.null_values, alone.null_values, rtol=1e-5)  # of bandwidths
 
 
 def test_notion__is_checked():

@@ -36,9 +36,6 @@ from tests.support.null_values import (
 every_case = pytest.mark.parametrize("case", CASES)
 
 
-BINNED = cs.ECE | cs.MCE | cs.TCE2 | cs.TCE2Debiased  # their events are those of drawn labels
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 @pytest.mark.parametrize("kind", DRAWS)
@@ -50,7 +47,7 @@ def test_replicates__are_the_naive_values_of_drawn_residuals(case, kind, weighte
     e = resolved_for(requested, data.source())
     if getattr(e.settings, "method", "") == "nystrom":
         e = resolved_for(replace(requested, method="features"), data.source())
-    drawn = drawn_residuals(kind, data, notion_of(e), of_bins=isinstance(requested, BINNED))
+    drawn = drawn_residuals(kind, data, notion_of(e))
     expected = [naive_value(e, data, delta) for delta in drawn]
     # an unbiased value is a difference of sums: 1e-13 of their size; spectral: to its tolerance
     digits = 1e-11 if "spectral" in case else 1e-12
@@ -73,15 +70,7 @@ def test_labels__replicates_equal_evaluations_of_drawn_labels(case):
         requested = replace(requested, method="features")
     data = labelled_rows(classes, weighted=True)
     (result,) = run_test(data.source(), requested)
-    notion, rows = notion_of(resolved_for(requested, data.source())), np.arange(ROWS)
-    if notion == "canonical" or isinstance(requested, BINNED):
-        labels = DrawnLabels(SEED).labels(rows, data.q, 0, B)
-    else:
-        p = data.notion(notion)[0][:, 0]
-        event = [np.rint(p - d[:, 0]).astype(int) for d in drawn_residuals("labels", data, notion)]
-        top = data.q.argmax(1)
-        other = (top + 1) % classes
-        labels = event if notion == "positive" else [np.where(h, top, other) for h in event]
+    labels = DrawnLabels(SEED).labels(np.arange(ROWS), data.q, 0, B)
     if isinstance(requested, cs.CKCECentred):  # its noise term is that of the observed labels
         (raw,) = run_test(data.source(), cs.CKCE(FOURIER))
         np.testing.assert_allclose(raw.null_values - result.null_values, raw.value - result.value)

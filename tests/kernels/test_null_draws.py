@@ -21,7 +21,7 @@ SEED = 2**63 + 11
 
 def _events(rows, first, count, seed=SEED):
     out = np.empty((count, len(rows)))
-    random_draws.events(np.uint64(seed), rows, P[rows], first, out)
+    random_draws.events(np.uint64(seed), rows, P[rows], np.zeros(len(rows)), first, out)
     return out
 
 
@@ -149,7 +149,7 @@ def test_events__have_their_probability():
     p = np.array([0.0, 1.0, 0.37, 1e-3, 1.0 + 5e-5])
     rows = np.arange(len(p)) + 100
     out = np.empty((MANY, len(p)))
-    random_draws.events(np.uint64(SEED), rows, p, 0, out)
+    random_draws.events(np.uint64(SEED), rows, p, np.zeros(len(p)), 0, out)
     event = np.rint(p - out)
     assert np.isin(event, [0.0, 1.0]).all()
     np.testing.assert_allclose(out, p - event, rtol=0, atol=0)
@@ -159,9 +159,21 @@ def test_events__have_their_probability():
             MANY * np.array([1 - share, share]),
         )
     few = np.empty((2, MANY // 2))
-    random_draws.events(np.uint64(SEED), np.arange(MANY // 2), np.full(MANY // 2, 0.37), 8, few)
+    numbers, even = np.arange(MANY // 2), np.full(MANY // 2, 0.37)
+    random_draws.events(np.uint64(SEED), numbers, even, np.zeros(MANY // 2), 8, few)
     hits = (few < 0).sum()
     _fits(np.array([hits, few.size - hits]), few.size * np.array([0.37, 0.63]))
+
+
+def test_events__are_those_of_drawn_labels_from_the_start_of_a_class():
+    rows, count = np.arange(len(Q)), 40
+    labels = _labels(rows, 3, count)
+    for k in range(Q.shape[1]):
+        starts, delta = np.empty(len(Q)), np.empty((count, len(Q)))
+        random_draws.class_starts(Q, np.full(len(Q), k), starts)
+        p = np.ascontiguousarray(Q[:, k])
+        random_draws.events(np.uint64(SEED), rows, p, starts, 3, delta)
+        np.testing.assert_array_equal(delta, p - (labels == k))
 
 
 def _independent(values):

@@ -14,6 +14,7 @@ from calibscale.errors import OptionError
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.monitoring.night import night
+from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Session
 from calibscale.statistics.cluster_sums import CELLS, ClusterRows
 
@@ -152,6 +153,42 @@ def test_night__refuses_tests_beside_a_large_cluster(tmp_path):  # S9
     assert [test["p_value"] for test in day["tests"]] == [None, None]
     assert all("one cluster has 50 % of the rows" in test["reason"] for test in day["tests"])
     assert "one cluster has 50 %" in " ".join(str(result).split())
+
+
+@pytest.mark.long
+def test_window__refuses_tests_beside_a_large_cluster(tmp_path):  # S9
+    (tmp_path / "job.toml").write_text(JOB)
+    for day in (1, 2):
+        p, y, cluster = _rows(day)
+        cluster = np.where(np.arange(len(p)) % 2 == 0, 0, cluster + 1)
+        lines = (f"{a!r},{b},{c}" for a, b, c in zip(p.tolist(), y, cluster, strict=True))
+        path = tmp_path / f"2026-03-0{day}.csv"
+        path.write_text("\n".join(["p,y,patient", *lines]) + "\n")
+        result = night(tmp_path / "job.toml", path.stem)
+    _, week = result.windows
+    assert [test["p_value"] for test in week["tests"]] == [None, None]
+    assert all("one cluster has 50 % of the rows" in test["reason"] for test in week["tests"])
+
+
+def test_clusters__of_days_are_bounded_by_those_of_each():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(0, 20, (3, 40)) + 1
+    sizes[1, 7] = 300
+    days = []
+    for m in sizes:
+        share, effective = m.max() / m.sum(), m.sum() ** 2 / (m**2).sum()
+        one = Clusters("patient", len(m), True, share, None, None, effective)
+        days.append((int(m.sum()), one.to_dict()))
+    bound = Clusters.of_days(days)
+    together = sizes.sum(axis=0)
+    assert bound.largest_share >= together.max() / together.sum()
+    assert bound.effective_count <= together.sum() ** 2 / (together**2).sum()
+    assert bound.count == 40
+    # days of the same shares are described exactly
+    same = Clusters.of_days([days[0], days[0]])
+    assert same.effective_count == pytest.approx(days[0][1]["effective_count"], rel=1e-12)
+    assert same.largest_share == pytest.approx(days[0][1]["largest_share"], rel=1e-12)
+    assert Clusters.of_days([days[0], (5, {})]) is None  # of an earlier version
 
 
 def test_job__names_a_cluster_column(tmp_path):

@@ -510,3 +510,28 @@ def test_rank__uses_the_groups_of_intervals(data):
     # sums over groups against sums over rows
     assert ours.low == pytest.approx(expected.interval.low, rel=1e-9)
     assert ours.high == pytest.approx(expected.interval.high, rel=1e-9)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_clusters__too_large_have_no_p_values(large):  # S9
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    unit = np.arange(400) // 4
+    if large:
+        unit[:200] = 0
+    models = {
+        name: from_arrays(
+            probabilities=np.clip(0.5 + error * (y - 0.5) + 0.1 * rng.normal(size=400), 0.01, 0.99),
+            labels=y,
+            binary=True,
+            covariates=unit[:, None],
+            covariate_names=["unit"],
+        )
+        for name, error in {"a": 0.2, "b": 0.7}.items()
+    }
+    result = rank(models, ECE(), cluster="unit")
+    (difference,) = result.differences
+    assert (difference.p_adjusted is None) == (result.p_order is None) == large
+    refused = any("one cluster has 50 % of the rows" in note for note in result.notes)
+    assert refused == large
+    assert "effectively" in str(result)

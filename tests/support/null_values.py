@@ -233,12 +233,12 @@ def _null(kind, data, notion):
     return null.with_states(dict.fromkeys(null.needs([notion]), pool))
 
 
-def drawn_residuals(kind, data, notion, count=B, of_bins=False):
-    """δ* of each replicate, (n, e); of binned statistics the events are those of drawn labels."""
+def drawn_residuals(kind, data, notion, count=B):
+    """δ* of each replicate, (n, e); of scalar notions the events are those of drawn labels."""
     rows = np.arange(len(data.q))
     points, delta = data.notion(notion)
     null = _null(kind, data, notion)
-    if of_bins and kind == "labels" and notion in ("top_label", "positive"):
+    if kind == "labels" and notion in ("top_label", "positive"):
         predicted = 1 if notion == "positive" else data.q.argmax(1)
         labels = null.labels(rows, data.q, 0, count)
         return [points - (drawn == predicted)[:, None] for drawn in labels]

@@ -217,13 +217,13 @@ class Refits(Null):
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of replicates first..last−1, one replicate after another."""
-        carried = rows.covariates[:, -self.columns :]
+        carried, starts = rows.covariates[:, -self.columns :], np.zeros(len(rows))
         step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
         for low in range(first, last, step):
             high = min(last, low + step)
             base, refitted = self._versions(carried, rows.points[:, 0], low, high)
             delta = np.empty((high - low, len(rows)))
-            kernel_draws.events(np.uint64(self.seed), rows.rows, base, low, delta)
+            kernel_draws.events(np.uint64(self.seed), rows.rows, base, starts, low, delta)
             delta += refitted - base
             for p, d in zip(refitted, delta, strict=True):
                 yield self._row(notion, rows, p, d)

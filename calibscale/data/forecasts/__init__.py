@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from operator import index
 from typing import Any, ClassVar, Self
@@ -305,20 +305,46 @@ class Forecast(ABC):
         low, high = (self.quantile(values, 0.5 + half * level) for half in (-0.5, 0.5))
         return low, high
 
-    def expected_coverage(
-        self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
-    ) -> Floats:
-        """Probability that the `interval` of a calibrated prediction has the outcome (c,).
+    def spread(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """Middle and width of the central half of each prediction (c,).
 
-        It is that of the closed interval under the prediction.  It exceeds the level where an end
-        is a value with a probability of its own.
+        For a calibrated prediction they do not depend on the PIT value of the outcome.
+        """
+        low, high = self.interval(values, 0.5)
+        return (low + high) / 2, high - low
+
+    def covered_part(
+        self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats]:
+        """PIT value from which outcomes lie in the `interval`, and their probability, each (c,).
+
+        A calibrated prediction covers the outcome with this probability, which is that of the
+        closed interval: it exceeds the level where an end is a value with a probability of its own.
         """
         low, high = interval
-        return self.cdf(values, high)[1] - self.cdf(values, low)[0]
+        start = self.cdf(values, low)[0]
+        return start, self.cdf(values, high)[1] - start
+
+    def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
+        """Function from uniform numbers (c,) to outcomes drawn from the predictions (c,)."""
+        return partial(self.quantile, values)
 
     def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
         """Outcomes drawn from the predictions, by uniform numbers (c,)."""
-        return self.quantile(values, u)
+        return self.sampler(values, y)(u)
+
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        """Function from uniform numbers (c,) to the PIT values of the outcomes of `sampler` (c,).
+
+        The position of an outcome within its probability is that of the row, as in `pit`.  Kinds
+        whose outcomes are continuous and increase with the numbers return these themselves.
+        """
+        outcomes = self.sampler(values, y)
+        return lambda u: self.pit(values, outcomes(u), rows)
+
+    def placed_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        """Function from uniform numbers (c,) to outcomes of `sampler` as `placed` (c,)."""
+        return self.sampler(values, y)
 
     @abstractmethod
     def mean(self, values: Floats) -> Floats:

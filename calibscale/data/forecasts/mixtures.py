@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 from calibscale.data.forecasts import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
-from calibscale.kernels import row_sums
+from calibscale.kernels import random_draws, row_sums
 from calibscale.results import Floats, Ints
 
 _STEPS = 60  # of the bisection for quantiles of mixtures: their rounding
@@ -67,6 +67,9 @@ class NormalForecast(Forecast):
 
     def quantile(self, values: Floats, level: Any) -> Floats:
         return values[:, 0] + values[:, 1] * ndtri(level)
+
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        return lambda u: u
 
     def mean(self, values: Floats) -> Floats:
         return values[:, 0]
@@ -146,15 +149,19 @@ class MixtureForecast(Forecast):
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return 0.5 * (low + high)
 
-    def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
+    def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
         weights, means, scales = self._parts(values)
-        ends = weights.cumsum(axis=1)
-        u = u * ends[:, -1]
-        k = np.minimum((ends <= u[:, None]).sum(axis=1), means.shape[1] - 1)
-        i = np.arange(len(u))
-        rest = (u - (ends[i, k] - weights[i, k])) / weights[i, k]
+        ends, i = weights.cumsum(axis=1), np.arange(len(values))
         tiny = np.finfo(float).tiny
-        return means[i, k] + scales[i, k] * ndtri(np.clip(rest, tiny, 1.0 - 1e-16))
+
+        def outcomes(u: Floats) -> Floats:
+            """Outcome of one component of each mixture."""
+            u = u * ends[:, -1]
+            k = np.minimum((ends <= u[:, None]).sum(axis=1), means.shape[1] - 1)
+            rest = (u - (ends[i, k] - weights[i, k])) / weights[i, k]
+            return means[i, k] + scales[i, k] * ndtri(np.clip(rest, tiny, 1.0 - 1e-16))
+
+        return outcomes
 
     def mean(self, values: Floats) -> Floats:
         weights, means, _ = self._parts(values)
@@ -281,29 +288,41 @@ class EnsembleForecast(Forecast):
             out[rows] = _rank_quantile(np.sort(members, axis=1), levels[rows])
         return out
 
-    def expected_coverage(
+    def spread(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """Middle and width of the m + 1 values, whichever of them is the outcome (c,)."""
+        out = np.full((2, len(y)), np.nan)
+        for rows, pool in _sorted_pools(values, y):
+            levels = np.ones(len(pool))
+            low, high = (_rank_quantile(pool, level * levels) for level in (0.25, 0.75))
+            out[:, rows] = (low + high) / 2, high - low
+        return out[0], out[1]
+
+    def covered_part(
         self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
-    ) -> Floats:
-        """Share of the m + 1 values that lie in the interval of the m others (c,).
+    ) -> tuple[Floats, Floats]:
+        """PIT value and share of those m + 1 values that lie in the interval of the m others (c,).
 
         Each of them could be the outcome.  Hence m members cover (m − 1)/(m + 1) with their
         extremes.
         """
-        out = np.full(len(y), np.nan)
-        for rows, members in _complete(values):
-            pool = np.sort(np.column_stack([members, y[rows]]), axis=1)
+        starts, shares = np.full((2, len(y)), np.nan)
+        for rows, pool in _sorted_pools(values, y):
             low, high = (_quantile_of_others(pool, 0.5 + half * level) for half in (-0.5, 0.5))
-            out[rows] = ((low <= pool) & (pool <= high)).mean(axis=1)
-        return out
+            covered = (low <= pool) & (pool <= high)  # of consecutive ranks
+            starts[rows] = covered.argmax(axis=1) / pool.shape[1]
+            shares[rows] = covered.mean(axis=1)
+        return starts, shares
 
-    def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
-        out = np.empty(len(y))
-        for rows, members in _complete(values):
-            m = members.shape[1]
-            k = np.minimum((u[rows] * (m + 1)).astype(np.int64), m)
-            member = members[np.arange(len(members)), np.minimum(k, m - 1)]
-            out[rows] = np.where(k == m, y[rows], member)
-        return out
+    def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
+        return _one_of([*_sorted_pools(values, y)])
+
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        share = random_draws.of_rows(rows, 0, random_draws.PIT)  # of the way, as in `pit`
+        pits = []
+        for at, pool in _sorted_pools(values, y):
+            below, at_most = _ranks(pool)
+            pits.append((at, below + share[at, None] * (at_most - below)))
+        return _one_of(pits)
 
     def mean(self, values: Floats) -> Floats:
         out = np.full(len(values), np.nan)
@@ -320,6 +339,38 @@ class EnsembleForecast(Forecast):
             distance = np.abs(members - y[rows, None]).mean(axis=1)
             out[rows] = distance - pairs / (m * (m - 1))
         return out
+
+
+def _sorted_pools(values: Floats, y: Floats) -> Iterator[tuple[Any, Floats]]:
+    """Rows of each number of members, and the sorted members and outcome of each (r, k + 1)."""
+    for rows, members in _complete(values):
+        yield rows, np.sort(np.column_stack([members, y[rows]]), axis=1)
+
+
+def _ranks(pool: Floats) -> tuple[Floats, Floats]:
+    """Shares of the sorted values of a row that are below each of them, and up to it (r, s)."""
+    size = pool.shape[1]
+    position, certain = np.arange(size), np.ones((len(pool), 1), np.bool_)
+    larger = pool[:, 1:] > pool[:, :-1]
+    first = np.where(np.hstack([certain, larger]), position, 0)
+    last = np.where(np.hstack([larger, certain]), position + 1, size)
+    below = np.maximum.accumulate(first, axis=1)
+    at_most = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
+    return below / size, at_most / size
+
+
+def _one_of(values: Sequence[tuple[Any, Floats]]) -> Callable[[Floats], Floats]:
+    """Function from uniform numbers (c,) to one of the values of each row, by its position."""
+
+    def chosen(u: Floats) -> Floats:
+        out = np.empty(len(u))
+        for rows, each in values:
+            size = each.shape[1]
+            k = np.minimum((u[rows] * size).astype(np.int64), size - 1)
+            out[rows] = each[np.arange(len(each)), k]
+        return out
+
+    return chosen
 
 
 def _rank_quantile(ordered: Floats, levels: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.data.forecasts import CROSSING, Forecast
-from calibscale.errors import OptionError, require
+from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.results import Bools, Floats, Ints
 
@@ -77,6 +77,19 @@ class _PiecewiseUniform(Forecast):
         mass = F[i, k] - F[i, k - 1]
         share = np.divide(u - F[i, k - 1], mass, out=np.zeros(len(u)), where=mass > 0)
         return edges[i, k - 1] + np.clip(share, 0.0, 1.0) * (edges[i, k] - edges[i, k - 1])
+
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        position = random_draws.of_rows(rows, 0, random_draws.PIT)
+
+        def pit(u: Floats) -> Floats:
+            low, high = self.range_of(values, self.quantile(values, u))
+            return low + position * (high - low)
+
+        return pit
+
+    def placed_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        pit = self.pit_sampler(values, y, rows)
+        return lambda u: self.quantile(values, pit(u))
 
     def mean(self, values: Floats) -> Floats:
         shares, edges = self.pieces(values)
@@ -288,6 +301,17 @@ class OrdinalForecast(Forecast):
     @property
     def columns(self) -> int | None:  # type: ignore[override]
         return self.classes
+
+    def check_columns(self, count: int, name: str) -> None:
+        if count == self.classes:
+            return
+        hint = f"say how many classes there are, forecast='ordinal(classes={count})'"
+        if count < 3:
+            hint = "two classes are given as probabilities=, without forecast="
+        raise InvalidDataError(
+            f"{name}: predictions of kind ordinal have {self.classes} columns, not {count}, one "
+            f"for each class; {hint}"
+        )
 
     @property
     def width(self) -> int:

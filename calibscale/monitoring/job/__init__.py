@@ -197,7 +197,10 @@ class Source:
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
 class Test:
-    """Tests with drawn labels; `statistics` defaults to all testable estimators."""
+    """Tests with drawn labels; `statistics` defaults to all testable estimators.
+
+    The default statistics of `calibscale.calibration_test` are computed for each day as well.
+    """
 
     __test__ = False  # not a test class of pytest
 

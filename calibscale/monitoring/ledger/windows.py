@@ -36,6 +36,7 @@ from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
 from calibscale.results import Estimate, Floats
+from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics import States
 from calibscale.statistics.bins import BinCounts
@@ -320,8 +321,13 @@ def _tests(
         tested = [e for e in tested if e.draws_cells]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
     null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)  # of days: its hashes
-    count = recipe.replicates
-    return tuple(result_of(e, all_states, replicated, null, count, certain) for e in tested)
+    clusters = None
+    if recipe.cluster is not None:
+        clusters = Clusters.of_days((e.n, e.info.get("clusters") or {}) for e in entries)
+    return tuple(
+        result_of(e, all_states, replicated, null, recipe.replicates, certain, clusters)
+        for e in tested
+    )
 
 
 # ---------------------------------------------------------------- cached sums

@@ -289,6 +289,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
     if overall is not None and overall["bias"] is not None:
         reasons = (f"Bias over all rows: {formatting.signed(overall['bias'], 3)} "
                    f"({formatting.p_is(overall['p_value'])}).",)  # fmt: skip
+    reasons += tuple(_without_covariates(result["tests"]))
     reasons += tuple(_biased(result["groups"], level))
     scan = result.get("ranges")
     reasons += tuple(range_sentences(scan, level))
@@ -317,6 +318,18 @@ def audit(result: dict[str, Any]) -> doc.Article:
     )  # fmt: skip
 
 
+def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
+    """Sentence about the tests without covariates together; none for earlier versions' results."""
+    adjusted = {tests["calibration"]["statistic"]: tests.get("plain_adjusted")}
+    adjusted |= {t["statistic"]: t["adjusted"] for t in tests.get("whole") or ()}
+    known = {name: p for name, p in adjusted.items() if p is not None}
+    if len(known) > 1:
+        name = min(known, key=lambda each: known[each])
+        count = len(known)
+        text = f"{formatting.p_is(known[name])}, the smallest of {count} statistics together"
+        yield f"Calibration without covariates: {name} has {text}."
+
+
 def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
     biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
@@ -325,7 +338,7 @@ def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
                  if sign * g["bias"] > 0]  # fmt: skip
         if named:
             yield f"Predictions are too {direction} for {formatting.joined(named, 3)}."
-    if groups and not biased:
+    if any(g["adjusted"] is not None for g in groups) and not biased:
         yield "No group has a significant bias."
 
 
@@ -356,7 +369,13 @@ def _local_tests(tests: dict[str, Any], model: str) -> list[comparisons.Tested]:
     prefix = f"{model}: " if model else ""
     return [
         comparisons.Tested(f"{prefix}all covariates", tests["joint"]),
-        comparisons.Tested(f"{prefix}no covariate", tests["calibration"]),
+        comparisons.Tested(
+            f"{prefix}no covariate", tests["calibration"], tests.get("plain_adjusted")
+        ),
+        *(
+            comparisons.Tested(f"{prefix}no covariate", t, t["adjusted"])
+            for t in tests.get("whole") or ()
+        ),
         *(comparisons.Tested(f"{prefix}{t['covariate']}", t, t["adjusted"]) for t in tests["each"]),
     ]
 

@@ -97,6 +97,7 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
         if estimate["interval"] is not None:
             remark += f", {formatting.span(*estimates.ends(estimate), 2)}"
         facts.append((formatting.label(estimate), formatting.number(estimate["value"]), remark))
+    facts += _calibration(night.get("calibration"))
     alarms = night["alarms"]
     if alarms is not None:
         now = "yes" if alarms["alarm"] else "none"
@@ -112,6 +113,16 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
         since = formatting.day(trend["days"][0] if first is None else first)
         facts.append(("days in the ledger", formatting.count(count), f"since {since}"))
     return doc.Facts(tuple(facts))
+
+
+def _calibration(tests: dict[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Fact about the default tests of the day."""
+    if not tests or tests["p_value"] is None:
+        return []
+    remark = f"{tests['statistic']}, of {len(tests['tests'])} tests together"
+    if tests["finding"] and tests["p_value"] <= estimates.ALPHA:
+        remark += f": {tests['finding']}"
+    return [("calibration of the day", formatting.p_is(tests["p_value"]), remark)]
 
 
 def _exclusions(result: dict[str, Any]) -> str:
