@@ -19,6 +19,7 @@ from calibscale.statistics import Statistic
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
 # why test statistics have no interval
+NO_ERROR = "a calibrated model need not have any particular value of it"
 TEST_STATISTIC = "a test statistic is in units of its noise; calibration_test gives its p-value"
 
 
@@ -172,6 +173,13 @@ class BoundEstimator(ABC):
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:
         """Value of each replicate, with labels drawn for the cells of the states, not for rows."""
         raise NotImplementedError(self.name)
+
+    @property
+    def no_floor(self) -> str | None:
+        """Reason for having no noise floor of any rows; None if some have one."""
+        if self.unbiased:
+            return "it is unbiased: noise does not raise its mean"
+        return "sums over pairs of rows have no drawn labels" if self.pairwise else None
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:

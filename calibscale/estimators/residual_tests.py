@@ -71,6 +71,7 @@ class ResidualTest(Estimator):
     by_default: ClassVar[bool] = False
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
     no_interval: ClassVar[str | None] = TEST_STATISTIC
+    no_floor: ClassVar[str | None] = TEST_STATISTIC
 
     def bind(self, setup: DataProfile) -> Self:
         notion = self.notion_for(setup.classes)

@@ -30,6 +30,7 @@ from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, judged, needed_statistics
+from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
@@ -325,7 +326,9 @@ class Accumulator:
         need_rows(now._source.name, result.counts)
         run = replace(now._run, source=replace(now._source, rows=self.rows))
         names = labels_of(self._requested)
-        evaluation = judged(evaluation_of(run, names, result, self._interval, started), NEGLIGIBLE)
+        noise = DrawnLabels()
+        evaluation = evaluation_of(run, names, result, self._interval, started, noise=noise)
+        evaluation = judged(evaluation, NEGLIGIBLE)
         if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
             return evaluation
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
@@ -390,7 +393,7 @@ class Accumulator:
         """Pass of the statistics of a run over rows with the columns of the first batch."""
         assert self._source is not None
         rules = self._source.rules(**self._rules)
-        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval)))
+        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval, DrawnLabels())))
         columns: dict[str, Any] = {"group_by": self._group_by, "covariates": run.covariates}
         return replace(scan_of(self._source, statistics, rules, **columns), groups=MAX_GROUPS)
 

@@ -327,7 +327,7 @@ def interval_statistics(
     if not grouped or has_limits(estimator, request):
         return ()
     events = (events_of(estimator),) if estimator.is_quadratic and not request.clustered else ()
-    return (*grouped, *drawn_sums(estimator, request, classes), *request.sizes, *events)
+    return (*grouped, *drawn_sums(estimator, request.null, classes), *request.sizes, *events)
 
 
 def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
@@ -439,7 +439,7 @@ def _calibrated_error(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> float:
     """Standard deviation of the estimate over drawn labels; 0 if none were drawn."""
-    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request, classes)
+    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request.null, classes)
     if not (grouped and replicates and all(r in states for r in replicates)):
         return 0.0
     totals = [total(states[g]) for g in grouped]

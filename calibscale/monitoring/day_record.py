@@ -16,6 +16,7 @@ from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.inference import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
+from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.nulls import CERTAIN
 from calibscale.inference.resampling import Grouped, Resampling, total
@@ -210,8 +211,9 @@ class _Reader:
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
         others = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
-        floors = () if self.recipe.cluster else self.recipe.estimators
-        others += tuple(s for e in floors for s in e.floor_statistics)
+        classes = self.recipe.classes
+        for e in self.recipe.estimators:
+            others += floor_statistics(e, noise_of(self.run.rules), classes)
         passed = self.run.scan([*needed.values(), *others])
         counts = passed.counts
         if not counts.used:
@@ -221,13 +223,14 @@ class _Reader:
         states = passed.groups[None]
         vectors, merged = self._vectors(needed, states, overall)
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
+        clusters = self.run.clusters(passed)
         with engine.one_thread():
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
-                self._estimate(e, resampling, states, merged) for e in self.recipe.estimators
+                self._estimate(e, resampling, states, merged, clusters)
+                for e in self.recipe.estimators
             ]
-        clusters = self.run.clusters(passed)
         tests = self._tests(merged | states, batch, certain, clusters)
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
@@ -286,11 +289,18 @@ class _Reader:
         }
 
     def _estimate(
-        self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
+        self,
+        e: BoundEstimator,
+        resampling: Resampling,
+        states: States,
+        merged: States,
+        clusters: Clusters | None,
     ) -> Estimate:
         estimate = e.finalize(*(merged[s] for s in e.needs))
-        if not self.recipe.cluster:
-            estimate = e.with_floor(estimate, merged | states)
+        classes = self.recipe.classes
+        estimate = with_floor(
+            e, estimate, merged | states, noise_of(self.run.rules), classes, clusters
+        )
         if not (has_limits(e, resampling) or all(g in states for g in resampling.needs(e))):
             return estimate
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)
