@@ -202,6 +202,14 @@ class BoundEstimator(ABC):
             return estimate
         return replace(estimate, floor=self.floor(*(states[s] for s in needed)))
 
+    @property
+    def parted(self) -> BoundEstimator:
+        """Estimator whose states of parts of the rows add, for the jackknife and the bootstrap.
+
+        By default it is the estimator itself.
+        """
+        return self
+
     def frozen(self, *states: Any) -> BoundEstimator:
         """Return the estimator with settings that depend on n fixed to those of these states.
 

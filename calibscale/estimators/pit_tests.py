@@ -35,6 +35,7 @@ class PITTest(Estimator):
     by_default: ClassVar[bool] = False
     notion = "forecast"
     no_interval: ClassVar[str | None] = TEST_STATISTIC
+    no_floor: ClassVar[str | None] = TEST_STATISTIC
 
     def bind(self, setup: DataProfile) -> Self:
         if self.medians:
