@@ -117,6 +117,8 @@ def _sample(state: LabelNoiseState, size: int) -> _Sample:
     """Sample of at most `size` rows."""
     rows = state.rows[:size]
     w, variance, q = rows[:, 1], rows[:, 2], rows[:, 3:]
+    if not state.outcomes.shape[1]:  # of labels again, so that chunks have no part in rounding
+        variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
     next_priority = state.rows[size, 0] if len(state.rows) > size else 0.0
     # a variance that is nearly 0 stands for one row
     copies = np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0)
