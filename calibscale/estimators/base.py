@@ -19,6 +19,7 @@ from calibscale.statistics import Statistic
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
 # why test statistics have no interval
+NO_ERROR = "a calibrated model need not have any particular value of it"
 TEST_STATISTIC = "a test statistic is in units of its noise; calibration_test gives its p-value"
 
 
@@ -176,6 +177,13 @@ class BoundEstimator(ABC):
         raise NotImplementedError(self.name)
 
     @property
+    def no_floor(self) -> str | None:
+        """Reason for having no noise floor of any rows; None if some have one."""
+        if self.unbiased:
+            return "it is unbiased: noise does not raise its mean"
+        return "sums over pairs of rows have no drawn labels" if self.pairwise else None
+
+    @property
     def floor_needs(self) -> tuple[Statistic, ...]:
         """Statistics whose states `floor` takes; computed in evaluations only."""
         return ()
@@ -195,6 +203,14 @@ class BoundEstimator(ABC):
         if estimate.value is None or not needed or any(s not in states for s in needed):
             return estimate
         return replace(estimate, floor=self.floor(*(states[s] for s in needed)))
+
+    @property
+    def parted(self) -> BoundEstimator:
+        """Estimator whose states of parts of the rows add, for the jackknife and the bootstrap.
+
+        By default it is the estimator itself.
+        """
+        return self
 
     def frozen(self, *states: Any) -> BoundEstimator:
         """Return the estimator with settings that depend on n fixed to those of these states.

@@ -166,6 +166,7 @@ class CertifiedL1(ScalarEstimator):
     by_default: ClassVar[bool] = False
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise", "canonical")
     no_interval: ClassVar[str | None] = "the value is the lower end of a confidence interval"
+    no_floor: ClassVar[str | None] = no_interval
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
 from calibscale.data import Floats
-from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.estimators.score_measures import ScoreMeasure
 from calibscale.limits import Limits
 from calibscale.results import Estimate
@@ -27,8 +27,8 @@ class Spiegelhalter(ScalarEstimator):
 
     Standard normal for a calibrated model and many rows: the deviation of the Brier score from its
     expectation.  Above 0 the score is worse than expected, as of overconfident predictions; errors
-    that cancel are missed.  `details` has the two-sided `p_value`.  Parameters: see
-    `ConfidenceGap`.
+    that cancel are missed.  `details` has the two-sided `p_value` of the normal distribution; a
+    test is of |z|, and its p-value is exact with drawn labels.  Parameters: see `ConfidenceGap`.
 
     Examples
     --------
@@ -40,6 +40,7 @@ class Spiegelhalter(ScalarEstimator):
 
     notion: str | None = None
     name: ClassVar[str] = "spiegelhalter"
+    testable: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     smaller_is_better: ClassVar[bool] = False
@@ -59,6 +60,26 @@ class Spiegelhalter(ScalarEstimator):
         z = difference / math.sqrt(variance)
         details = {"p_value": 2.0 * float(ndtr(-abs(z)))}
         return Estimate(self.name, self.judged, z, details=details, n=int(n))
+
+    @property
+    def as_error(self) -> BoundEstimator:
+        return _AbsoluteZ(self.notion)
+
+
+class _AbsoluteZ(Spiegelhalter):
+    """Absolute value of Spiegelhalter's z, by which it is tested."""
+
+    signed: ClassVar[bool] = False
+
+    def finalize(self, *states: Any) -> Estimate:
+        estimate = super().finalize(*states)
+        if estimate.value is None:
+            return estimate
+        return replace(estimate, value=abs(estimate.value), parameters={"z": estimate.value})
+
+    @property
+    def as_error(self) -> BoundEstimator:
+        return self
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibscale.data import Floats, Ints
+from calibscale.estimators.base import NO_ERROR
 from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve
 from calibscale.results import Estimate
 from calibscale.statistics.score_histogram import OccupiedCells
@@ -99,7 +100,8 @@ class AURC(ScoreMeasure):
     r_i is the error rate of the rows that are at least as confident as row i: the risk of a model
     that abstains from the others (Geifman & El-Yaniv 2017).  Between 0 and 1;
     small if errors have the lowest confidence.  It does not change with recalibration that keeps
-    the order of confidences, and does not measure calibration.  Its bias is of the order log n/n.
+    the order of confidences, and does not measure calibration.  Its bias is of the order log n/n;
+    its interval is that of the jackknife.
 
     `details` has the `error_rate` r of all rows, the `excess` over the best order of the same
     errors, AURC − r − (1 − r) log(1 − r) (Geifman, Uziel & El-Yaniv 2019), and the curve as
@@ -117,6 +119,7 @@ class AURC(ScoreMeasure):
     name: ClassVar[str] = "aurc"
     fixed: ClassVar[tuple[str, ...]] = ("notion",)
     notions: ClassVar[tuple[str, ...]] = ("top_label",)
+    no_floor: ClassVar[str | None] = NO_ERROR
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
         weight, hits = cells.weight[::-1], cells.events[::-1]

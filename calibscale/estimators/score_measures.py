@@ -10,14 +10,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import isotonic_regression
+from scipy.special import stdtrit
 
 from calibscale.data import Floats
-from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.base import BoundEstimator, ScalarEstimator
+from calibscale.limits.excess import ratio
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
-from calibscale.statistics.bins import FineHistogram, residual_draws, shared_residuals
+from calibscale.statistics.bins import BinState, FineHistogram, residual_draws, shared_residuals
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, cells_of, scores_of
-from calibscale.statistics.score_sums import LabelVariances, ScalarScores
+from calibscale.statistics.score_sums import LabelVariances, ScalarScores, SquareState
 
 _MAX_STEPS, _ROUNDING = 1000, 1e-12  # steps of an isotonic curve in results, and their least height
 _CELLS = 4096  # cells that events are drawn for
@@ -51,6 +53,10 @@ class ScoreMeasure(ScalarEstimator):
         return (cells, LabelVariances(cells))
 
     def mergeable(self, classes: int) -> Self:
+        return replace(self, fixed_cells=True)
+
+    @property
+    def parted(self) -> BoundEstimator:
         return replace(self, fixed_cells=True)
 
     def _cells(self, *states: Any) -> OccupiedCells:
@@ -332,7 +338,8 @@ class ICI(ScoreError):
     After Austin & Steyerberg (2019), with isotonic regression, which has nothing to choose, in the
     place of loess.  The error is not squared; its unit is that of a probability.  `details` has the
     median `e50`, the 90 % quantile `e90` and the maximum `emax` of |p − f(p)| over the rows.  Noise
-    biases it upwards.
+    biases it upwards.  Its interval covers the mean distance of p from the frequency given p, which
+    the index equals where that frequency increases with p.
 
     Examples
     --------
@@ -343,6 +350,33 @@ class ICI(ScoreError):
     """
 
     name: ClassVar[str] = "ici"
+    no_interval: ClassVar[str | None] = None
+
+    def low_of_groups(self, confidence_level: float, states: Sequence[Any], soft: bool) -> float:
+        """Lower limit from signs of p − f(p) that are fitted to a third of the groups of rows.
+
+        The mean of s(p)(p − event) is at most the mean distance of p from the frequency for any
+        signs s, and the other groups, which had no part in the fit, estimate it without bias.
+        Fits to all groups but one would share their noise, and the limit would be too high.
+        """
+        histogram, variances = states[:2]
+        fitted = np.arange(len(histogram.sums)) % 3 == 0
+        squares = SquareState(variances.squares[fitted].sum(axis=0))
+        cells = self._cells(BinState(histogram.sums[fitted].sum(axis=0)), squares)
+        sums = histogram.sums[~fitted]
+        sums = sums[sums[:, 1].sum(axis=1) > 0]
+        if not len(cells.score) or len(sums) < 2:
+            return 0.0
+        _, weight, _, predicted, _ = sums.sum(axis=0)
+        score = ratio(predicted, weight)
+        signs = np.sign(score - np.interp(score, cells.score, isotonic(cells)))
+        weights = sums[:, 1].sum(axis=1)
+        own = sums[:, 4] @ signs / weights
+        share = weights / weights.sum()
+        freedom = 1.0 / float(share @ share) - 1.0
+        mean = float(share @ own)
+        error = math.sqrt(float(share**2 @ (own - mean) ** 2) * len(own) / (len(own) - 1))
+        return max(mean - float(stdtrit(freedom, 0.5 + confidence_level / 2)) * error, 0.0)
 
     def _size(self, cells: OccupiedCells) -> float:
         return float(cells.share @ np.abs(cells.score - isotonic(cells)))

@@ -25,6 +25,7 @@ class SumTest(Estimator):
     testable: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     no_interval: ClassVar[str | None] = TEST_STATISTIC
+    no_floor: ClassVar[str | None] = TEST_STATISTIC
 
     def finalize(self, *states: Any) -> Estimate:
         (state,) = states

@@ -23,18 +23,21 @@ from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.formatting import name_of
 from calibscale.inference.evidence import crowded_share
+from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import (
     estimate_of,
     has_limits,
     interval_statistics,
     with_interval,
 )
+from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
 from calibscale.inference.verdict import check_negligible, judgement_of_evaluation
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
 from calibscale.results.evaluation_results import (
+    Clusters,
     Diagram,
     Evaluation,
     Range,
@@ -101,11 +104,13 @@ def evaluate(
         Name of a covariate, numbers or texts, whose equal values are one cluster, such as a
         patient.  Groups of clusters are left out of intervals, which are then always computed, by
         the jackknife unless requested otherwise; unbiased estimates leave out the noise of
-        clusters, and means over pairs all pairs within a group of clusters.  There are neither
-        floors nor reliability diagrams, which assume independent rows; nor with soft labels.
+        clusters, and means over pairs all pairs within a group of clusters.  Floors are those of
+        residuals with one random sign a cluster.  There are no reliability diagrams, which assume
+        independent rows; nor with soft labels.
     floor : bool
         Compute the noise floor of biased estimates: mean and 95 % quantile of the estimate if
-        labels were drawn from the same predictions.
+        labels were drawn from the same predictions; of soft labels, if the residuals of rows had
+        random signs.
     checkpoint : path, optional
         Folder for finished parts of sums over pairs, from which the same call resumes bit for bit.
     negligible : float
@@ -133,7 +138,7 @@ def evaluate(
     check_negligible(negligible)
     with Session.open(source, **options) as session:
         session = session.by_cluster(cluster)
-        interval, floor = session_intervals(session, interval, floor)
+        interval, noise = session_intervals(session, interval, floor)
         groupings = listed_groups(group_by) or (None,)
         for grouping in filter(None, groupings):  # an unknown name fails before anything is read
             known = Grouping.parse(grouping, session.source.covariate_names)
@@ -149,8 +154,8 @@ def evaluate(
         for grouping in groupings:
             data, by = by_group(session, grouping)
             run = data.run(chosen, on_unsupported, by)
-            result = run.scan(needed_statistics(run, interval, floor))
-            passes.append(evaluation_of(run, names, result, interval, started, checkpoint, floor))
+            result = run.scan(needed_statistics(run, interval, noise))
+            passes.append(evaluation_of(run, names, result, interval, started, checkpoint, noise))
             started = time.perf_counter()
         evaluation = replace(passes[0], others=tuple(passes[1:]))
     return judged(evaluation, negligible)
@@ -184,19 +189,22 @@ def by_groups(session: Session, group_by: Any) -> tuple[Session, list[str]]:
 
 def session_intervals(
     session: Session, interval: Resampling | str | bool | None, floor: bool
-) -> tuple[Resampling | None, bool]:
-    """Request of intervals, and whether floors are computed, as clusters and labels allow."""
-    if session.rules.cluster is None:
-        request, soft = requested(interval), session.rules.soft
-        return request and replace(request, soft=soft), floor and not soft
-    return replace(requested(interval) or Jackknife(), clustered=True), False
+) -> tuple[Resampling | None, Null | None]:
+    """Request of intervals, and null of floors, as clusters and labels allow; None for none."""
+    soft, clustered = session.rules.soft, session.rules.cluster is not None
+    request = requested(interval)
+    if clustered:
+        request = replace(request or Jackknife(), clustered=True)
+    elif request is not None:
+        request = replace(request, soft=soft)
+    return request, noise_of(session.rules) if floor else None
 
 
 _FINGERPRINT = Fingerprint()
 _LABELS = LabelTable()
 
 
-def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True) -> list[Statistic]:
+def needed_statistics(run: Run, interval: Resampling | None, noise: Null | None) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = [_FINGERPRINT] * any(e.pairwise for e in run.fitting)
     needed += run.cluster_sums
@@ -204,17 +212,18 @@ def needed_statistics(run: Run, interval: Resampling | None, floor: bool = True)
         needed.append(_LABELS)
     for e in run.fitting:
         grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
-        needed += (*(grouped or e.needs), *e.counted, *(e.floor_statistics if floor else ()))
+        floors = () if noise is None else floor_statistics(e, noise, run.source.classes)
+        needed += (*(grouped or e.needs), *e.counted, *floors)
     return needed
 
 
 def evaluation_of(
     run: Run, names: Iterable[str], result: PassResult, interval: Resampling | None,
-    started: float, checkpoint: str | Path | None = None, floor: bool = True,
+    started: float, checkpoint: str | Path | None = None, noise: Null | None = None,
 ) -> Evaluation:  # fmt: skip
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
     classes, pairwise = run.source.classes, any(e.pairwise for e in run.fitting)
-    estimates = {}
+    estimates, clusters = {}, run.clusters(result)
     for key, states in result.groups.items():
         pairs = None
         if pairwise:
@@ -223,7 +232,9 @@ def evaluation_of(
             pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
         estimates[key] = tuple(
             run.judged(
-                replace(_estimate(e, states, pairs, interval, classes, floor), estimator=name)
+                replace(
+                    _estimate(e, states, pairs, interval, classes, noise, clusters), estimator=name
+                )
             )
             for e, name in zip(run.chosen, names, strict=True)
         )
@@ -237,7 +248,7 @@ def evaluation_of(
         reliability=None if run.cluster_sums or run.rules.soft else drawn(overall),
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
-        clusters=run.clusters(result),
+        clusters=clusters,
         warnings=warnings,
         **outcome,
     )
@@ -249,7 +260,8 @@ def _estimate(
     pairs: Pairs | None,
     interval: Resampling | None,
     classes: int,
-    floor: bool,
+    noise: Null | None,
+    clusters: Clusters | None,
 ) -> Estimate:
     """Estimate with its notes, and with its floor and interval if requested."""
     if isinstance(estimator, Estimate):
@@ -259,8 +271,9 @@ def _estimate(
     with engine.one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
         estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
-        if floor:
-            estimate = estimator.with_floor(estimate, merged(states, grouped))
+        if noise is not None:
+            sums = merged(states, grouped)
+            estimate = with_floor(estimator, estimate, sums, noise, classes, clusters)
         if interval is None:
             return estimate
         return with_interval(estimator, estimate, interval, states, classes, pairs)

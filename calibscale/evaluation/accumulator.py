@@ -32,6 +32,7 @@ from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, judged, needed_statistics
 from calibscale.evaluation.crowded_bins import with_equal_mass
+from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
 from calibscale.results import Estimate
@@ -390,7 +391,7 @@ class Accumulator:
         need_rows(now._source.name, result.counts)
         run = replace(now._run, source=replace(now._source, rows=self.rows))
         names = labels_of(now._estimators)
-        evaluation = evaluation_of(run, names, result, self._interval, started)
+        evaluation = evaluation_of(run, names, result, self._interval, started, noise=DrawnLabels())
         evaluation = judged(evaluation, self._negligible)
         if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
             return evaluation
@@ -463,7 +464,7 @@ class Accumulator:
         """Pass of the statistics of a run over rows with the columns of the first batch."""
         assert self._source is not None
         rules = self._source.rules(**self._rules)
-        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval)))
+        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval, DrawnLabels())))
         columns: dict[str, Any] = {"group_by": self._group_by, "covariates": run.covariates}
         return replace(scan_of(self._source, statistics, rules, **columns), groups=MAX_GROUPS)
 

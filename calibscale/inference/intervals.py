@@ -120,14 +120,17 @@ def parts_of(
         if request.clustered:
             return _clusters_left_out(estimator, request, pairs)
         return _rows_left_out(estimator, request, pairs, value)
-    needed = request.needs(estimator)
-    if not needed:
+    needed = request.needs(estimator.parted)
+    if not needed or any(s not in states for s in needed):
         return None
-    fixed = estimator.frozen(*(total(states[s]) for s in needed))
+    totals = [total(states[s]) for s in needed]
+    fixed, moved = estimator.parted.frozen(*totals), 0.0
+    if estimator.parted is not estimator:  # whose cells differ slightly
+        moved = value - fixed.value(*totals)
     left_out = np.full(request.groups, np.nan)
     for g in range(request.groups):
         if any(np.any(field[g]) for s in needed for field in states[s]):
-            left_out[g] = fixed.value(*(total(states[s], skip=g) for s in needed))
+            left_out[g] = fixed.value(*(total(states[s], skip=g) for s in needed)) + moved
     resampled: list[float] = []
     if isinstance(request, Bootstrap):
         rng = np.random.default_rng(request.seed)
@@ -323,11 +326,13 @@ def interval_statistics(
     estimator: BoundEstimator, request: Resampling, classes: int
 ) -> tuple[Statistic, ...]:
     """Statistics that an interval needs; empty if the estimator's own are enough."""
-    grouped = request.needs(estimator)
+    grouped = request.needs(estimator.parted)
     if not grouped or has_limits(estimator, request):
         return ()
+    if estimator.parted is not estimator:  # whose value is not that of the parts
+        return (*estimator.needs, *grouped, *request.sizes)
     events = (events_of(estimator),) if estimator.is_quadratic and not request.clustered else ()
-    return (*grouped, *drawn_sums(estimator, request, classes), *request.sizes, *events)
+    return (*grouped, *drawn_sums(estimator, request.null, classes), *request.sizes, *events)
 
 
 def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
@@ -423,13 +428,16 @@ def _interval_of_parts(
     interval = replace(parts, least_error=error).interval(request, covers)
     if interval is None:
         return None
-    grouped = request.needs(estimator)
+    grouped = request.needs(estimator.parted)
     if grouped and not estimator.unbiased and all(s in states for s in grouped):
         parts_of_sums = [states[s] for s in grouped]
-        low = estimator.low_of_groups(request.confidence_level, parts_of_sums, request.soft)
+        parted = estimator.parted
+        low = parted.low_of_groups(request.confidence_level, parts_of_sums, request.soft)
         if low is not None:
             # the jackknife's upper limit of the expectation is also one of the population's value
-            interval = replace(interval, low=low, method="binned", parts=0, covers=BOTH)
+            interval = replace(interval, low=low, covers=BOTH)
+            if estimator.bin_settings is not None:
+                interval = replace(interval, method="binned", parts=0)
     if not estimate.squared:
         return interval
     return replace(interval, low=max(interval.low, 0.0), high=max(interval.high, 0.0))
@@ -439,7 +447,7 @@ def _calibrated_error(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> float:
     """Standard deviation of the estimate over drawn labels; 0 if none were drawn."""
-    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request, classes)
+    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request.null, classes)
     if not (grouped and replicates and all(r in states for r in replicates)):
         return 0.0
     totals = [total(states[g]) for g in grouped]

@@ -320,21 +320,19 @@ def events_of(estimator: BoundEstimator) -> EventSums:
     return EventSums("positive" if estimator.notion == "positive" else "top_label")
 
 
-def drawn_sums(
-    estimator: BoundEstimator, request: Resampling, classes: int
-) -> tuple[Replicates, ...]:
+def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Replicates, ...]:
     """Statistics of drawn labels or signs; fewer replicates where the states are large."""
     drawn = [s for s in estimator.needs if redraws(s)]
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
     count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *REPLICATES))
-    return tuple(Replicates(s, request.null, 0, count) for s in drawn)
+    return tuple(Replicates(s, null, 0, count) for s in drawn)
 
 
 def norm_of(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> SquaredNorm | None:
     """Squared norm from the states of groups and replicates; None if one is missing."""
-    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request, classes)
+    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request.null, classes)
     events = events_of(estimator)
     if not all(s in states for s in (*grouped, *replicates, events)):
         return None

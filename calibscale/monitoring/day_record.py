@@ -19,6 +19,7 @@ from calibscale.inference import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
+from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
@@ -219,8 +220,8 @@ class _Reader:
         others = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
         others += tuple(s for e in whole for s in e.needs)
         others += tuple(replicates_of(whole, self.recipe.null(self.day), 0, batch).values())
-        floors = () if self.recipe.cluster else self.recipe.estimators
-        others += tuple(s for e in floors for s in e.floor_statistics)
+        for e in self.recipe.estimators:
+            others += floor_statistics(e, noise_of(self.run.rules), classes)
         passed = self.run.scan([*needed.values(), *others])
         counts = passed.counts
         if not counts.used:
@@ -230,13 +231,14 @@ class _Reader:
         states = passed.groups[None]
         vectors, merged = self._vectors(needed, states, overall)
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
+        clusters = self.run.clusters(passed)
         with engine.one_thread():
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
-                self._estimate(e, resampling, states, merged) for e in self.recipe.estimators
+                self._estimate(e, resampling, states, merged, clusters)
+                for e in self.recipe.estimators
             ]
-        clusters = self.run.clusters(passed)
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         tested = [*self.recipe.under_test, *whole]
@@ -299,11 +301,18 @@ class _Reader:
         }
 
     def _estimate(
-        self, e: BoundEstimator, resampling: Resampling, states: States, merged: States
+        self,
+        e: BoundEstimator,
+        resampling: Resampling,
+        states: States,
+        merged: States,
+        clusters: Clusters | None,
     ) -> Estimate:
         estimate = e.finalize(*(merged[s] for s in e.needs))
-        if not self.recipe.cluster:
-            estimate = e.with_floor(estimate, merged | states)
+        classes = self.recipe.classes
+        estimate = with_floor(
+            e, estimate, merged | states, noise_of(self.run.rules), classes, clusters
+        )
         if not (has_limits(e, resampling) or all(g in states for g in resampling.needs(e))):
             return estimate
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)

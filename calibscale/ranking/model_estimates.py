@@ -19,6 +19,7 @@ from calibscale.data.store import LogitStore
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.forecast_scores import CRPS
+from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
@@ -199,7 +200,8 @@ def _estimate_model(
     (estimator,) = run.fitting
     grouped = resampling.needs(estimator)
     extra = interval_statistics(estimator, resampling, run.source.classes)
-    floors = () if resampling.clustered else estimator.floor_statistics
+    noise = noise_of(run.rules)
+    floors = floor_statistics(estimator, noise, run.source.classes)
     scores: tuple[Statistic, ...] = () if run.source.forecast is None else CRPS().needs
     needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, *scores]
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
@@ -218,8 +220,9 @@ def _estimate_model(
             estimate, coarse = _estimate(estimator, summed)
         if estimate.value is not None and not np.isfinite(estimate.value):
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
-        if not resampling.clustered:
-            estimate = estimator.with_floor(estimate, merged(states, grouped))
+        clusters = run.clusters(result)
+        sums = merged(states, grouped)
+        estimate = with_floor(estimator, estimate, sums, noise, run.source.classes, clusters)
         if estimate.value is not None:
             parts = parts_of(estimator, resampling, states, pairs, estimate.value)
         if parts is not None:
@@ -229,7 +232,7 @@ def _estimate_model(
             )
             parts = None if few else parts
     key = int(rows.n), int(rows.hashes[0])
-    counts, clusters = result.counts, run.clusters(result)
+    counts = result.counts
     crps = states[scores[0]].totals[0] if scores else None
     return EstimatedModel(name, estimate, parts, few, coarse, key, totals, counts, clusters, crps)
 

@@ -289,6 +289,8 @@ class Interval(Declared):
 class Floor(Declared):
     """Noise floor of an estimate: its values if labels were drawn from the same predictions.
 
+    With clusters, or with soft labels, residuals with random signs are drawn instead.
+
     An estimate above `high` is larger than that of a calibrated model, but for a share 1 − `level`
     of data sets; one of the size of `mean` says nothing about miscalibration.
 
@@ -298,12 +300,16 @@ class Floor(Declared):
         Mean, and quantile of order `level`, of the estimate over drawn labels.
     p_value : float
         Share of the draws with an estimate at least as large, (1 + #{T* ≥ T})/(1 + draws).
+    null : str or None
+        ``wild_cluster`` for residuals with one random sign a cluster, ``wild`` for those with one a
+        row; None for labels.
     """
 
     mean: float
     high: float
     level: Fraction
     p_value: Share
+    null: Later[Omitted[str | None]] = None
 
     @classmethod
     def of(cls, values: Sequence[float] | Floats, estimate: float, level: float = 0.95) -> Floor:

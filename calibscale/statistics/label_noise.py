@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import gammaincc, gammainccinv
@@ -17,78 +18,113 @@ from calibscale.statistics import Statistic, weights_of
 
 _ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments
 _CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes
+_OUTCOMES = 4  # drawn from each forecast of a sample
 _LEVEL = 0.95
 _LEAST = 1e-300
 
 
 class LabelNoiseState(NamedTuple):
-    """Σw²(1 − |q|²) of all rows, and rows (s, K + 2): priority, w and q, by falling priority."""
+    """Sum v of all rows, and rows of the sample by falling priority.
+
+    `variance` is Σv; `rows` (s, K + 3) has the priority, w, v and q; `outcomes` (s, d, K) the
+    embeddings of d outcomes drawn from each forecast, none of classes.
+    """
 
     variance: Floats
     rows: Floats
+    outcomes: Floats
 
 
 @dataclass(frozen=True)
 class LabelNoise(Statistic):
-    """Priority sample of rows by the variance w²(1 − |q|²) of w(q − e_y) for labels drawn from q.
+    """Priority sample of rows by the variance v of w(q − e_y) for labels drawn from q.
 
+    v is w²(1 − |q|²), and of forecasts w² times `Forecast.residual_variance`.
     The rows with the largest v/u, u uniform by row number; Σ max(v, τ)·g over the sample, with τ
     the next largest, is an unbiased estimate of Σvg over all rows [Duffield, Lund & Thorup, J. ACM
     54 (2007)].
     """
 
     def zero(self, classes: int) -> LabelNoiseState:
-        return LabelNoiseState(np.zeros(()), np.empty((0, classes + 2)))
+        return LabelNoiseState(np.zeros(()), np.empty((0, classes + 3)), np.empty((0, 0, classes)))
 
     def nbytes(self, classes: int) -> int:
-        return 8 * (_ROWS + 1) * (classes + 2)
+        # outcomes are of forecasts, whose width is that of few classes
+        return 8 * (_ROWS + 1) * ((1 + _OUTCOMES) * classes + 3)
 
     def accumulate(self, state: LabelNoiseState, chunk: Chunk) -> LabelNoiseState:
-        if chunk.forecast is not None:
-            return state  # there are no floors of forecasts
-        w = weights_of(chunk)
-        variance = w * w * np.maximum(1.0 - np.einsum("ij,ij->i", chunk.q, chunk.q), 0.0)
+        w, q = weights_of(chunk), chunk.q
+        variance = w * w * np.maximum(_variances(chunk), 0.0)
         state.variance[...] += variance.sum()
         priority = variance / random_draws.of_rows(chunk.rows, 0, random_draws.NOISE)
         least = state.rows[-1, 0] if len(state.rows) > _ROWS else 0.0
         here = np.flatnonzero(priority > least)
         if len(here) > _ROWS + 1:
             here = here[np.argpartition(-priority[here], _ROWS)[: _ROWS + 1]]
-        rows = np.column_stack([priority[here], w[here], chunk.q[here]])
-        return state._replace(rows=_first(state.rows, rows))
+        rows = np.column_stack([priority[here], w[here], variance[here], q[here]])
+        return _first(state, LabelNoiseState(state.variance, rows, _outcomes(chunk, here)))
 
     def merge(self, a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
-        return LabelNoiseState(a.variance + b.variance, _first(a.rows, b.rows))
+        return _first(a, b)._replace(variance=a.variance + b.variance)
 
 
-def _first(a: Floats, b: Floats) -> Floats:
-    """Rows of the largest priorities; equal ones in the order of the rows' numbers."""
-    rows = np.concatenate([a, b])
-    return rows[np.argsort(-rows[:, 0], kind="stable")[: _ROWS + 1]]
+def _variances(chunk: Chunk) -> Floats:
+    """E|q − e_y|² of labels drawn from each prediction (c,)."""
+    if chunk.forecast is not None:
+        return chunk.forecast.residual_variance(chunk.q)
+    return 1.0 - np.einsum("ij,ij->i", chunk.q, chunk.q)
+
+
+def _outcomes(chunk: Chunk, rows: Ints) -> Floats:
+    """Embeddings (s, d, K) of d outcomes drawn from the forecasts at positions `rows` (s,)."""
+    if chunk.forecast is None:
+        return np.empty((len(rows), 0, chunk.q.shape[1]))
+    some: Any = chunk.take(rows)
+    u = (random_draws.of_rows(some.rows, 1 + d, random_draws.NOISE) for d in range(_OUTCOMES))
+    drawn = (chunk.forecast.drawn(some.values, some.outcomes, each) for each in u)
+    return np.stack([chunk.forecast.of_outcomes(y) for y in drawn], axis=1)
+
+
+def _first(a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
+    """State of `a` with the rows of the largest priorities; equal ones in the order of numbers."""
+    full = [state for state in (a, b) if len(state.rows)]  # others do not know the shapes
+    if not full:
+        return a
+    rows = np.concatenate([state.rows for state in full])
+    outcomes = np.concatenate([state.outcomes for state in full])
+    kept = np.argsort(-rows[:, 0], kind="stable")[: _ROWS + 1]
+    return a._replace(rows=rows[kept], outcomes=outcomes[kept])
 
 
 class _Sample(NamedTuple):
-    """Weights and predictions of a sample, and the estimated number of rows each stands for."""
+    """Weights, predictions and drawn outcomes of a sample, and the number of rows each stands for.
+
+    `variances` are those of single rows, and `copies` the estimated numbers of rows.
+    """
 
     weights: Floats
     q: Floats
+    outcomes: Floats
+    variances: Floats
     copies: Floats
 
     @property
     def variance(self) -> Floats:
-        return self.copies * self.weights**2 * (1.0 - np.einsum("ij,ij->i", self.q, self.q))
+        return self.copies * self.variances
 
 
 def _sample(state: LabelNoiseState, size: int) -> _Sample:
     """Sample of at most `size` rows."""
     rows = state.rows[:size]
-    w, q = rows[:, 1], rows[:, 2:]
-    variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
+    w, variance, q = rows[:, 1], rows[:, 2], rows[:, 3:]
+    if not state.outcomes.shape[1]:  # of labels again, so that chunks have no part in rounding
+        variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
     next_priority = state.rows[size, 0] if len(state.rows) > size else 0.0
-    # a variance that is rounded to 0 here, but not in the pass, stands for one row
+    # a variance that is nearly 0 stands for one row
     copies = np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0)
     total = float(copies @ variance)
-    return _Sample(w, q, copies * (state.variance / total if total > 0 else 1.0))
+    scale = state.variance / total if total > 0 else 1.0
+    return _Sample(w, q, state.outcomes[:size], variance, copies * scale)
 
 
 def form_floor(
@@ -136,16 +172,29 @@ def class_form_floor(
 
 
 class _Drawn(NamedTuple):
-    """Row, w δ (d, K), and the estimated number of rows that each of d residuals stands for."""
+    """Row, w δ (d, K), and the estimated number of rows that each of d residuals stands for.
+
+    `spread` is the factor that makes deviations from the mean of a row's residuals unbiased.
+    """
 
     numbers: Ints
     delta: Floats
     copies: Floats
+    spread: float = 1.0
 
 
 def _drawn(sample: _Sample, size: int) -> _Drawn:
-    """Residuals of each row with its likeliest label, and with others, drawn; about `size`."""
+    """Residuals of each row with its likeliest label, and with others, drawn; about `size`.
+
+    Those of forecasts are of their drawn outcomes.
+    """
     count, K = sample.q.shape
+    if available := sample.outcomes.shape[1]:
+        times = int(np.clip(size // count, 2, available))
+        rows = np.repeat(np.arange(count), times)
+        delta = sample.q[rows] - sample.outcomes[:, :times].reshape(-1, K)
+        delta *= sample.weights[rows, None]
+        return _Drawn(rows, delta, sample.copies[rows] / times, math.sqrt(times / (times - 1)))
     times = max(size // (4 * count), 1)
     rows = np.repeat(np.arange(count), times)
     top = sample.q.argmax(axis=1)
@@ -169,9 +218,10 @@ def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floo
     Σ_{i≠j≠k} 8 E h_ij h_jk h_ki + Σ_{i≠j} E(4 h_ij³ + 12 e_i h_ij² + 6 e_i e_j h_ij) + Σ_i E e_i³.
     The p-value is at least that of an estimate above as many draws as there are residuals.
     """
-    numbers, _, copies = drawn
+    numbers, _, copies, spread = drawn
     own, of_rows = np.diag(gram), np.bincount(numbers, copies)
-    excess = own - (np.bincount(numbers, copies * own) / np.maximum(of_rows, _LEAST))[numbers]
+    means = np.bincount(numbers, copies * own) / np.maximum(of_rows, _LEAST)
+    excess = spread * (own - means[numbers])
     root = np.sqrt(copies)
     pairs = gram * root * root[:, None] * (numbers[:, None] != numbers)
     squares = pairs * pairs
@@ -192,8 +242,19 @@ def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floo
     return Floor(mean, high, _LEVEL, max(beyond, 1.0 / (1.0 + _VECTORS)))
 
 
+@dataclass(frozen=True, eq=False)
+class _Predictions(Chunk):
+    """Rows of predictions without labels; embeddings of forecasts may be negative."""
+
+    @cached_property
+    def factors(self) -> Floats:
+        return self.q if (self.q < 0.0).any() else super().factors
+
+
 def predictions(q: Floats) -> Chunk:
     """Rows of predictions (s, K) without labels, for feature maps."""
     numbers, none = np.arange(len(q)), np.zeros(len(q))
     unknown = numbers * 0
-    return Chunk(numbers, q, "probabilities", unknown, unknown, none, none, none, none, NO_WEIGHTS)
+    return _Predictions(
+        numbers, q, "probabilities", unknown, unknown, none, none, none, none, NO_WEIGHTS
+    )

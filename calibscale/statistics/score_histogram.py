@@ -11,7 +11,7 @@ from scipy.optimize import isotonic_regression
 from calibscale.data import Chunk, Floats
 from calibscale.kernels import row_sums
 from calibscale.limits.excess import ratio
-from calibscale.statistics import Statistic, added, weights_of
+from calibscale.statistics import Replicates, Statistic, added, weights_of
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
 from calibscale.statistics.score_sums import SquareState
 
@@ -220,6 +220,7 @@ class SpreadSums(Statistic):
     """Sums of Spiegelhalter's z of a scalar notion."""
 
     notion: str
+    drawn: ClassVar[tuple[str, ...]] = ("difference",)
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     def zero(self, classes: int) -> SpreadState:
@@ -230,3 +231,8 @@ class SpreadSums(Statistic):
         w, slope = weights_of(chunk), rest - p
         variance = (w * slope) ** 2 @ (p * np.maximum(rest, 0.0))
         return added(state, len(p), -(w * slope) @ delta, variance)
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
+        (out,) = sums
+        p, rest, _, _ = chunk.event(self.notion)
+        out -= replicates.events(chunk, self.notion) @ (weights_of(chunk) * (rest - p))

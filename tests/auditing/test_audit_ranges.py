@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from scipy.stats import binom, norm
 
 from calibscale import ArraySource, Segments, audit, from_arrays, local_bias
-from calibscale.auditing.group_tests import GroupSums, tested_groups
+from calibscale.auditing import group_tests
+from calibscale.auditing.group_tests import GroupSums
 from calibscale.auditing.range_scan import ScanSums, ranges_of, scanned_ranges
 from calibscale.cli.bias_commands import bias
 from calibscale.data.covariates import PREDICTION, Axis, ColumnSummary, cells_of, prediction_cells
@@ -328,9 +329,11 @@ def test_tests_of_clusters__do_not_reject_ranges_and_groups_without_rare_events(
             axis = Axis("x0", 0, None, tuple(np.arange(1, 40) / 40))
             statistic = GroupSums((axis,), "positive")
             state = session.scan([statistic], covariates=("x0",)).groups[None][statistic]
-            listed = tested_groups(session, ("x0",), statistic, 99, seed, 30, 0.95, state).listed
+            listed = group_tests.tested_groups(
+                session, ("x0",), statistic, 99, seed, 30, 0.95, state
+            ).listed
         scan = _scanned(source, seed=seed, cluster="cluster")
-        rejected += [scan.p_value <= 0.05, min(group.adjusted for group in listed) <= 0.05]
+        rejected += [scan.p_value <= 0.05, min(group.adjusted for group in tested.listed) <= 0.05]
     assert (rejected <= binom.ppf(0.999, runs, 0.05)).all()
 
 

@@ -109,7 +109,7 @@ def test_chunks_and_workers__have_no_influence():
     assert cs.evaluate(soft(), few).source["soft_labels"] is True
 
 
-def test_default__has_intervals_of_resampled_rows_without_floors():
+def test_default__has_intervals_of_resampled_rows_and_floors_of_random_signs():
     result = cs.evaluate(soft(), interval=True)
     assert {e.estimator for e in result.estimates} == {
         "accuracy", "brier", "nll", "confidence_gap", "ece", "tce2", "tce2_debiased", "cwce2",
@@ -117,7 +117,8 @@ def test_default__has_intervals_of_resampled_rows_without_floors():
     }  # fmt: skip
     assert all(e.reason is None for e in result.estimates)
     assert result.reliability is None
-    assert all(e.floor is None for e in result.estimates)
+    floors = {e.estimator: e.floor.null for e in result.estimates if e.floor is not None}
+    assert floors == dict.fromkeys(["ece", "tce2", "cwce2", "ckce", "cmmd", "jkce_biased"], "wild")
     methods = {e.estimator: e.interval.method for e in result.estimates}
     assert methods["accuracy"] == methods["confidence_gap"] == "jackknife"
     assert methods["ece"] == "binned"  # its lower limit is of the population's value

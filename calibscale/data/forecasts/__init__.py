@@ -203,6 +203,10 @@ class Forecast(ABC):
     def embedded(self, values: Floats, y: Floats) -> Floats:
         """Mean embedding q of each prediction (c, 2D)."""
 
+    def residual_variance(self, q: Floats) -> Floats:
+        """E|q − ψ(Z)|² of outcomes Z drawn from predictions with embeddings q (c, 2D), (c,)."""
+        return 1.0 - np.einsum("ij,ij->i", q, q)  # |ψ|² is 1
+
     def residual_products(self, q: Floats, phi: Floats) -> ResidualProducts:
         """Function from outcomes y (c,) to (q − ψ(y))ᵀφ (2D, m) and |q − ψ(y)|² (c,).
 

@@ -328,6 +328,9 @@ class OrdinalForecast(Forecast):
         classes = np.arange(self.classes)
         return ((y[:, None] <= classes) & (classes < self.classes - 1)).astype(np.float64)
 
+    def residual_variance(self, q: Floats) -> Floats:
+        return np.asarray((q * (1.0 - q)).sum(axis=1), np.float64)
+
     def embedded(self, values: Floats, y: Floats) -> Floats:
         sums = values.cumsum(axis=1)
         sums /= sums[:, -1:]
