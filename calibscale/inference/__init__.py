@@ -292,7 +292,7 @@ def _pooled(null: Null, run: Run) -> Null:
 TIE = 1e-9  # relative difference below which two values are tied
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 
-_STATE_BYTES = 2**24  # 17 MB, for the replicates of one pass; about eight such states are alive
+_STATE_BYTES = 2**23  # 8 MB, for the replicates of one pass; about eight such states are alive
 _MAX_BATCH = 256  # replicates of one pass
 
 

@@ -158,9 +158,14 @@ class Replicates(Statistic):
         """Label that a scalar notion predicts (c,)."""
         return np.ones(len(chunk), np.int64) if notion == "positive" else chunk.top
 
-    def uniforms(self, chunk: Any) -> Iterator[Floats]:
-        """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate."""
-        pit = chunk.forecast.pit_sampler(chunk.values, chunk.outcomes, chunk.rows)
+    def pit_values(self, chunk: Any, *, placed: bool) -> Iterator[Floats]:
+        """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate.
+
+        With `placed` they are those of `Forecast.placed`, otherwise of the outcomes themselves.
+        """
+        forecast = chunk.forecast
+        sampler = forecast.pit_sampler if placed else forecast.cdf_sampler
+        pit = sampler(chunk.values, chunk.outcomes, chunk.rows)
         return map(pit, self.null.uniforms(chunk.units, self.first, self.last))
 
     def some_scalars(

@@ -74,7 +74,7 @@ class CoverageTotals(Statistic):
         covered, _, expected, start = self._rows(chunk)
         w = weights_of(chunk)
         if replicates.null.of_labels:
-            for b, u in enumerate(replicates.uniforms(chunk)):
+            for b, u in enumerate(replicates.pit_values(chunk, placed=False)):
                 sums[0][b] += w @ ((start <= u) & (u - start < expected))
             return
         delta = replicates.scalars("forecast", chunk.units, expected, expected - covered)

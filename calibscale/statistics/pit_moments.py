@@ -60,7 +60,7 @@ class PITMoments(Statistic):
         (out,) = sums
         weighted = self._ranks(chunk) * weights_of(chunk)[:, None]
         if replicates.null.of_labels:
-            for b, u in enumerate(replicates.uniforms(chunk)):
+            for b, u in enumerate(replicates.pit_values(chunk, placed=True)):
                 out[b] += functions_of(u).T @ weighted
             return
         values, ones = functions_of(self._pit(chunk)), np.ones(len(chunk))

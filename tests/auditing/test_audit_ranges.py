@@ -329,9 +329,9 @@ def test_tests_of_clusters__do_not_reject_ranges_and_groups_without_rare_events(
             axis = Axis("x0", 0, None, tuple(np.arange(1, 40) / 40))
             statistic = GroupSums((axis,), "positive")
             state = session.scan([statistic], covariates=("x0",)).groups[None][statistic]
-            listed = group_tests.tested_groups(
+            tested = group_tests.tested_groups(
                 session, ("x0",), statistic, 99, seed, 30, 0.95, state
-            ).listed
+            )
         scan = _scanned(source, seed=seed, cluster="cluster")
         rejected += [scan.p_value <= 0.05, min(group.adjusted for group in tested.listed) <= 0.05]
     assert (rejected <= binom.ppf(0.999, runs, 0.05)).all()

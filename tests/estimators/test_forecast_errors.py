@@ -103,8 +103,9 @@ def test_tiles__of_normal_forecasts_are_the_closed_form(estimator, kernel, weigh
 def test_tiles__are_sums_of_products_of_embeddings(kind):
     source = KINDS[kind].part(0, 40, covariates=True).with_target()
     forecast, values = source.forecast, source.values
-    q = forecast.embedded(values, np.asarray(source.labels, float))
-    delta = q - forecast.of_outcomes(np.asarray(source.labels, float))
+    y = np.asarray(source.labels, float)
+    q = forecast.embedded(values, y)
+    delta = q - forecast.of_outcomes(forecast.placed(values, y, np.arange(len(y))))
     expected = naive.vector_skce(q, delta, gaussian)
     kce = cs.KCE(prediction_bandwidth=BANDWIDTH, method="tiles")
     value = cs.evaluate(source, kce).estimates[0].value

@@ -346,6 +346,10 @@ class Forecast(ABC):
         outcomes = self.sampler(values, y)
         return lambda u: self.pit(values, outcomes(u), rows)
 
+    def cdf_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        """As `pit_sampler`, of the outcomes where they are and not as `placed`."""
+        return self.pit_sampler(values, y, rows)
+
     def placed_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
         """Function from uniform numbers (c,) to outcomes of `sampler` as `placed` (c,)."""
         return self.sampler(values, y)

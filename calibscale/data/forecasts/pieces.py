@@ -87,6 +87,9 @@ class _PiecewiseUniform(Forecast):
 
         return pit
 
+    def cdf_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        return lambda u: u
+
     def placed_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
         pit = self.pit_sampler(values, y, rows)
         return lambda u: self.quantile(values, pit(u))
